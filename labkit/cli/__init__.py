@@ -26,9 +26,7 @@ from . import console
 from .usage import WORDING, Lenient, Parser, UsageError, add_language, add_options, environment
 
 # The modules of this folder that are commands. Only that of the one that is asked for is imported.
-COMMANDS = (
-    "run torchrun plan sweep diagnose check explain lab lessons assignment grade submit doctor"
-).split()
+COMMANDS = "run torchrun plan sweep diagnose check explain lab lessons assignment grade submit doctor".split()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,10 +71,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"labkit: {missing}", file=sys.stderr)
             return 69  # EX_UNAVAILABLE of sysexits.h
         traceback.print_exc()
-        fault = say(
-            en="this is a fault of labkit's own, not of yours", zh="这是 labkit 自身的错误，不是你的问题"
-        )
-        print(f"labkit: {fault}", file=sys.stderr)
+        en, zh = "this is a fault of labkit's own, not of yours", "这是 labkit 自身的错误，不是你的问题"
+        print(f"labkit: {say(en=en, zh=zh)}", file=sys.stderr)
         return 70  # EX_SOFTWARE of sysexits.h
 
 

@@ -82,17 +82,9 @@ def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
     facts["by_rank"] = []
     for part in parts:
         total = kept.totals[part.rank]
-        facts["by_rank"].append(
-            {
-                "rank": part.rank,
-                "node": part.node,
-                "peak_bytes": total.peak,
-                "capacity_bytes": part.capacity,
-                "collectives": total.calls,
-                "bytes": total.nbytes,
-                "waited_seconds": total.waited,
-            }
-        )
+        held = {"peak_bytes": total.peak, "capacity_bytes": part.capacity}
+        brought = {"collectives": total.calls, "bytes": total.nbytes, "waited_seconds": total.waited}
+        facts["by_rank"].append({"rank": part.rank, "node": part.node, **held, **brought})
     return facts
 
 

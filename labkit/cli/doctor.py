@@ -296,23 +296,7 @@ def _nearest(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-# Each check by its name for tools.
-CHECKS: dict[str, Callable[[], Found]] = {
-    "labkit": _labkit,
-    "python": _python,
-    "pytorch": _pytorch,
-    "gpus": _gpus,
-    "lessons": _lessons,
-    "models": _models,
-    "memory": _memory,
-    "packages": _packages,
-    "widgets": _widgets,
-    "kernel": _kernel,
-    "font": _font,
-    "menus": _menus,
-    "port": _port,
-    "browser": _browser,
-    "console": _console,
-    "copy": _copy,
-    "progress": _progress,
-}
+# Each check by its name for tools: what there is to run the lessons, and what to open them with.
+_RUNS = (_labkit, _python, _pytorch, _gpus, _lessons, _models, _memory, _packages)
+_OPENS = (_widgets, _kernel, _font, _menus, _port, _browser, _console, _copy, _progress)
+CHECKS: dict[str, Callable[[], Found]] = {check.__name__[1:]: check for check in (*_RUNS, *_OPENS)}

@@ -151,9 +151,8 @@ def _of_the_copy(options: argparse.Namespace) -> tuple[Path, str]:
 
 def _settings(folder: Path, language: str) -> dict[str, str]:
     """Make Jupyter's defaults for one server in ``folder``; gives the environment that makes it look there first."""
-    defaults: dict[str, dict[str, object]] = {
-        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}
-    }
+    news = "@jupyterlab/apputils-extension:notification"
+    defaults: dict[str, dict[str, object]] = {news: {"fetchNews": "false"}}
     if language == "zh":
         with suppress(metadata.PackageNotFoundError):
             metadata.version(LANGUAGE_PACK)
@@ -179,6 +178,5 @@ def _settings(folder: Path, language: str) -> dict[str, str]:
 
 def has_screen() -> bool:
     """Whether a browser window could open here."""
-    return sys.platform in ("darwin", "win32") or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
+    named = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform in ("darwin", "win32") or bool(named)

@@ -58,9 +58,8 @@ def run(options: argparse.Namespace) -> int:
             )
         with bad_usage(ValueError):
             accelerator(options.times)
-    wanted = ending.Wanted(
-        options.timeline and str(options.timeline.resolve()), options.summary, options.times
-    )
+    timeline = options.timeline and str(options.timeline.resolve())
+    wanted = ending.Wanted(timeline, options.summary, options.times)
     told = children.told(os.environ, _machine(options).text())
     environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
     sys.stdout.flush()

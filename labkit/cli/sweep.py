@@ -52,9 +52,8 @@ def run(options: argparse.Namespace) -> int:
             lesson, options.gpus, folder, dict(options.parameters), language, options.cell_timeout
         )
     if folder.exists() and not folder.is_dir():
-        raise UsageError(
-            en=f"--out must be a folder, {folder} is a file", zh=f"--out 必须是文件夹，{folder} 是文件"
-        )
+        en, zh = f"--out must be a folder, {folder} is a file", f"--out 必须是文件夹，{folder} 是文件"
+        raise UsageError(en=en, zh=zh)
     try:
         if not options.force and (occupied := plan.occupied()):
             more = len(occupied) - 1

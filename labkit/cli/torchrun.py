@@ -263,15 +263,12 @@ def _launched(
     parts: list[Part] = []
     trace = emitting.begin()
 
-    def begins() -> None:
-        kept.clear()
-
     def ends(world: World) -> None:
         parts[:] = filter(None, map(part_of, world.ranks))
 
     trace.events, trace.samples = kept.trace.events, kept.trace.samples
     try:
-        code = launch(program, options, machine, begins, ends)
+        code = launch(program, options, machine, kept.clear, ends)
     finally:
         emitting.end(trace)
     _tell(options, kept, parts)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..base.arguments import ARGPARSE
 from ..base.files import reason
-from ..base.language import LANGUAGES, named_language, say
+from ..base.language import LANGUAGES, named_language, say, wrong
 from ..base.numbers import MOST_GPUS
 from ..children.gpu_models import MODELS
 from .wording import Wording
@@ -112,9 +112,8 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(
-            en=f"{message} (see {self.prog} --help)", zh=f"{message}（用法见 {self.prog} --help）"
-        )
+        en, zh = f"{message} (see {self.prog} --help)", f"{message}（用法见 {self.prog} --help）"
+        raise UsageError(en=en, zh=zh)
 
 
 def _meant(typed: Iterable[str], known: Iterable[str]) -> str:
@@ -199,20 +198,15 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
         try:
             count = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(
-                say(
-                    en=f"must be a whole number of at least {least}, got {text!r}",
-                    zh=f"必须是不小于 {least} 的整数，现在是 {text!r}",
-                )
-            ) from None
+            en = f"must be a whole number of at least {least}, got {text!r}"
+            zh = f"必须是不小于 {least} 的整数，现在是 {text!r}"
+            raise wrong(argparse.ArgumentTypeError, en=en, zh=zh) from None
         if count < least:
-            raise argparse.ArgumentTypeError(
-                say(en=f"must be at least {least}, got {count}", zh=f"不能小于 {least}，现在是 {count}")
-            )
+            en, zh = f"must be at least {least}, got {count}", f"不能小于 {least}，现在是 {count}"
+            raise wrong(argparse.ArgumentTypeError, en=en, zh=zh)
         if most is not None and count > most:
-            raise argparse.ArgumentTypeError(
-                say(en=f"must be at most {most}, got {count}", zh=f"不能大于 {most}，现在是 {count}")
-            )
+            en, zh = f"must be at most {most}, got {count}", f"不能大于 {most}，现在是 {count}"
+            raise wrong(argparse.ArgumentTypeError, en=en, zh=zh)
         return count
 
     return whole

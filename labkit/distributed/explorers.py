@@ -73,9 +73,8 @@ class BucketExplorer(LinkedExplorer):
             say(en="one bucket", zh="一个桶"): (GPT2_GRADIENTS,),
         }
         link, gpus = PROFILES[self.link], 2**self.doublings
-        return bucket_picture(
-            {name: overlap(GPT2, link, self.rows, gpus, made) for name, made in ways.items()}
-        )
+        steps = {name: overlap(GPT2, link, self.rows, gpus, made) for name, made in ways.items()}
+        return bucket_picture(steps)
 
 
 class ShardingExplorer(Explorer):
@@ -99,9 +98,8 @@ class ShardingExplorer(Explorer):
 
     def drawn(self) -> Picture:
         each, capacity = self._sizes
-        return shards_picture(
-            Shards(self.stage, self.ranks, 10**6 * self.parameters, each * self.rows, capacity)
-        )
+        plan = Shards(self.stage, self.ranks, 10**6 * self.parameters, each * self.rows, capacity)
+        return shards_picture(plan)
 
 
 class SlicesExplorer(Explorer):

@@ -199,6 +199,5 @@ class Call:
 
     def __repr__(self) -> str:
         shapes = ", ".join(map(str, map(list, self.shapes)))
-        return (
-            f"<{self.kind} #{self.seq} of group {self.group} by rank {self.rank}: {shapes} at {self.place}>"
-        )
+        who = f"of group {self.group} by rank {self.rank}"
+        return f"<{self.kind} #{self.seq} {who}: {shapes} at {self.place}>"

@@ -50,9 +50,8 @@ def _line(wait: Wait) -> str:
     group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""
     whom = series(wait.waits_for)
     if wait.state == "waits":
-        state = say(
-            en="waits" + f" for {whom} in" * bool(whom), zh=f"在等 rank {whom}，停在" if whom else "停在"
-        )
+        zh = f"在等 rank {whom}，停在" if whom else "停在"
+        state = say(en="waits" + f" for {whom} in" * bool(whom), zh=zh)
     else:
         state = say(en="ended", zh="已结束") if wait.state == "ended" else say(en="failed", zh="出错")
     return f"rank {wait.rank}  {state}{call}{group}" + (f"  {wait.place}" if wait.place else "")

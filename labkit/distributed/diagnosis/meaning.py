@@ -86,9 +86,8 @@ def _unused(records: Sequence[RankRecord]) -> str:
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
-    return "; ".join(
-        where(names=listed(list(names)), ranks=ranks_text(ranks)) for names, ranks in missed.items()
-    )
+    told = [where(names=listed(list(names)), ranks=ranks_text(ranks)) for names, ranks in missed.items()]
+    return "; ".join(told)
 
 
 # Data.

@@ -205,9 +205,8 @@ class Observer:
         if record.sharded and not record.stale:
             current = {id(p) for module in record.sharded for p in module.parameters()}
             held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-            record.stale = [
-                record.before[key][0] for key in held if key in record.before and key not in current
-            ]
+            gone = [key for key in held if key in record.before and key not in current]
+            record.stale = [record.before[key][0] for key in gone]
         if self._enough and all(len(one.steps) >= self._enough for one in self.records):
             raise Left(0)
 

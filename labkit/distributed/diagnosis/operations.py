@@ -32,14 +32,12 @@ def noting(here: Callable[[], RankRecord | None], answer: Callable[..., Any]) ->
     """Return the machine's ``answer`` to each function of torch, which notes it in the record ``here()``."""
 
     def watched(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        record = here()
+        record, run = here(), partial(answer, mode, func, types, args, kwargs)
         if record is not None and func in _DRAWING and record.trains():
-            return _draw(
-                record, mode, func, args, kwargs or {}, lambda: answer(mode, func, types, args, kwargs)
-            )
+            return _draw(record, mode, func, args, kwargs or {}, run)
         if record is not None and record.pending and HANDLERS.get(func, func) is not None:
-            return _use(record, func, args, kwargs, lambda: answer(mode, func, types, args, kwargs))
-        return answer(mode, func, types, args, kwargs)
+            return _use(record, func, args, kwargs, run)
+        return run()
 
     return watched
 

@@ -115,9 +115,12 @@ def _loaded(path: Path) -> Any:
         except BadDump:
             raise
         except Exception as error:  # what a broken pickle raises is anything
-            why = f"{type(error).__name__}: {error}"
-            text = say(en="no dump of the Flight Recorder", zh="不是 Flight Recorder 的转储文件")
-            raise BadDump(f"{text} ({why})") from None
+            raise _no_dump(f"{type(error).__name__}: {error}") from None
+
+
+def _no_dump(why: str) -> BadDump:
+    text = say(en="no dump of the Flight Recorder", zh="不是 Flight Recorder 的转储文件")
+    return BadDump(f"{text} ({why})")
 
 
 def _value(file: IO[bytes]) -> Any:
@@ -137,9 +140,7 @@ def _dump(rank: int, value: Any) -> Dump:
         calls = [call for entry in entries if (call := _call(rank, entry, groups)) is not None]
         return Dump(rank, str(value["version"]), tuple(calls), groups)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise BadDump(
-            say(en="no dump of the Flight Recorder", zh="不是 Flight Recorder 的转储文件") + f" ({error!r})"
-        ) from None
+        raise _no_dump(repr(error)) from None
 
 
 def _call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) -> Told | None:

@@ -41,6 +41,8 @@ class Explained:
         return "\n".join([*self.lines, *([advice] * bool(self.advice))])
 
 
+# What is wrong, and when it was first called.
+_Problem = tuple[int, Explained]
 _Key = tuple[str, tuple[int, ...]]  # a group's name and its members
 _Calls = Mapping[int, Mapping[int, Told]]  # by rank and number
 
@@ -76,7 +78,7 @@ def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]
     return found
 
 
-def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> tuple[int, Explained] | None:
+def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
     """What is wrong in one group, and when it was first called."""
     there = {rank: own for rank, own in calls.items() if rank in key[1]}
     # The recorders of some may have begun later: they keep the last calls.
@@ -108,7 +110,7 @@ def _conflict(a: Told, b: Told) -> str:
     return "shape" if not uneven and (sent or got) else ""
 
 
-def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> tuple[int, Explained]:
+def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> _Problem:
     """Calls that meet and differ in ``what``."""
     calls = [here[rank] for rank in sorted(here)]
     report = faults.report_of(calls, what)
@@ -117,7 +119,7 @@ def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> tuple[int, Ex
     return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
 
 
-def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> tuple[int, Explained]:
+def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
     """Some have not come to a call in which others stand."""
     standings, quiet = [], {}
     for rank, own in sorted(there.items()):
@@ -143,7 +145,7 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> tuple[int,
     return _told(Report(fault, (), advice, ()), call, tuple(quiet), lines)
 
 
-def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> tuple[int, Explained]:
+def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> _Problem:
     """All that left a dump have come to a call, and it is not over."""
     key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
     meaning, advice = explained(key, **facts)
@@ -151,7 +153,7 @@ def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> tuple[int, Expla
     return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
 
-def _messages(dumps: Mapping[int, Dump]) -> tuple[int, Explained] | None:
+def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
     """Sends and receives of which the other half is missing."""
     halves: dict[tuple[str, int, int, int], list[Told]] = {}
     for dump in dumps.values():
@@ -168,12 +170,9 @@ def _messages(dumps: Mapping[int, Dump]) -> tuple[int, Explained] | None:
     return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.table(alone), head))
 
 
-def _told(
-    report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]
-) -> tuple[int, Explained]:
-    found = Explained(
-        (), (), report.fault, culprits, faults.group_of(call), call.seq, tuple(lines), report.advice
-    )
+def _told(report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]) -> _Problem:
+    group = faults.group_of(call)
+    found = Explained((), (), report.fault, culprits, group, call.seq, tuple(lines), report.advice)
     return call.created, found
 
 

@@ -20,17 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import ProcessGroup, ReduceOp
+from torch.distributed import ProcessGroup
 
-from ...machine.features.reducers import arrived, whose
 from ...machine.state.gpu import Gpu
-from ...machine.state.in_use import machine_in_use
-from ...machine.state.placement import gpu_of
 from ...trace import emitting as trace
 from ..calls import checks, faults
 from ..calls.call import Call
 from ..rank.rank import rank_here, timed_here
 from ..rank.sampling import sample
+from .arguments import bus_of, device_of, flat, listed, options_of, reduction
 from .dispatched import seen, watched
 from .slot import Transport
 from .works import SlotWork, Works
@@ -83,7 +81,7 @@ class Group(_Base):  # type: ignore[misc]
         self._name, self._desc = "", "undefined"
         # The GPU of what C++ brings: that of the model (see .torch_patches); None is the current one.
         self.home: Gpu | None = None
-        self._used = ""  # the first GPU that it had tensors of
+        self.used = ""  # the first GPU that it had tensors of
         self._transport: Any = None
         self._splits = 0
         self.latest = 0  # the number of its latest collective
@@ -219,23 +217,23 @@ class Group(_Base):  # type: ignore[misc]
     # Collectives.
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = _options(c10d.AllreduceOptions, opts, *more, **named), _listed(tensors)
-        return self._meet(Call("all_reduce", tensors, tensors, **_reduction(opts)), opts)
+        opts, tensors = options_of(c10d.AllreduceOptions, opts, *more, **named), listed(tensors)
+        return self._meet(Call("all_reduce", tensors, tensors, **reduction(opts)), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = _options(c10d.BroadcastOptions, opts, *more, **named), _listed(tensors)
+        opts, tensors = options_of(c10d.BroadcastOptions, opts, *more, **named), listed(tensors)
         sent = tensors if opts.rootRank == self._rank else []
         return self._meet(Call("broadcast", sent, tensors, root=opts.rootRank), opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = _options(c10d.ReduceOptions, opts, *more, **named), _listed(tensors)
-        return self._meet(Call("reduce", tensors, tensors, root=opts.rootRank, **_reduction(opts)), opts)
+        opts, tensors = options_of(c10d.ReduceOptions, opts, *more, **named), listed(tensors)
+        return self._meet(Call("reduce", tensors, tensors, root=opts.rootRank, **reduction(opts)), opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_gather", _listed(inputs), _flat(_listed(outputs))), opts)
+        return self._meet(Call("all_gather", listed(inputs), flat(listed(outputs))), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if any(self.backends.get(tensor.device.type) == "nccl" for tensor in inputs):
@@ -253,31 +251,31 @@ class Group(_Base):  # type: ignore[misc]
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.GatherOptions, opts, *more, **named)
-        gathered = _flat(outputs) if outputs else []
-        return self._meet(Call("gather", _listed(inputs), gathered, root=opts.rootRank), opts)
+        opts = options_of(c10d.GatherOptions, opts, *more, **named)
+        gathered = flat(outputs) if outputs else []
+        return self._meet(Call("gather", listed(inputs), gathered, root=opts.rootRank), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.ScatterOptions, opts, *more, **named)
-        pieces = _flat(inputs) if inputs else []
-        return self._meet(Call("scatter", pieces, _listed(outputs), root=opts.rootRank), opts)
+        opts = options_of(c10d.ScatterOptions, opts, *more, **named)
+        pieces = flat(inputs) if inputs else []
+        return self._meet(Call("scatter", pieces, listed(outputs), root=opts.rootRank), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = _options(c10d.ReduceScatterOptions, opts, *more, **named)
-        return self._meet(Call("reduce_scatter", _flat(inputs), _listed(outputs), **_reduction(opts)), opts)
+        opts = options_of(c10d.ReduceScatterOptions, opts, *more, **named)
+        return self._meet(Call("reduce_scatter", flat(inputs), listed(outputs), **reduction(opts)), opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._meet(Call("reduce_scatter_single", inputs, outputs, **_reduction(opts)), opts)
+        return self._meet(Call("reduce_scatter_single", inputs, outputs, **reduction(opts)), opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_to_all", _listed(inputs), _listed(outputs)), opts)
+        return self._meet(Call("all_to_all", listed(inputs), listed(outputs)), opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
@@ -296,10 +294,10 @@ class Group(_Base):  # type: ignore[misc]
     # Messages.
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        return self._meet(Call("send", _listed(tensors), root=to, tag=tag))
+        return self._meet(Call("send", listed(tensors), root=to, tag=tag))
 
     def recv(self, tensors: Any, source: int | None, tag: int = 0) -> Any:
-        return self._meet(Call("recv", outputs=_listed(tensors), root=source, tag=tag))
+        return self._meet(Call("recv", outputs=listed(tensors), root=source, tag=tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self.recv(tensors, None, tag)
@@ -342,8 +340,8 @@ class Group(_Base):  # type: ignore[misc]
                     brought[at] = wait()  # a functional collective's value
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
-            call.device = self._device(call, tensors, opts)
-            call.bus = _bus(call.device)
+            call.device = device_of(self, call, tensors, opts)
+            call.bus = bus_of(call.device)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check(call, self)
         transport = self._transport or self.transport()
@@ -371,39 +369,6 @@ class Group(_Base):  # type: ignore[misc]
             self._coalesced.append(work)
         return work
 
-    def _device(self, call: Call, tensors: list[Tensor], opts: Any) -> str:
-        """The device that the tensors are on. Those that C++ made, unseen by Python, are on :attr:`home`."""
-        found = "cpu" if "cpu" in self.backends else ""
-        near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
-        for tensor in tensors:
-            gpu = gpu_of(tensor)
-            if gpu is None and call.from_cpp and tensor.device.type == "cpu":
-                machine = machine_in_use()
-                if machine is not None and machine.gpus:
-                    # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
-                    there = near or self.home or machine.gpu(None)
-                    both = near is None and "cpu" in self.backends
-                    gpu = whose(tensor, there) if both else there
-                    arrived(tensor, gpu)
-            if gpu is not None:
-                found = str(gpu.device)
-                self._used = self._used or found
-            elif not found:
-                found = str(tensor.device)
-        return found or self._of_barrier(opts)
-
-    def _of_barrier(self, opts: Any) -> str:
-        """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
-        chosen = getattr(opts, "device_ids", None)
-        if chosen:
-            return f"cuda:{chosen[0]}"
-        bound = self.bound_device_id
-        if bound is not None:
-            return str(bound)
-        machine = machine_in_use()
-        gpus = len(machine.gpus) if machine is not None else 0
-        return self._used or f"cuda:{self._global % max(1, gpus)}"
-
     def _connect(self) -> None:
         """Connect ranks that are processes: all members are here now, and perhaps not at their first call."""
         if rank_here() is None:
@@ -430,48 +395,3 @@ def new_transport(group: Group) -> Transport:
 
 # The transport of a group whose members are processes; known to .torch_patches.
 of_processes: Callable[[Group], Transport] | None = None
-
-
-def _bus(device: str) -> int | None:
-    """Which of the computer's GPUs this process calls ``device``."""
-    machine, number = machine_in_use(), device.partition("cuda:")[2]
-    if machine is None or not number:
-        return None
-    return machine.numbers[int(number)] if int(number) < len(machine.numbers) else None
-
-
-def _listed(tensors: Any) -> list[Any]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _flat(tensors: Any) -> list[Any]:
-    """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
-    return _listed(tensors[0] if len(tensors) == 1 else tensors)
-
-
-def _options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
-    """The options of a method, which is given them as an object, or in its shorter forms a root, a reduction or both.
-
-    torch/csrc/distributed/c10d/init.cpp has both forms of each.
-    """
-    if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
-        return given
-    options = kind()
-    for value in (given, *more, *named.values()):
-        if isinstance(value, timedelta):
-            options.timeout = value
-        elif isinstance(value, int):
-            options.rootRank = value
-        elif value is not None:
-            options.reduceOp = value if isinstance(value, ReduceOp) else ReduceOp(value)
-    return options
-
-
-def _reduction(opts: Any) -> dict[str, Any]:
-    """The reduction that ``opts`` ask for: the name of the ReduceOp, and the factor of PREMUL_SUM."""
-    op = opts.reduceOp
-    name = _NAMES[int(getattr(op, "op", op))]
-    return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}
-
-
-_NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}

@@ -20,20 +20,15 @@ if TYPE_CHECKING:
 NAME = "ranks"
 
 
-class _Wrong(Exception):
-    """The magic's line cannot be read."""
-
-
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Wrong(message)
+        raise ValueError(message)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=f"%%{NAME}", add_help=False, exit_on_error=False)
-
     for (flag, *metavar), text in texts_beside(__file__).items():
         facts: dict[str, Any] = {"metavar": " ".join(metavar)} if metavar else {"action": "store_true"}
         parser.add_argument(flag, help=str(text), **facts, **_MORE.get(flag, {}))
@@ -64,7 +59,7 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
         given = _named(asked.names)
         session.times = None if asked.times is None else accelerator(asked.times)
-    except (_Wrong, argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
+    except (argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
         raise sys.modules["IPython.core.error"].UsageError(f"%%{NAME}: {error}") from None
     if asked.close:
         session.close()
@@ -176,9 +171,8 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
         raise wrong(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4")
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
-    other: dict[str, Any] = {
-        k: v for k in ("nodes", "memory", "gpu_model") if (v := getattr(asked, k)) is not None
-    }
+    given = {name: getattr(asked, name) for name in ("nodes", "memory", "gpu_model")}
+    other: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
     same = same and now is not None and now.gpu_model == other.get("gpu_model", now.gpu_model)
     if now is not None and same and now.limits == other.get("memory", now.limits):

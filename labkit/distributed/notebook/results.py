@@ -126,11 +126,8 @@ class Results(list[Any]):
         if any(len(word) > _MOST for line in found for word in line):
             return None
         if len(self) > 1:
-            all_same, all_differ = (
-                say(en="all the same", zh="全部相同"),
-                say(en="all different", zh="各不相同"),
-            )
-            names = {1: all_same, len(self): all_differ}
+            names = {1: say(en="all the same", zh="全部相同")}
+            names[len(self)] = say(en="all different", zh="各不相同")
             counts = [len({one[key] for one in told}) for key in told[0]]
             found.append(["", *(names.get(n) or say(en=f"{n} different", zh=f"{n} 种") for n in counts)])
         return found

@@ -145,9 +145,8 @@ class Session:
         name    what tracebacks call the code's file.
         """
         if not isinstance(code, str):
-            raise TypeError(
-                must("code", code, en="Python source, a str", zh="是 Python 代码（str）", typed=True)
-            )
+            en, zh = "Python source, a str", "是 Python 代码（str）"
+            raise TypeError(must("code", code, en=en, zh=zh, typed=True))
         chosen = None if ranks is None else [whole("ranks", number, 0, self.size - 1) for number in ranks]
         self._cells += 1
         cell = Cell(code, name or f"<ranks {self._cells}>")

@@ -186,9 +186,8 @@ def places(world: World) -> list[str]:
             frame = frame.f_back
         if frame is not None:  # the innermost line of a user's own code
             code = frame.f_code
-            lines.append(
-                f"{rank.name}: {code.co_filename.strip('<>')}:{frame.f_lineno} in {code.co_qualname}"
-            )
+            place = f"{code.co_filename.strip('<>')}:{frame.f_lineno}"
+            lines.append(f"{rank.name}: {place} in {code.co_qualname}")
         elif rank.member is None or rank.member.over:
             lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
         else:

@@ -40,10 +40,8 @@ def heat_picture(heat: HeatMaps) -> Picture:
                         continue
                     left, top = x + j * wide, y + i * high
                     told = f"{value:.{0 if value == round(value) else 1}f}"
-                    tint, tip = (
-                        0.9 * (1 - abs(value) / greatest[name]),
-                        f"rank {rank} · {name}[{i}, {j}] = {told}",
-                    )
+                    tint = 0.9 * (1 - abs(value) / greatest[name])
+                    tip = f"rank {rank} · {name}[{i}, {j}] = {told}"
                     sketch.add(Box(left, top, wide, high, rank, f"{name} {i} {j}", tint=tint, tip=tip))
                     size = sized(told, wide - 3, min(10, high - 2))
                     if size >= 7:

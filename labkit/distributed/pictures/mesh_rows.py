@@ -24,16 +24,14 @@ def mesh_picture(mesh: Mesh, name: str, rank: int) -> Picture:
     description = caption("mesh", rank=rank, name=name, mine=[*mine], stride=mesh.stride(name),
                           groups=len(groups), crossing=mesh.crossing(name))  # fmt: skip
     names = ", ".join(f"{dim} {size}" for dim, size in zip(mesh.names, mesh.sizes, strict=True))
-    sketch.add(
-        Text(12, 20, names, 13, bold=True), Text(12, 40, f"rank ({', '.join(mesh.names)})", 11, muted=True)
-    )
+    sketch.add(Text(12, 20, names, 13, bold=True))
+    sketch.add(Text(12, 40, f"rank ({', '.join(mesh.names)})", 11, muted=True))
     for number, group in enumerate(groups):
         for member in group:
             row, column = divmod(member, mesh.node)
             tint, told = 0.6 * (group != mine), str(mesh.coordinate(member))
-            box = lane.bar(
-                row, 76 + column * each, each - 4, number, tint=tint, label=f"rank {member}", tip=told
-            )
+            place = row, 76 + column * each, each - 4
+            box = lane.bar(*place, number, tint=tint, label=f"rank {member}", tip=told)
             sketch.add(replace(box, strong=member == rank))
             lines = [(str(member), 14.0), (told, 10.5)] if rows <= _TALL else [(str(member), 11.0)]
             for line, (words, size) in enumerate(lines, 1):

@@ -26,9 +26,8 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
         sketch.add(Text(12, top + 20, caption("pipeline", "title", found=found), 12, bold=True))
         for stage, tasks in enumerate(found.stages):
             sketch.add(lane.name(stage, say(en=f"stage {stage}", zh=f"阶段 {stage}")))
-            sketch.add(
-                lane.bar(stage, _LEFT, found.length * scale, dashed=True, label=f"stage {stage} waits")
-            )
+            label = f"stage {stage} waits"
+            sketch.add(lane.bar(stage, _LEFT, found.length * scale, dashed=True, label=label))
             for task in tasks:
                 number, tint = int(task.name[1:]), _PALE * (task.name[0] == "B")
                 left, width = _LEFT + task.start * scale, (task.stop - task.start) * scale

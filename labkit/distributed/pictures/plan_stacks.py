@@ -134,9 +134,8 @@ def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) ->
 
 def _name(one: Forecast) -> str:
     plan = one.plan
-    return (
-        f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}" + " R" * plan.recompute
-    )
+    again = " R" * plan.recompute
+    return f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}{again}"
 
 
 def _bytes(value: float) -> str:

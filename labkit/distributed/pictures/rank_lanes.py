@@ -62,9 +62,8 @@ def ranks_picture(trace: Trace) -> Picture:
     sketch.add(*time.marks(bottom))
     paint = _Painter(sketch, time, families)
     drawn = {times[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
-    boxes = sum(
-        len(one.computing) + len(one.waiting) + 2 * len(one.parts) for one in times if one.rank in drawn
-    )
+    seen = [one for one in times if one.rank in drawn]
+    boxes = sum(len(one.computing) + len(one.waiting) + 2 * len(one.parts) for one in seen)
     slot = 0.0
     if len(meetings) > _MOST_MEETINGS or boxes > _MOST_BOXES:
         slot = time.seconds / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)

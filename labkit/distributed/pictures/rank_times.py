@@ -60,9 +60,8 @@ def rank_times(trace: Trace) -> list[RankTimes]:
         end = max(ends + [sample.at for sample in samples], default=first)
         waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
         # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
-        still = [
-            Span(span.start - e.waited, span.stop) for e, span in parts if e.waited > 0 or not e.async_op
-        ]
+        stood = [(event, span) for event, span in parts if event.waited > 0 or not event.async_op]
+        still = [Span(span.start - event.waited, span.stop) for event, span in stood]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
         computing = tuple(_between(still, first, end))
         stuck = next((event for event in own if event.phase == "stuck"), None)

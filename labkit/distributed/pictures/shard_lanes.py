@@ -33,9 +33,8 @@ def shards_picture(plan: Shards) -> Picture:
             start = x + min(rank * held, wide - held) if held < wide else x
             sketch.add(lane.bar(at, start, held, colour, label=f"rank {rank} {kind}", tip=tip))
             x += wide + _GAP
-    marks = [
-        (named(kind), [Box(0, 12, 18, 12, colour, f"legend {kind}")]) for colour, kind in enumerate(wholes)
-    ]
+    swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
+    marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
     sketch.add(*legend(_LEFT, 22, marks, mark=24, gap=18))
     words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.whole.values())))
     if plan.capacity is not None:

@@ -64,9 +64,8 @@ def waited_picture(trace: Trace) -> Picture:
             sketch.add(Text(right + 8, line, duration(total, most), size, muted=True))
         if caused := sum(row[at] for row in seconds):
             words = duration(caused, most).partition(" ")[0]
-            sketch.add(
-                Text(x + side / 2, bottom + 15, words, sized(words, side - 2, 11), "middle", muted=True)
-            )
+            fine = sized(words, side - 2, 11)
+            sketch.add(Text(x + side / 2, bottom + 15, words, fine, "middle", muted=True))
         for column, cell in enumerate(seconds[at]):
             sketch.add(*_cell(groups, at, column, cell, most, side, high))
     unit = time_unit(most)[1]

@@ -222,9 +222,8 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
 
     def take(gpu: Gpu, storage: Any) -> None:
         real(gpu, storage)
-        rank = rank_here()
-        census = None if rank is None else censuses.get(rank.number)
-        if rank is not None and census is not None:
+        if (found := here()) is not None:
+            rank, census = found
             census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
     def release(held: Held, gpu: Any = None, size: int = 0) -> bool:

@@ -122,7 +122,6 @@ def plan(
             en=f"{gpus} GPUs cannot be {nodes} equal nodes",
             zh=f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点",
         )
-    found = measure(
-        Program(str(path), arguments), gpus, nodes, memory=int(kind.memory), steps=steps, times=kind
-    )
+    program = Program(str(path), arguments)
+    found = measure(program, gpus, nodes, memory=int(kind.memory), steps=steps, times=kind)
     return ScriptPlan(path.name, kind, tuple(found), steps)

@@ -41,14 +41,8 @@ def _matrix(name: str, part: Any) -> Matrix:
     rows = found if isinstance(found, (list, tuple)) else []
     rows = rows if rows and isinstance(rows[0], (list, tuple)) else [rows]
     sizes = {len(row) if isinstance(row, (list, tuple)) else 0 for row in rows}
-    if (
-        len(sizes) != 1
-        or not 0 < max(sizes) <= MOST
-        or len(rows) > MOST
-        or isinstance(rows[0][0], (list, tuple))
-    ):
-        most = f"{MOST} × {MOST}"
-        raise ValueError(
-            must(name, type(part).__name__, en=f"a matrix of at most {most}", zh=f"是最多 {most} 的矩阵")
-        )
+    small = len(sizes) == 1 and 0 < max(sizes) <= MOST and len(rows) <= MOST
+    if not small or isinstance(rows[0][0], (list, tuple)):
+        en, zh = f"a matrix of at most {MOST} × {MOST}", f"是最多 {MOST} × {MOST} 的矩阵"
+        raise ValueError(must(name, type(part).__name__, en=en, zh=zh))
     return [list(row) for row in rows]

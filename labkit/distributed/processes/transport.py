@@ -16,7 +16,8 @@ import os
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from time import monotonic, perf_counter
@@ -164,10 +165,8 @@ class Gloo:
             slot.heads = heads
             while self._order and self._order[0].heads.numel():
                 first = self._order.popleft()
-                try:
+                with _failing(first):
                     self._rest(first)
-                except Exception as error:
-                    first.fail(error)
 
     def _rest(self, slot: Exchange) -> None:
         """Send what did not fit into the heads, if anything did not."""
@@ -245,21 +244,17 @@ class Gloo:
             pieces = list(cut.view(torch.uint8).chunk(self.size))
             self._bodies.allgather([pieces], [result.view(torch.uint8)]).wait()
             result = cut[: values.numel()]
-        try:
+        with _failing(slot):
             _meet(slot, known, lambda: [(slot.call.outputs[0], result)])
-        except Exception as error:
-            slot.fail(error)
         return known
 
     def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
-        try:
+        with _failing(slot):
             calls = [packing.unpacked(whole) for whole in wholes]
             calls[self.at].outputs = slot.call.outputs
             calls[self.at].device = slot.call.device
             slot.calls = dict(enumerate(calls))
             _meet(slot, calls, lambda: semantics.outputs(calls, self.at))
-        except Exception as error:
-            slot.fail(error)
 
     # Messages: a thread for each neighbour and direction.
 
@@ -307,14 +302,21 @@ class Gloo:
         except Exception as error:
             slot.lose(error)
             return
-        try:
+        with _failing(slot):
             sent = packing.unpacked(whole[:size])
             calls = [sent, slot.call]
             slot.pair = sent.rank, slot.call.rank
             slot.calls = dict(enumerate(calls))
             _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
-        except Exception as error:
-            slot.fail(error)
+
+
+@contextmanager
+def _failing(slot: Exchange) -> Iterator[None]:
+    """A context that no error leaves: the slot fails by it."""
+    try:
+        yield
+    except Exception as error:
+        slot.fail(error)
 
 
 def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs]) -> None:

@@ -26,6 +26,8 @@ from .rank import Rank, here
 
 # Seconds for which a rank keeps its turn, waiting for what comes from outside.
 _MOMENT = 0.25
+# The beginnings of addresses whose other end is on this computer, where it may be a rank.
+_NEAR = ("127.", "::1", "0.0.0.0", "::")
 # The connections that have a transaction open, and of which rank: others wait for its end.
 _writing: dict[int, Rank] = {}
 
@@ -77,12 +79,8 @@ def _receiving(real: Callable[..., Any]) -> Any:
                 patient = stat.S_ISFIFO(os.fstat(number).st_mode) and os.get_blocking(number)
             else:
                 limit, patient = source.gettimeout(), source.gettimeout() != 0
-                address = (
-                    source.getsockname()
-                )  # near: the other end is on this computer, where it may be a rank
-                near = not isinstance(address, tuple) or address[0].startswith(
-                    ("127.", "::1", "0.0.0.0", "::")
-                )
+                address = source.getsockname()
+                near = not isinstance(address, tuple) or address[0].startswith(_NEAR)
                 moment = 0.0 if near else _MOMENT
             if patient and not ready.poll(1000 * min(moment, limit or moment)):
                 rank.stand(lambda: bool(ready.poll(0)), limit)

@@ -230,9 +230,8 @@ class ProcessState:
         self._variables = Variables({**outside._variables, **told})
         self._variables.chosen = rank.choose_gpus
         _environ._data = self._variables
-        self._values = [
-            place.fresh(value) for place, value in zip(table.places, outside._values, strict=True)
-        ]
+        places = zip(table.places, outside._values, strict=True)
+        self._values = [place.fresh(value) for place, value in places]
         rows = zip(table.attributes, outside._attributes, strict=True)
         self._attributes = [fresh(value) for (_, _, fresh), value in rows]
         self._settings = list(outside._settings)

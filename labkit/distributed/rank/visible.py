@@ -62,9 +62,8 @@ class Nodes:
         self._machine = machine
         self._own = Sight(machine.gpus, machine.random, machine.numbers)
         own = [gpu.capacity for gpu in machine.gpus]
-        sizes: Any = (
-            own if memory is None else memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
-        )
+        each = memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
+        sizes: Any = own if memory is None else each
         # Of the nodes, and of ranks that chose.
         self.gpus = [machine.gpus] + [
             tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)

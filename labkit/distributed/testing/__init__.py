@@ -19,9 +19,8 @@ def prepare(item: Any, mark: pytest.Mark) -> None:
     except TypeError as error:
         wrong = str(error).replace("Wanted.__init__()", "ranks()")
     if wrong:
-        pytest.fail(
-            say(en=f"@pytest.mark.ranks(4): {wrong}", zh=f"@pytest.mark.ranks(4)：{wrong}"), pytrace=False
-        )
+        text = say(en=f"@pytest.mark.ranks(4): {wrong}", zh=f"@pytest.mark.ranks(4)：{wrong}")
+        pytest.fail(text, pytrace=False)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         prepare_as_rank(item, wanted.size)
         return

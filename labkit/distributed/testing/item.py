@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprTraceback
@@ -59,13 +60,9 @@ class OnRanks:
         """Make what all ranks share."""
         item = self.item
         item._explicit_tearDown = None  # of a unittest.TestCase
-        environ = dict(os.environ)  # which a shared monkeypatch would set back to a rank's
-
-        def restore() -> None:
-            os.environ.clear()
-            os.environ.update(environ)
-
-        item.addfinalizer(restore)
+        environ = patch.dict(os.environ)  # which a shared monkeypatch would set back to a rank's
+        environ.start()
+        item.addfinalizer(environ.stop)
         for name in item.fixturenames:
             found = item._fixtureinfo.name2fixturedefs.get(name)
             if found and (name in _OF_THE_TEST or found[-1].scope != "function"):

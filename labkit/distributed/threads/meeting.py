@@ -207,9 +207,8 @@ class Meeting:
     def unmet(self) -> list[Call]:
         """The calls to which not all have come."""
         slots = [slot for _, slot in sorted(self._slots.items())]
-        slots += [
-            slot for pairs in (self._sent, self._asked) for waiting in pairs.values() for slot in waiting
-        ]
+        for waiting in (*self._sent.values(), *self._asked.values()):
+            slots += waiting
         return [call for slot in slots if not slot.is_over() for call in slot.calls.values()]
 
     def begin_anew(self) -> None:

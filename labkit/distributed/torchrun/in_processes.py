@@ -8,11 +8,12 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Any
+from unittest.mock import patch
 
 from ...base.patches import Patch, Patches
 from ...children import told as children
@@ -40,7 +41,7 @@ def run(
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     gc.disable()  # nothing of torch is garbage: a tenth of the time that its import takes
-    with _environment(environment):
+    with patch.dict(os.environ, environment):  # the agent hands its own on
         from torch.distributed.run import parse_args
 
         options = parse_args(list(arguments))
@@ -135,24 +136,11 @@ def _forking(server: Server) -> Any:
             return server.start(args[1:], env, files)
 
         def close(self, death_sig: Any = None) -> None:
-            with suppress(
-                ProcessLookupError
-            ):  # it has ended, and the server has seen it before the agent did
+            # It may have ended, and the server have seen it before the agent did.
+            with suppress(ProcessLookupError):
                 super().close(death_sig)
 
     def get_subprocess_handler(*args: Any, **kwargs: Any) -> Forked:
         return Forked(*args, **kwargs)
 
     return get_subprocess_handler
-
-
-@contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Inside, this is the environment: the agent hands its own on."""
-    before = dict(os.environ)
-    try:
-        os.environ.update(wanted)
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -78,9 +78,8 @@ class Logs:
                     continue  # the console
                 header = f"[{name}{local}]:"
                 if prefix:
-                    header = Template(prefix).safe_substitute(
-                        role_name=name, rank=environment["RANK"], local_rank=local
-                    )
+                    facts = {"role_name": name, "rank": environment["RANK"], "local_rank": local}
+                    header = Template(prefix).safe_substitute(facts)
                 writers: list[Callable[[str], Any]] = []
                 if local in teed:
                     writers.append(_with(header, consoles[kind].write))

@@ -69,9 +69,8 @@ def alike(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
             both = f"expected {_options(like)}, got {_options(tensor)}"
             refuse(call, f"invalid tensor type at index {index} ({both})")
         if tensor.shape != like.shape:
-            refuse(
-                call, f"invalid tensor size at index {index} (expected {sizes(like)}, got {sizes(tensor)})"
-            )
+            both = f"expected {sizes(like)}, got {sizes(tensor)}"
+            refuse(call, f"invalid tensor size at index {index} ({both})")
 
 
 def device_of(tensor: Tensor) -> str:

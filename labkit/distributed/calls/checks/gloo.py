@@ -59,10 +59,8 @@ def all_reduce(call: Call) -> None:
     for tensor in call.inputs:
         if tensor.layout is not torch.strided:
             if call.op != "SUM":
-                refuse(
-                    call,
-                    "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)",
-                )
+                why = "allreduce of sparse tensors only works with ReduceOp.SUM"
+                refuse(call, f"unsupported reduction operation ({why})")
             continue
         _reduction(call, tensor)
 
@@ -85,10 +83,8 @@ def all_gather(call: Call) -> None:
     mine = call.inputs[0]
     _dense(call, call.inputs)
     if len(call.outputs) != len(call.ranks):
-        refuse(
-            call,
-            f"invalid output tensor list at index 0 (expected length {len(call.ranks)}, got {len(call.outputs)})",
-        )
+        both = f"expected length {len(call.ranks)}, got {len(call.outputs)}"
+        refuse(call, f"invalid output tensor list at index 0 ({both})")
     alike(call, call.outputs, mine)
     _known_type(mine)
 
@@ -136,9 +132,8 @@ def reduce_scatter_single(call: Call) -> None:
         rows = (output.size(0) if output.dim() else 1) * len(call.ranks)
         if tensor.numel() != output.numel() * len(call.ranks):
             given = tensor.size(0) if tensor.dim() else 1
-            raise RuntimeError(
-                f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows} vs. {given}). "
-            )
+            said = f"outputShape[0] * worldSize == inputShape[0] ({rows} vs. {given})"
+            raise RuntimeError(f"Check failed: {said}. ")
         _reduction(call, output)
 
 
@@ -160,10 +155,9 @@ def all_to_all_single(call: Call) -> None:
 
 def all_to_all(call: Call) -> None:
     for tensors, side in ((call.inputs, "input"), (call.outputs, "output")):
-        if len(tensors) != len(call.ranks):
-            raise RuntimeError(
-                f"{side} tensor list size {len(tensors)} does not match world size {len(call.ranks)}"
-            )
+        size, most = len(tensors), len(call.ranks)
+        if size != most:
+            raise RuntimeError(f"{side} tensor list size {size} does not match world size {most}")
     for tensor in (*call.inputs, *call.outputs):
         _known_type(tensor)
     one_type(call, call.inputs[0], [*call.inputs, *call.outputs])

@@ -132,9 +132,8 @@ def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
     # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
     bus = (one.bus or 0) << 12
     last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
-    meaning, advice = explained(
-        "one_gpu", ranks=ranks, device=one.device, kind=one.kind, place=one.short_place
-    )
+    facts = {"device": one.device, "kind": one.kind, "place": one.short_place}
+    meaning, advice = explained("one_gpu", ranks=ranks, **facts)
     error = str(nccl_error("invalid usage", last))
     report = Report("all_on_one_gpu", (*error.splitlines(), meaning), advice, (one.short_place,))
     return report.on(DistBackendError(str(report)))
