@@ -129,18 +129,15 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
     parser.add_argument("rest", nargs=REMAINDER)
     with suppress(UsageError):
         parser.parse_known_args(argv, found)
-    parser = Lenient()
-    parser.add_argument("--lang", default=found.lang)
-    if found.command in COMMANDS:
-        with suppress(ModuleNotFoundError):  # main says of what is missing
-            _add_arguments(parser, found.command)
-    try:
-        parser.parse_known_args(found.rest, found)
-    except UsageError:  # the command has no such action
+    for command in (found.command, None):  # without its options, if the command has no such action
         parser = Lenient()
         parser.add_argument("--lang", default=found.lang)
+        if command in COMMANDS:
+            with suppress(ModuleNotFoundError):  # main says of what is missing
+                _add_arguments(parser, command)
         with suppress(UsageError):
             parser.parse_known_args(found.rest, found)
+            break
     return found.command, named_language(found.lang)
 
 

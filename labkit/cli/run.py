@@ -101,10 +101,8 @@ def _program(options: argparse.Namespace) -> list[str]:
         return ["-c", *options.code, *options.program]
     program: list[str] = options.program[options.program[:1] == ["--"] :]
     if not program:
-        raise UsageError(
-            en="no script given: labkit run --gpus 8 train.py",
-            zh="没有给出脚本：labkit run --gpus 8 train.py",
-        )
+        en, zh = "no script given: labkit run --gpus 8 train.py", "没有给出脚本：labkit run --gpus 8 train.py"
+        raise UsageError(en=en, zh=zh)
     if program[0] != "-":
         checked_script(program[0])
     return ["--", *program]  # a script's name may begin with a hyphen

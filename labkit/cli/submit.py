@@ -70,10 +70,8 @@ def run(options: argparse.Namespace) -> int:
         options.to.mkdir(parents=True, exist_ok=True)
         path = write(found, options.to, datetime.now())
     except OSError as error:
-        raise UsageError(
-            en=f"{options.to} cannot be written: {reason(error)}",
-            zh=f"无法写入 {options.to}：{reason(error)}",
-        ) from None
+        en, zh = f"{options.to} cannot be written: {reason(error)}", f"无法写入 {options.to}：{reason(error)}"
+        raise UsageError(en=en, zh=zh) from None
     WORDING.tell("hand-in", path=path, size=max(1, round(path.stat().st_size / 1024)))
     return 0
 

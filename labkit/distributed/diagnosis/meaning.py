@@ -139,11 +139,8 @@ def _set_epoch(records: Sequence[RankRecord]) -> _Found:
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
             continue
         for first in range(min(len(loader.epochs) for loader in loaders) - 1):
-            if all(
-                loader.epochs[first].rows == loader.epochs[first + 1].rows
-                and len(loader.epochs[first].rows) > 1
-                for loader in loaders
-            ):
+            pairs = [(loader.epochs[first].rows, loader.epochs[first + 1].rows) for loader in loaders]
+            if all(rows == again and len(rows) > 1 for rows, again in pairs):
                 yield _loader(number, loaders[0]), {"first": first + 1, "second": first + 2}
                 break
 

@@ -301,6 +301,7 @@ def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -
 
 def _reduce_by_hand(record: RankRecord, call: Any) -> None:
     """Note which gradients an all-reduce of the script's own brings; or that they have been reduced already."""
+    several = len(record.replicas & set(call.ranks)) > 1
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
         for at, parameter in enumerate(record.held()):
@@ -309,11 +310,7 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
                 continue
             if not (record.models or record.sharded or record.flat):
                 record.by_hand[at] = call.ranks
-            elif (
-                sum(record.step.reduced)
-                and len(record.replicas & set(call.ranks)) > 1
-                and record.again is None
-            ):
+            elif several and sum(record.step.reduced) and record.again is None:
                 size = len(call.ranks) if call.op == "SUM" else 1
                 record.again = call.short_place, size, gradient, _norm(gradient)
 

@@ -85,11 +85,8 @@ def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
     """Return the finding of a parameter that the ranks cut into pieces which are not the whole of one GPU's."""
     for key, seen in one.seen.items():
         many = [record.seen[key].local for record in records if key in record.seen]
-        if (
-            key[1] != "weight"
-            or len(many) < len(records)
-            or len({len(shape) for shape in (seen.shape, *many)}) > 1
-        ):
+        alike = len({len(shape) for shape in (seen.shape, *many)}) == 1
+        if key[1] != "weight" or len(many) < len(records) or not alike:
             continue
         for whole, *pieces in zip(seen.shape, *many, strict=True):
             # Each piece may be there several times; a last one that is filled up is more than the whole.

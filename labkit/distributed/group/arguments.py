@@ -27,7 +27,7 @@ def flat(tensors: Any) -> list[Any]:
 
 
 def options_of(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
-    """The options of a method, which is given them as an object, or in its shorter forms a root, a reduction or both."""
+    """The options of a method: they are given as an object, or in its shorter forms as a root, a reduction or both."""
     if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
         return given
     options = kind()

@@ -216,13 +216,8 @@ def _has_torch_function() -> Callable[[Any], bool]:
     real: Callable[[Any], bool] = groups.has_torch_function
 
     def has_torch_function(arguments: Any) -> bool:
-        if (
-            _len_torch_function_stack() == 1
-            and type(_get_function_stack_at(0)) is MachineMode
-            and _PLAIN.issuperset(map(type, arguments))
-        ):
-            return False
-        return real(arguments)
+        alone = _len_torch_function_stack() == 1 and type(_get_function_stack_at(0)) is MachineMode
+        return not (alone and _PLAIN.issuperset(map(type, arguments))) and real(arguments)
 
     return has_torch_function
 

@@ -118,10 +118,8 @@ def plan(
     if path.suffix == ".toml":
         return plans(read_sizes(path), gpus, kind, batch)
     if gpus % nodes:
-        raise wrong(
-            en=f"{gpus} GPUs cannot be {nodes} equal nodes",
-            zh=f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点",
-        )
+        en, zh = f"{gpus} GPUs cannot be {nodes} equal nodes", f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点"
+        raise wrong(en=en, zh=zh)
     program = Program(str(path), arguments)
     found = measure(program, gpus, nodes, memory=int(kind.memory), steps=steps, times=kind)
     return ScriptPlan(path.name, kind, tuple(found), steps)

@@ -253,11 +253,8 @@ def _error() -> tuple[str, str] | None:
 def _enter() -> None:
     """From now on the lookout sees what the main thread waits for."""
     global _main
-    if (
-        _main is None
-        and threading.current_thread() is threading.main_thread()
-        and turns.participant() is None
-    ):
+    in_main = threading.current_thread() is threading.main_thread()
+    if _main is None and in_main and turns.participant() is None:
         baton = turns.Baton(watch=watching, explain=_explain)
         _main = baton.enter("main")
         _main.arrive = _go_on

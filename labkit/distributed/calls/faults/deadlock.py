@@ -101,12 +101,9 @@ def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
     """The ranks that have not come to ``call``."""
     if call.is_message:
         return () if call.root is None else (call.ranks[call.root],)
-    members = frozenset(call.ranks)
-    return tuple(
-        one.rank
-        for one in standings
-        if one.rank in members and one.rank != call.rank and one.seqs.get(call.group, 0) < call.seq
-    )
+    others = frozenset(call.ranks) - {call.rank}
+    behind = [one.rank for one in standings if one.seqs.get(call.group, 0) < call.seq]
+    return tuple(rank for rank in behind if rank in others)
 
 
 def standing_lines(standings: Sequence[Standing], known: Mapping[int, str] | None = None) -> list[str]:
