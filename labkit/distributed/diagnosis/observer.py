@@ -310,7 +310,7 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
                 continue
             if not (record.models or record.sharded or record.flat):
                 record.by_hand[at] = call.ranks
-            elif several and sum(record.step.reduced) and record.again is None:
+            elif several and any(record.step.reduced) and record.again is None:
                 size = len(call.ranks) if call.op == "SUM" else 1
                 record.again = call.short_place, size, gradient, _norm(gradient)
 
