@@ -41,6 +41,7 @@ ONE_LANGUAGE = {
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
     ("distributed.rank.system", "signal handler must be"): "Python's own",
     ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",
+    ("distributed.group.group", "does not support allgather_coalesced"): "PyTorch's own",
     ("distributed.threads.store", ""): "PyTorch's own",
     ("distributed.processes.torch_patches", "wait timeout after"): "PyTorch's own",
 }
