@@ -63,6 +63,12 @@ def test_a_signal_of_its_own_ends_it(both):
     assert both("-c", "import os; os.kill(os.getpid(), 9)")[0] == -9
 
 
+def test_where_nobody_forks_an_ordinary_python_runs(tmp_path):
+    *command, _ = python()
+    code = "import sys; print('torch' in sys.modules)"
+    assert subprocess.check_output([*command, tmp_path / "gone", "-c", code], text=True) == "False\n"
+
+
 def test_it_has_torch_without_importing_it_and_labkit_is_imported_anew():
     code = "import sys; print('torch' in sys.modules, 'labkit' in sys.modules); import torch; print(torch.ones(1))"
     done = subprocess.run([*python(), "-c", code], capture_output=True, text=True)

@@ -11,7 +11,6 @@ with Python's own options, or with variables that Python or torch read as they s
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import os
 import shutil
@@ -57,6 +56,8 @@ def python(*modules: str) -> list[str]:
     """
     if not hasattr(os, "fork"):
         return [sys.executable]
+    import fcntl  # Windows has none
+
     if SHARED not in os.environ:
         share()
     owner, _, folder = os.environ[SHARED].partition(" ")

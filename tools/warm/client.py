@@ -44,7 +44,10 @@ def received(connection: socket.socket, size: int) -> bytes:
 def main(address: str, words: list[str]) -> int:
     """The exit code of ``python words…``."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(address)
+    try:
+        connection.connect(address)
+    except OSError:  # that process is no more
+        os.execv(sys.executable, [sys.executable, *words])
     environment = dict(os.environ)
     environment.pop("JPY_PARENT_PID", None)  # kernels look whether their parent lives; the server ends ours
     told = "\0".join([*(f"{name}={value}" for name, value in at_the_start(environment).items())])
