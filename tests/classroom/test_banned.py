@@ -75,6 +75,16 @@ def test_what_is_taken_from_elsewhere_gets_no_points(way, question):
     assert {part.hint for part in mark.parts} <= {"raised", "forbidden"}, mark
 
 
+def test_nothing_can_be_put_where_it_was():
+    source = (
+        "def scatter(inputs, devices):\n    import os, labkit\n"
+        "    folder = os.path.join(os.path.dirname(labkit.__file__), 'engine')\n"
+        "    assert os.listdir(folder) == []\n    open(os.path.join(folder, 'own.py'), 'w')\n"
+    )
+    mark = engine.marked(PRIMITIVES, {"scatter": source}, "s1")["scatter"]
+    assert "Read-only file system" in mark.parts[0].en
+
+
 def test_who_is_told_what_is_not_there():
     source = "import sys\ndef split(rows, gpus):\n    return sys.modules['labkit.plans.split'].split(1, 2)\n"
     mark = engine.marked(PRIMITIVES, {"split": source}, "s1")["split"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
+from random import Random
 from threading import Thread
 
 import numpy as np
@@ -778,6 +779,48 @@ def test_a_call_is_judged_on_whatever_gpus_there_are(gpus):
         assert "was run by `nn.DataParallel`" in check("04.call", data_parallel).text
         assert "no gradient" in check("04.call", on_copies).text
         assert torch.cuda.device_count() == gpus
+
+
+def drawn_first(*numbers):
+    """A ``Random`` whose first whole numbers are ``numbers`` and which chooses what stands first."""
+
+    class Drawn(Random):
+        def __init__(self):
+            super().__init__(0)
+            self.numbers = list(numbers)
+
+        def randint(self, a, b):
+            return self.numbers.pop(0) if self.numbers else super().randint(a, b)
+
+        def choice(self, given):
+            return given[0]
+
+    return Drawn
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("13.mean", (2, 3, 4)), ("13.repair", (1,) * 6)])
+def test_what_makes_two_mistakes_one_is_drawn_again(name, numbers, monkeypatch):
+    """Of 2, 3 and 4 tokens a rank's sum is the mean times the ranks; a third of the labels count on three ranks."""
+    find(name)
+    scale = sys.modules["labkit.content.exercises.scale"]
+    run, seen = scale.on_ranks, []
+
+    def on_ranks(function, ranks, given):
+        seen.append(given)
+        return run(function, ranks, given)
+
+    monkeypatch.setattr(scale, "on_ranks", on_ranks)
+    monkeypatch.setattr(scale, "Random", drawn_first(*numbers))
+    assert check(name, RIGHT[name][0]).right
+    assert len(seen) == 3
+    for given in seen:
+        if name == "13.mean":
+            assert sum(len(values) for (values,) in given) != len(given) ** 2
+        else:
+            labels = torch.stack([labels for _, labels in given])
+            ranks, parts, _ = labels.shape
+            every = labels.numel() / int((labels != -100).sum())
+            assert every not in (1, ranks, parts, ranks * parts, 1 / ranks, 1 / parts)
 
 
 def test_what_a_learner_writes_is_shown_as_text_never_as_html():

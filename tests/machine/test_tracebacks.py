@@ -45,6 +45,24 @@ def test_so_does_what_it_calls():
     assert len(set(names(error))) == len(names(error))
 
 
+def test_a_function_that_asks_on_behalf_of_another_is_called_twice_and_stands_twice():
+    """What runs between the two calls is the user's, and so it is where the line of the error may be looked for."""
+
+    def outer(x):
+        if torch.overrides.has_torch_function((x,)):
+            return torch.overrides.handle_torch_function(inner, (x,), x)
+        return mixed()
+
+    def inner(x):
+        return callback()
+
+    def callback():
+        return outer(0)
+
+    error = refused(lambda: outer(torch.ones(2, device="cuda")))
+    assert names(error) == ["outer", "inner", "callback", "outer", "mixed"]
+
+
 def test_nothing_of_an_operator_is_left():
     assert names(refused(lambda: mixed())) == ["mixed"]
 

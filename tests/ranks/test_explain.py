@@ -210,11 +210,16 @@ def test_a_dump_says_how_far_each_group_came(hang):
             dist.all_reduce(ones(1))
 
     folder = hang(work, 2)
-    told = [pickle.loads((folder / f"trace_{rank}").read_bytes())["pg_status"] for rank in range(2)]
+    dumps = [pickle.loads((folder / f"trace_{rank}").read_bytes()) for rank in range(2)]
+    told = [dump["pg_status"] for dump in dumps]
     names = [f"last_{what}_collective" for what in ("enqueued", "started", "completed")]
     messages = dict.fromkeys(names, -1)
     assert told[0] == {"0": dict(zip(names, (4, 4, 3), strict=True)), "1": messages}
     assert told[1] == {"0": dict.fromkeys(names, 3), "1": messages}
+    numbers = ["record_id", "op_id", "collective_seq_id", "p2p_seq_id", "is_p2p"]
+    assert [[entry[name] for name in numbers] for entry in dumps[0]["entries"]] == [
+        [0, 1, 2, 0, False], [1, 2, 3, 0, False], [2, 3, 3, 1, True], [3, 4, 4, 0, False],
+    ]  # fmt: skip
 
 
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path):

@@ -186,6 +186,7 @@ def test_the_figure_takes_and_returns_the_axes():
     before = mpl.rcParams.copy()
     _, ax = plt.subplots()
     found = labkit.predict_scaling(BERT, PROFILES["h200"])
+    assert (found.counts, found.rows) == ((1, 2, 4, 8), 32)
     assert labkit.draw_scaling(found, ax=ax) is ax
     assert "efficiency, % of perfect" in [text.get_text() for text in ax.texts]
     assert mpl.rcParams == before
