@@ -1,5 +1,6 @@
 """A machine comes and goes: torch sees its GPUs while it is there, and is itself again afterwards."""
 
+import subprocess
 import sys
 import threading
 
@@ -10,6 +11,7 @@ import labkit
 from labkit.base.patches import Patch, Patches
 from labkit.machine import inherit, machine_in_use
 from labkit.machine.torch_api.table import table
+from tools.warm import python
 
 
 def seen():
@@ -372,3 +374,12 @@ def test_threads_with_a_lock_around_each_block_have_their_machines_in_turn():
         thread.join()
     assert made == [4] * 15
     assert (machine_in_use(), torch._C._len_torch_function_stack()) == (None, 0)
+
+
+def test_a_process_begins_without_pinned_memory():
+    code = (
+        "import labkit, torch\nlabkit.simulate(gpus=1)\nprint(*set(torch.cuda.host_memory_stats().values()))\n"
+        "kept = torch.ones(4).pin_memory()\nprint(torch.cuda.host_memory_stats()['num_host_alloc'])"
+    )
+    found = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["0", "1"]
