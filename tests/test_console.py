@@ -154,3 +154,15 @@ def test_long_work_says_what_it_is_at_where_somebody_looks(monkeypatch, tmp_path
         "labkit: a training step, its memory, and what is left …",
     ]
     assert shown.getvalue().splitlines() == lines * terminal
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["diagnose", "--ranks", "2", "train.py"], ["check", "--ranks", "2", "train.py"], ["explain", "."]],
+)
+def test_what_loads_pytorch_says_so(monkeypatch, tmp_path, caplog, capsys, words):
+    (tmp_path / "train.py").write_text("pass\n")
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO, "labkit"):
+        main(words)
+    assert caplog.messages[0] == "loading PyTorch"
