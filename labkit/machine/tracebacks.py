@@ -86,9 +86,10 @@ def without_ours(error: BaseException | None) -> None:
             continue
         seen.add(id(one))
         one.__traceback__ = _kept(one.__traceback__)
-        if one.args and isinstance(one.args[0], str):
-            text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], one.args[0])
-            one.args = (text, *one.args[1:])
+        if one.args and isinstance(words := one.args[0], str):
+            text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], words)
+            if text != words:  # of the same class: a KeyError shows torch's KeyErrorMessage without escapes
+                one.args = (type(words)(text), *one.args[1:])
         waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 

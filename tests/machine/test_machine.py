@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import traceback
 
 import pytest
 import torch
@@ -196,14 +197,13 @@ def test_a_way_back_is_named_only_to_a_gpu_that_is_there():
             older + 1
 
 
-def test_what_children_are_told_makes_a_machine_like_it():
+def test_what_children_are_told_makes_a_machine_like_it(monkeypatch):
     with labkit.simulate(gpus=3, memory=["1 GiB", "2 GiB", 4096], order=[2, 0, 1]) as machine:
         keep = torch.ones(1, device="cuda")
-        hooks = sys.excepthook, sys.__excepthook__, threading.excepthook
-        try:
-            other = inherit()
-        finally:
-            sys.excepthook, sys.__excepthook__, threading.excepthook = hooks
+        hooks = (sys, "excepthook"), (sys, "__excepthook__"), (threading, "excepthook")
+        for of, name in (*hooks, (traceback.TracebackException, "__init__")):
+            monkeypatch.setattr(of, name, getattr(of, name))  # which puts it back
+        other = inherit()
         assert other is machine_in_use() is not machine
         assert other.told == machine.told
         assert other.order == (2, 0, 1)

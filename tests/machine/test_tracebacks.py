@@ -78,3 +78,18 @@ def test_all_can_be_seen(monkeypatch):
     with Patches(frames.of_texts):
         assert "__torch_function__" in "".join(traceback.format_exception(refused(lambda: mixed())))
     assert "__torch_function__" in names(refused(lambda: mixed()))
+
+
+class Asks(torch.nn.Module):
+    def forward(self, x):
+        return {}["key"] + x
+
+
+def test_a_key_error_of_a_replica_is_printed_in_lines_as_pytorch_prints_it():
+    parallel = torch.nn.DataParallel(Asks(), [0, 1])
+    with pytest.raises(KeyError) as caught:
+        parallel(torch.ones(4, 2, device="cuda:0"))
+    with Patches(frames.of_texts):
+        printed = "".join(traceback.format_exception(caught.value))
+    assert "\nKeyError: Caught KeyError in replica 0 on device 0.\nOriginal Traceback" in printed
+    assert "\\n" not in printed
