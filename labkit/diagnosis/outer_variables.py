@@ -125,7 +125,7 @@ class _Reached:
         self._seen[id(function)] = function
         if isinstance(function, partial):
             for part in (function.func, *function.args, *function.keywords.values()):
-                self.follow(part, depth - 1)
+                self.follow(part, depth)
         elif isinstance(function, (MethodType, BuiltinMethodType)):
             owner = function.__self__
             if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another

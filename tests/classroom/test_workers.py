@@ -14,7 +14,7 @@ import pytest
 
 from labkit import content
 from labkit.classroom.wall.session import Session
-from labkit.classroom.wall.templates import _FIRST_ID, PACKAGE, Template, environment
+from labkit.classroom.wall.templates import _FIRST_ID, PACKAGE, Template, configuration, environment
 from labkit.classroom.wall.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -238,3 +238,12 @@ def test_a_worker_that_is_closed_leaves_no_file_open(template):
     with closing(template.worker(LIMITS)):
         assert opened() != before
     assert opened() == before
+
+
+def test_judges_whose_numbers_are_neighbours_share_no_user(monkeypatch):
+    given = []
+    for process in (100, 101, 102, 103, 2**22 - 1):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        given += configuration(WAY)["ids"]
+    assert len(set(given)) == len(given)
+    assert all(_FIRST_ID <= one < 2**31 for one in given)

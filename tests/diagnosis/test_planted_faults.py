@@ -376,10 +376,19 @@ def hooks():
     def through_another(module, given, out):
         return collecting(module, given, out)
 
+    bound = partial(collecting)
+
+    def near(module, given, out):
+        return bound(module, given, out)
+
+    def far(module, given, out):
+        return near(module, given, out)
+
     return {
         "a list around it": (collecting, "features", lambda: features == []),
         "a number around it": (counted, "steps", lambda: steps == 0),
         "through another function": (through_another, "features", lambda: features == []),
+        "a partial function below two others": (far, "features", lambda: features == []),
         "a partial function": (partial(collecting, given=()), "features", lambda: features == []),
         "a dict": (
             lambda module, given, out: sizes.update({out.detach().sum().item(): len(out)}),
