@@ -383,3 +383,10 @@ def test_a_process_begins_without_pinned_memory():
     )
     found = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["0", "1"]
+
+
+def test_a_question_about_tensors_on_two_gpus_is_answered_as_nothing_is_computed():
+    with labkit.simulate(gpus=2):
+        one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
+        assert one.is_same_size(other)
+        assert not one.is_set_to(other)

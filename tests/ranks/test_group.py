@@ -1,5 +1,6 @@
 """What a process group does besides summing: its works, messages by tag, groups made anew, cut up and closed."""
 
+import copy
 import os
 import time
 import warnings
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import labkit
 from labkit.distributed.group.slot import BUFFER
+from labkit.distributed.group.torch_patches import NcclOptions
 from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
 
@@ -345,3 +347,11 @@ def test_several_tensors_are_gathered_in_one_call_on_gloo_and_not_on_nccl(async_
         world.run(lambda rank: gather(rank, "nccl", "cuda"))
     assert isinstance(caught.value.error, NotImplementedError)
     assert str(caught.value.error) == "ProcessGroupNCCL does not support allgather_coalesced"
+
+
+def test_a_copy_of_nccls_options_has_its_own_list_of_ranks():
+    options = NcclOptions(is_high_priority_stream=True)
+    options._timeout, options.global_ranks_in_group = timedelta(seconds=7), [0, 2]
+    copied = copy.deepcopy(options)
+    assert vars(copied) == vars(options)
+    assert copied.global_ranks_in_group is not options.global_ranks_in_group
