@@ -32,8 +32,8 @@ _TEXTS = texts_beside(__file__)
 
 def note(*words: str, **facts: object) -> Note:
     """The note under these words on what was odd about a file or its answers; the first of them is its kind."""
-    text = _TEXTS[words]
-    return Note(words[0], text.en.format(**facts), text.zh.format(**facts))
+    said = _TEXTS[words]
+    return Note(words[0], said.en.format(**facts), said.zh.format(**facts))
 
 
 class WrongFile(Problem):
