@@ -813,7 +813,7 @@ with labkit.simulate(3):
         for thread in threading.enumerate():
             if thread.name.startswith("replica") or "worker" in thread.name:
                 # Python loses an exception set in another thread if it is raised in a finalizer there.
-                thread.join(20)
+                thread.join(5)
                 Stuck.over = True
                 thread.join()
         print("nobody is left", flush=True)
