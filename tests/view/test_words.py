@@ -53,16 +53,16 @@ SHOWN = [
     ),
     (
         labkit.ring_all_reduce(4, 3),
-        "after step 3 of 6: Ring all-reduce over 4 ranks: after 3 steps each rank has one chunk of the sum, "
+        "after step 3 of 6: Ring all-reduce over 4 ranks. After 3 steps each rank has one chunk of the sum, "
         "after 6 all of it; each rank sends 6/4 of its gradient.",
-        "第 3 步之后（共 6 步）：4 个 rank 的环形全归约：3 步之后，每个 rank 有一个分块已经加完；6 步之后，"
+        "第 3 步之后（共 6 步）：4 个 rank 的环形全归约。3 步之后，每个 rank 有一个分块已经加完；6 步之后，"
         "全部加完；每个 rank 发出自己梯度的 6/4。",
     ),
     (
         labkit.star_all_reduce(4, 3),
-        "after step 3 of 6: All-reduce through rank 0 over 4 ranks: after 3 steps rank 0 has the sum, after 6 every "
+        "after step 3 of 6: All-reduce through rank 0 over 4 ranks. After 3 steps rank 0 has the sum, after 6 every "
         "rank has it; rank 0 receives 3 whole gradients and sends as many.",
-        "第 3 步之后（共 6 步）：4 个 rank 经过 rank 0 的全归约：3 步之后，rank 0 有了总和；6 步之后，每个 rank 都有；"
+        "第 3 步之后（共 6 步）：4 个 rank 经过 rank 0 的全归约。3 步之后，rank 0 有了总和；6 步之后，每个 rank 都有；"
         "rank 0 要收 3 份完整的梯度，再发出同样多。",
     ),
     (
