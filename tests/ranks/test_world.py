@@ -428,3 +428,19 @@ def test_default_groups_of_several_addresses_are_several():
             world.run(work)
         assert "waits for rank 3 in barrier" in str(failed.value)
         assert [rank.result for rank in world.ranks] == [22.0, 22.0, None, 2200.0]
+
+
+def test_a_tensor_of_a_node_that_is_gone_is_refused_and_one_of_the_machine_is_not():
+    with labkit.simulate(gpus=1):
+        kept = {}
+
+        def keep(rank):
+            torch.cuda.set_device(rank.local)
+            kept[rank.number] = torch.ones(3, device="cuda")
+
+        with World(2, nodes=2) as world:
+            world.run(keep)
+        assert (kept[0] + 1).tolist() == [2, 2, 2]
+        with pytest.raises(RuntimeError, match="not the machine in use"):
+            kept[1] + 1
+        assert kept[1].cpu().tolist() == [1, 1, 1]
