@@ -132,7 +132,11 @@ class MachineMode(TorchFunctionMode):
                 except KeyError:  # the first storage of its size
                     put(result, home)
                 except (NotImplementedError, RuntimeError) as error:
-                    if isinstance(error, torch.OutOfMemoryError) or home.machine is not self.machine:
+                    if (
+                        isinstance(error, torch.OutOfMemoryError)
+                        or home.suspended
+                        or home.machine is not self.machine
+                    ):
                         raise
                     put(result, home)
             elif result.__class__ not in _PLAIN:
