@@ -25,7 +25,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def at_the_start(environment: dict[str, str]) -> dict[str, str]:
-    """What of an environment a program that has begun can no longer follow."""
+    """The variables of an environment that a program which has begun can no longer follow."""
     return {
         name: value
         for name, value in environment.items()

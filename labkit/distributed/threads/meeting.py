@@ -168,7 +168,7 @@ class Meeting:
         return slot
 
     def _line(self, call: Call) -> deque[Call] | None:
-        """What goes to NCCL in order: to a pair's stream, all of its messages but those of a batch (gloo has none).
+        """The line of ``call``: NCCL does a pair's messages in the order of the calls, but for batches; gloo does not.
 
         torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint; pytorch/pytorch#138074.
         """
