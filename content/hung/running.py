@@ -72,9 +72,9 @@ def folded(line: str) -> str:
     names = re.match(r"\s*\S+ \S+\s+", line)  # "  ranks 1–3  "
     wide = _WIDE - (columns(line) - len(line))  # a Chinese letter takes two columns
     below = " " * (columns(names[0]) if names else 4)
-    line = re.sub(r"\S+ \S+:\d+ in \S+", lambda place: place[0].replace(" ", "\xa0"), line)  # which stays one
-    lines = wrap(line, wide, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines).replace("\xa0", " ")
+    return "\n".join(
+        wrap(line, wide, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def drawn(failure: Failure | None) -> WaitForGraph | None:

@@ -157,7 +157,7 @@ def test_an_unchanged_script_shows_where_its_ranks_stand_in_the_learners_own_lin
     labkit.set_language(language)
     verdict = repair("finish", as_in_a_notebook(cells()["finish-class"] + "  # mine\n"))
     assert verdict.right is None
-    assert re.search(r"(?s)rank 0  .+cell \d+:8 in finish", repr(verdict))
+    assert re.search(r"rank 0  .+cell \d+:8 in finish", repr(verdict))
     assert verdict._repr_html_().count("<svg") == 1
     assert score.reached("finish") is None
     assert repr(repair("finish", None)).count("\n") > 5
@@ -226,7 +226,6 @@ def test_a_long_line_of_where_ranks_stand_goes_on_below_its_own_words(line):
     first, second = folded(line).split("\n")
     assert columns(first) <= 100
     assert f"{first} {second.strip()}" == line
-    assert "Cell In[13]:8 in finish" in second if "at Cell" in line else "Cell In[13]:8 in finish" in first
     names = re.match(r"  \S+ \S+  ", line)[0]
     assert second.startswith(" " * columns(names) + second.strip()[0])
     assert folded("  rank 0     has ended") == "  rank 0     has ended"
