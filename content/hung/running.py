@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from html import escape
-from textwrap import wrap
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit.base.language import say, series
-from labkit.base.texts import columns
 from labkit.distributed.calls.faults import Report
 from labkit.distributed.calls.faults.words import ranks_text
 from labkit.distributed.calls.waits import WaitForGraph
 
 from ..exercises.on_ranks import Failure, Ran, on_ranks
-
-_WIDE = 100  # columns that a notebook of 1,000 pixels has room for
 
 
 def on_setting(
@@ -64,17 +59,7 @@ def lines_of(failure: Failure) -> tuple[str, ...]:
     if not isinstance(report, Report):
         return (failure.words,)
     standing = [line for line in report.lines if line.startswith("  ")]
-    return tuple(folded(line) for line in standing or report.lines)
-
-
-def folded(line: str) -> str:
-    """``line`` in lines that a narrow notebook has room for; what follows stands below its own words."""
-    names = re.match(r"\s*\S+ \S+\s+", line)  # "  ranks 1–3  "
-    wide = _WIDE - (columns(line) - len(line))  # a Chinese letter takes two columns
-    below = " " * (columns(names[0]) if names else 4)
-    return "\n".join(
-        wrap(line, wide, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
-    )
+    return tuple(standing or report.lines)
 
 
 def drawn(failure: Failure | None) -> WaitForGraph | None:

@@ -10,13 +10,11 @@ import pytest
 import torch
 from labkit.content.hung import repaired, scripts
 from labkit.content.hung.judging import Setting, changed, settings
-from labkit.content.hung.running import folded
 from labkit.content.repairs import problems, score
 from labkit.content.repairs.comparing import close
 
 import labkit
 from labkit.base.language import using
-from labkit.base.texts import columns
 from labkit.course import Progress, glossary, hint, progress, repair, torchrun
 from tools.author import sync
 
@@ -213,19 +211,3 @@ def test_the_board_has_both_lessons_of_repairs():
     assert "Ten broken models" not in board
     with using("zh"):
         assert "十个出了毛病的脚本：9 / 100 分" in repr(Progress())
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "  ranks 1–3  wait for rank 0 in all_reduce SUM [26] float32, call 8 of default_pg, at Cell In[13]:8 in finish",
-        "  rank 1–3  在 Cell In[13]:8 in finish 的 all_reduce SUM [26] float32（组 default_pg 第 8 次调用）里等 rank 0",
-    ],
-)
-def test_a_long_line_of_where_ranks_stand_goes_on_below_its_own_words(line):
-    first, second = folded(line).split("\n")
-    assert columns(first) <= 100
-    assert f"{first} {second.strip()}" == line
-    names = re.match(r"  \S+ \S+  ", line)[0]
-    assert second.startswith(" " * columns(names) + second.strip()[0])
-    assert folded("  rank 0     has ended") == "  rank 0     has ended"
