@@ -204,9 +204,8 @@ class PlanExplorer(Explorer):
         pp = min(self.pp, self.doublings - tp)
         dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
         many = max(1, self._batch // (dp * micro))
-        most = (
-            0 if dp == 1 else 1 if pp else 3
-        )  # as labkit.plan tries them: a pipeline keeps its gradients whole
+        # As labkit.plan tries them: a pipeline keeps its gradients whole.
+        most = 0 if dp == 1 else 1 if pp else 3
         return Plan(dp, 2**tp, 2**pp, min(self.stage, most), micro, many, self.recompute == "yes")
 
     def drawn(self) -> Picture:

@@ -444,3 +444,17 @@ def test_a_tensor_of_a_node_that_is_gone_is_refused_and_one_of_the_machine_is_no
         with pytest.raises(RuntimeError, match="not the machine in use"):
             kept[1] + 1
         assert kept[1].cpu().tolist() == [1, 1, 1]
+
+
+def test_ranks_that_cannot_be_made_leave_the_machine_that_they_found_as_it_was(monkeypatch):
+    def fails(self):
+        raise RuntimeError("not made")
+
+    with labkit.simulate(gpus=2) as machine:
+        monkeypatch.setattr("labkit.distributed.threads.shardings.Shardings.look", fails)
+        with pytest.raises(RuntimeError, match="not made"):
+            World(2)
+        monkeypatch.undo()
+        assert machine._layers == []
+        with World(2) as world:
+            assert world.run(lambda rank: begin()) == [0, 1]

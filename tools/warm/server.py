@@ -121,7 +121,7 @@ def lives(process: int) -> bool:
 
 
 def tell(connection: socket.socket, words: bytes) -> bool:
-    """Whether there was somebody to be told: a command may have been killed."""
+    """Send ``words``; False if nobody is there, since a command may have been killed."""
     try:
         connection.sendall(words)
     except OSError:
