@@ -101,6 +101,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)  # when the file's own fixtures are gone
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leaves out what the tests of a file have imported, too: labkit collects in each check-up of a model."""
+    if nextitem is not None and nextitem.path != item.path:
+        pytest_collection_finish(item.session)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     # What a shell starts in the background has SIGINT ignored, and so would every process that a test starts and
     # interrupts.

@@ -27,10 +27,10 @@ from pairs import bound, report
 
 from labkit.classroom.assignment import filled, load
 from labkit.classroom.grade.marks import read
-from labkit.classroom.handout.release import numbers_of, release
+from labkit.classroom.handout.folder import numbers_of, release
 from labkit.classroom.handout.roster import Student
 from labkit.classroom.nbgrader import write_course
-from labkit.classroom.wall.inside.processes import descendants
+from labkit.classroom.wall.inside.processes import children, descendants
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests" / "classroom"
@@ -51,7 +51,7 @@ def run(*command: object, cwd: Path) -> tuple[float, float]:
     with open(cwd / "log", "wb") as log:
         process = subprocess.Popen(list(map(str, command)), cwd=cwd, env=environment, stdout=log, stderr=log)
         while process.poll() is None:
-            most = max(most, sum(map(held, [process.pid, *descendants(process.pid)])))
+            most = max(most, sum(map(held, [process.pid, *descendants(children(), process.pid)])))
             time.sleep(0.2)
     if process.returncode:
         sys.exit((cwd / "log").read_text("utf-8")[-2000:])

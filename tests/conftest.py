@@ -24,6 +24,17 @@ def _language_of_the_tests():
     os.environ["LANG"] = "C.UTF-8"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_stacks_for_seeds():
+    """torch.manual_seed writes down the stack, long below pytest, for each kind of device that is not there."""
+    with pytest.MonkeyPatch.context() as patch:
+        if torch := sys.modules.get("torch"):
+            for kind in torch.xpu, torch.mtia:
+                if not kind.is_available():
+                    patch.setattr(kind, "_is_in_bad_fork", lambda: True)  # what it asks before it does
+        yield
+
+
 # Python's own, before any machine.
 _BOOTSTRAP = threading.Thread._bootstrap_inner
 

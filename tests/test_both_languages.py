@@ -37,7 +37,7 @@ ONE_LANGUAGE = {
     ("base.texts", ""): "for whoever writes a file of texts",
     ("course.exercise", "there are two exercises"): "for whoever declares exercises",
     ("course.predictions", "exercise "): "for whoever writes a lesson",
-    ("diagnosis.findings.kind", ""): "for whoever declares a finding",
+    ("diagnosis.findings", ""): "for whoever declares a finding",
     ("cli", "has no Chinese: English"): "what is said there must be what it can show",
     ("distributed.rank.system", "signal handler must be"): "Python's own",
     ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",

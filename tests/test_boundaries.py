@@ -1,7 +1,7 @@
 """Data moves one way, and imports follow it; no module of labkit waits for itself.
 
 Every way to name another module counts as an import: at the top of a file or within a function, for type checkers only,
-or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.grade.process"``, ``f"{__name__}.{name}"``).
+or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.grade.whole_class"``, ``f"{__name__}.{name}"``).
 """
 
 import ast
@@ -37,12 +37,12 @@ machine.rules     | base machine.handlers machine.state
 machine.ops       | base machine.hooks machine.handlers machine.stack machine.state machine.rules trace
 machine.torch_api | base machine.hooks machine.state machine.rules machine.ops trace
 machine.features  | base children machine.hooks machine.handlers machine.stack machine.state machine.rules machine.ops machine.torch_api
-machine           | base turns children machine.stack machine.state machine.ops machine.features machine.torch_api plans
+machine           | base turns children machine.hooks machine.stack machine.state machine.ops machine.features machine.torch_api plans
 
 distributed.calls     | base machine.state
 distributed.plans     | base plans
 distributed.pictures  | base plans cost trace view distributed.calls distributed.plans
-distributed.rank      | base turns children machine.state trace distributed.calls
+distributed.rank      | base turns children machine.hooks machine.state trace distributed.calls
 distributed.group     | base machine.features machine.stack machine.ops machine.state trace distributed.calls distributed.rank
 distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
 distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
@@ -68,7 +68,7 @@ classroom.handout | base classroom
 classroom.intake  | base classroom classroom.handout
 classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
 classroom.results | base classroom classroom.handout classroom.intake classroom.grade
-classroom.nbgrader | base classroom classroom.handout
+classroom.nbgrader | base classroom
 content.exercises | base cost diagnosis distributed.calls distributed.plans distributed.rank distributed.threads trace trace.recording turns plans engine machine course
 content.repairs | base content course
 content.broken | base course content.repairs diagnosis machine plans
@@ -315,7 +315,7 @@ def test_what_only_running_can_tell_is_listed():
         ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
         ("engine.gather", "sys.modules.get('labkit.machine')"),
         ("engine.gather", "begin = 'labkit.distributed.processes.lookout:begin'"),
-        ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.process']"),
+        ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.whole_class']"),
         ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
         ("engine.gather", "import_module('..machine.machine', __package__)"),
         ("engine.gather", "ours = name.startswith('labkit.machine.')"),

@@ -12,7 +12,7 @@ from torch import nn
 import labkit
 from labkit.cost.hardware import PROFILES
 from labkit.cost.sizes import MODELS
-from labkit.diagnosis.findings.kind import listed
+from labkit.diagnosis.findings import listed
 from labkit.distributed.calls.faults.words import ranks_text
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory

@@ -173,6 +173,15 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
         (["torchrun", "missing.py"], "no such script: missing.py"),
         (["torchrun", "--processes", "missing.py"], "no such script: missing.py"),
         (["lab", "03", "04"], "unrecognized arguments: 04"),
+        (["plan", "--model", "x.json"], "--model needs --gpus N"),
+        (
+            ["diagnose", "x.py:make", "--ranks", "4"],
+            "--ranks stands before the script: labkit diagnose --ranks 4 x.py:make",
+        ),
+        (
+            ["torchrun", "--processes", "--times", "h100", "--no-python", "x"],
+            "--times needs ranks that share this process: leave --processes out",
+        ),
         ([], "required: command"),
     ],
 )
@@ -266,6 +275,45 @@ def test_bad_memory_and_order_are_one_line(labkit, script):
     ):
         done = labkit("run", "--gpus", 2, option, value, path)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+
+
+def test_an_interrupted_command_ends_with_the_code_that_shells_know(labkit, monkeypatch):
+    from labkit.cli import doctor
+
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "run", interrupted)
+    done = labkit("doctor")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_module_and_its_arguments_become_python_s(monkeypatch):
+    from labkit.cli import run
+
+    commands = []
+    monkeypatch.setattr(run.subprocess, "call", lambda command, env: commands.append(command) or 3)
+    assert main(["run", "--gpus", "2", "-m", "timeit", "-n", "1", "--", "pass"]) == 3
+    (command,) = commands
+    assert command[command.index("-m") :] == ["-m", "timeit", "-n", "1", "--", "pass"]
+
+
+def test_rows_without_sizes_are_no_check(labkit, tmp_path):
+    names = "set,gpu,gpus,model,seq,tp,pp,dp,mbs,sec_per_step,tokens_per_s_per_gpu"
+    (tmp_path / "rows.csv").write_text(f"{names}\na,h100,8,mine,2048,1,1,8,1,1.5,1000\n", "utf-8")
+    done = labkit("plan", "--check", tmp_path / "rows.csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "labkit: no row that names sizes, a GPU and a plan\n"
+
+
+def test_a_page_that_cannot_be_written_is_told_when_the_run_has_ended(tmp_path, capsys):
+    from labkit.cli import ending
+
+    ending.write(tmp_path, "text", "--timeline")
+    assert capsys.readouterr().err.startswith("labkit: --timeline: [Errno 21]")
+    ending.write(tmp_path / "file", "text", "--timeline")
+    assert (tmp_path / "file").read_text("utf-8") == "text"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_that_has_seen_enough_ends_it_without_a_traceback(script):
@@ -734,3 +782,19 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
     assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", language]) == 1
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line not in printed] == []
+
+
+def test_a_file_that_could_not_be_judged_is_told_with_what_was_odd(capsys, tmp_path, monkeypatch):
+    from labkit.classroom.assignment import load
+    from labkit.classroom.grade import submission
+    from labkit.classroom.grade.marks import Mark, QuestionMark
+    from labkit.classroom.words import Note
+
+    assignment = load("crnn")
+    questions = {one.id: QuestionMark(0.0, one.points, [], "failed") for one in assignment.questions}
+    notes = [Note("late", "two days late", "迟交两天")], [Note("judge", "the judge fell", "判分程序出错")]
+    mark = Mark("s1", "", "", questions, *notes)
+    monkeypatch.setattr(submission, "grade_file", lambda *_: (assignment, mark))
+    (tmp_path / "s1.ipynb").touch()
+    assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", "en"]) == 70
+    assert capsys.readouterr().out.splitlines()[-3:-1] == ["- two days late", "- the judge fell"]

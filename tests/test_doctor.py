@@ -318,3 +318,30 @@ def test_what_was_begun_and_answered_is_counted(capsys, tmp_path):
     assert found["progress"].text == f"{tmp_path / 'progress.json'}: 2 answered"
     with using("zh"):
         assert doctor._copy().text.endswith("已开始 1 个")
+
+
+def test_real_gpus_are_named_and_used_where_there_are_several(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda k: f"GPU {k}")
+    sizes = SimpleNamespace(total_memory=24 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda k: sizes)
+    with using("en"):
+        gpus, lessons = doctor._gpus(), doctor._lessons()
+    assert (gpus.level, lessons.level) == (OK, OK)
+    assert "GPU 0 (24 GiB), GPU 1 (24 GiB)" in gpus.text
+    assert "2" in lessons.text
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with using("en"):
+        assert "GPU cuda:0" in doctor._lessons().text
+
+
+def test_progress_that_is_off_or_nowhere_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("LABKIT_PROGRESS", "off")
+    with using("en"):
+        assert doctor._progress() == doctor._found("ok progress-off")
+    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path))
+    with using("en"):
+        found = doctor._progress()
+    assert (found.level, found.text) == (NOTE, f"{tmp_path}: it is a folder")

@@ -286,3 +286,24 @@ def test_the_copy_needs_no_package_beyond_the_core():
         subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=False).returncode
         == 0
     )
+
+
+def test_a_lesson_that_is_new_in_a_copy_is_named(folder, capsys):
+    lay_out(folder)
+    (folder / "zh" / "01_first.ipynb").unlink()
+    capsys.readouterr()
+    assert main(["lessons", "copy", str(folder), "--lang", "en"]) == 0
+    said = capsys.readouterr().out
+    assert "zh/01_first" in said
+    assert "en/01_first" not in said
+
+
+def test_without_a_home_a_folder_is_asked_for(folder, monkeypatch, capsys):
+    def nowhere():
+        raise RuntimeError
+
+    monkeypatch.setattr(lessons, "default_folder", nowhere)
+    assert main(["lessons", "list", "--lang", "en"]) == 2
+    assert capsys.readouterr().err == "labkit: the home folder is not known: name a folder with --dir\n"
+    assert main(["lessons", "copy", str(folder), "--lang", "en"]) == 0
+    assert f'labkit lab --dir "{folder}"' in capsys.readouterr().out

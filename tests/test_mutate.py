@@ -1,5 +1,7 @@
 """The tool that changes labkit by chance: what it changes, that lines keep their numbers, which tests it asks first."""
 
+import os
+import subprocess
 import tomllib
 from itertools import islice
 from pathlib import Path
@@ -75,3 +77,30 @@ def test_what_the_table_names_is_there():
     assert all(row["because"] for row in table.get("equivalent", []))
     rooms = {f"labkit/{path.name}" for path in (ROOT / "labkit").iterdir() if (path / "__init__.py").exists()}
     assert rooms <= set(table["tests"])
+
+
+def test_of_a_run_without_end_the_test_is_known_in_which_it_stood():
+    said = "collected 3 items\n\ntests/a.py::test_one PASSED   [ 33%]\ntests/a.py::test_two[a b] SKIPPED (no) [ 66%]\n"
+    assert mutate.running(said) == "tests/a.py::test_two[a b]"  # in what it puts away
+    assert mutate.running(said + "tests/a.py::test_three[1-2] ") == "tests/a.py::test_three[1-2]"
+    assert mutate.running(said + "\n===== 1 passed, 1 skipped in 0.02s =====\n") == ""
+    assert mutate.running("") == ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
+def test_a_run_that_says_nothing_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutate, "TEST", 0.05)
+    heard, told = os.pipe()
+    script = "setsid sh -c 'echo; sleep 600' & sleep 600"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    child = subprocess.Popen(["sh", "-c", script], env=environment, stdout=told, start_new_session=True)
+    os.close(told)
+    assert os.read(heard, 1) == b"\n"  # it has started what is in a group of its own
+    (tmp_path / "log").touch()
+    assert mutate._waited(child, tmp_path / "log", 600) is None
+    mutate._end(child, str(tmp_path))
+    assert os.read(heard, 1) == b""  # nobody is left who could write
+    os.close(heard)
+    monkeypatch.setattr(mutate, "TEST", 60)
+    done = subprocess.Popen(["sh", "-c", "exit 3"])
+    assert mutate._waited(done, tmp_path / "log", 600) == 3

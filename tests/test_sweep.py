@@ -6,9 +6,11 @@ import signal
 import nbformat
 import pytest
 
+import labkit
 from labkit import __version__ as version
+from labkit.base.language import using
 from labkit.cli import main
-from labkit.course.notebooks import kernel, sweep
+from labkit.course.notebooks import kernel, report, sweep
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 
@@ -326,3 +328,30 @@ def test_what_a_lesson_would_refuse_is_refused_before_a_kernel_starts(
     assert main(["sweep", "03_split", *arguments]) == 2
     assert text in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_says_what_has_no_gpu_or_no_rows():
+    with using("en"):
+        assert report._pieces(labkit.split(3, 1), 0) == '3 <span class="soft">(on the CPU)</span>'
+        assert report._pieces(labkit.split(4, 2), 2) == "2 ×2"
+        assert report._pieces(labkit.split(3, 8), 8) == '1 ×3<br><span class="soft">5 idle</span>'
+    with using("zh"):
+        assert report._pieces(labkit.split(3, 8), 8).endswith(">5 块空闲</span>")
+
+
+@pytest.mark.parametrize("rows", [0, "25", True])
+def test_a_report_of_a_notebook_without_numbers_of_rows_has_no_splits(lesson, tmp_path, rows):
+    given = {"data_size": 25, "batch_size": 10}
+    plan = sweep.Sweep(lesson, (2,), given, tmp_path)
+    assert [(one.batch, one.sizes) for one in report._splits(plan, 2)] == [(10, (5, 5)), (5, (3, 2))]
+    for name in given:
+        assert report._splits(sweep.Sweep(lesson, (2,), given | {name: rows}, tmp_path), 2) == []
+
+
+def test_a_notebook_whose_parameters_name_no_gpus_cannot_be_swept(lesson, tmp_path, capsys):
+    notebook = nbformat.read(lesson, as_version=4)
+    notebook.cells[1].source = "rate = 0.5\nprint(rate)"
+    nbformat.write(notebook, lesson)
+    assert sweep.declared(notebook) == {"rate": 0.5}
+    assert main(["sweep", "99_small", "--gpus", "2"]) == 2
+    assert "has no parameter num_gpus or num_ranks: there is nothing to sweep" in capsys.readouterr().err

@@ -57,10 +57,10 @@ def test_the_example_of_the_docstring():
         assert participant().wait(lambda: box, "the box")
         seen.append("d")
 
-    Baton(["first", "second", "third"]).run(
-        [first, lambda: (seen.append("b"), box.append(1)), lambda: seen.append("c")]
-    )
+    baton = Baton(["first", "second", "third"])
+    baton.run([first, lambda: (seen.append("b"), box.append(1)), lambda: seen.append("c")])
     assert seen == ["a", "b", "c", "d"]
+    assert baton.ring.given == 3
     assert participant() is None
 
 
@@ -377,3 +377,86 @@ def test_no_clock_takes_part():
                 used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
                 readers |= {node.name} if "monotonic" in used else set()
     assert readers == {"wait", "sleep"}  # both from the user's timeout alone
+
+
+def test_one_whose_thread_cannot_be_started_fails_and_the_next_goes_on():
+    baton, done = Baton(), []
+
+    def begin(name):
+        def act():
+            if name == "second":
+                raise RuntimeError("can't start new thread")
+            threading.Thread(target=baton.act, args=(members[name], lambda: done.append(name))).start()
+
+        return act
+
+    members = {name: baton.add(name, begin(name)) for name in ("first", "second", "third")}
+    baton.open()
+    assert all(map(baton.wait_for, [*members.values()]))
+    assert done == ["first", "third"]
+    assert str(members["second"].failure) == "can't start new thread"
+    assert members["third"].failure is None
+
+
+def in_threads(*functions):
+    """A baton, and a participant in a thread of its own for each function."""
+    baton = Baton()
+
+    def started(at, function):
+        thread = threading.Thread(target=lambda: baton.act(baton.members[at], function), daemon=True)
+        return baton.add(f"rank {at}", thread.start)
+
+    return baton, [started(at, function) for at, function in enumerate(functions)]
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_one_that_is_being_woken_comes_for_the_baton_first(insists):
+    """Others may have waited too long, as it has; an interrupt meets it when it has come, and it alone."""
+    over, heard = [], []
+
+    def impatient():
+        try:
+            participant().wait(lambda: bool(over), "a friend")
+        except KeyboardInterrupt:
+            assert insists
+        heard.append(1)
+
+    def patient():
+        participant().wait(lambda: bool(heard), "the end")
+        heard.append(2)
+
+    baton, (first, second) = in_threads(impatient, patient)
+
+    def slowly():  # not before the ring is free
+        with baton.ring:
+            pass
+
+    first.arrive = slowly
+    baton.open()
+    while second.awaits != "the end":
+        time.sleep(0.001)
+    with baton.ring:
+        over.append(1)
+        baton.ring.resume()
+        assert baton.ring.holder is first
+        if insists:
+            first.error = KeyboardInterrupt()
+            baton.ring.insist()
+        else:
+            baton.ring.end_holder()
+    assert all(baton.wait_for(one, 30) for one in (first, second))
+    assert heard == [1, 2]
+
+
+def test_one_that_is_ended_within_the_ring_holds_it_no_more():
+    """What ends it may come after it has taken the ring's lock, and before it is within."""
+    heard = []
+
+    def ended():
+        participant().ring.__enter__()
+        raise turns.Ended
+
+    baton, members = in_threads(ended, lambda: heard.append(1))
+    baton.open()
+    assert all(baton.wait_for(one, 30) for one in members)
+    assert heard == [1]

@@ -284,6 +284,8 @@ def here(root: Path, row: dict[str, Any]) -> Mutation | None:
 
 # Running.
 
+TEST = 120  # seconds that a test may take; twice as long without a word is the end of a run, whatever it hangs in
+
 
 class Copy:
     """A copy of the last commit, where one file at a time is changed and tests are run."""
@@ -319,7 +321,7 @@ class Copy:
         # (A file that cannot even be read is one "test".)
         left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in sorted(self.failing)]
         command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--timeout=120", "-p", "no:cacheprovider", "-m",
+            sys.executable, "-m", "pytest", "-x", "-v", "-n0", f"--timeout={TEST}", "-p", "no:cacheprovider", "-m",
             "not more", "--tb=no", *left_out, *options, *targets,
         ]  # fmt: skip
         environment = os.environ | {
@@ -337,18 +339,16 @@ class Copy:
                 start_new_session=True,
             )
             try:
-                code = child.wait(seconds)
-            except subprocess.TimeoutExpired:
-                code = -1
+                code = _waited(child, log, seconds)
             finally:
-                _end(child)
+                _end(child, temporary)
         shutil.rmtree(temporary, ignore_errors=True)
         said = log.read_text("utf-8", "replace")
         failed = re.search(r"^(?:FAILED|ERROR) (\S+?\.(?:py|ipynb)(?:::.*?)?)(?: - .*)?$", said, re.MULTILINE)
-        if code == -1:
-            return "", "no end"
         if failed:
             return failed[1], "failed"
+        if code is None:
+            return running(said), "no end"
         return ("", "passed") if code in (0, 5) else ("", f"pytest ended with {code}")
 
 
@@ -358,10 +358,34 @@ def _git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _waited(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
+    """The exit status of ``child``; None if it takes longer than ``seconds``, or goes on and says nothing."""
+    until = time.time() + seconds
+    while child.poll() is None:
+        if time.time() > min(until, log.stat().st_mtime + 2 * TEST):
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.2)
+    return child.returncode
+
+
+def running(said: str) -> str:
+    """The test in which a run stood that has said ``said``; "" if it was through with its tests."""
+    if re.search(r"^=+ .*\bin [\d.]+s", said, re.MULTILINE):
+        return ""
+    begun = re.findall(r"^(\S+\.(?:py|ipynb)::.+?) *(?:(?:PASSED|SKIPPED|XFAIL)\b.*)?$", said, re.MULTILINE)
+    return begun[-1] if begun else ""
+
+
+def _end(child: subprocess.Popen[bytes], temporary: str) -> None:
+    """Ends ``child`` and what it started; what has a group of its own is known by ``temporary`` in its environment."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"TMPDIR={temporary}\0".encode() in environment.read_bytes():
+                os.kill(int(environment.parent.name), signal.SIGKILL)
 
 
 def near(root: Path, mutation: Mutation) -> list[str]:

@@ -221,7 +221,8 @@ PRIVATE = [
             "when it makes its buckets, and how great they are (machine.features.reducers)",
             probes.buckets),
     Private("torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey, torch._subclasses.fake_tensor.FakeTensor",
-            "fake tensors say themselves where they are; gradients of them are refused (machine.features.fakes)",
+            "fake tensors say themselves where they are; gradients of them are refused (machine.features.fakes); their "
+            "mode answers after the machine's own (machine.stack)",
             probes.fake_tensors),
     Private("torch._C._nested.nested_tensor", "tells no mode (machine.ops.moves)",
             lambda: torch._C._nested.nested_tensor

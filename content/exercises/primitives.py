@@ -51,7 +51,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
     try:
         got = returned(answer(model, batch, list(devices)))
     except RuntimeError as error:
-        yield Named("raised", error=error, **case)
+        yield Named("not_scattered" if ("cpu", rows) in seen else "raised", error=error, **case)
         return
     if isinstance(got, (list, tuple)):
         yield Named("not_gathered", pieces=len(got), **case)

@@ -81,7 +81,7 @@ class BrokenScript(Problem):
     same: bool = True
 
     def seen(self, attempt: Callable[..., Any], setting: Setting) -> Seen:
-        return Seen(self, attempt, setting, self.run(attempt, setting), self.run(self.repaired, setting))
+        return Seen(self, attempt, setting, self.run(attempt, setting))
 
     def run(self, attempt: Callable[..., Any], setting: Setting, lines: list[str] | None = None) -> Ran:
         return on_setting(
@@ -165,7 +165,11 @@ class Seen:
     attempt: Callable[..., Any]
     setting: Setting
     got: Ran
-    want: Ran
+
+    @cached_property
+    def want(self) -> Ran:
+        """The reference's run: what hangs or fails is mostly told without it."""
+        return self.problem.run(self.problem.repaired, self.setting)
 
     @property
     def failure(self) -> Failure | None:

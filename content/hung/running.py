@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base.language import say, series
+from labkit.course.words import block
 from labkit.distributed.calls.faults import Report
 from labkit.distributed.calls.faults.words import ranks_text
 from labkit.distributed.calls.waits import WaitForGraph
@@ -99,7 +100,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         waits = drawn(self.ran.failure)
-        return f"<pre>{escape(repr(self))}</pre>{(waits and waits._repr_svg_()) or ''}"
+        return f"{block(escape(repr(self)))}{(waits and waits._repr_svg_()) or ''}"
 
 
 def _short(result: Any) -> str:

@@ -11,7 +11,8 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, wraps
+from inspect import getattr_static
 from typing import Any, NamedTuple
 
 _ABSENT = object()
@@ -30,6 +31,18 @@ class Patch(NamedTuple):
     owner: Any
     name: str
     value: object
+
+    @classmethod
+    def around(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
+        """The change by which ``function(real, …)`` is called in place of the function ``owner.name`` that is real."""
+        real = getattr(owner, name)
+
+        @wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(real, *args, **kwargs)
+
+        static = isinstance(getattr_static(owner, name, None), staticmethod)
+        return cls(owner, name, staticmethod(call) if static else call)
 
 
 class Patches:
@@ -110,6 +123,9 @@ class CType:
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         return self._entries
+
+    def __getattr__(self, name: str) -> Any:
+        return self._entries[name]
 
     @property
     def __name__(self) -> str:

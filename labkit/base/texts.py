@@ -29,15 +29,22 @@ from .numbers import plural
 _LABEL = re.compile(r"(?:(?P<label>[a-z]+) )?(?P<language>en|zh): ")
 
 
-@dataclass(frozen=True)
-class Text:
-    """One text in both languages; ``str()`` is the one in use."""
+class InBoth:
+    """Has a text in both languages; ``str()`` is the one in use."""
 
     en: str
     zh: str
 
     def __str__(self) -> str:
         return say(en=self.en, zh=self.zh)
+
+
+@dataclass(frozen=True)
+class Text(InBoth):
+    """One text in both languages."""
+
+    en: str
+    zh: str
 
     def of(self, language: str) -> str:
         """The text in ``language``."""

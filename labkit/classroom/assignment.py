@@ -11,48 +11,22 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from .cells import parse
+from .cells import Written, parse
 from .draw import Draw, Numbers
 from .folders import BUILT_IN, names, package_of
 from .judging import Part
 from .source import Asked, defined
 from .words import Problem, Words
 
-_TAGS = ("given", "answer", "check")
-
-
-@dataclass(frozen=True)
-class Written:
-    """A cell as it stands in ``assignment.txt``; its roles are those of :class:`Cell`."""
-
-    id: str
-    role: str
-    text: Words
-
-    @classmethod
-    def read(cls, id: str, code: bool, tag: str | None, texts: tuple[str, str]) -> Written:
-        if code and tag and tag not in _TAGS:
-            raise Problem(
-                en=f"cell {id}: its tag is {tag!r}, which must be one of {', '.join(_TAGS)}",
-                zh=f"单元格 {id}：标签是 {tag!r}，必须是 {'、'.join(_TAGS)} 之一",
-            )
-        return cls(id, (tag or "free") if code else "text", Words(*texts))
-
-    @property
-    def first_line(self) -> Words:
-        """The first line of each text, without the signs of a heading."""
-        return Words(*(text.split("\n")[0].lstrip("# ").strip() for text in (self.text.en, self.text.zh)))
-
-    @property
-    def heading(self) -> Words | None:
-        """The question's title: the first line of each text, if both are headings."""
-        return self.first_line if re.match("#+ ", self.text.en) and re.match("#+ ", self.text.zh) else None
+_TAGS = ("given", "answer", "check", None)
 
 
 @dataclass(frozen=True)
@@ -177,14 +151,19 @@ def load(which: str | Path) -> Assignment:
             raise Problem(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}")
     judges = importlib.import_module(f"{package_of(folder)}.judges")
     try:
-        cells = [Written.read(*cell) for cell in parse((folder / "assignment.txt").read_text("utf-8"))]
-        return _made(folder, cells, judges)
+        return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges)
     except Problem as error:
         file = folder / "assignment.txt"
         raise Problem(en=f"{file}: {error.en}", zh=f"{file}: {error.zh}") from None
 
 
 def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
+    for cell in cells:
+        if cell.code and cell.tag not in _TAGS:
+            raise Problem(
+                en=f"cell {cell.id}: its tag is {cell.tag!r}, which must be one of {', '.join(_TAGS[:-1])}",
+                zh=f"单元格 {cell.id}：标签是 {cell.tag!r}，必须是 {'、'.join(_TAGS[:-1])} 之一",
+            )
     placed = tuple((cell, _question_of(cells, at)) for at, cell in enumerate(cells))
     answers = [cell for cell in cells if cell.role == "answer"]
     if not answers or cells[0].role != "text":
@@ -192,7 +171,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
             en="it begins with a text cell, the title, and has a code cell tagged `answer` for each question",
             zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
         )
-    titles = {id: cell.heading for cell, id in placed if cell.role == "text"}
+    titles = {id: _first_line(cell.text) for cell, id in placed if cell.role == "text"}
     parts = [value for value in vars(judges).values() if isinstance(value, Part)]
     _complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
@@ -200,7 +179,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
     questions = tuple(
         Question(
             cell.id,
-            titles[cell.id] or Words("", ""),
+            titles[cell.id],
             tuple(part for part in parts if part.question == cell.id),
             tuple(defined(filled(_without_solution(cell.text.en), usual), imports=False)),
             tuple(needs.get(cell.id, ())),
@@ -210,7 +189,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
         for cell in answers
     )
     preload = tuple(getattr(judges, "PRELOAD", ()))
-    return Assignment(folder.name, cells[0].first_line, folder, questions, preload, placed, judges)
+    return Assignment(folder.name, _first_line(cells[0].text), folder, questions, preload, placed, judges)
 
 
 def _question_of(cells: list[Written], at: int) -> str | None:
@@ -220,16 +199,21 @@ def _question_of(cells: list[Written], at: int) -> str | None:
         return cell.id
     if cell.role == "check":
         return next((above.id for above in reversed(cells[:at]) if above.role == "answer"), None)
-    if cell.role == "text" and cell.heading:
+    if cell.role == "text" and re.match("#+ ", cell.text.en) and re.match("#+ ", cell.text.zh):
         below = next((other for other in cells[at + 1 :] if other.role in ("text", "answer")), None)
         return below.id if below and below.role == "answer" else None
     return None
 
 
-def _complete(answers: list[str], titles: Mapping[str | None, Words | None], parts: list[Part]) -> None:
+def _first_line(text: Words) -> Words:
+    """The first line of each text, without the signs of a heading."""
+    return Words(*(one.split("\n")[0].lstrip("# ").strip() for one in (text.en, text.zh)))
+
+
+def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[Part]) -> None:
     """Raises Problem if an answer cell has no title or no part, or if a part has no answer cell."""
     for id in answers:
-        if not titles.get(id):
+        if id not in titles:
             raise Problem(
                 en=f"cell {id}: the text cell above it must begin with a heading, the question's title",
                 zh=f"单元格 {id}：上面的文字单元格必须以标题行开头，作为题目的标题",
@@ -269,3 +253,80 @@ def _without_solution(source: str) -> str:
 
 def _solved(source: str) -> str:
     return _REGION.sub(lambda found: found[2], source).rstrip("\n")
+
+
+def notebook(
+    name: str,
+    cells: Iterable[Cell],
+    student: str | None = None,
+    edition: str | None = None,
+    questions: Iterable[Asked] = (),
+    more: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """The notebook that a student is given: an assignment's cells, marked so that they can be found again.
+
+    It is plain JSON, version 4.5 of the notebook format, which JupyterLab, Colab and VS Code open.
+
+    student, edition   whose it is and its tag, in the notebook's metadata and in the first line of its first code
+                       cell; without them it is nobody's, the same for everybody.
+    questions          what ``labkit submit`` has to know of each.
+    more               further metadata of cells, by their ids: another engine's.
+    """
+    whose = f"# labkit: {name} student={student} edition={edition}" if student else ""
+    made = []
+    for cell in cells:
+        metadata: dict[str, Any] = {"labkit": {"assignment": name, "role": cell.role}}
+        if cell.question:
+            metadata["labkit"]["question"] = cell.question
+        metadata |= (more or {}).get(cell.id, {})
+        source, is_code = cell.source, cell.role != "text"
+        if is_code:
+            source = _marked(name, cell)
+            if whose:
+                source, whose = f"{whose}\n{source}", ""
+            if cell.role != "answer":
+                metadata["editable"] = False
+            metadata["deletable"] = False
+        id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
+        made.append(made_cell(id, is_code, source, metadata))
+    ours: dict[str, Any] = {"assignment": name}
+    if told := {asked.id: {"defines": list(asked.defines), "stub": asked.stub} for asked in questions}:
+        ours["questions"] = told
+    if student and edition:
+        ours |= {"student": student, "edition": edition}
+    return to_json(made, {"labkit": ours})
+
+
+def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
+    """A notebook of these cells, as text."""
+    found = {
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            **metadata,
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def answer_id(question: str) -> str:
+    """The id of the cell that holds the answer to a question."""
+    return f"{question}-answer"
+
+
+def _marked(name: str, cell: Cell) -> str:
+    """Puts a line above the source that says which cell it is."""
+    which = f"{name}.{cell.question}" if cell.question else name
+    role = f" {cell.role}" if cell.question and cell.role != "answer" else ""
+    return f"# labkit: {which}{role}\n{cell.source}"
+
+
+def made_cell(id: str, is_code: bool, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell as JSON."""
+    made: dict[str, Any] = {"cell_type": "code" if is_code else "markdown", "id": id}
+    if is_code:
+        made |= {"execution_count": None, "outputs": []}
+    return made | {"metadata": dict(metadata), "source": source.splitlines(keepends=True)}

@@ -7,47 +7,63 @@ in a text cell a line ``%% zh`` stands between English and Chinese.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from .words import Problem
+from .words import Problem, Words
 
 _HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
 BETWEEN = "%% zh"
 
 
-def parse(text: str) -> list[tuple[str, bool, str | None, tuple[str, str]]]:
-    """(id, whether it is code, tag, (English, Chinese)) of each cell; Problem names the line that is wrong."""
-    found: list[tuple[str, bool, str | None, list[list[str]]]] = []
+@dataclass(frozen=True)
+class Written:
+    """A cell as it stands in the text."""
+
+    id: str
+    code: bool
+    tag: str | None
+    text: Words
+
+    @property
+    def role(self) -> str:
+        """``text``; of code its tag, or ``free``."""
+        return (self.tag or "free") if self.code else "text"
+
+
+def parse(text: str) -> list[Written]:
+    """The cells; Problem names the line that is wrong."""
+    found: list[tuple[re.Match[str], list[list[str]]]] = []  # the first line of each, its texts
     for number, line in enumerate(text.splitlines(), 1):
         head = _HEAD.fullmatch(line.rstrip())
         if line.rstrip() == BETWEEN:
-            if not found or found[-1][1] or len(found[-1][3]) == 2:
+            if not found or found[-1][0]["code"] or len(found[-1][1]) == 2:
                 raise _at(
                     number,
                     f"'{BETWEEN}' stands once, inside a text cell",
                     f"'{BETWEEN}' 在文字单元格里写一次",
                 )
-            found[-1][3].append([])
+            found[-1][1].append([])
         elif head:
             id = head["id"]
-            if any(id == cell[0] for cell in found):
+            if any(id == other["id"] for other, _ in found):
                 raise _at(number, f"there are two cells {id!r}", f"有两个单元格都叫 {id!r}")
-            found.append((id, bool(head["code"]), head["tag"], [[]]))
+            found.append((head, [[]]))
         elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
             raise _at(number, f"not a cell's first line: {line!r}", f"不是单元格的首行：{line!r}")
         elif found:
-            found[-1][3][-1].append(line)
+            found[-1][1][-1].append(line)
         elif line.strip():
             raise _at(number, "text before the first cell", "第一个单元格之前有文字")
-    for id, code, _, texts in found:
-        if not code and len(texts) != 2:
+    made = []
+    for head, texts in found:
+        if not head["code"] and len(texts) != 2:
             raise Problem(
-                en=f"cell {id}: no Chinese; it follows a line '{BETWEEN}'",
-                zh=f"单元格 {id}：没有中文；中文写在 '{BETWEEN}' 这一行之后",
+                en=f"cell {head['id']}: no Chinese; it follows a line '{BETWEEN}'",
+                zh=f"单元格 {head['id']}：没有中文；中文写在 '{BETWEEN}' 这一行之后",
             )
-    return [
-        (id, code, tag, ("\n".join(texts[0]).strip("\n"), "\n".join(texts[-1]).strip("\n")))
-        for id, code, tag, texts in found
-    ]
+        both = ("\n".join(lines).strip("\n") for lines in (texts[0], texts[-1]))
+        made.append(Written(head["id"], bool(head["code"]), head["tag"], Words(*both)))
+    return made
 
 
 def _at(line: int, en: str, zh: str) -> Problem:

@@ -15,19 +15,19 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..base.language import checked_language, set_language, wrong
 from ..base.texts import texts_beside
 from ..course.answers import Shown, judged
-from ..course.judging import Unreadable
 from ..machine import use_gpus
 from .folders import BUILT_IN, names, package_of
-from .judging import NoAnswer, shortened
+from .judging import shortened
 from .meeting import Meeting as Meeting
 from .source import parsed
 from .verdict import Hint
@@ -76,23 +76,18 @@ def begin(
     numbers   the student's own variant; answers are checked with these.
     """
     checked_language(language)
-    checks = {} if carried == {} else _checks(name, carried)
-    judges = importlib.import_module(f"{package_of(BUILT_IN / name)}.judges") if carried is None else None
-    set_language(language)
-    use_gpus(GPUS)
-    _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
-
-
-def _checks(name: str, carried: Mapping[str, str] | None) -> dict[str, Visible]:
-    """The checks of an assignment by their questions; ValueError if labkit does not know it."""
     if carried is None and name not in names():
         raise Problem(
             en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
             zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
         )
-    package = package_of(BUILT_IN / name) if carried is None else _carried(name, carried)
-    module = importlib.import_module(f"{package}.checks")
-    return {value.question: value for value in vars(module).values() if isinstance(value, Visible)}
+    package = package_of(BUILT_IN / name) if carried is None else _carried(carried)
+    found = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
+    checks = {value.question: value for value in found.values() if isinstance(value, Visible)}
+    judges = importlib.import_module(f"{package}.judges") if carried is None else None
+    set_language(language)
+    use_gpus(GPUS)
+    _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
 
 
 def check(question: str, *answer: object) -> Shown:
@@ -116,7 +111,8 @@ def check(question: str, *answer: object) -> Shown:
         return Shown(None, _TEXTS["unanswered",](), None)
     if taken := next(_taken(answer, without.get(id, ())), None):
         return Shown(False, _TEXTS["taken",](taken=taken), None)
-    hint, _ = judged(answer, _judge(found, numbers), found.wanted)
+    student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
+    hint, _ = judged(answer, lambda _: _first_hint(found, student), found.wanted)
     return Shown(True, _TEXTS["right",](), None) if hint is None else Shown(False, hint, None)
 
 
@@ -147,32 +143,20 @@ def _taken(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
                 yield name
 
 
-def _judge(found: Visible, numbers: Mapping[str, Any]) -> Callable[[Any], Hint | None]:
-    """Makes a judge that gives the check's first hint, and tells errors of the student's code in few lines."""
-
-    def judge(answer: tuple[object, ...]) -> Hint | None:
-        try:
-            student = dict(zip(found.names, answer, strict=True))
-            return next(found.hints({**student, "numbers": numbers}), None)
-        except NoAnswer as none:
-            raise Unreadable(Words(none.hint.en, none.hint.zh)) from None
-        except RuntimeError as error:
-            raise RuntimeError(shortened(str(error))) from error
-
-    return judge
+def _first_hint(found: Visible, student: Student) -> Hint | None:
+    """The check's first hint; errors of the student's code are told in few lines."""
+    try:
+        return next(found.hints(student), None)
+    except RuntimeError as error:
+        raise RuntimeError(shortened(str(error))) from error
 
 
-def _carried(name: str, sources: Mapping[str, str]) -> str:
-    """Makes a package of the modules that a notebook brings along, and gives its name."""
-    package = f"labkit_carried_{name}"
-    for loaded in [module for module in sys.modules if module.split(".")[0] == package]:
-        del sys.modules[loaded]
-    sys.modules[package] = made = types.ModuleType(package)
-    made.__path__ = []
-    for module, source in sources.items():
-        loaded_module = types.ModuleType(f"{package}.{module}")
-        loaded_module.__package__ = package
-        sys.modules[loaded_module.__name__] = loaded_module
-        exec(compile(source, f"<{name}/{module}.py>", "exec"), loaded_module.__dict__)
-        setattr(made, module, loaded_module)
+def _carried(sources: Mapping[str, str]) -> str:
+    """Imports the modules that a notebook brings along, as a package, and gives its name."""
+    with TemporaryDirectory() as folder:
+        for module, source in sources.items():
+            Path(folder, f"{module}.py").write_text(source, "utf-8")
+        package = package_of(Path(folder))
+        for module in sources:
+            importlib.import_module(f"{package}.{module}")
     return package

@@ -29,34 +29,35 @@ _TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
-class Raised:
-    """An error that the student's code raised. All of it is the worker's word: plain text within bounds.
-
-    line  of the answer's cell, None if it is not known.
-    """
-
-    kind: str
-    message: str
-    line: int | None = None
-
-
-@dataclass(frozen=True)
 class Answer:
     """A worker's reply to a question.
 
-    value  plain data (see :mod:`.wall.inside.frames`); None unless ``ok``.
+    value  plain data (see :mod:`.wall.inside.frames`); None where a hint stands for it.
+    hint   tells the student why there is no value; None if there is one.
     ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
     met    the numbers of those who met, () if they did not.
     """
 
     value: Any = None
-    error: Raised | None = None
+    hint: Hint | None = None
     ended: str | None = None
     met: tuple[int, ...] = ()
 
-    @property
-    def ok(self) -> bool:
-        return self.error is None and self.ended is None
+    @classmethod
+    def raised(cls, kind: str, message: str, line: int | None = None, met: tuple[int, ...] = ()) -> Answer:
+        """The student's code raised an error. All of it is the worker's word: plain text within bounds.
+
+        line  of the answer's cell, None if it is not known.
+        """
+        message = shortened(message)
+        told = f"{kind}: {message}" if message else kind
+        return cls(hint=_hint("raised", *["line"] * (line is not None), told=told, line=line), met=met)
+
+    @classmethod
+    def none(cls, why: str) -> Answer:
+        """Nothing came."""
+        kind = {"cpu": "time", "wall": "time", "memory": "memory"}.get(why, "ended")
+        return cls(hint=_hint(kind, why=why), ended=why)
 
 
 # Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual);
@@ -64,11 +65,11 @@ class Answer:
 Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Answer]
 
 
-class NoAnswer(Exception):
+class NoAnswer(Unreadable):
     """The reply is no answer; ``hint`` says why."""
 
     def __init__(self, hint: Hint) -> None:
-        super().__init__(hint.en)
+        super().__init__(Words(hint.en, hint.zh))
         self.hint = hint
 
 
@@ -95,8 +96,8 @@ class Ask:
 
     def _answer(self, driver: Callable[..., Any], data: dict[str, Any], meet: int) -> Answer:
         answer = self._engine(driver, data, self._cpu, meet)
-        if not answer.ok:
-            raise NoAnswer(_no_value(answer))
+        if answer.hint:
+            raise NoAnswer(answer.hint)
         return answer
 
     def within(self, cpu: float) -> Ask:
@@ -137,17 +138,6 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], P
 def share_kept(hint: Hint | None) -> float:
     """Gives the share of a part's points that an answer gets, 0 to 1."""
     return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
-
-
-def _no_value(answer: Answer) -> Hint:
-    """Tells the student why there is no value."""
-    if answer.error is not None:
-        kind, message, line = answer.error.kind, shortened(answer.error.message), answer.error.line
-        told = f"{kind}: {message}" if message else kind
-        return _hint("raised", *["line"] * (line is not None), told=told, line=line)
-    if answer.ended in ("cpu", "wall"):
-        return _hint("time")
-    return _hint("memory") if answer.ended == "memory" else _hint("ended", why=answer.ended)
 
 
 def shortened(message: str) -> str:

@@ -18,10 +18,9 @@ from typing import Any
 
 from ..base.files import write_whole
 from ..base.language import using
-from .assignment import Assignment, Cell, Question, load
+from .assignment import Assignment, Cell, Question, load, notebook
 from .draw import Draw
-from .handout.edition import notebook
-from .judging import Answer, Engine, Raised, share_kept
+from .judging import Answer, Engine, share_kept
 from .meeting import Meeting
 from .words import Problem
 
@@ -121,11 +120,11 @@ def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
             with _limited(cpu or _CPU):
                 return Answer(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
         except _TooLong:
-            return Answer(ended="cpu")
+            return Answer.none("cpu")
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return Answer(error=Raised(type(error).__name__, str(error)))
+            return Answer.raised(type(error).__name__, str(error))
 
     return engine
 

@@ -1,5 +1,3 @@
 """The hint for a wrong answer, which course and classroom share, where a teacher's judges import it."""
 
-from ..course.judging import Hint
-
-__all__ = ["Hint"]
+from ..course.judging import Hint as Hint

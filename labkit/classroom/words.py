@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base.language import say
-from ..base.texts import Text
+from ..base.texts import InBoth, Text
 
 Words = Text
-
-
-class InBoth:
-    """Has a text in both languages; ``str()`` gives that of the language in use."""
-
-    en: str
-    zh: str
-
-    def __str__(self) -> str:
-        return say(en=self.en, zh=self.zh)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _release(options: argparse.Namespace) -> int:
     from ..classroom.assignment import load
-    from ..classroom.handout.release import release
+    from ..classroom.handout.folder import release
     from ..classroom.handout.roster import read_roster
     from ..classroom.nbgrader import write_course
     from ..classroom.words import Problem
@@ -122,7 +122,7 @@ def _release(options: argparse.Namespace) -> int:
 def _try(options: argparse.Namespace) -> int:
     from ..classroom.assignment import load
     from ..classroom.grade.trying import degenerate, tried
-    from ..classroom.wall.isolation import best
+    from ..classroom.wall.templates import best
 
     with bad_usage(ValueError):
         assignment = load(options.assignment)
@@ -145,7 +145,7 @@ def _try(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from ..classroom.handout.folder import open_class
-    from ..classroom.results.tables import export
+    from ..classroom.results.present import export
 
     print(export(open_class(options.folder), options.force))
     return 0

@@ -96,7 +96,7 @@ def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
         {
             "ruleId": finding.name,
             "level": finding.severity,  # in its words, too
-            "message": {"text": f"{finding.reason}\n{WORDING['do']}: {finding.fix}"},
+            "message": {"text": f"{finding.reason}\n{WORDING['do'](fix=finding.fix)}"},
             "locations": _locations(finding, script),
         }
         for finding in found.findings

@@ -87,17 +87,15 @@ def begin(text: str) -> None:
         return
 
     from ..trace.recording import record  # with the engine: only for those who ask
-    from . import memory
+    from . import times
 
     recording = record()
     trace = recording.__enter__()
     counted = Counted(MOST_EVENTS if wanted.timeline else 0)
     trace.events = counted.events
     if wanted.times is not None:
-        from . import times
-
         times.begin(wanted.times, trace)
-    look = memory.watch(trace, MOST_EVENTS) if wanted.timeline else None
+    look = times.watch(trace, MOST_EVENTS) if wanted.timeline else None
 
     def end() -> None:
         if look is not None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..base.language import say, series
+from ..base.language import series
 from ..base.units import duration
 from .usage import UsageError, at_least, bad_usage, loading
 from .wording import Wording
@@ -29,12 +29,12 @@ WORDING = Wording(
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..classroom.wall import isolation
+    from ..classroom.wall import templates
     from ..classroom.words import Problem
 
     if options.isolation:
-        print(isolation.report())
-        return 0 if isolation.has_wall() else 1
+        print(templates.report())
+        return int(all(templates.tried().values()))
     if options.what is None:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if options.why is not None:
         raise UsageError(en="--why goes with --mark", zh="--why 要和 --mark 一起用")
     with bad_usage(Problem):
-        way = isolation.best(options.trust_students)
-    if way not in isolation.WALLS:
+        way = templates.best(options.trust_students)
+    if way not in templates.WALLS:
         WORDING.tell("no-wall", file=sys.stderr)
     loading()
     if options.what.is_dir():
@@ -110,7 +110,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
             print(f"{asked.id}  {question.points:g}/{question.of:g}  {asked.title}")
             for part in question.parts:
                 if part.en:
-                    print(f"    {parts[part.id]}\n      {say(en=part.en, zh=part.zh)}")
+                    print(f"    {parts[part.id]}\n      {part}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
         WORDING.tell("total", points=mark.points, of=mark.of)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.files import reason
-from ..base.language import say
 from .usage import UsageError, loading
 from .wording import Wording
 
@@ -58,12 +57,12 @@ def run(options: argparse.Namespace) -> int:
             if mark:
                 state += WORDING["tried"](points=f"{mark.points:g}", of=f"{mark.of:g}")
             print(f"  {question:<14} {state}")
-            hints = [say(en=part.en, zh=part.zh) for part in mark.parts if part.en] if mark else []
+            hints = [str(part) for part in mark.parts if part.en] if mark else []
             for hint in dict.fromkeys(hints):
                 print(f"  {'':<14} - {hint}")
         for note in answers.notes:
             print(f"  ! {note}")
-        if len(answers.unanswered) == len(answers.answers) and not options.anyway:
+        if not any(answers.answers.values()) and not options.anyway:
             WORDING.tell("nothing-answered", file=sys.stderr)
             return 1
     try:
@@ -78,22 +77,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
     """The marks of the answers on open examples, by the judges that grade; {} where these are the teacher's own."""
+    from ..classroom.assignment import load
     from ..classroom.folders import names
+    from ..classroom.grade.submission import OPEN, grade_alone
+    from ..classroom.wall.templates import CannotStart, best
 
-    if found.claim.assignment not in names():
+    claim = found.claim
+    if claim.assignment not in names():
         return {}
     loading()
     try:
-        from ..classroom.assignment import load
-        from ..classroom.grade.submission import OPEN, grade_alone
-        from ..classroom.wall.isolation import best
-        from ..classroom.wall.templates import CannotStart
-
-        assignment, student = load(found.claim.assignment), found.claim.student
-        try:
-            return grade_alone(found.document, assignment, best(trust=True), OPEN, student).questions
-        except CannotStart as error:
-            WORDING.tell("not-tried", why=error, file=sys.stderr)
-    except ImportError as error:  # PyTorch is not on this computer; handing in does not need it
+        assignment = load(claim.assignment)
+        return grade_alone(found.document, assignment, best(trust=True), OPEN, claim.student).questions
+    except (CannotStart, ImportError) as error:  # without PyTorch, which handing in does not need
         WORDING.tell("not-tried", why=error, file=sys.stderr)
-    return {}
+        return {}

@@ -1,23 +1,63 @@
-"""A run's timeline by the times of a model, in place of this computer's: ``labkit run --times h100``."""
+"""The parts of a run's timeline besides its events.
+
+The memory of its GPUs over time: seen when a module has run, when backward has, and at each optimizer's step. And the
+times of a model, in place of this computer's: ``labkit run --times h100``.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from time import perf_counter
 from typing import Any
 
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..base.ours import line_here
 from ..base.patches import Patch, Patches
 from ..cost.hardware import Accelerator, accelerator, copy_seconds
 from ..cost.operators import operator_seconds
+from ..machine import machine_in_use
 from ..machine.features.hollow import Seen
 from ..machine.ops import moves
 from ..machine.state.gpu import Gpu
 from ..machine.torch_api import collectives
 from ..trace import emitting, recording
+from ..trace.events import First
+from ..trace.memory import STEP, MemorySample
 from ..trace.trace import Trace
-from . import memory
 
 _KEPT = 50_000  # moments: nothing lasts longer
+
+
+def watch(trace: Trace, most: int) -> Callable[[str], None]:
+    """From now on put the first ``most`` samples of every GPU's memory into ``trace``; return what takes some now."""
+    trace.samples = First(most, lambda *_: None)
+
+    def look(label: str) -> None:
+        machine = machine_in_use()
+        at, line = perf_counter() - trace.origin, line_here()
+        for gpu in machine.gpus if machine is not None else ():
+            live, peak = gpu.look()
+            trace.samples.append(MemorySample(None, f"cuda:{gpu.index}", at, live, peak, label, line))
+
+    backward = torch.autograd.backward
+
+    @wraps(backward)
+    def watched(*arguments: Any, **more: Any) -> None:
+        backward(*arguments, **more)
+        look("backward")
+
+    torch.autograd.backward = watched
+    register_module_forward_hook(lambda module, *_: look(type(module).__name__))
+    register_optimizer_step_post_hook(lambda *_: look(STEP))
+    look("")
+    return look
 
 
 class Clock:
@@ -74,7 +114,7 @@ def begin(called: str, trace: Trace) -> None:
     table = [Patch(module, "perf_counter", clock.read) for module in (recording, moves, collectives)]
     table += [
         Patch(emitting, "lasted", clock.lasted), Patch(threading.Thread, "_bootstrap_inner", entered),
-        Patch(memory, "perf_counter", lambda: max(clock.until.values(), default=0.0)),
+        Patch(sys.modules[__name__], "perf_counter", lambda: max(clock.until.values(), default=0.0)),
     ]  # fmt: skip
     Patches(lambda: table).put_in()
     Seen(clock.saw).__enter__()

@@ -16,4 +16,4 @@ from .step import data_parallel_step as data_parallel_step
 from .step import ddp_step as ddp_step
 from .step import overlap as overlap
 from .step import perfect_step as perfect_step
-from .step_trace import step_trace as step_trace
+from .step import step_trace as step_trace

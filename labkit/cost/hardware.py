@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from ..base.files import rows_beside
 from ..base.language import wrong
 from ..base.numbers import amount
 
@@ -141,45 +142,25 @@ class Accelerator:
         return 0.92 * self.memory
 
 
-# Link speeds are the makers' figures per direction, where no measurement is named in labkit.cost.published;
-# what was fitted to a measurement, and to which, stands there; the H200's were fitted to NCCL's in tests/cost, its
-# network to that of four machines with 400 Gb for each GPU.
-PROFILES = {
-    "v100-nvlink": Hardware(
-        "V100, NVLink, 4 × 100 Gb InfiniBand", copy_bandwidth=50e9, reduce_bandwidth=130e9, network_bandwidth=40e9
-    ),
-    "v100-dlperf": Hardware(
-        "V100, NVLink, 100 Gb Ethernet", copy_bandwidth=50e9, reduce_bandwidth=130e9, network_bandwidth=3.3e9
-    ),
-    "titan-nvlink": Hardware(
-        "2 × TITAN RTX, NVLink", copy_bandwidth=50e9, reduce_bandwidth=40e9, machine_size=2, replica_overhead=5e-3
-    ),
-    "titan-pcie": Hardware(
-        "2 × TITAN RTX, PCIe", copy_bandwidth=10e9, reduce_bandwidth=1.01e9, machine_size=2,
-        replica_overhead=5e-3,
-    ),
-    "h200": Hardware(
-        "H200, NVLink, 8 × 400 Gb InfiniBand", copy_bandwidth=300e9, reduce_bandwidth=482e9, latency=2.86e-6,
-        network_bandwidth=382e9, network_latency=7e-6,
-    ),
-}  # fmt: skip
+def _known() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
+    links, gpus = dict[str, Hardware](), dict[str, Accelerator]()
+    for kind, key, name, *numbers in rows_beside(__file__):
+        if kind == "links":
+            given = {field: float(value) for field, _, value in (each.partition("=") for each in numbers)}
+            size = int(given.pop("machine_size", Hardware.machine_size))
+            links[key] = Hardware(name, **given, machine_size=size)
+        elif kind == "GPU":
+            flops, memory, bandwidth, product, attention, inside, between = map(float, numbers)
+            link = Hardware(
+                name.split()[0], inside, inside, latency=0.0, network_bandwidth=between, network_latency=0.0,
+                start=4.16e-05, crowding=0.278,
+            )  # fmt: skip
+            gpus[key] = Accelerator(name, flops, memory, bandwidth, product, attention, link)
+    return links, gpus
 
 
-def _links(name: str, inside: float, between: float) -> Hardware:
-    return Hardware(
-        name, inside, inside, latency=0.0, network_bandwidth=between, network_latency=0.0, start=4.16e-05,
-        crowding=0.278,
-    )  # fmt: skip
-
-
-_A100, _H100 = _links("A100", 180e9, 83.4e9), _links("H100", 365e9, 281e9)
-ACCELERATORS = {
-    "a100-40": Accelerator("A100 40 GB", 312e12, 40 * 2**30, 1555e9, 0.742, 0.319, _A100),
-    "a100": Accelerator("A100 80 GB", 312e12, 80 * 2**30, 2039e9, 0.742, 0.319, _A100),
-    "h100": Accelerator("H100 SXM", 989e12, 80 * 2**30, 3352e9, 0.603, 0.176, _H100),
-    "h200": Accelerator("H200 SXM", 989e12, 141e9, 4800e9, 0.603, 0.176, _links("H200", 366e9, 281e9)),
-    "b200": Accelerator("B200", 2250e12, 180e9, 8000e9, 0.603, 0.176, _links("B200", 680e9, 380e9)),
-}
+# From the table beside this, which says where the figures are from.
+PROFILES, ACCELERATORS = _known()
 
 
 def accelerator(called: str) -> Accelerator:

@@ -6,8 +6,10 @@ the null model, perfect scaling, in which only computing takes time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..base.files import rows_beside
 from .hardware import PROFILES, Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
 
@@ -22,10 +24,6 @@ GPT2 = Workload(
 # and first layer of the MLP, norm, attention's output, attention, norm), of positions and of words.
 _BLOCK = (768, 2_359_296, 3072, 2_359_296, 768, 768, 768, 589_824, 2304, 1_769_472, 768, 768)
 GPT2_GRADIENTS = tuple(4 * size for size in (768, 768, *_BLOCK * 12, 786_432, 38_597_376))
-
-_DDP = "PyTorch's DDP benchmark, V100"
-_DLPERF = "DLPerf, V100"
-_HF = "Hugging Face's multi-GPU guide, two TITAN RTX"
 
 
 @dataclass(frozen=True)
@@ -59,35 +57,18 @@ class Figure:
         return perfect_step(self.work, self.rows * self.gpus, self.gpus).seconds / self.seconds - 1
 
 
-FIGURES = (
-    *(
-        Figure(_DDP, "ResNet-50", RESNET50, PROFILES["v100-nvlink"], "ddp", gpus, 32, seconds, fitted)
-        for gpus, seconds, fitted in (
-            (1, 0.100, "ddp_overhead"), (2, 0.103, "ddp_contention"), (4, 0.103, "ddp_contention"),
-            (8, 0.104, "ddp_contention"), (16, 0.104, "ddp_contention"),
-        )
-    ),
-    *(
-        Figure(_DDP, what, Workload(alone / 32, 4 * numbers), PROFILES["v100-nvlink"], "ddp", gpus, 32, seconds)
-        for what, alone, numbers, measured in (
-            ("ResNet-101", 0.162, 44_549_160, (0.171, 0.176, 0.176, 0.179, 0.179)),
-            ("ResNeXt-50", 0.145, 25_028_904, (0.147, 0.153, 0.153, 0.157, 0.157)),
-            ("ResNeXt-101", 0.415, 88_791_336, (0.425, 0.438, 0.439, 0.447, 0.450)),
-        )
-        for gpus, seconds in zip((1, 2, 4, 8, 16), measured, strict=True)
-    ),
-    *(
-        Figure(_DLPERF, "BERT-base", BERT, PROFILES["v100-dlperf"], "ddp", gpus, 32, 32 * gpus / speed, fitted)
-        for gpus, speed, fitted in (
-            (4, 457.7, ""), (8, 921.3, ""), (16, 1499.4, "network_bandwidth"), (32, 2885.8, ""),
-        )
-    ),
-    Figure(
-        _HF, "GPT-2, NVLink", GPT2, PROFILES["titan-nvlink"], "ddp", 2, 4, 101.90 / 200, "seconds_per_row"
-    ),
-    Figure(_HF, "GPT-2, NVLink", GPT2, PROFILES["titan-nvlink"], "data_parallel", 2, 4, 110.59 / 200),
-    Figure(_HF, "GPT-2, PCIe", GPT2, PROFILES["titan-pcie"], "ddp", 2, 4, 131.44 / 200, "reduce_bandwidth"),
-)  # fmt: skip
+def _figures() -> Iterator[Figure]:
+    works = {"ResNet-50": RESNET50, "BERT-base": BERT, "GPT-2, NVLink": GPT2, "GPT-2, PCIe": GPT2}
+    for source, what, of, links, method, gpus, rows, measured, fitted in rows_beside(__file__):
+        seconds, _, parts = measured.partition(" / ")
+        alone, _, numbers = of.partition(" s, ")
+        work = works[what] if not of else Workload(float(alone) / int(rows), 4 * int(numbers))
+        found = float(seconds) / float(parts or 1)
+        yield Figure(source, what, work, PROFILES[links], method, int(gpus), int(rows), found, fitted)
+
+
+# From the table beside this. A workload that is not above is told there: a step on one GPU, and its parameters.
+FIGURES = tuple(_figures())
 
 
 def mean_errors(figures: tuple[Figure, ...]) -> tuple[float, float]:

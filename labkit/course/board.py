@@ -100,7 +100,8 @@ def _footer() -> list[str]:
 
 def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     heads = ("", "", _TEXTS["answered",](), _TEXTS["first-try",]())
-    head = "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
+    head = '<tr style="white-space:nowrap">'
+    head += "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     rows, every = [], list[str]()
     for title, names in _exercises():
         whole = escape(" · ".join(filter(None, [title, _repaired(title)])))
@@ -110,14 +111,14 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
     here, models = score(done, first), module("repairs.shown").table()
     told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
-    return f"<div>{told}<table><tr>{head}</tr>{''.join(rows)}</table>{models}{notes}</div>"
+    return f"<div>{told}<table>{head}</tr>{''.join(rows)}</table>{models}{notes}</div>"
 
 
 def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:
     said = escape(", ".join(names)) if marks else ""
     return (
         f'<tr><td style="text-align:left;padding-right:1.5em">{title}</td>'
-        f'<td style="text-align:left;padding-right:1.5em" title="{said}">{marks}</td>'
+        f'<td style="text-align:left;white-space:nowrap;padding-right:1.5em" title="{said}">{marks}</td>'
         f'<td style="text-align:right">{len(done & set(names))}/{len(names)}</td>'
         f'<td style="text-align:right">{len(first & set(names))}</td></tr>'
     )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.language import say
-from ..base.texts import Entry, Text, parse
+from ..base.texts import Entry, InBoth, Text, parse
 
 
 class Unreadable(Exception):
@@ -32,7 +31,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Hint:
+class Hint(InBoth):
     """Says what is wrong with an answer, and why; ``id`` names the misconception, whatever the numbers in the words.
 
     score   the share of the part's points that the answer keeps all the same, 0 to 1.
@@ -42,9 +41,6 @@ class Hint:
     en: str
     zh: str
     score: float = 0.0
-
-    def __str__(self) -> str:
-        return say(en=self.en, zh=self.zh)
 
 
 class Named:

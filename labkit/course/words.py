@@ -9,10 +9,17 @@ from html import escape
 def as_html(text: str) -> str:
     """Text as HTML: `code` in its own letters, a fenced block as a block."""
     text = escape(text, quote=False)
-    # JupyterLab breaks the lines of a <pre> in the middle of a word.
-    block = r'<pre style="white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere">\1</pre>'
-    text = re.sub(r"```\n(.*?)\n```", block, text, flags=re.DOTALL)
+    text = re.sub(r"```\n(.*?)\n```", lambda found: block(found[1]), text, flags=re.DOTALL)
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
+
+
+def block(escaped: str) -> str:
+    """Lines of code or of a report, in which ``<`` and ``&`` are escaped, as HTML."""
+    # A row of a report, indented by two, goes on further right than the next one begins.
+    row = r'<span style="display:inline-block;padding-left:6ch;text-indent:-6ch">\g<0></span>'
+    lines = re.sub(r"^  (?! ).+$", row, escaped, flags=re.MULTILINE)
+    # JupyterLab breaks the lines of a <pre> in the middle of a word.
+    return f'<pre style="white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere">{lines}</pre>'
 
 
 # The line beside a verdict: right, wrong, or none yet.

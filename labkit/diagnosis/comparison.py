@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from ..base.language import wrong
 from ..base.tree import mapped, output_name, tensors
 from .copies import deep_copy
-from .inputs import ModelInputs
-from .outputs import opened
+from .inputs import ModelInputs, opened
 from .rounding import difference, is_number, least_precise, same
 from .same_random import Draws, Undrawn, python_state, seed_python
 from .subject import Subject
@@ -316,7 +315,9 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def quiet(seed: int) -> Iterator[None]:
     """Start a run from the same random state as every other, and hide its prints and warnings."""
-    torch.manual_seed(seed)
+    # Not torch.manual_seed, which writes down the whole stack for each kind of device that is not there.
+    torch.default_generator.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
     seed_python(seed)
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 import torch
@@ -28,18 +28,25 @@ def difference(one: Tensor, other: Tensor) -> float:
     if not one.numel():
         return 0.0
     one, other = one.detach().cpu(), other.detach().cpu()
-    if not (one.is_floating_point() or one.is_complex()):
-        return 0.0 if torch.equal(one, other) else float("inf")
     if one.layout is not torch.strided:
         one, other = one.to_dense(), other.to_dense()
+    if torch.equal(one, other):
+        return 0.0
+    if not (one.is_floating_point() or one.is_complex()):
+        return float("inf")
     gap = largest_gap(one, other)
-    finite = one[one.isfinite()].abs()
-    scale = max(float(finite.max()) if finite.numel() else 1.0, 1e-6)
-    return float("inf") if isnan(gap) else gap / scale
+    scale = float(one.abs().max())
+    if not isfinite(scale):
+        finite = one[one.isfinite()].abs()
+        scale = float(finite.max()) if finite.numel() else 1.0
+    return float("inf") if isnan(gap) else gap / max(scale, 1e-6)
 
 
 def largest_gap(one: Tensor, other: Tensor) -> float:
     """Return the largest difference; nan if one of two values alone is a number. Two nans are alike."""
+    gap = float((one - other).abs().max())
+    if not isnan(gap):
+        return gap
     alike = (one == other) | (one.isnan() & other.isnan())
     return float(torch.where(alike, torch.zeros_like(one), one - other).abs().max())
 

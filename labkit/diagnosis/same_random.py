@@ -8,6 +8,7 @@ one dimension only it may), all values are one.
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 import threading
@@ -141,7 +142,7 @@ class _Mode(TorchDispatchMode):
 def python_state() -> object:
     """Return what stands for the state of Python's and numpy's generators."""
     numpy = sys.modules.get("numpy")
-    return random.getstate(), numpy and [str(part) for part in numpy.random.get_state()]
+    return random.getstate(), numpy and pickle.dumps(numpy.random.get_state())
 
 
 def seed_python(seed: int) -> None:

@@ -14,10 +14,9 @@ from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
 from ..view.pictures.charts import race_picture, scaling_picture
-from ..view.pictures.memory_lanes import memory_picture
+from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
-from ..view.pictures.split_lanes import split_picture
 from ..view.pictures.timeline import moment_of, timeline_picture
 from .explorer import Explorer
 

@@ -19,12 +19,12 @@
     const input = document.createElement(one.listed ? 'select' : 'input');
     row.style.cssText = 'display:flex;flex-wrap:wrap;gap:.2em .8em;align-items:center;margin:.3em 0';
     const name = document.createElement('span');
-    name.style.minWidth = '9em';
+    name.style.minWidth = '10.5em';
     name.textContent = one.label;
     if (one.listed) one.names.forEach((text, at) => input.add(new Option(text, at)));
     else Object.assign(input, {type: 'range', min: 0, max: one.names.length - 1});
     input.value = one.at;
-    input.style.width = 'min(320px, 90%)';
+    input.style.width = 'min(320px, 82%)';
     const tell = () => {
       told.textContent = one.listed ? '' : one.names[one.at];
       input.setAttribute('aria-valuetext', one.names[one.at]);

@@ -29,6 +29,8 @@ class Hook(list[F], Generic[F]):
 patches: Hook[Callable[[Any], Iterator[Patch]]] = Hook()
 # (machine) -> an object whose methods answer the functions of ``torch._C`` of the same names.
 answers: Hook[Callable[[Any], object]] = Hook()
+# (): a machine is to be opened; raises where none may be.
+opening: Hook[Callable[[], object]] = Hook()
 # (machine): it comes into use; what stays for the process is done here.
 opened: Hook[Callable[[Any], object]] = Hook()
 # (function of torch) -> whether its call checks and places its tensors itself, though their devices differ.

@@ -18,6 +18,7 @@ from ..base.units import parse_bytes, told_bytes
 from ..children.gpu_models import SIMULATED, with_model
 from ..children.told import VISIBLE, Described
 from ..plans.footprint import Occupancy
+from . import hooks
 from .ops.mode import MachineMode
 from .stack import Entered, leave
 from .state.errors import cuda_error
@@ -117,6 +118,8 @@ class Machine:
 
     def open(self) -> Machine:
         """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
+        for may_it in hooks.opening:
+            may_it()
         with _changing:
             refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:

@@ -26,6 +26,7 @@ from ..base.patches import Patch
 # DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
 hands_on = _is_torch_function_enabled
 _asks_nobody = torch.Tensor.__torch_dispatch__
+_FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
 
 
 class Entered:
@@ -81,6 +82,9 @@ class OperatorMode(TorchDispatchMode):
         _pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A mode for fake tensors comes after this one, and answers for its own: they leave it to that.
+        if _current(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))
         # A class of tensors that answers operators itself (what they are made of, their sizes) is asked next, with
         # this mode on: it sees what is done to the tensors inside (torch/csrc/utils/python_arg_parser.cpp,
         # handle_torch_function_no_python_arg_parser).

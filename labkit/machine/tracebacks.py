@@ -57,17 +57,14 @@ def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
 
     here   whether this thread is the script's.
     """
-    begin: Any = traceback.TracebackException.__init__
 
-    def __init__(
-        self: Any, exc_type: Any, exc_value: Any, exc_traceback: Any, *args: Any, **kwargs: Any
-    ) -> None:
+    def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
         if here() and not _full():
-            without_ours(exc_value)
-            exc_traceback = _kept(exc_traceback)
-        begin(self, exc_type, exc_value, exc_traceback, *args, **kwargs)
+            without_ours(value)
+            trace = _kept(trace)
+        real(text, kind, value, trace, *args, **kwargs)
 
-    yield Patch(traceback.TracebackException, "__init__", __init__)
+    yield Patch.around(traceback.TracebackException, "__init__", begin)
 
 
 def _full() -> bool:

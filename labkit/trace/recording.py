@@ -11,10 +11,10 @@ collective carries it into backward.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -58,50 +58,37 @@ def _table() -> Iterator[Patch]:
     )
     # Where the verbs are looked up: by the two data_parallel modules, and by code that calls them by hand.
     for package in (theirs, ours, nn.parallel, import_module("labkit.engine"), import_module("labkit")):
-        for name, wrap in _VERBS.items():
+        for name, recorded in _VERBS.items():
             if hasattr(package, name):  # which loads those of labkit that are loaded on first use
-                yield Patch(package, name, wrap(getattr(package, name)))
+                yield Patch.around(package, name, recorded)
     for kind in (theirs.DataParallel, ours.DataParallel):
-        yield Patch(kind, "forward", _call(kind.forward))
+        yield Patch.around(kind, "forward", _call)
     functions = import_module("torch.nn.parallel._functions"), import_module("labkit.engine.functions")
     for module in functions:
         for name, facts in _COLLECTIVES.items():
             if hasattr(module, name):
                 function = getattr(module, name)
-                yield Patch(function, "forward", staticmethod(_remembering(function.forward)))
-                yield Patch(function, "backward", staticmethod(_backward(function.backward, *facts)))
+                yield Patch.around(function, "forward", _remembering)
+                yield Patch.around(function, "backward", partial(_backward, *facts))
 
 
-def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A data-parallel call, to which everything inside belongs."""
-
-    @functools.wraps(function)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        with trace.at(Place(Opened())):
-            return function(*args, **kwargs)
-
-    return recorded
+    with trace.at(Place(Opened())):
+        return function(*args, **kwargs)
 
 
-def _verb(phase: str, tell: Callable[..., None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes the wrapper of a verb whose events ``tell(started, result, *args)`` emits."""
-
-    def wrap(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(verb)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if trace.place().verb is not None:
-                return verb(*args, **kwargs)  # of another verb, which tells of it
-            call = _call_here(phase)
-            started = perf_counter()
-            with trace.at(Place(call, verb=phase)):
-                result = verb(*args, **kwargs)
-            with trace.at(Place(call)):
-                tell(started, result, *args, **kwargs)
-            return result
-
-        return recorded
-
-    return wrap
+def _verb(phase: str, tell: Callable[..., None], verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A verb whose events ``tell(started, result, *args)`` emits."""
+    if trace.place().verb is not None:
+        return verb(*args, **kwargs)  # of another verb, which tells of it
+    call = _call_here(phase)
+    started = perf_counter()
+    with trace.at(Place(call, verb=phase)):
+        result = verb(*args, **kwargs)
+    with trace.at(Place(call)):
+        tell(started, result, *args, **kwargs)
+    return result
 
 
 def _call_here(phase: str) -> Opened:
@@ -149,17 +136,13 @@ def _gather(started: float, result: Any, outputs: Sequence[Any], target_device: 
         _emit("gather", _name(target_device), started, at, tensors, _device_of(tensors))
 
 
-def _parallel_apply(parallel_apply: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(parallel_apply)
-    def recorded(modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None) -> Any:
-        call = _call_here("parallel_apply")
-        names = [None] * len(modules) if devices is None else list(map(_name, devices))
-        watched = [
-            _Replica(*pair, Place(call, at)) for at, pair in enumerate(zip(modules, names, strict=True))
-        ]
-        return parallel_apply(watched, inputs, kwargs_tup, devices)
-
-    return recorded
+def _parallel_apply(
+    real: Callable[..., Any], modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None
+) -> Any:
+    call = _call_here("parallel_apply")
+    names = [None] * len(modules) if devices is None else list(map(_name, devices))
+    watched = [_Replica(*pair, Place(call, at)) for at, pair in enumerate(zip(modules, names, strict=True))]
+    return real(watched, inputs, kwargs_tup, devices)
 
 
 class _Replica:
@@ -217,38 +200,28 @@ class _Replica:
         register_multi_grad_hook(ends, finish, mode="all")
 
 
-def _remembering(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
     """A collective's forward, which leaves its place for the backward."""
-
-    @functools.wraps(forward)
-    def recorded(ctx: Any, *args: Any) -> Any:
-        ctx.labkit_place = trace.place()
-        return forward(ctx, *args)
-
-    return recorded
+    ctx.labkit_place = trace.place()
+    return forward(ctx, *args)
 
 
-def _backward(backward: Callable[..., Any], phase: str, outward: bool) -> Callable[..., Any]:
+def _backward(phase: str, outward: bool, backward: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
     """A collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
-
-    @functools.wraps(backward)
-    def recorded(ctx: Any, *grads: Any) -> Any:
-        call = getattr(ctx, "labkit_place", Place()).call
-        started = perf_counter()
-        with trace.at(Place(call, verb=phase)):
-            results = backward(ctx, *grads)
-        came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))
-        many, few = (made, came) if outward else (came, made)
-        here = _device_of(few) or "cpu"
-        with trace.at(Place(call)):
-            for replica, at in enumerate(range(0, len(many), len(few) or 1)):
-                row = many[at : at + len(few)]
-                there = _device_of(row) or "cpu"
-                source, device = (here, there) if outward else (there, here)
-                _emit(phase, device, started, replica, row, source, direction="backward")
-        return results
-
-    return recorded
+    call = getattr(ctx, "labkit_place", Place()).call
+    started = perf_counter()
+    with trace.at(Place(call, verb=phase)):
+        results = backward(ctx, *grads)
+    came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))
+    many, few = (made, came) if outward else (came, made)
+    here = _device_of(few) or "cpu"
+    with trace.at(Place(call)):
+        for replica, at in enumerate(range(0, len(many), len(few) or 1)):
+            row = many[at : at + len(few)]
+            there = _device_of(row) or "cpu"
+            source, device = (here, there) if outward else (there, here)
+            _emit(phase, device, started, replica, row, source, direction="backward")
+    return results
 
 
 def _emit(
@@ -282,13 +255,13 @@ def _shapes(tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors)
 
 
-_VERBS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+_VERBS: dict[str, Callable[..., Any]] = {
     "data_parallel": _call,
-    "scatter": _verb("scatter", _scatter),
-    "scatter_kwargs": _verb("scatter", _scatter_kwargs),
-    "replicate": _verb("replicate", _replicate),
+    "scatter": partial(_verb, "scatter", _scatter),
+    "scatter_kwargs": partial(_verb, "scatter", _scatter_kwargs),
+    "replicate": partial(_verb, "replicate", _replicate),
     "parallel_apply": _parallel_apply,
-    "gather": _verb("gather", _gather),
+    "gather": partial(_verb, "gather", _gather),
 }
 # The collectives that have a backward: of which phase they are, and whether tensors go out to the devices in it.
 _COLLECTIVES = {

@@ -25,8 +25,8 @@ class Trace(Drawn):
     """
 
     events: list[Event] = field(default_factory=list)
-    origin: float = field(default_factory=perf_counter, repr=False)
-    samples: list[MemorySample] = field(default_factory=list, repr=False)
+    origin: float = field(default_factory=perf_counter)
+    samples: list[MemorySample] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)

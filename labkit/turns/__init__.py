@@ -11,7 +11,7 @@ the caller is interrupted all of them are ended, so that nobody is left for whom
 """
 
 from .baton import Baton, run_together
-from .deadlock import Deadlock
+from .deadlock import Deadlock, could_help
 from .member import Member, here, participant, unseen
 from .ring import Ring, something_came, stalled
 from .turn import Ended
@@ -22,6 +22,7 @@ __all__ = [
     "Ended",
     "Member",
     "Ring",
+    "could_help",
     "here",
     "participant",
     "run_together",

@@ -154,6 +154,7 @@ class Baton(Party):
                 member.take()
                 function()
             finally:
+                self.ring.let_go()
                 member.leave()
 
     def _enter(self) -> Member | None:

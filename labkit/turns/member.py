@@ -134,6 +134,7 @@ class Member(Turn):
                 self.arrive()
             finally:
                 here.member = seen
+        self.called = False
 
     def _break_off(self) -> None:
         """This thread was interrupted and has no baton: nobody takes turns any more."""

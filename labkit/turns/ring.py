@@ -31,6 +31,8 @@ class Ring:
         # In the order of their turns. The one that has the baton is first, unless it has just called others.
         self.live: deque[Turn] = deque()
         self.holder: Turn | None = None
+        # How often it was given to somebody.
+        self.given = 0
         # The holder of each lock that was seen to be taken, by the lock's id.
         self.held: dict[int, Turn] = {}
         # The thread outside that made the call, and for whom it waits. Once these are over it may be about to do
@@ -92,6 +94,7 @@ class Ring:
             return None
         stalled.discard(self)
         self.holder = chosen
+        self.given += 1
         self.live.rotate(-self.live.index(chosen))
         if chosen.party is host and chosen.state is State.NEW:
             chosen.state = State.RUNS
@@ -130,14 +133,14 @@ class Ring:
         """Raise KeyboardInterrupt at once in the one that has the baton and has come to no wait since."""
         with self:
             holder = self.holder
-            if holder is not None and isinstance(holder.error, KeyboardInterrupt):
+            if holder is not None and not holder.called and isinstance(holder.error, KeyboardInterrupt):
                 holder.error = None
                 holder.raise_there(KeyboardInterrupt)
 
     def end_holder(self) -> None:
         """End the one that has the baton: others have waited too long."""
         holder = self.holder
-        if holder is not None:
+        if holder is not None and not holder.called:  # one that is just being woken may be of these others
             self.holder = None
             self.live.remove(holder)
             holder.end()
@@ -147,10 +150,14 @@ class Ring:
         _enter(self._lock)
         self.awaited = ()
         self.end()
-        with suppress(RuntimeError):  # as often as this thread entered it
+        self.let_go()
+        self.unwatch()
+
+    def let_go(self) -> None:
+        """Leave it as often as this thread has entered it: what ends a thread may have come between the two."""
+        with suppress(RuntimeError):
             while True:
                 _leave(self._lock)
-        self.unwatch()
 
     def dissolve(self) -> None:
         """In a forked child: the threads of the participants are not there, and its lock may be held by one of them."""

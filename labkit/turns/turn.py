@@ -42,6 +42,11 @@ class Wait(NamedTuple):
     inside: bool = False
     patience: Callable[[], bool] | None = None
 
+    @property
+    def timed(self) -> bool:
+        """Whether it is over at some time, whatever the others do."""
+        return self.ends and self.ready is not never
+
 
 NOTHING = Wait(never)
 
@@ -139,6 +144,8 @@ class Turn:
         self.arrive: Callable[[], object] | None = None if party.caller is None else party.caller.arrive
         # Whether it is ended as soon as it hands the baton on.
         self.last = False
+        # Whether it has been given the baton, and its thread has not come for it.
+        self.called = False
         self.thread = 0
         self._gate, self._end = Gate(), Gate()
         self._sleeper = Sleeper()
@@ -161,7 +168,7 @@ class Turn:
 
     def go(self, near: bool = False) -> None:
         """Give it the baton. ``near``: this thread, which had it, is about to sleep."""
-        new, self.state = self.state is State.NEW, State.RUNS
+        new, self.state, self.called = self.state is State.NEW, State.RUNS, True
         if new:
             self._begin()
         else:

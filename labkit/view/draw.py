@@ -23,17 +23,13 @@ from ..trace.trace import Call, Trace
 from . import shown
 from .page import timeline_of
 from .picture import Picture
-from .pictures.batch_lanes import batches_picture
 from .pictures.call_flow import flow_picture
 from .pictures.charts import curves_picture, race_picture, scaling_picture
-from .pictures.input_lanes import inputs_picture
-from .pictures.machine_lanes import occupancy_picture
-from .pictures.memory_lanes import memory_picture
+from .pictures.lanes import batches_picture, inputs_picture, memory_picture, occupancy_picture, split_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
 from .pictures.ring_steps import all_reduce_picture
 from .pictures.shape_blocks import shapes_picture
-from .pictures.split_lanes import split_picture
 from .svg import to_svg
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ def server(tmp_path_factory):
     }  # fmt: skip
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
-        "--IdentityProvider.token=", f"--ServerApp.root_dir={root}",
+        "--IdentityProvider.token=", f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     log = open(home / "log", "w")  # noqa: SIM115 (closed below)
     process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -119,24 +119,42 @@ def browser():
 
 
 @pytest.fixture(scope="session")
-def look(browser):
-    """The window of a theme: one for all tests, so that JupyterLab's own files are fetched and compiled once."""
-    windows = {}
+def look(server, browser):
+    """JupyterLab in a theme: one page for all tests, for to load it takes five seconds of a core."""
 
-    def window(theme):
-        if theme not in windows:
-            windows[theme] = browser.new_context(
-                viewport={"width": 1280, "height": 1600}, color_scheme="dark" if theme == "dark" else "light"
-            )
-        return windows[theme]
+    def page_of(theme):
+        if theme not in _pages:
+            page = _pages[theme] = browser.new_page(viewport=WINDOW, color_scheme=theme)
+            # The question which kernel to use may come at any time and lies over everything.
+            question = page.locator(".jp-Dialog button.jp-mod-accept").last
+            page.add_locator_handler(question, lambda button: button.click(), no_wait_after=True)
+            page.goto(f"{server[0]}/lab?reset")
+            page.wait_for_selector(".jp-Launcher", timeout=60_000)
+            _choose_theme(page, theme)
+        return _pages[theme]
 
-    yield window
-    for context in windows.values():
-        context.close()
+    return page_of
 
 
-# Without this every kernel that a test used would live, with torch in it, until the last test has run.
-END_KERNELS = """async () => {
+_pages = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Closes JupyterLab when other tests follow, for it is never quite still."""
+    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
+        while _pages:
+            _pages.popitem()[1].close()
+
+
+WINDOW = {"width": 1280, "height": 1600}
+OPEN = """async path => {
+  jupyterapp.shell.expandLeft();
+  await jupyterapp.commands.execute('docmanager:open', {path}); }"""
+# The launcher stays: where nothing is open JupyterLab opens another one, at any time, before the next notebook.
+# Without the second part every kernel that a test used would live, with torch in it, until the last test has run.
+CLOSE = """async () => {
+  for (const opened of [...jupyterapp.shell.widgets('main')]) if (opened.context) opened.dispose();
   const headers = {'X-XSRFToken': document.cookie.match(/_xsrf=([^;]+)/)?.[1] ?? ''};
   for (const { id } of await (await fetch('/api/sessions')).json())
     await fetch(`/api/sessions/${id}`, {method: 'DELETE', headers}); }"""
@@ -145,7 +163,7 @@ END_KERNELS = """async () => {
 @pytest.fixture
 def lab(server, look):
     """Opens notebooks: ``lab("notebooks/en/03_split.ipynb")`` gives the page with all cells run."""
-    url, root = server
+    _, root = server
     pages = []
 
     def open_notebook(path, *, theme="light", cells=None):
@@ -157,14 +175,12 @@ def lab(server, look):
                 "name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python",
             }  # fmt: skip
             nbformat.write(notebook, root / path)
-        page = look(theme).new_page()
+        page = look(theme)
         pages.append(page)
-        # The question which kernel to use may come at any time and lies over everything.
-        question = page.locator(".jp-Dialog button.jp-mod-accept").last
-        page.add_locator_handler(question, lambda button: button.click(), no_wait_after=True)
-        page.goto(f"{url}/lab/tree/{path}?reset")
+        page.set_default_timeout(30_000)
+        page.set_viewport_size(WINDOW)
+        page.evaluate(OPEN, path)
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
-        _choose_theme(page, theme)
         # Cells that are run before the kernel is there are silently not run.
         page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
         run_all(page)
@@ -172,8 +188,7 @@ def lab(server, look):
 
     yield open_notebook
     for page in pages:
-        page.evaluate(END_KERNELS)
-        page.close()
+        page.evaluate(CLOSE)
 
 
 def _choose_theme(page, theme):
@@ -187,17 +202,28 @@ def _choose_theme(page, theme):
     page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
 
 
+# What stands before the notebook (a launcher that came late) gets the commands of the menus, and ignores them.
+TO_FRONT = """() => {
+  for (const opened of globalThis.jupyterapp?.shell.widgets('main') ?? [])
+    if (opened.context) jupyterapp.shell.activateById(opened.id); }"""
+KERNELS = "async () => (await (await fetch('/api/kernels')).json()).map(kernel => kernel.execution_state)"
+
+
 def run_all(page):
     """Run all cells of a notebook not run yet, and wait until every code cell has a number.
 
     While JupyterLab does not yet know its kernels it asks which one to use, and while one is being connected
     it silently drops the command, for all cells or for the last ones: if nothing is running and a cell has no
-    number after a while, the command is given again (which first answers the question). A folded cell has no number.
+    number after a while, the command is given again (which first answers the question). So it is where a cell seems to
+    run and no kernel does: what the kernel said was lost. A folded cell has no number.
     """
     numbered = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
     prompts = f"[...document.querySelectorAll('{numbered}')].map(e => e.textContent)"
     for attempt in range(1, 16):
-        if attempt == 1 or not page.evaluate(f"() => {prompts}.some(text => text.includes('*'))"):
+        shown = page.evaluate(f"() => {prompts}")
+        lost = attempt % 4 == 0 and set(page.evaluate(KERNELS)) == {"idle"}
+        if attempt == 1 or lost or not any("*" in text for text in shown):
+            page.evaluate(TO_FRONT)
             page.get_by_role("menuitem", name="Run", exact=True).click()
             page.get_by_text("Run All Cells", exact=True).click()
         try:
@@ -207,8 +233,8 @@ def run_all(page):
             )
             return
         except PlaywrightTimeout:
-            if attempt == 15:
-                raise
+            continue
+    raise AssertionError(f"not all cells were run: {shown}; kernels: {page.evaluate(KERNELS)}")
 
 
 @pytest.fixture

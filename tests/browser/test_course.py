@@ -22,6 +22,14 @@ WORDS = {
 }
 
 
+# The number of lines on which the text of an element stands.
+LINES = """element => {
+    const range = document.createRange();
+    range.selectNodeContents(element);
+    return new Set([...range.getClientRects()].map(box => box.top)).size;
+}"""
+
+
 @pytest.mark.parametrize(
     ("language", "theme"), [("en", "light"), pytest.param("zh", "dark", marks=pytest.mark.more)]
 )
@@ -40,6 +48,10 @@ def test_an_answer_gets_its_verdict_and_moves_the_board(lab, shot, language, the
     lesson = board.locator("tr", has_text="03 ·")
     lesson.get_by_text("◐").wait_for()  # the first answer was wrong
     assert f"progress-{language}-{theme}.json" in board.inner_text()
+    # Where room is short, neither the most marks nor the words above them are broken into two lines.
+    board.evaluate("board => board.style.width = '36em'")
+    cells = board.locator("th, td[title]").all()
+    assert {cell.evaluate(LINES) for cell in cells} == {0, 1}  # 0: a heading without words
 
     folded = verdicts.nth(1).get_by_text(solution)
     assert not folded.is_visible()

@@ -8,6 +8,8 @@ from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from PIL import Image
 
+import labkit
+
 # Each explorer as it is made, the control that the keyboard moves, and what the picture says before and after.
 EXPLORERS = {
     "call": (
@@ -188,7 +190,7 @@ def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
 
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
-def test_an_exported_page_moves_without_a_kernel(browser, shot, tmp_path, language, theme):
+def test_an_exported_page_moves_without_a_kernel(warm_kernels, browser, shot, tmp_path, language, theme):
     makes = [make for make, *_ in EXPLORERS.values()] + ["SplitExplorer(rows=10, gpus=8)"]
     cells = [f"import labkit\nlabkit.set_language('{language}')", *(f"labkit.{make}" for make in makes)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
@@ -222,5 +224,32 @@ def test_an_exported_page_moves_without_a_kernel(browser, shot, tmp_path, langua
             assert svg_of(still) != held, makes[at]
             assert (language == "zh") == ("，" in still.inner_text() or "：" in still.inner_text())
         shot(page.locator("body"), f"exported-{language}-{theme}")
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_sliders_without_a_kernel_begin_below_one_another_and_have_their_value_beside_them(browser, language):
+    labkit.set_language(language)
+    explorers = (
+        labkit.MemoryExplorer(parameters=1000),
+        labkit.MeshExplorer(),
+        labkit.PlanExplorer(),
+        labkit.ScalingExplorer(),
+    )
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    try:
+        for explorer in explorers:
+            page.set_viewport_size({"width": 1000, "height": 900})
+            page.set_content(f'<body style="font: 15px sans-serif">{explorer.html(most=40)}')
+            controls = page.locator("label input, label select")
+            controls.first.wait_for()
+            lefts = [control.bounding_box()["x"] for control in controls.all()]
+            assert max(lefts) - min(lefts) <= 2  # the margin of a slider
+            page.set_viewport_size({"width": 390, "height": 900})
+            for row in page.locator("label:has(input)").all():
+                rail, value = (row.locator(part).bounding_box() for part in ("input", "output"))
+                assert value["x"] > rail["x"] + rail["width"]
+                assert value["x"] + value["width"] <= 390
     finally:
         page.close()

@@ -80,11 +80,10 @@ def test_the_course_opens_in_a_copy_and_the_repository_stays_clean(course, brows
                 shown.get_by_text("3 块模拟 GPU：cuda:0").wait_for(timeout=8_000)
                 break
         shot(page, "lab-lesson-zh")
-        page.keyboard.press("Control+s")
-        page.wait_for_function(
-            "async () => JSON.stringify(await (await fetch('/api/contents/zh/02_wrap.ipynb')).json())"
-            ".includes('模拟 GPU：cuda:0')"
-        )
+        # (A predicate of wait_for_function that is asynchronous is taken for true at once.)
+        saved = re.compile(r"/api/contents/zh/02_wrap\.ipynb")
+        with page.expect_response(lambda told: told.request.method == "PUT" and saved.search(told.url)):
+            page.keyboard.press("Control+s")
     finally:
         page.context.close()
     assert "模拟 GPU：cuda:0" in (folder / "zh" / "02_wrap.ipynb").read_text("utf-8")

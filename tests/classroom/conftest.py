@@ -1,6 +1,7 @@
 """A small assignment that changes with nobody: in the form in which a teacher writes their own."""
 
 import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,6 +9,15 @@ import pytest
 
 from labkit.classroom.assignment import load
 from labkit.classroom.intake import collecting
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engine  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _template_closed():
+    yield
+    engine.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
-"""The engine that grades, for tests: one template of workers for all, started when it is first wanted."""
+"""The engine that grades, for tests: one template of workers for all files, started when it is first wanted."""
 
 from functools import cache
 
 from labkit.classroom.draw import Draw
 from labkit.classroom.grade import submission as grading
-from labkit.classroom.wall import isolation, templates
+from labkit.classroom.wall import templates
 
 SECRET = b"a secret"
 # What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
@@ -13,7 +13,7 @@ PRELOAD = ("torch._dynamo", "torch.distributed.fsdp", "labkit.distributed.thread
 
 @cache
 def template():
-    return templates.template(isolation.best(trust=True), PRELOAD)
+    return templates.template(templates.best(trust=True), PRELOAD)
 
 
 def close():

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.classroom.assignment import load
 from labkit.classroom.grade.submission import draws, grade
-from labkit.classroom.wall.inside.processes import descendants
+from labkit.classroom.wall.inside.processes import children, descendants
 from labkit.classroom.wall.templates import Template
 from labkit.classroom.wall.workers import Limits
 
@@ -77,7 +77,7 @@ def graded(assignment, template, double, limits=LIMITS):
 def outlived(template):
     """What still runs behind the wall besides the template; a keeper may need a moment to end."""
     end = time.monotonic() + 30
-    while found := [pid for pid in descendants(template.process) if not ended(pid)]:
+    while found := [pid for pid in descendants(children(), template.process) if not ended(pid)]:
         if time.monotonic() > end:
             return found
     return []

@@ -58,12 +58,6 @@ TAKEN = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _template_closed():
-    yield
-    engine.close()
-
-
 @pytest.mark.parametrize("question", TAKEN)
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_taken_from_elsewhere_gets_no_points(way, question):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import Cell
-from labkit.classroom.handout.edition import notebook
+from labkit.classroom.assignment import Cell, notebook
 from labkit.classroom.handout.folder import ClassFolder
 from labkit.classroom.handout.roster import Student
+from labkit.classroom.intake import collecting
 from labkit.classroom.intake.collecting import collect, strangers_of
 
 CELLS = [
@@ -32,7 +32,8 @@ DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path):
-    made = ClassFolder(tmp_path / "small", "small", bytes(32), {}, "zh", DEADLINE).with_students(ROSTER)
+    students = {student.id: student for student in ROSTER}
+    made = ClassFolder(tmp_path / "small", "small", bytes(32), students, "zh", DEADLINE)
     made.submitted.mkdir(parents=True)
     return made
 
@@ -260,7 +261,7 @@ def test_archives_within_archives_are_read(folder):
 
 
 def test_a_bad_archive_costs_nobody_else_their_mark(folder, monkeypatch):
-    monkeypatch.setattr("labkit.classroom.intake.files._MOST_IN_FOLDER", 300_000)
+    monkeypatch.setattr("labkit.classroom.intake.collecting._MOST_IN_FOLDER", 300_000)
     bomb = {f"20231001/{at}.txt": bytes(100_000) for at in range(40)}
     last = {"ada/small.ipynb": edition(folder, "ada")}
     (folder.submitted / "all.zip").write_bytes(zipped(bomb | last))
@@ -294,7 +295,7 @@ def test_a_folder_that_cannot_be_read_is_told(folder, monkeypatch):
         onerror(PermissionError(13, "Permission denied", str(folder.submitted / "20231001")))
         return walk(top)
 
-    monkeypatch.setattr("labkit.classroom.intake.files.os.walk", some)
+    monkeypatch.setattr("labkit.classroom.intake.collecting.os.walk", some)
     assert strange(collect(folder)) == {"20231001": "unreadable"}
 
 
@@ -312,6 +313,30 @@ def test_a_folder_that_cannot_be_read_is_told(folder, monkeypatch):
     ],
 )
 def test_small_numbers_are_ids_only_where_they_stand_apart(folder, name, owner):
-    folder = folder.with_students([Student(id, f"Student {id}") for id in ("1", "2", "12")])
+    folder.students |= {id: Student(id, f"Student {id}") for id in ("1", "2", "12")}
     put(folder, name, nameless(edition(folder, "1")))
     assert files(collect(folder)) == ({owner: name} if owner else {})
+
+
+def test_more_files_than_any_class_hands_in_are_left_and_told(folder, monkeypatch):
+    monkeypatch.setattr("labkit.classroom.intake.collecting._MOST_FILES", 2)
+    for name in ("1.txt", "2.txt", "ada.ipynb"):
+        put(folder, name, edition(folder, "ada"))
+    found = collect(folder)
+    assert strange(found) == {"ada.ipynb": "too-many"}
+    assert files(found) == {"ada": "2.txt"}
+
+
+def test_a_file_that_cannot_be_read_costs_nobody_else(folder, monkeypatch):
+    put(folder, "ada.ipynb", edition(folder, "ada"))
+    put(folder, "20231001.ipynb", edition(folder, "20231001"))
+
+    def opened(path, mode):
+        if path.name == "ada.ipynb":
+            raise PermissionError(13, "Permission denied", str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr(collecting, "open", opened, raising=False)
+    found = collect(folder)
+    assert strange(found) == {"ada.ipynb": "unreadable"}
+    assert files(found) == {"20231001": "20231001.ipynb"}

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.classroom.judging import same
+from labkit.classroom.judging import Answer, same
 from labkit.classroom.wall.inside import frames
 from labkit.classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
-from labkit.classroom.wall.workers import frames_reply
+from labkit.classroom.wall.workers import answered
 
 
 def through(value):
@@ -131,12 +131,18 @@ def test_half_a_surrogate_pair_cannot_get_into_a_file():
 
 def reply(**more):
     raw = pack({"token": "t" * 32, "value": 1, "error": None} | more)
-    text, _ = frames.sizes(raw[: frames.HEADER.size])
-    return raw[frames.HEADER.size :][:text], raw[frames.HEADER.size + text :]
+    return frames.parts(io.BytesIO(raw))
 
 
 def test_a_reply_counts_only_under_its_own_token_and_in_its_own_form():
-    assert frames_reply(reply(), "t" * 32)["value"] == 1
+    assert answered(reply(), "t" * 32, [2]) == Answer(1, met=(2,))
     for wrong in ({"token": "u" * 32}, {"token": None}, {"score": 1.0}):
         with pytest.raises(frames.Garbled, match="question|reply"):
-            frames_reply(reply(**wrong), "t" * 32)
+            answered(reply(**wrong), "t" * 32, [])
+
+
+def test_what_is_too_large_for_a_frame_is_not_packed(monkeypatch):
+    monkeypatch.setattr(frames, "TEXT", 10)
+    assert read(io.BytesIO(pack("x" * 8))) == "x" * 8
+    with pytest.raises(Unfit, match="^11 bytes of text and 0 of tensors$"):
+        pack("x" * 9)

@@ -1,7 +1,9 @@
 """A class graded: marks on the disk one by one, killed and run again, whatever stands in the folder of submissions."""
 
+import io
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -15,7 +17,10 @@ import pytest
 from labkit.classroom.grade import marks
 from labkit.classroom.grade import whole_class as marking
 from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit.classroom.grade.submission import Graded
+from labkit.classroom.wall import templates
 from labkit.classroom.words import Note, Problem
+from labkit.cli import main
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -97,7 +102,7 @@ def test_two_gradings_do_not_write_at_once(tmp_path):
 def class_of(path, count, answer=None):
     """A class folder with ``count`` students who all handed in the untouched edition, or ``answer``."""
     from labkit.classroom.assignment import load
-    from labkit.classroom.handout.release import release
+    from labkit.classroom.handout.folder import release
     from labkit.classroom.handout.roster import Student
 
     students = [Student(f"s{k:03}", f"学生{k}") for k in range(count)]
@@ -120,23 +125,17 @@ ANSWER = {"double": "def double(x):\n    return x + x", "triple": "def triple(x)
 GRADE = [sys.executable, "-m", "labkit", "grade"]
 
 
-class NoJudges:
+def no_judges(orders, *config):
     """In place of the judges' processes: a mark at once, so that killing meets the writing."""
-
-    def __init__(self, *config):
-        pass
-
-    def judge(self, orders):
-        for order in orders:
-            part = {"id": "ints", "score": 1.0, "points": 2, "hint": None, "en": "", "zh": "学" * 2000}
-            question = {"points": 2.0, "of": 2, "parts": [part], "state": "judged"}
-            yield order, {"questions": {"double": question}, "troubles": []}, 0.0
+    for order in orders:
+        question = QuestionMark(2.0, 2, [PartMark("ints", 1.0, 2, zh="学" * 2000)])
+        yield order[0], Graded({"double": question}, []), 0.0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, to kill")
 def test_killed_at_any_moment_no_mark_is_lost_or_doubled(tmp_path, monkeypatch):
     """SIGKILL at 40 random points, and half a line left: every mark stays, and no student is graded twice."""
-    monkeypatch.setattr(marking, "_Judges", NoJudges)
+    monkeypatch.setattr(marking, "_by_judges", no_judges)
     folder = class_of(tmp_path / "class", 30)
     draw, kills = random.Random(3), 0
     before = b""
@@ -209,10 +208,11 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
     """Tried twice, then told; the next grading takes it up again."""
     folder = class_of(tmp_path / "class", 3, ANSWER)
     lane = (
-        "import json, os, sys\nsys.stdin.readline()\n"
-        "for line in sys.stdin:\n    order = json.loads(line)\n"
-        "    if order['student'] == 's001': os._exit(3)\n"
-        "    print(json.dumps({'questions': {}, 'troubles': []}), flush=True)\n"
+        "import os, pickle, sys\nfrom labkit.classroom.grade.submission import Graded\n"
+        "orders, told = sys.stdin.buffer, sys.stdout.buffer\npickle.load(orders)\n"
+        "while True:\n    student, _, _ = pickle.load(orders)\n"
+        "    if student == 's001': os._exit(3)\n"
+        "    pickle.dump(Graded({}, []), told)\n    told.flush()\n"
     )
     real = subprocess.Popen
     monkeypatch.setattr(
@@ -227,21 +227,19 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
 def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
     from labkit.classroom.assignment import load
     from labkit.classroom.grade.submission import draws, grade
-    from labkit.classroom.wall import isolation
-    from labkit.classroom.wall.templates import template
     from labkit.classroom.wall.workers import Limits
 
-    monkeypatch.setattr(isolation, "tried", lambda: {"root": "no", "user": "no"})
+    monkeypatch.setattr(templates, "tried", lambda: {"root": "no", "user": "no"})
     with pytest.raises(Problem, match="--trust-students"):
-        isolation.best()
-    assert isolation.best(trust=True) == "bare"
-    assert "Strangers' code is not graded here" in isolation.report()
+        templates.best()
+    assert templates.best(trust=True) == "bare"
+    assert "Strangers' code is not graded here" in templates.report()
     assignment, answers = (
         load(HERE / "attacked"),
         dict(ANSWER, triple="def triple(x):\n    import os; os._exit(0)"),
     )
     limits = Limits(wall=100)
-    with closing(template("bare", assignment.preload)) as workers:
+    with closing(templates.template("bare", assignment.preload)) as workers:
         found = grade(assignment, answers, {}, draws(b"s", "1", "attacked", answers), workers, limits)
     assert [question.points for question in found.questions.values()] == [4, 0]
     assert [note.kind for note in found.troubles] == ["died"]
@@ -250,7 +248,7 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
 def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
     """Exit code 0 for all points, 1 for fewer, 2 for what is no assignment; the marks as JSON."""
     from labkit.classroom.assignment import load
-    from labkit.classroom.handout.release import release
+    from labkit.classroom.handout.folder import release
     from labkit.classroom.handout.roster import Student
 
     assignment = load("primitives")
@@ -266,3 +264,71 @@ def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2
     assert "holds none of the assignments" in done.stderr
+
+
+def test_points_by_hand_are_a_number_within_those_of_the_question(tmp_path):
+    folder = class_of(tmp_path / "class", 1)
+    for points in ("many", "-1", "4.5"):
+        with pytest.raises(Problem, match=f"double must be a number from 0 to 4, or auto, got '{points}'"):
+            marks.mark_by_hand(folder, "s000", "double", points, "a reason")
+    assert marks.mark_by_hand(folder, "s000", "attacked.double", "3.5", " a reason ").points == 3.5
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "name a class's folder or a notebook"),
+        (["none"], "none does not exist"),
+        ([".", "--why", "x"], "--why goes with --mark"),
+    ],
+)
+def test_a_grading_that_names_too_little_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["grade", *words, "--lang", "en"]) == 2
+    assert capsys.readouterr().err == f"labkit: {told}\n"
+
+
+def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatch, capsys):
+    for why, code in (("", 0), ("no", 1)):
+        monkeypatch.setattr(templates, "tried", lambda why=why: {"root": "no", "user": why})
+        assert main(["grade", "--isolation", "--lang", "en"]) == code
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if not line.startswith(" ")][:2] == [
+            "root: no: no",
+            "user: no: no" if why else "user: works here",
+        ]
+        assert ("Strangers' code is not graded here" in lines[-1]) == bool(why)
+
+
+def test_another_system_than_linux_has_no_wall_and_says_so(monkeypatch):
+    monkeypatch.setattr(templates.sys, "platform", "darwin")
+    assert templates.tried.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
+
+
+def test_a_template_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(templates, "python", lambda *_: [sys.executable, "-c", "raise SystemExit('no room')"])
+    with pytest.raises(templates.CannotStart, match="^no room"):
+        templates.Template(WAY)
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_judges_of_a_grading_that_is_given_up_are_killed_and_else_waited_for(monkeypatch, given_up):
+    class Judge:
+        def __init__(self):
+            self.stdin, self.ended = io.BytesIO(), []
+            self.stdout = io.BytesIO(b"".join(pickle.dumps(Graded({}, [])) for _ in orders))
+            self.kill, self.communicate = (
+                lambda word=word: self.ended.append(word) for word in ("kill", "wait")
+            )
+
+    orders = [(student, {}, {}) for student in "abc"]
+    judges = []
+    monkeypatch.setattr(marking, "_judge", lambda config: judges.append(Judge()) or judges[-1])
+    found = marking._by_judges(orders, 1, "config")
+    first = next(found)
+    assert (first[0] in "abc", first[1]) == (True, Graded({}, []))
+    if given_up:
+        found.close()
+    else:
+        assert len(list(found)) == 2
+    assert [judge.ended for judge in judges] == [["kill", "wait"] if given_up else ["wait"]]

@@ -42,12 +42,6 @@ def mistakes():
 RIGHT = [(name, title) for name, module in ANSWERS.items() for title in getattr(module, "ALSO_RIGHT", {})]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _template_closed():
-    yield
-    engine.close()
-
-
 def lost(mark):
     """part id -> (hint, score) of the parts that are not full; every hint has words in both languages."""
     for part in mark.parts:

@@ -130,3 +130,20 @@ def test_an_endless_answer_is_stopped(monkeypatch, capsys):
 
     assert points("primitives.split", {"split": split}, seed="00") == 0
     assert "your code was stopped" in capsys.readouterr().out
+
+
+def test_an_interrupt_is_the_teachers_and_what_no_clock_can_stop_is_asked_all_the_same():
+    from concurrent.futures import ThreadPoolExecutor
+
+    from labkit.classroom.nbgrader import _in_this_kernel
+
+    def interrupted(answers):
+        raise KeyboardInterrupt
+
+    engine = _in_this_kernel({"x": 3})
+    with pytest.raises(KeyboardInterrupt):
+        engine(interrupted, {}, None, 0)
+    with ThreadPoolExecutor(1) as pool:  # no thread but the main one gets signals
+        answer = pool.submit(engine, lambda answers, by: answers["x"] * by, {"by": 2}, None, 0).result()
+    assert (answer.value, answer.hint) == (6, None)
+    assert "ZeroDivisionError: division by zero" in engine(lambda answers: 1 / 0, {}, None, 0).hint.en

@@ -11,12 +11,10 @@ import pytest
 
 from labkit.base.language import using
 from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark, history, read
-from labkit.classroom.handout.folder import moment
-from labkit.classroom.handout.release import assignment_of, release
+from labkit.classroom.handout.folder import assignment_of, moment, release
 from labkit.classroom.handout.roster import Student
 from labkit.classroom.intake.collecting import take_in
-from labkit.classroom.results.present import present
-from labkit.classroom.results.tables import as_csv, export
+from labkit.classroom.results.present import as_csv, export, present
 from labkit.classroom.words import Problem
 from labkit.cli import main
 

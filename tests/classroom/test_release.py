@@ -9,10 +9,10 @@ import pytest
 
 from labkit.classroom.assignment import Assignment, load
 from labkit.classroom.folders import names
-from labkit.classroom.handout.folder import moment, open_class
-from labkit.classroom.handout.release import assignment_of, numbers_of, release
+from labkit.classroom.handout.folder import assignment_of, moment, numbers_of, open_class, release
 from labkit.classroom.handout.roster import Student
 from labkit.classroom.words import Problem
+from labkit.cli import main
 
 ROSTER = [
     Student("20231001", "张三"),
@@ -113,6 +113,25 @@ def test_releasing_again_adds_who_is_new_and_changes_nothing_else(small, tmp_pat
     } == before
 
 
+def test_a_teacher_who_releases_again_is_told_what_came_what_stayed_and_who_has_gone(
+    small, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    command = ["assignment", "release", str(small.folder), "--students", "roster.csv", "--lang", "en"]
+    Path("roster.csv").write_text("id,name\n1,Ada\n2,Bob\n3,Cid\n4,Dan\n", "utf-8")
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("Keep small/teacher to yourself")
+    Path("roster.csv").write_text("id,name\n2,Bob\n4,Dan\n5,Eve\n", "utf-8")
+    assert main([*command, "--deadline", "2026-12-01"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[:3] == [
+        "1 written, for 3 students: small/handout",
+        "2 notebooks already there, unchanged",
+        "no longer on the roster, and still in the class: 1, 3",
+    ]
+    assert told[3].startswith("deadline: 2026-12-01 23:59")
+
+
 def test_a_folder_that_is_something_else_is_left_alone(small, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("x")
@@ -167,3 +186,60 @@ def test_files_are_where_the_folder_says(small, tmp_path):
         "README.txt", "handout", "submitted", "teacher",
     }  # fmt: skip
     assert "teacher/" in (made.folder.path / "README.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labkit class": 2}, "is of a newer labkit: update this one"),
+        ({"language": "fr"}, "has been changed and cannot be understood. Take it from your backup"),
+        ({"secret": "x"}, "has been changed and cannot be understood"),
+        ({"students": [{"name": "nobody"}]}, "has been changed and cannot be understood"),
+    ],
+)
+def test_a_class_file_that_cannot_be_understood_is_told(small, tmp_path, change, words):
+    folder = release(small, tmp_path / "class", ROSTER, "zh").folder
+    file = folder.teacher / "class.json"
+    told = json.loads(file.read_text("utf-8"))
+    assert open_class(folder.path) == folder
+    file.write_text(json.dumps(told | change), "utf-8")
+    with pytest.raises(Problem) as caught:
+        open_class(folder.path)
+    assert caught.value.en.startswith(f"{file} {words}")
+
+
+def test_a_class_file_that_cannot_be_read_is_told_with_the_reason(tmp_path):
+    (tmp_path / "teacher" / "class.json").mkdir(parents=True)
+    with pytest.raises(Problem, match="class.json cannot be read: "):
+        open_class(tmp_path)
+
+
+def test_the_teachers_commands_list_release_and_write_for_nbgrader(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def told(*words):
+        assert main(["assignment", *words, "--lang", "en"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    listed = told("list")
+    assert [line.split()[0] for line in listed if not line.startswith(" ")] == names()
+    found = load("primitives")
+    count = len(found.questions)
+    at = listed.index(f"primitives   {found.title}: {count} questions, {found.points} points")
+    said = [f"{question.title} ({question.points})" for question in found.questions]
+    assert [line.strip() for line in listed[at + 1 : at + 1 + count]] == said
+    roster = Path("roster.csv")
+    roster.write_text("id,name\n1,Ann\n2,Ben\n", "utf-8")
+    first = told("release", "primitives", "--students", "roster.csv", "--to", "class")
+    assert first[0] == f"2 written, for 2 students: {Path('class', 'handout')}"
+    roster.write_text("id,name\n2,Ben\n3,Cem\n", "utf-8")
+    assert told("release", "primitives", "--students", "roster.csv", "--to", "class")[:3] == [
+        f"1 written, for 2 students: {Path('class', 'handout')}",
+        "1 notebook already there, unchanged",
+        "no longer on the roster, and still in the class: 1",
+    ]
+    source = Path("course", "source", "primitives", "primitives.ipynb")
+    wrote = told("release", "primitives", "--nbgrader", "course")
+    assert wrote[:2] == [str(source), str(Path("course", "nbgrader_config.py"))]
+    assert wrote[2].startswith("Then, in course: nbgrader generate_assignment primitives.")
+    assert source.is_file()

@@ -109,3 +109,13 @@ def test_columns_may_have_any_title_if_it_is_named():
     with pytest.raises(Problem, match="not number"):
         parse_roster(content, "roster.csv", {"number": "Kennziffer"})
     assert parse_roster(b"Matrikelnummer,Name\n7,Ada\n", "roster.csv")[0].id == "7"
+
+
+def test_a_file_too_large_for_a_roster_and_a_field_too_long_are_refused(tmp_path):
+    path = tmp_path / "video.csv"
+    with open(path, "wb") as stream:
+        stream.truncate(10_000_001)
+    with pytest.raises(Problem, match=f"^{path} is too large for a roster$"):
+        read_roster(path)
+    with pytest.raises(Problem, match=r"^line 2: field larger than field limit \(131072\)$"):
+        parse_roster(b"id,name\n1," + b"x" * 131_073, "r")

@@ -2,13 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from labkit.classroom.handout.release import release
+from labkit.base.language import using
+from labkit.classroom.grade import submission
+from labkit.classroom.handout.folder import release
 from labkit.classroom.handout.roster import Student
+from labkit.classroom.intake.answers import Claim
 from labkit.classroom.intake.collecting import collect, take_in
+from labkit.classroom.wall.templates import CannotStart
 from labkit.cli import main
+from labkit.cli import submit as command
 
 ROSTER = [Student("20231001", "张三"), Student("ada", "Ada Lovelace", "en")]
 ANSWER = "def split(rows, gpus):\n    return [rows]\n"
@@ -90,6 +96,21 @@ def test_what_is_no_python_is_told_before_it_is_handed_in(day):
     code, out, _ = submit(notebook(folder, split="def split(rows, gpus)：\n    return"))
     assert code == 0
     assert "it is not Python: invalid character '：' (U+FF1A): def split(rows, gpus)：" in out
+
+
+def test_what_python_cannot_even_read_is_told(day):
+    folder, submit = day
+    code, out, _ = submit(notebook(folder, split="x = '\0'"))
+    assert code == 0
+    assert "it is not Python: source code string cannot contain null bytes" in out
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(day, tmp_path):
+    folder, submit = day
+    (tmp_path / "file").write_text("")
+    code, _, err = submit(notebook(folder), "--to", tmp_path / "file")
+    assert code == 2
+    assert err.startswith(f"labkit: {tmp_path / 'file'} cannot be written: ")
 
 
 def test_doubled_cells_and_lost_metadata_are_told(day):
@@ -183,3 +204,20 @@ def test_a_roster_with_titles_of_its_own(small, tmp_path, monkeypatch, capsys):
     assert main([*release, "--columns", "id=Kennziffer"]) == 0
     assert "line 2: the language 'fr'" in capsys.readouterr().err
     assert Path("small/handout/7/small.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("No module named 'torch'"), CannotStart("no room for a sandbox")]
+)
+def test_what_cannot_be_tried_here_is_handed_in_all_the_same(monkeypatch, capsys, error):
+    def fails(*given):
+        raise error
+
+    monkeypatch.setattr(submission, "grade_alone", fails)
+    found = SimpleNamespace(claim=Claim("primitives", "1", ""), document=None)
+    with using("en"):
+        assert command._tried(found) == {}
+    assert str(error) in capsys.readouterr().err
+    found.claim = Claim("small", "1", "")  # a teacher's own, whose judges the student does not have
+    assert command._tried(found) == {}
+    assert capsys.readouterr().err == ""

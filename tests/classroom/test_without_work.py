@@ -27,12 +27,6 @@ WITHOUT_WORK = {
 UNUSUAL = {f"{question}: {name}": rest for name, *rest in sections("unusual.txt") for question in rest[:1]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _template_closed():
-    yield
-    engine.close()
-
-
 @pytest.mark.parametrize("name", WITHOUT_WORK)
 def test_no_points_without_work(name):
     question, honest, source = WITHOUT_WORK[name]

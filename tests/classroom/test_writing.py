@@ -11,7 +11,7 @@ import pytest
 from labkit.base.language import using
 from labkit.classroom.assignment import load
 from labkit.classroom.checking import check
-from labkit.classroom.handout.release import numbers_of, release
+from labkit.classroom.handout.folder import numbers_of, release
 from labkit.classroom.handout.roster import Student
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,8 +33,7 @@ def means(tmp_path_factory):
     folder.mkdir()
     for name, text in files("en").items():
         (folder / name).write_text(text + "\n", "utf-8")
-    yield folder
-    engine.close()
+    return folder
 
 
 def test_both_pages_show_the_same_files():

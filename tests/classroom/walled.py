@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labkit.classroom.wall import isolation
+from labkit.classroom.wall import templates
 from labkit.classroom.words import Problem
 
 # Set it to the reason where the kernel truly forbids every wall: the tests that need one are then skipped.
@@ -15,11 +15,11 @@ VARIABLE = "LABKIT_TESTS_WITHOUT_WALL"
 def way():
     """The strongest wall of this computer. Called by a module of tests as it is imported."""
     try:
-        return isolation.best()
+        return templates.best()
     except Problem as none:
         if sys.platform == "linux" and not os.environ.get(VARIABLE):
             pytest.fail(
-                f"no wall: {isolation.tried()}. If it cannot be helped, {VARIABLE} takes the reason.",
+                f"no wall: {templates.tried()}. If it cannot be helped, {VARIABLE} takes the reason.",
                 pytrace=False,
             )
         pytest.skip(f"no wall: {os.environ.get(VARIABLE) or none}", allow_module_level=True)

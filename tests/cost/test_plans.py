@@ -122,6 +122,7 @@ def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("small, ")
     assert said[4].startswith("  … and ")
+    assert str(labkit.plan(path, batch=64)).splitlines()[0] == said[0]
     assert main(["plan", "--check", str(ROOT / "tools" / "plans" / "kept_back.csv")]) == 0
     assert "vtrain_single" in capsys.readouterr().out
 

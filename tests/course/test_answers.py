@@ -19,6 +19,7 @@ import labkit
 from labkit.base.language import using
 from labkit.course import check, glossary, reveal
 from labkit.course.exercise import derived, find, ids
+from labkit.course.words import as_html
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -430,7 +431,8 @@ WRONG = {
     "04.call": [
         (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
-        (lambda m, b, d: m(b), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
+        (lambda m, b, d: m(b), "for 7 rows on 3 GPUs a model got the batch as it is, on the CPU"),
+        (lambda m, b, d: m(b.to(d[0])) + b.to(d[1]), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
@@ -821,6 +823,13 @@ def test_what_makes_two_mistakes_one_is_drawn_again(name, numbers, monkeypatch):
             ranks, parts, _ = labels.shape
             every = labels.numel() / int((labels != -100).sum())
             assert every not in (1, ranks, parts, ranks * parts, 1 / ranks, 1 / parts)
+
+
+def test_the_rows_of_a_report_hang_and_code_does_not():
+    page = as_html("Look:\n```\n4 ranks:\n  rank 0  waits in send\n    at line 3\n```")
+    hanging = "display:inline-block;padding-left:6ch;text-indent:-6ch"
+    row = f'<span style="{hanging}">  rank 0  waits in send</span>'
+    assert page.endswith(f">4 ranks:\n{row}\n    at line 3</pre>")
 
 
 def test_what_a_learner_writes_is_shown_as_text_never_as_html():

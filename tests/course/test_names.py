@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from traitlets.config import Config
 
 import labkit
 from labkit.course import begin, check, names
@@ -33,7 +34,8 @@ def lesson(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shell(lesson):
-    made = InteractiveShell.instance()
+    # With a history it would have a thread for it, that no test ends, and a file in the user's folder.
+    made = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     yield made
     InteractiveShell.clear_instance()
 

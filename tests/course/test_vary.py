@@ -20,7 +20,9 @@ def sliders(varied):
 
 
 def test_where_nobody_moves_anything_it_shows_what_the_parameters_give(capsys):
-    shown = vary(plan, num_gpus=4, batch_size=10)._repr_mimebundle_()
+    varied = vary(plan, num_gpus=4, batch_size=10)
+    shown = varied._repr_mimebundle_()
+    assert repr(varied) == shown["text/plain"]
     assert shown["text/plain"].startswith("10 on 4\n")
     assert shown["text/plain"].endswith(repr(labkit.split(10, 4)))
     assert shown["image/svg+xml"].startswith("<svg")

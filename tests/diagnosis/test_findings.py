@@ -13,8 +13,7 @@ from labkit.base.language import using
 from labkit.base.texts import Text, parse
 from labkit.course.glossary import problems
 from labkit.course.outline import lessons
-from labkit.diagnosis.findings import KINDS, PHRASES, listed
-from labkit.diagnosis.findings.kind import UNTAUGHT, declared
+from labkit.diagnosis.findings import KINDS, PHRASES, UNTAUGHT, declared, listed
 from labkit.diagnosis.probes import PROBES
 from labkit.distributed.calls import faults
 from labkit.distributed.diagnosis import meaning

@@ -185,3 +185,26 @@ def test_a_generator_in_a_closure_is_not_drawn_from():
     with pytest.raises(ValueError, match="cannot pickle 'generator' object"):
         labkit.diagnose(model, X)
     assert list(letters) == ["a", "b"]
+
+
+COINS, DICE, NOTES = torch.Generator().manual_seed(1), random.Random(2), ModuleType("notes_of_a_script")
+NOTES.seen = []
+
+
+class FromOutside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 5)
+
+    def forward(self, x):
+        NOTES.seen.append(x.max().item())
+        return self.linear(x) + 0 * torch.rand((), generator=COINS).item() + 0 * DICE.random()
+
+
+def test_generators_and_modules_that_a_forward_names_are_as_before():
+    before = COINS.get_state(), DICE.getstate()
+    found = labkit.diagnose(FromOutside(), X, gpus=2)
+    assert [(one.name, one.where) for one in found.findings] == [("shared_state", "seen")]
+    assert NOTES.seen == []
+    assert torch.equal(COINS.get_state(), before[0])
+    assert DICE.getstate() == before[1]

@@ -313,6 +313,18 @@ def test_attributes_written_in_forward():
     assert {"calls", "last"} <= set(found.findings[0].where.split(", "))
 
 
+def test_an_attribute_is_written_where_other_rows_cannot_tell_it_from_a_cache():
+    def forward(self, x):
+        if self.picky and len(x) > 1 and bool((x == x[0]).all()):
+            raise ValueError("all rows are alike")
+        self.last = x.max().item()
+        return self.linear(x)
+
+    for picky, batch in ((False, torch.ones(16, 5)), (True, X)):
+        (finding,) = check(Does(forward, picky=picky, last=0.0), batch).findings
+        assert (finding.name, finding.where) == ("attributes_lost", "last")
+
+
 def test_a_model_that_was_run_before_can_be_copied():
     def forward(self, x):
         self.last = self.linear(x)
@@ -653,6 +665,27 @@ def test_a_replica_that_fails_in_training():
     found = check(Does(forward), X)
     assert names(found) == {"fails_in_training"}
     assert "only in training mode" in found.findings[0].fix
+
+
+def test_a_model_that_fails_in_its_own_mode_alone():
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("only after training")
+        return self.linear(x)
+
+    found = check(Does(forward), X)
+    assert [finding.name for finding in found.findings] == ["fails_on_one", "fails_in_training"]
+    assert "already fails on one GPU with these inputs: RuntimeError: only after" in found.findings[0].reason
+
+
+def test_a_device_that_only_a_step_of_training_names():
+    def forward(self, x):
+        named = torch.ones(5, device="cuda:0") if self.norm.training else 0
+        return self.norm(self.linear(x)) + named
+
+    found = check(Does(forward, norm=nn.BatchNorm1d(5)), X)
+    assert names(found, "error") == {"fixed_device"}
+    assert found.memory == ()
 
 
 # Faults in other clothes, each with what the check-up advises, done to the letter.

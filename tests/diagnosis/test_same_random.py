@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from labkit.diagnosis.same_random import RULES, Draws
+from labkit.diagnosis.same_random import RULES, Draws, python_state, seed_python
 
 # Each draws [rows, 4] and says what lies in it.
 DRAWS = {
@@ -168,3 +168,16 @@ def test_within_a_run_python_goes_on_where_it_stands():
         random.seed(3)
         model(torch.ones(1))
         assert random.random() == first
+
+
+@pytest.mark.parametrize("draw", [random.random, numpy.random.rand, lambda: numpy.random.shuffle([1, 2])])
+def test_a_number_that_python_or_numpy_draws_is_seen(draw):
+    before = python_state()
+    assert python_state() == before
+    draw()
+    assert python_state() != before
+    seed_python(3)
+    before = python_state()
+    draw()
+    seed_python(3)
+    assert python_state() == before

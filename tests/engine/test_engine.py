@@ -367,3 +367,62 @@ def test_a_module_that_cannot_be_looked_through_does_not_hide_the_users_error():
             raise LookupError("nobody looks in here")
 
     assert hint(StopIteration(), Closed(), torch.device("cpu"), ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error", "words"),
+    [
+        (
+            lambda row: [row, None],
+            TypeError,
+            "output is a Tensor of shape [2, 3] on replica 0 but None on replica 1: "
+            "every replica must return the same structure",
+        ),
+        (
+            lambda row: ["no", (row,)],
+            TypeError,
+            "output is a str on replica 0 but a tuple on replica 1: every replica must return the same structure",
+        ),
+        (
+            lambda row: [{"of": [row]}, {"of": [row, row]}],
+            ValueError,
+            "output['of'] has different lengths: 1 on replica 0, 2 on replica 1",
+        ),
+    ],
+)
+def test_gather_says_where_the_replicas_outputs_do_not_fit(gpus, outputs, error, words):
+    with pytest.raises(error) as told:
+        ours.gather(outputs(torch.ones(2, 3)), 0)
+    assert str(told.value) == words
+
+
+def test_a_device_is_a_number_or_a_name(gpus):
+    with pytest.raises(TypeError, match="^target_device must be a GPU number or a device, got True$"):
+        ours.gather([torch.ones(1)], True)
+    with torch.cuda.device(1):  # "cuda" is the current one
+        assert ours.gather([torch.ones(1), torch.zeros(1)], "cuda").get_device() == 1
+    assert ours.replicate(nn.Linear(1, 1), []) == []
+
+
+def test_parallel_apply_wants_as_many_of_each_as_there_are_modules(gpus):
+    with pytest.raises(
+        ValueError, match="^there are 2 modules but 1 devices: one is needed for each module$"
+    ):
+        ours.parallel_apply([nn.ReLU(), nn.ReLU()], [torch.ones(1), torch.ones(1)], devices=[0])
+
+
+def test_an_error_that_no_text_makes_comes_as_a_runtime_error(gpus):
+    class Odd(Exception):
+        def __init__(self, one, other):
+            super().__init__(one + other)
+
+    class Fails(nn.Module):
+        def forward(self):
+            raise Odd("no ", "device")
+
+    with pytest.raises(RuntimeError) as told:
+        ours.parallel_apply([Fails()], [()])  # without a tensor among the inputs: on the current GPU
+    assert type(told.value) is RuntimeError
+    words = str(told.value)
+    assert words.startswith("Caught Odd in replica 0 on cuda:0, given no tensors.\nOriginal Traceback")
+    assert type(told.value.failures[0]) is Odd

@@ -97,8 +97,17 @@ def test_what_the_kernels_refuse(gpus):
         torch.batch_norm_stats(x.cpu(), 1e-5)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch.batch_norm_elemt(x, None, None, rows[0], rows[0].to("cuda:1"), 1e-5)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="eps"):
         torch.batch_norm_stats(x)
+    with pytest.raises(RuntimeError, match=r"at least one element, but got input_sizes = \[0, 3, 2\]$"):
+        torch.batch_norm_update_stats(x[:0], None, None, 0.1)
+    differ, row = "^mean and invstd need to have the same data types$", rows[0]
+    with pytest.raises(RuntimeError, match=differ):
+        torch.batch_norm_backward_reduce(x, x, row, row.double(), None, True, True, True)
+    with pytest.raises(RuntimeError, match=differ):
+        torch.batch_norm_backward_elemt(
+            x, x, row.double(), row, None, row, row, torch.ones(1, device="cuda:0")
+        )
 
 
 @pytest.mark.parametrize("training", [True, False])

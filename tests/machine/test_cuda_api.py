@@ -346,6 +346,8 @@ def test_properties_are_one_object_for_each_gpu():
     ]
     assert second.uuid.bytes == [0] * 15 + [1]
     assert str(second.uuid) in repr(second)
+    assert [(one.pci_domain_id, one.pci_device_id) for one in (first, second)] == [(0, 0), (0, 0)]
+    assert (second.is_integrated, second.is_multi_gpu_board) == (0, 0)
 
 
 def test_a_generator_goes_back_to_an_offset_that_it_told():
@@ -586,3 +588,32 @@ def test_without_a_model_they_pass_for_none():
 def test_an_unknown_model_is_refused_with_the_choices(called):
     with pytest.raises(ValueError, match=r"gpu_model must be one of V100, A100-40, .*, RTX-4090, got"):
         labkit.simulate(gpus=1, gpu_model=called)
+
+
+def test_streams_and_events_say_what_they_are_and_what_they_lack():
+    stream, event, other = torch.cuda.Stream(device=1), *(torch.cuda.Event(enable_timing=True) for _ in "ab")
+    assert stream.query() is True
+    assert event.query() is True
+    assert torch.cuda.Stream.priority_range() == (0, -1)
+    assert repr(stream) == f"<torch.cuda.Stream device=cuda:1 cuda_stream={stream.stream_id:#x}>"
+    assert repr(event) == "<torch.cuda.Event uninitialized>"
+    event.record(stream)
+    assert repr(event) == "<torch.cuda.Event 0.000005 s>"
+    with pytest.raises(ValueError, match="^Both events must be recorded before calculating elapsed time.$"):
+        event.elapsed_time(other)
+    with pytest.raises(RuntimeError, match="^a stream needs a cuda device, got 'cpu'$"):
+        torch.Stream("cpu")
+    with pytest.raises(RuntimeError, match="^record_stream needs a tensor on a GPU, got one on cpu$"):
+        torch.ones(1).record_stream(stream)
+
+
+def test_calls_that_fit_no_gpu_are_refused_in_torchs_words():
+    x = torch.ones(2, 3, device="cuda:1")
+    with pytest.raises(RuntimeError, match="^Invalid device, must be cuda device$"):
+        torch.ones(1).cuda("cpu")
+    with pytest.raises(RuntimeError, match=r"^All tensors must be on devices\[0\]: 0$"):
+        torch._C._broadcast_coalesced([x], [0, 1], 2**20)
+    with pytest.raises(RuntimeError, match="^Expected non-negative device index, but got -1$"):
+        torch._C._broadcast(x, [-1])
+    with pytest.raises(RuntimeError, match=r"^Expected out tensor to have shape \[4, 3\], but got \[2, 3\]$"):
+        torch._C._gather_out([x, x], torch.ones(2, 3, device="cuda"), 0)

@@ -103,8 +103,9 @@ def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
     schemas, name = sys.modules["torch.distributed.tensor._op_schema"], "_rebuild_tensor_from_dtensor_meta"
     monkeypatch.setattr(schemas, name, getattr(schemas, name))
     names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
+    before = Dispatcher.redistribute_local_args
     dtensors.class_made(type("DTensor", (), names))
-    assert type(Dispatcher.redistribute_local_args).__name__ == "partial"
+    assert Dispatcher.redistribute_local_args is not before
     assert Dispatcher.redistribute_local_args() == CUDA1
 
 
@@ -129,3 +130,41 @@ def test_collectives_that_are_functions_give_what_is_on_the_gpu_though_torch_is_
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["cuda:1"] * 4
+
+
+@pytest.mark.parametrize("watched", ["determinism", "waiting", "a factor on the host"])
+def test_dtensors_are_asked_for_shapes_while_operators_are_watched(mesh, watched):
+    """What the machine watches leaves fake tensors, by which DTensor asks for shapes, to their own mode."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    host = watched == "a factor on the host"
+    if watched == "determinism":
+        torch.use_deterministic_algorithms(True)
+    if watched == "waiting":
+        torch.cuda.set_sync_debug_mode(1)
+    try:
+        x = distribute_tensor(torch.ones(6, 6, device=CUDA1), mesh, [Shard(0)])
+        x.add_(x, alpha=torch.tensor(0.5) if host else 0.5)
+        layer = fully_shard(nn.Linear(6, 6, device=CUDA1))
+        layer(torch.ones(2, 6, device=CUDA1)).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.cuda.set_sync_debug_mode(0)
+    assert places(x) == places(layer.weight.grad) == {CUDA1}
+    torch.testing.assert_close(x.full_tensor().cpu(), torch.full((6, 6), 1.5))
+    torch.testing.assert_close(layer.weight.grad.full_tensor().cpu(), torch.full((6, 6), 2.0))
+
+
+def test_an_operator_without_an_order_on_shards_is_still_refused(mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    x = distribute_tensor(torch.ones(6, 6, device=CUDA1), mesh, [Shard(1)])
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(
+            RuntimeError, match="median CUDA with indices output does not have a deterministic"
+        ):
+            x.median(0)
+    finally:
+        torch.use_deterministic_algorithms(False)

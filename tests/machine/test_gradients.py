@@ -1,6 +1,7 @@
 """Gradients are on the device of what they belong to, wherever Python sees them."""
 
 import contextlib
+import weakref
 
 import pytest
 import torch
@@ -148,6 +149,15 @@ def test_a_gradient_from_elsewhere_cannot_be_assigned():
     ):
         with pytest.raises(RuntimeError, match=f"attempting to assign a gradient {what}. Please ensure"):
             a.grad = torch.ones(3, 3, device=device)
+
+
+def test_a_gradient_that_goes_is_not_seen_half_gone():
+    """What runs as its bytes are freed, here or in another thread, finds it gone; it was read freed, and crashed."""
+    x, seen = torch.ones(3, device="cuda:1", requires_grad=True), []
+    x.sum().backward()
+    weakref.finalize(x.grad.untyped_storage(), lambda: seen.append(x.grad))
+    x.grad = None
+    assert seen == [None]
 
 
 def test_function_transforms():
@@ -379,3 +389,21 @@ def test_a_stream_of_a_closed_machine_is_nobodys():
         stream = torch.cuda.Stream(device=1)
     with back_on(stream):
         assert torch.cuda.current_device() == 0
+
+
+def test_the_gradient_of_a_copy_into_another_gpus_tensor_is_no_part_of_what_is_there():
+    # On the backing device the backward of copy_ hands the same tensor on.
+    x = torch.ones(3, device="cuda:0", requires_grad=True)
+    copied, seed = torch.empty(3, device="cuda:1").copy_(x), torch.ones(3, device="cuda:1")
+    (grad,) = torch.autograd.grad(copied, x, seed)
+    assert (grad.get_device(), seed.get_device()) == (0, 1)
+    grad += 1
+    assert seed.tolist() == [1, 1, 1]
+
+    copied = torch.empty(3, device="cuda:1").copy_(x)
+    copied.register_hook(lambda grad: None)  # which sees it on cuda:1; then autograd keeps it as that of x
+    (2 * copied).sum().backward()
+    assert x.grad.get_device() == 0
+    assert x.grad is x.grad
+    x.grad += 1
+    assert x.grad.tolist() == [3, 3, 3]

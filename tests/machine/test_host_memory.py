@@ -220,3 +220,8 @@ def test_arguments_may_be_named():
     ):
         with pytest.raises(torch.OutOfMemoryError, match=OUT):
             ask()
+
+
+def test_other_systems_are_not_asked_what_they_have(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert host.available() is None

@@ -221,6 +221,128 @@ def test_a_refusal_has_cudas_type_and_words(gpus, call, kind, words):
         torch.tensor(LONG) @ torch.tensor(LONG)  # the host's own kernels are as they were
 
 
+FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
+
+
+def _mixed_conv(x, w, bias=None):
+    return F.conv1d(x[None], weight=w[:, :, None], bias=bias)
+
+
+@pytest.mark.parametrize(
+    ("call", "one", "other", "words"),
+    [
+        (torch.mm, HALF, FLOAT, "expected mat1 and mat2 to have the same dtype, but got: c10::Half != float"),
+        (
+            F.linear,
+            FLOAT,
+            BFLOAT,
+            "expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
+        ),
+        (
+            _mixed_conv,
+            HALF,
+            FLOAT,
+            "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+        ),
+        (
+            _mixed_conv,
+            FLOAT,
+            torch.float64,
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.DoubleTensor) should be the same",
+        ),
+        (
+            _mixed_conv,
+            BFLOAT,
+            FLOAT,
+            "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same",
+        ),
+        (
+            lambda x, w: _mixed_conv(x, w, w[0]),
+            HALF,
+            FLOAT,
+            "Input type (c10::Half) and bias type (float) should be the same",
+        ),
+        (lambda x, w: F.layer_norm(x, (2,), w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+        (
+            lambda x, w: F.layer_norm(x, (2,), bias=w[0]),
+            BFLOAT,
+            FLOAT,
+            "expected scalar type BFloat16 but found Float",
+        ),
+        (
+            lambda x, w: F.layer_norm(x, (2,), w[0], w[1]),
+            FLOAT,
+            HALF,
+            "expected scalar type Float but found Half",
+        ),
+        (lambda x, w: F.group_norm(x, 1, w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+        (
+            lambda x, w: torch.group_norm(x[..., None], 2, bias=w[0]),
+            BFLOAT,
+            FLOAT,
+            "expected scalar type BFloat16 but found Float",
+        ),
+        (
+            lambda x, w: F.group_norm(x, 1, w[0]),
+            FLOAT,
+            HALF,
+            "mixed dtype (CPU): expect parameter to have scalar type of Float",  # CUDA says so, too
+        ),
+        (
+            lambda x, w: x.masked_fill(w, 0),
+            FLOAT,
+            torch.uint8,
+            "masked_fill only supports boolean masks, but got dtype Byte",
+        ),
+    ],
+)
+def test_a_mixture_of_dtypes_is_refused_in_cudas_words(gpus, call, one, other, words):
+    one_of_one = torch.ones(1, 1, 1, device="cuda", dtype=HALF)
+    F.conv1d(one_of_one, one_of_one)  # from here on convolutions of halves are labkit's own
+    x, w = (torch.ones(2, 2, device="cuda:1", dtype=dtype) for dtype in (one, other))
+    with pytest.raises(RuntimeError) as caught:
+        call(x, w)
+    assert str(caught.value).partition("\n")[0] == words
+    if other is torch.uint8:
+        assert call(x, w.bool()).tolist() == [[0, 0], [0, 0]]
+    else:
+        assert call(x, w.to(one)).dtype is one
+        with torch.autocast("cuda", dtype=HALF):  # it casts all but float64
+            assert other is torch.float64 or call(x, w).device.index == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"), [(torch.float64, FLOAT, ("Double", "Float")), (FLOAT, HALF, ("Float", "Half"))]
+)
+def test_cudnn_wants_batch_norms_weights_of_the_inputs_dtype(gpus, one, other, names):
+    x, w = (torch.ones(2, 2, device="cuda:1", dtype=dtype) for dtype in (one, other))
+    mine, theirs = (f"torch.cuda.{name}Tensor" for name in names)
+    words = f"type {mine} does not equal {theirs} (while checking arguments for cudnn_batch_norm)"
+    for call in (
+        lambda: F.batch_norm(x, *w, weight=w[0], bias=w[1]),
+        lambda: torch.batch_norm(x, *w, *w, True, 0.1, 1e-5, True),
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        begin, _, end = str(caught.value).partition(
+            " to have the same type as tensor for argument #2 'weight'; but "
+        )
+        assert (begin, end) == ("Expected tensor for argument #1 'input'", words)
+    with pytest.raises(RuntimeError, match="mixed dtype"):  # not cuDNN's: said as the CPU does
+        F.batch_norm(x, *w)
+    assert F.batch_norm(x, *w.to(one), *w.to(one)).dtype is one
+
+
+def test_the_host_normalizes_halves_with_weights_in_float32_as_before(gpus):
+    x = torch.tensor([[1.0, 3.0]])
+    normed = F.layer_norm(x.half(), (2,), torch.ones(2), torch.ones(2))
+    assert (normed.dtype, normed.round().tolist()) == (HALF, [[0, 2]])
+    assert F.layer_norm(x.to("cuda:1", HALF), (2,)).tolist() == [[-1, 1]]
+    assert F.group_norm(x.half(), 1, torch.ones(2)).dtype is HALF
+    none = torch.ones(0, 2, device="cuda:1", dtype=HALF)  # nor are there kernels for no rows
+    assert F.group_norm(none, 1, torch.ones(2, device="cuda:1")).shape == (0, 2)
+
+
 def test_floats_take_the_short_path_through_the_same_functions(gpus):
     x = torch.ones(2, 2, device="cuda:1")
     assert (x @ x).device.index == 1
@@ -451,7 +573,7 @@ def test_batch_norm_takes_weights_of_halves_beside_statistics_in_float32(gpus, d
     for half, whole in zip(halves, floats, strict=True):
         assert (half.grad.dtype, half.grad.device) == (dtype, torch.device("cuda:1"))
         torch.testing.assert_close(half.grad, whole.grad, atol=0.3, rtol=3e-2, check_dtype=False)
-    with pytest.raises(RuntimeError, match="scalar type"):
+    with pytest.raises(RuntimeError, match="cudnn_batch_norm" if dtype is HALF else "scalar type"):
         F.batch_norm(x.float(), mean, var, weight, bias, training)
 
 

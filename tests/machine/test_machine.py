@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -390,3 +391,41 @@ def test_a_question_about_tensors_on_two_gpus_is_answered_as_nothing_is_computed
         one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
         assert one.is_same_size(other)
         assert not one.is_set_to(other)
+
+
+def test_real_gpus_show_themselves_until_they_are_given_back(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", "Tesla {}".format)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda gpu: gpu * 2**30)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(total_memory=4 * 2**30)
+    )
+    with labkit.RealGpus(2) as gpus:
+        assert (torch.cuda.device_count(), gpus.memory(1)) == (2, 2**30)
+        assert repr(gpus) == "2 real GPUs\n  cuda:0  Tesla 0\n  cuda:1  Tesla 1"
+        picture = gpus._repr_svg_()
+        assert "2 real GPUs, 1 GiB in use." in picture
+        assert "1 GiB of 4 GiB" in picture
+    assert gpus._repr_svg_() is None
+
+
+def test_no_machine_is_inherited_where_none_is_told_of(monkeypatch):
+    monkeypatch.delenv("LABKIT_MACHINE", raising=False)
+    assert inherit() is None
+    with labkit.use_gpus(0) as machine:
+        assert repr(machine) == "no GPU"
+
+
+def test_a_real_gpu_is_looked_for_past_the_machine_in_use_which_stays():
+    real = torch.cuda.device_count()
+    with labkit.simulate(gpus=2):
+        with pytest.raises(ValueError, match=f"this computer has {real} real GPUs; use backing='cpu'"):
+            labkit.simulate(gpus=2, backing="cuda:99")
+        assert seen() == 2
+
+
+def test_a_machine_that_is_entered_again_ends_with_the_inner_block():
+    with labkit.simulate(gpus=2) as machine:
+        with machine:
+            assert seen() == 2
+        assert machine.closed
+        assert machine_in_use() is None

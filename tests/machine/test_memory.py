@@ -430,6 +430,20 @@ def test_the_history_of_memory_can_be_opened(tmp_path):
         assert page
 
 
+def test_the_history_tells_what_was_freed_before_what_came_after_it():
+    from torch.cuda import memory
+
+    with labkit.simulate(gpus=1):
+        memory._record_memory_history()
+        first = torch.ones(5, device="cuda")
+        del first
+        second = torch.ones(5, device="cuda")
+        [trace] = memory._snapshot()["device_traces"]
+        del second
+    came, went = ["segment_alloc", "alloc"], ["free_requested", "free_completed", "segment_free"]
+    assert [event["action"] for event in trace] == [*came, *went, *came]
+
+
 def test_the_history_keeps_what_is_asked_for():
     from torch.cuda import memory
 

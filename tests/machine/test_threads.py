@@ -226,7 +226,7 @@ def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     call, x = wrap(model), torch.ones(4, 4, device="cuda:0")
     call(x)
     gc.collect()
-    before = [torch.cuda.memory_allocated(k) for k in range(2)]
+    before, threads = [torch.cuda.memory_allocated(k) for k in range(2)], threading.active_count()
     failed = 0
     gc.disable()  # what is not freed by reference counts alone stays visible
     try:
@@ -243,7 +243,7 @@ def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     finally:
         gc.enable()
     assert 400 < failed < 800
-    assert threading.active_count() < 10
+    assert threading.active_count() <= threads
 
 
 def event():

@@ -25,6 +25,17 @@ def summed(call):
     return lambda: call().sum().backward()
 
 
+def unseen(call):
+    """A backward that is called where no function mode sees it."""
+
+    def run():
+        loss = call().sum()
+        with torch._C.DisableTorchFunction():
+            loss.backward()
+
+    return run
+
+
 UNORDERED = [
     (summed(lambda: F.avg_pool3d(image(4, 4, 4), 2)), "avg_pool3d_backward_cuda"),
     (summed(lambda: F.adaptive_avg_pool2d(image(4, 4), 2)), "adaptive_avg_pool2d_backward_cuda"),
@@ -53,6 +64,13 @@ UNORDERED = [
         0, torch.tensor([0], device="cuda:1"), torch.ones(1, device="cuda:1"), "prod"), "index_reduce_cuda"),
     (lambda: torch.ones(3, device="cuda:1").scatter_reduce(
         0, torch.tensor([0], device="cuda:1"), torch.ones(1, device="cuda:1"), "prod"), "scatter_reduce_cuda_prod_"),
+    (lambda: torch.ones(3, device="cuda:1").scatter(
+        0, torch.tensor([0], device="cuda:1"), torch.ones(1, device="cuda:1"), reduce="multiply"),
+     "scatter_reduce_cuda_kernel"),
+    (lambda: torch.ones(3, device="cuda:1").long().scatter_(
+        0, torch.tensor([0], device="cuda:1"), torch.ones(1, device="cuda:1").long(), reduce="add"),
+     "scatter_reduce_cuda_kernel"),
+    (unseen(lambda: F.adaptive_avg_pool2d(image(4, 4), 2)), "adaptive_avg_pool2d_backward_cuda"),
     (lambda: torch.ones(3, device="cuda:1").put_(
         torch.tensor([0], device="cuda:1"), torch.ones(1, device="cuda:1"), True), "put_"),
     (lambda: F.max_unpool2d(torch.ones(1, 1, 1, 1, device="cuda:1"), torch.zeros(
@@ -61,7 +79,7 @@ UNORDERED = [
 
 
 @pytest.mark.parametrize(("call", "caller"), UNORDERED, ids=[caller for _, caller in UNORDERED])
-@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.filterwarnings("ignore:index_reduce", "ignore:The reduce argument of torch.scatter")
 def test_an_operator_without_an_order_objects(gpus, call, caller):
     call()  # nobody asked
     torch.use_deterministic_algorithms(True)
@@ -79,6 +97,13 @@ def test_an_operator_without_an_order_objects(gpus, call, caller):
     torch.use_deterministic_algorithms(False)
     assert type(labkit.machine.machine_in_use().mode) is MachineMode
     call()
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+def test_a_sum_of_floats_that_scatter_adds_has_an_order(gpus):
+    torch.use_deterministic_algorithms(True)
+    ones, first = torch.ones(3, device="cuda:1"), torch.tensor([0, 0], device="cuda:1")
+    assert ones.scatter(0, first, ones[:2], reduce="add").tolist() == [3, 1, 1]
 
 
 def test_what_has_an_order_goes_on(gpus):

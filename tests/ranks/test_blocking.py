@@ -2,12 +2,14 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import socket
 import sqlite3
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -147,7 +149,7 @@ def test_pipes(world):
 
 @pytest.mark.parametrize("how", ["run", "wait", "read", "timeout"])
 def test_a_child_process_that_waits_for_another_rank(world, tmp_path, how):
-    made = tmp_path / "made"
+    made, told = tmp_path / "made", threading.Event()
     order = f"while [ ! -e {made} ]; do sleep 0.02; done; echo seen"
 
     def work(rank):
@@ -157,12 +159,16 @@ def test_a_child_process_that_waits_for_another_rank(world, tmp_path, how):
             if how == "timeout":
                 with pytest.raises(subprocess.TimeoutExpired):
                     child.wait(timeout=0.4)
+                told.set()
             elif how == "wait":
                 child.wait()
             found = child.stdout.read() if how == "read" else child.communicate(timeout=20)[0]
             assert child.wait() == 0
         elif rank.number == 1:
-            time.sleep(0.6)
+            if how == "timeout":
+                told.wait()
+            else:
+                time.sleep(0.1)
             made.touch()
         dist.barrier()
         return found
@@ -260,3 +266,31 @@ def test_a_rank_that_waits_for_a_loaders_worker_is_not_told(world, monkeypatch, 
 
     world.run(work)
     assert "has computed nothing" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "computes", "looks"),
+    [([1, 2, 3, 4, 5], 0, 0), ([1, 1, 2, 2, 2], 0, 3), ([1, 1, 1, 1, 1], 0.5, 0)],
+)
+def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, computes, looks):
+    """Who looks at them holds what they hold: a rank that measures its memory would find more."""
+    seen, given = [], iter(changes)
+    monkeypatch.setattr(watch, "_stack", seen.append)
+    monkeypatch.setattr(watch.time, "process_time", itertools.count(0, computes).__next__)
+    ring = SimpleNamespace(holder=None, live=[0, 1], given=0)
+
+    class Over:
+        def wait(self, seconds):
+            ring.given = next(given, None)
+            return ring.given is None
+
+    one = watch.Watch.__new__(watch.Watch)
+    member = SimpleNamespace(name="rank 0")
+    ring.holder, ring.live = member, [member, member]
+    one._ranks, one._ring, one._over = (
+        [SimpleNamespace(name="rank 0", member=member, stands=False)],
+        ring,
+        Over(),
+    )
+    one._work()
+    assert len(seen) == looks

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import labkit
 from labkit.cli import main
 
 SCRIPT = """
@@ -53,6 +54,11 @@ def test_what_is_wrong_is_found_and_is_the_exit_code(check, tmp_path):
     (result,) = run["results"]
     assert (result["ruleId"], result["level"]) == ("same_rows", "error")
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["same_rows"]
+    assert "\nDo: `sampler=DistributedSampler(dataset)`" in result["message"]["text"]
+    labkit.set_language("zh")
+    check(SCRIPT.replace(", sampler=sampler", ""), "--sarif", "found.sarif")
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert "\n怎么办：给 DataLoader 加 `sampler=" in run["results"][0]["message"]["text"]
 
 
 def test_lines_are_named_in_sarif(check, tmp_path):

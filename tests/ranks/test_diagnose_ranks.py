@@ -684,7 +684,46 @@ def test_the_first_tensor_that_differs_is_named():
     (finding,) = diagnose_ranks(differs_from_one_gpu, RANKS).findings
     assert "The first tensor that differs is the loss in step 1" in finding.reason
     found = diagnose_ranks(agrees_with_one_gpu, RANKS)
-    assert re.search(r"\d\d outputs, losses and gradients with one GPU", "\n".join(found.compared))
+    # In each step two outputs, a loss and two gradients; inputs and first weights are what they stand on.
+    text = "10 outputs, losses and gradients with one GPU on the ranks' batches together, in 2 steps"
+    assert found.compared[-1] == text
+
+
+def with_batch_norm():
+    data = dataset(40 * RANKS)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).cuda()
+    fit(DDP(model), DataLoader(data, batch_size=40, sampler=DistributedSampler(data)))
+
+
+def with_several_alone():
+    if dist.get_world_size() == 1:
+        raise ValueError("two at least")
+    fit(DDP(net()), sampled()[1])
+
+
+def with_weights_by_size():
+    torch.manual_seed(dist.get_world_size())
+    fit(DDP(net()), sampled()[1])
+
+
+def with_data_of_its_own():
+    data = torch.Generator().manual_seed(dist.get_rank() + 10 * dist.get_world_size())
+    fit(DDP(net()), [(torch.randn(4, 4, generator=data), torch.arange(4) % 3)])
+
+
+NOT_COMPARED = {
+    with_batch_norm: "BatchNorm takes the statistics of each rank's rows",
+    with_several_alone: "where it fails: ValueError: two at least",
+    with_weights_by_size: "it begins with other weights there",
+    with_data_of_its_own: "it has other data there",
+}
+
+
+@pytest.mark.parametrize("program", NOT_COMPARED, ids=lambda program: program.__name__)
+def test_why_it_was_not_compared_with_one_gpu_is_said(program):
+    found = diagnose_ranks(lambda rank: program() if begin(rank) in range(RANKS) else None, RANKS)
+    assert found.findings == ()
+    assert NOT_COMPARED[program] in found.compared[-1]
 
 
 class Crossed(nn.Module):

@@ -240,6 +240,77 @@ def test_sends_that_nobody_receives(hang):
     assert found.culprits in ((0,), (1,))
 
 
+def entry(number, line, *, met=True, at=0.0, name="nccl:all_reduce"):
+    """A call as a dump has it, of three numbers, made in ``line`` after ``at`` seconds."""
+    return {
+        "profiling_name": name, "process_group": ("0", "default_pg"), "collective_seq_id": number,
+        "p2p_seq_id": number, "is_p2p": " " in name, "state": "completed" if met else "started",
+        "time_created_ns": round(at * 1e9), "input_sizes": [[3]], "input_dtypes": ["Float"], "output_sizes": [[3]],
+        "frames": [{"name": "step", "filename": "/home/me/train.py", "line": line}] * bool(line),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Explains what ranks have written: each its calls."""
+
+    def told(*ranks, config=None):
+        config = {"0": {"ranks": "[0, 1]"}} if config is None else config
+        for rank, entries in enumerate(ranks):
+            dump = {"version": "2.10", "pg_config": config, "entries": entries}
+            (tmp_path / f"dump_{rank}").write_bytes(pickle.dumps(dump))
+        return explain(read([tmp_path]))
+
+    return told
+
+
+def test_fewer_batches_are_told_and_for_how_long_the_others_stand(told):
+    found = told(
+        [entry(1, 5), entry(2, 5, at=1), entry(3, 5, met=False, at=2)], [entry(1, 5), entry(2, 5, at=4.5)]
+    )
+    assert (found.fault, found.culprits, found.call) == ("uneven_inputs", (1,), 3)
+    assert "rank 1  has made no call of this group since all_reduce, call 2, at train.py:5 in step" in str(
+        found
+    )
+    assert "came 2.5 s before the last call of any" in str(found)
+    assert "ended" not in str(found)  # nobody knows
+
+
+def test_a_rank_that_made_no_further_call_came_to_the_line_before(told):
+    found = told([entry(1, 5), entry(2, 9, met=False)], [entry(1, 9)])
+    assert (found.fault, found.culprits, found.call) == ("deadlock", (1,), 2)
+    assert "rank 1 had made no further call when the dumps were written" in str(found)
+
+
+def test_a_send_without_a_receiver(told):
+    ends = entry(0, 0, met=False, name="nccl:coalesced")  # of several at once: nobody's call
+    found = told([entry(1, 5, name="nccl:send 0->1"), entry(2, 6, met=False, name="nccl:send 0->1"), ends],
+                 [entry(1, 7, name="nccl:recv 1<-0")])  # fmt: skip
+    assert (found.fault, found.culprits, found.call) == ("calls_never_met", (1,), 2)
+    assert "rank 0  send to rank 1 [3] float32  train.py:6 in step" in str(found)
+    assert told([entry(1, 5, name="nccl:send 0->1")], [entry(1, 7, name="nccl:recv 1<-0")]).fault == ""
+    assert (
+        told([entry(1, 5, name="nccl:send 0->1")], []).fault == ""
+    )  # the other's recorder keeps its last calls
+
+
+def test_groups_that_no_dump_describes_have_those_who_call(told):
+    found = told([entry(1, 0), entry(2, 5, met=False)], [entry(1, 0)], config={})
+    assert (found.ranks, found.absent, found.culprits, found.call) == ((0, 1), (), (1,), 2)
+    assert "no call of this group since all_reduce, call 1, at \n" in str(found)  # no frames, no line
+
+
+def test_two_files_of_one_rank_and_one_too_large(tmp_path):
+    for name in ("a_0", "b_0"):
+        (tmp_path / name).write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}}))
+    with pytest.raises(BadDump, match="b_0: a second one of rank 0"):
+        read([tmp_path])
+    with open(tmp_path / "large_1", "wb") as file:
+        file.truncate((1 << 30) + 1)
+    with pytest.raises(BadDump, match="large_1: larger than 1 GiB"):
+        read([tmp_path / "large_1"])
+
+
 class Hostile:
     def __reduce__(self):
         return os.system, ("touch hostile",)
@@ -253,6 +324,7 @@ class Hostile:
         (b'cbuiltins\neval\n(S\'open("hostile", "w")\'\ntR.', "builtins.eval"),
         (pickle.dumps(torch.device("cpu")), "torch"),
         (b"cos\nsystem", "no dump"),
+        (b"Pelsewhere\n.", "refers to something outside"),
         (b"not a pickle", "no dump"),
         (b"", "no dump"),
         (pickle.dumps([1, 2]), "no dump"),

@@ -490,6 +490,31 @@ def test_a_line_to_which_all_came_once_says_nothing_of_batches():
     assert faults.deadlock(standings).fault == "deadlock"
 
 
+def test_ranks_that_failed_are_told_with_their_error_and_drawn_so():
+    call = Call("all_reduce", [torch.ones(2)], op="SUM")
+    call.ranks, call.group, call.seq = (0, 1), "0", 2
+    found = [
+        faults.Standing(0, call),
+        faults.Standing(1, error=("ValueError", "no such file"), seqs={"0": 1}),
+    ]
+    assert faults.standing_lines(found)[1].split(maxsplit=2) == [
+        "rank", "1", "failed with ValueError: no such file"
+    ]  # fmt: skip
+    waits = faults.graph(found).ranks
+    assert [(one.state, one.call, one.waits_for) for one in waits] == [
+        ("waits", "all_reduce", (1,)), ("failed", "ValueError", ())
+    ]  # fmt: skip
+
+
+def test_lists_of_other_lengths_do_not_fit():
+    one, two = (Call("all_reduce", [torch.ones(2)] * count, op="SUM") for count in (1, 2))
+    one.ranks = two.ranks = (0, 1)
+    two.rank = 1
+    assert faults.fit(one, one)
+    assert not faults.fit(one, two)
+    assert faults.fault([one, two]).report.fault == "calls_differ"
+
+
 def test_of_many_shapes_three_are_named():
     tensors = [torch.ones(size) for size in range(5)]
     assert words.described(Call("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")

@@ -355,3 +355,56 @@ def test_a_copy_of_nccls_options_has_its_own_list_of_ranks():
     copied = copy.deepcopy(options)
     assert vars(copied) == vars(options)
     assert copied.global_ranks_in_group is not options.global_ranks_in_group
+
+
+def test_a_group_and_one_split_from_it_keep_the_options_that_were_given():
+    def work(rank):
+        torch.cuda.set_device(rank.number)
+        given = NcclOptions(is_high_priority_stream=True)
+        dist.init_process_group("nccl", pg_options=given, device_id=torch.device("cuda", rank.number))
+        part = dist.split_group(split_ranks=[[1, 0]])
+        kept = [group._get_backend(torch.device("cuda")).options for group in (dist.group.WORLD, part)]
+        return kept[0] is given, [one.is_high_priority_stream for one in kept], kept[1].global_ranks_in_group
+
+    with World(2) as world:
+        assert world.run(work) == [(True, [True, True], [0, 1])] * 2
+
+
+def test_works_say_what_they_came_to():
+    def work(rank):
+        number = begin()
+        x, here = torch.ones(2, device="cuda"), torch.zeros(2, device="cuda")
+        first, second = (dist.all_reduce(x, async_op=True) for _ in range(2))
+        first.synchronize()
+        second.block_current_stream()
+        with dist._coalescing_manager(device=x.device, async_ops=True) as together:
+            dist.isend(x, 1 - number)
+            dist.irecv(here, 1 - number)
+        both = together.works[-1]
+        both.wait()
+        assert [one.is_success() and one.is_completed() for one in (first, second, both)] == [True] * 3
+        return first.exception(), here.tolist()
+
+    with World(2) as world:
+        assert world.run(work) == [(None, [4, 4])] * 2
+
+
+def test_a_group_is_asked_and_made_as_by_cpp():
+    def work(rank):
+        number = begin()
+        group, x = dist.group.WORLD, torch.full((2,), float(rank.number), device="cuda")
+        group.broadcast([x], 1, timedelta(seconds=5)).wait()
+        group.allreduce([x], timedelta(seconds=5)).wait()
+        with pytest.raises(RuntimeError, match=r"^Could not find the backend type for device type xpu\.$"):
+            group._get_backend("xpu")
+        store = dist.FileStore("own")
+        made = [
+            dist.ProcessGroupNCCL(store, number, 2, timedelta(seconds=7)),
+            dist.ProcessGroupNCCL(store, number, 2, timeout=timedelta(seconds=8)),
+            dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=9)),
+        ]
+        limits = [one.timeout.seconds for one in made]
+        return x.tolist(), group._get_sequence_number_for_group(), group.uid, limits
+
+    with World(2) as world:
+        assert world.run(work) == [([2, 2], 2, 0, [7, 8, 9])] * 2

@@ -187,7 +187,7 @@ def test_options(four):
     assert "--timeline" in four.run("%ranks --help")
     assert (
         four.run("%%ranks 2\nrank")
-        == "(the 4 ranks of before have ended, and their variables are gone; 2 new ones begin)\nrank 0  0\nrank 1  1\n"
+        == "(the previous 4 ranks have ended, and their variables are gone; 2 new ones begin)\nrank 0  0\nrank 1  1\n"
     )
     assert four.run("%ranks --close") == ""
     assert "no ranks are open" in four.run("%ranks")

@@ -72,6 +72,26 @@ def test_each_team_making_its_own_alone_is_told():
         world.run(lambda rank: of_two_teams(rank, False, lambda n: [TEAMS[n % 2]]))
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_each_rank_may_make_a_group_of_itself(bound):
+    """It connects nobody, so that NCCL and gloo make it, whatever ranks the others' groups of that number have."""
+
+    def alone(rank):
+        x = begin(rank, bound)
+        dist.all_reduce(x, group=dist.new_group([rank.number]))
+        mine = x.item()
+        dist.all_reduce(x, group=[dist.new_group(ranks) for ranks in TEAMS][rank.number % 2])
+        return mine, x.item()
+
+    with World(4) as world:
+        assert world.run(alone) == [(0.0, 2.0), (1.0, 4.0), (2.0, 2.0), (3.0, 4.0)]
+
+
+def test_a_group_of_itself_beside_one_of_two_is_told():
+    with World(4) as world, pytest.raises(RanksFailed, match=r"rank 3\s+new_group \[3\]"):
+        world.run(lambda rank: of_two_teams(rank, False, lambda n: [[3] if n == 3 else [0, 1, 2]]))
+
+
 def by_members(rank, bound, **options):
     x = begin(rank, bound)
     if rank.number < 2:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.rank import own_time
+from labkit.distributed.rank import clock
 from labkit.distributed.rank.clock import Timed
 from labkit.distributed.threads.world import World
 
@@ -34,12 +34,12 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch, tmp_path):
     found = Clocks()
-    monkeypatch.setattr(own_time, "perf_counter", lambda: found.wall)
-    monkeypatch.setattr(own_time, "here", threading.local())
+    monkeypatch.setattr(clock, "perf_counter", lambda: found.wall)
+    monkeypatch.setattr(clock, "here", threading.local())
     files, opened = {}, os.open
 
     def open_(path, flags):
-        if path != own_time._FILE:
+        if path != clock._FILE:
             return opened(path, flags)
         number = opened(os.devnull, flags)
         files[number] = threading.get_ident()
@@ -48,8 +48,8 @@ def clocks(monkeypatch, tmp_path):
     def pread(number, count, at):
         return b"7 %d 9\n" % round(found.ready.get(files[number], 0.0) * 1e9)
 
-    monkeypatch.setattr(own_time.os, "open", open_)
-    monkeypatch.setattr(own_time.os, "pread", pread, raising=False)
+    monkeypatch.setattr(clock.os, "open", open_)
+    monkeypatch.setattr(clock.os, "pread", pread, raising=False)
     return found
 
 
@@ -110,7 +110,7 @@ def test_who_loses_the_processor_within_a_reading_reads_no_time_that_is_not_over
     rank = Timed(0, 0, 0)
     rank.begin_turn()
     clocks.computes(1)
-    where = own_time if read == "perf_counter" else own_time.os
+    where = clock if read == "perf_counter" else clock.os
     reads = getattr(where, read)
 
     def late(*args):
@@ -126,23 +126,23 @@ def test_who_loses_the_processor_within_a_reading_reads_no_time_that_is_not_over
 
 
 def test_where_the_system_does_not_tell_it_is_the_clock_on_the_wall(monkeypatch):
-    monkeypatch.setattr(own_time, "_FILE", "/nowhere")
+    monkeypatch.setattr(clock, "_FILE", "/nowhere")
     before = perf_counter()
-    assert before <= own_time.OwnTime().now() <= perf_counter()
+    assert before <= clock.OwnTime().now() <= perf_counter()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
 def test_linux_tells_it_for_each_thread_and_for_a_process_of_its_own():
-    found, ended = own_time.own_time(), []
-    assert own_time.own_time() is found
+    found, ended = clock.own_time(), []
+    assert clock.own_time() is found
     assert found.now() <= perf_counter()
-    other = threading.Thread(target=lambda: ended.append(own_time.own_time()))
+    other = threading.Thread(target=lambda: ended.append(clock.own_time()))
     other.start()
     other.join()
     assert ended[0] is not found
     assert ended[0].now() <= perf_counter(), "though the thread has ended"
     found.process = -1  # as a child sees it that was forked
-    assert own_time.own_time() is not found
+    assert clock.own_time() is not found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
@@ -151,7 +151,7 @@ def test_a_clock_that_outlives_its_module_ends_without_a_word(tmp_path):
     script = tmp_path / "ends.py"
     script.write_text(
         "import gc, os\n"
-        "from labkit.distributed.rank.own_time import OwnTime\n"
+        "from labkit.distributed.rank.clock import OwnTime\n"
         "os.clock = OwnTime()\n"
         "gc.freeze()\n"
     )

@@ -1,5 +1,6 @@
 """``labkit plan`` of scripts: allocated equals what the simulated machine says, to the byte; the peak adds up."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import labkit
 from labkit.cli import main
 from labkit.cost.hardware import accelerator, collective_seconds
 from labkit.distributed.planning.measuring import measure
+from labkit.distributed.rank.rank import Rank
 from labkit.distributed.threads.world import World
 from labkit.distributed.torchrun.script import Program
 
@@ -270,6 +272,10 @@ def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_sa
     script = written(tmp_path, SCRIPTS["DDP"])
     assert str(labkit.plan(script)).startswith("train.py, 8 ranks, 2 steps: fits on H100 SXM (80 GiB)")
     assert str(labkit.plan(script, gpus=2, steps=1)).startswith("train.py, 2 ranks, 1 step: fits on H100")
+    with pytest.raises(ValueError, match="8 GPUs cannot be 3 equal nodes"):
+        labkit.plan(script, nodes=3)
+    with pytest.raises(ValueError, match=r"no such file: nowhere\.py"):
+        labkit.plan("nowhere.py")
 
 
 @pytest.mark.parametrize(
@@ -375,6 +381,27 @@ helper.join()
     )
     assert [one.parts for one in again] == [one.parts for one in found]
     assert [one.parts["waiting"] for one in found] == pytest.approx([0.0] * 4, abs=1e-12)
+
+
+def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
+    pipe = os.pipe()
+
+    def part(rank: Rank) -> float:
+        before = rank.clock()
+        if rank.number:
+            os.write(pipe[1], b"x")
+        else:
+            assert os.read(pipe[0], 1) == b"x"  # another rank's turn comes first
+        return rank.clock() - before
+
+    with labkit.ranks(2) as session:
+        session.times = accelerator("h100")
+        assert session.each(part) == [0.0, 0.0]
+        os.write(pipe[1], b"x")
+        session.times = None
+        assert min(session.each(part)) > 0.0
+    for end in pipe:
+        os.close(end)
 
 
 def test_an_event_is_waited_for_however_it_is_said(tmp_path: Path) -> None:

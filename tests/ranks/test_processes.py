@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from labkit.distributed.calls.call import Call
 from labkit.distributed.processes import packing
+from labkit.distributed.processes.keys import Keys
 from labkit.distributed.processes.lookout import Lookout
-from labkit.distributed.processes.notes import Note, is_stuck
+from labkit.distributed.processes.notes import Note, is_stuck, key_of, standings
 from labkit.distributed.threads.world import World
 from labkit.distributed.torchrun import in_processes
 from tools.warm import python
@@ -159,6 +160,9 @@ elif attempt == 8:  # calls that nobody comes to
 elif attempt == 9:  # gloo says the same
     gloo = dist.new_group(backend="gloo")
     dist.all_reduce(torch.ones(3), group=gloo) if rank else dist.barrier(gloo)
+elif attempt == 10:  # a send that stands behind a receive of its own rank
+    for work in [dist.irecv(torch.empty_like(x), 1 - rank), dist.isend(x, 1 - rank)]:
+        work.wait()
 else:
     # Who waits in a store for a short time goes on after it, and so does who is given the key by its own thread.
     try:
@@ -183,6 +187,18 @@ else:
     threading.Timer(0.3, event.set).start()
     event.wait()
     print(f"rank {rank}: {x.tolist()} {here.unique().tolist()}", flush=True)
+    # Messages of two ranks go in the order of the calls: a large one holds up what stands behind it, until it is met.
+    boxes = [torch.zeros(3, device="cuda") for _ in range(2)]
+    if rank:
+        for work in [dist.isend(there, 0), *(dist.irecv(box, 0) for box in boxes), dist.isend(x, 0)]:
+            work.wait()
+        assert [box.tolist() for box in boxes] == [[2.0] * 3, [3.0] * 3]
+    else:
+        for number in (2.0, 3.0):
+            dist.isend(torch.full((3,), number, device="cuda"), 1)
+        dist.recv(here, 1)
+        dist.recv(boxes[0], 1)
+        assert (here.unique().tolist(), boxes[0].tolist()) == ([1.0], x.tolist())
     # A message reaches who asks for it when its sender has nothing else to do.
     if rank:
         dist.send(x, 0)
@@ -196,7 +212,7 @@ else:
 
 def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     code, out, err = run(
-        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "10", "--tee", "3", "train.py"
+        tmp_path, FAULTS, "--nproc-per-node", "2", "--max-restarts", "11", "--tee", "3", "train.py"
     )
     assert code == 0, err
     for rank in range(2):  # whose lines may meet in one
@@ -204,7 +220,7 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert "rank 0  broadcast from rank 0 [3] float32  train.py:18" in err
     assert "rank 1  all_reduce SUM [3] float32         train.py:18" in err
     deadlocks = err.split("Deadlock: ")[1:]
-    assert len(deadlocks) == 5  # one rank tells
+    assert len(deadlocks) == 6  # one rank tells
     for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:20":
         assert text in deadlocks[0]
     for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
@@ -214,6 +230,11 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert "rank 1  waits for rank 0 in new_group" in deadlocks[3]
     assert "rank 0  waits for rank 1 in barrier" in deadlocks[4]
     assert re.search(r"rank 1  waits for Queue.get at .*train.py:40", deadlocks[4])
+    for rank in range(2):
+        assert f"rank {rank}  waits in recv from rank {1 - rank} [3] float32 at train.py:57" in deadlocks[5]
+    assert re.search(
+        r"The send of rank \d at train.py:57 has not begun: .* and the recv before it", deadlocks[5]
+    )
     assert err.count("Unmet: all ranks have ended") == 1
     for call in "send to rank 0 [3] float32  train.py:43", "all_reduce SUM [3] float32  train.py:44":
         assert f"[default1]:  rank 1  {call}\n" in err
@@ -299,7 +320,7 @@ def test_a_call_arrives_as_it_was_sent(tensor):
 def standing(call, **issued):
     """What a rank wrote that waits in ``call`` and has made so many calls."""
     counts = {tuple(name.split("_")): count for name, count in issued.items()}
-    return Note(waits=[packing.words(call)], issued=counts)
+    return Note(waits=[call], issued=counts)
 
 
 def waiting(kind, seq, rank, root=None):
@@ -329,6 +350,30 @@ def test_a_message_on_its_way_is_no_deadlock():
     assert not stuck(standing(sends), busy)[0]
 
 
+def test_a_message_stands_behind_what_was_posted_before_it():
+    calls = [{kind: waiting(kind, 1, rank, root=1 - rank) for kind in ("send", "recv")} for rank in (0, 1)]
+
+    def notes(*orders):
+        """Each rank has posted both, in this order, and waits in the second."""
+        for own, order in zip(calls, orders, strict=True):
+            first, second = (own[kind] for kind in order)
+            yield Note(
+                waits=[second], held=[(second, first)], issued={key_of(call): 1 for call in own.values()}
+            )
+
+    found = list(notes(("recv", "send"), ("recv", "send")))
+    assert stuck(*found) == [True, True]
+    told = standings(found)
+    assert [(one.rank, one.call.kind) for one in told] == [(0, "recv"), (1, "recv")]
+    assert [one.kind for one in told[0].call.memo["held"]] == ["send", "recv"]
+    assert stuck(*notes(("recv", "send"), ("send", "recv"))) == [False, False]
+    # What stands in the way is asked in vain, then what stands behind it is, too.
+    found = list(notes(("recv", "send"), ("send", "recv")))
+    del found[1].issued[key_of(calls[1]["send"])]
+    found[1].held = []
+    assert stuck(*found) == [True, True]
+
+
 def test_a_note_is_written_by_one_thread_at_a_time():
     """Each note has a number: two that were written at once would have the same."""
     held = []
@@ -349,6 +394,15 @@ def test_a_note_is_written_by_one_thread_at_a_time():
     assert held == [True] * 4
 
 
+def test_keys_are_waited_for_until_all_are_there():
+    store = dist.HashStore()
+    keys = Keys(store, ["a", "b"])
+    store.set("a", "")
+    assert (keys.is_set(), keys.wait(0)) == (False, False)
+    store.set("b", "")
+    assert (keys.is_set(), keys.wait(600)) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("own", "others", "code"), [(0, (0, 0), 0), (0, (0, 3), 3), (0, (-9, 0), -9), (4, (3, 3), 4)]
 )
@@ -361,3 +415,33 @@ def test_the_exit_code_of_several_nodes_is_the_first_that_failed(monkeypatch, ow
     monkeypatch.setattr(in_processes, "_node", lambda options: own if options.node_rank == 0 else None)
     options = SimpleNamespace(nnodes="3", standalone=False, node_rank=0, master_port=29500)
     assert in_processes._launch(options, {"--master-port"}) == code
+
+
+RECORDED = """
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+weight = torch.ones(2, device="cuda", requires_grad=True)
+summed = weight * 3
+dist.all_reduce(summed)
+if rank == 0:
+    dist.send(summed.detach(), 1)
+else:
+    received = torch.empty(2, device="cuda", requires_grad=True)
+    dist.recv(received, 0)
+    (received * summed).sum().backward()
+    torch.testing.assert_close(weight.grad, torch.full_like(weight, 18.0))
+    torch.testing.assert_close(received.grad, torch.full_like(weight, 6.0))
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["--processes"]])
+def test_what_is_written_into_is_recorded_by_nobody(tmp_path, how):
+    """NCCL writes into leaves that want a gradient, and what a sum is written over keeps the function it came from."""
+    of = ("-m", "labkit", "torchrun", *how, "--nproc-per-node", "2")
+    code, _, err = run(tmp_path, RECORDED, "train.py", of=of)
+    assert code == 0, err

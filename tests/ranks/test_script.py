@@ -93,9 +93,11 @@ def test_it_sees_what_it_sees_under_python(world, folder, arguments, capfd):
 
 ENDS = [
     ("import sys; sys.exit(7)", 7), ("import sys; sys.exit('bad luck')", 1), ("raise KeyboardInterrupt", -2),
+    ("import os; os.kill(os.getpid(), 2)", -2),
     ("import os; os.kill(os.getpid(), 15)", -15), ("import os; os._exit(3)", 3), ("import not_there", 1),
     ("def f(): 1/0\ntry: f()\nexcept Exception as error: raise ValueError('so') from error", 1),
     ("import sys\nsys.excepthook = lambda *error: print('mine:', error[1])\n1/0", 1), ("if True print(1)", 1),
+    ("import atexit, sys\natexit.register(print, 'end')\natexit.unregister(print)\nsys.exit(4)", 4),
     ("import atexit\natexit.register(print, 'end')\nraise ExceptionGroup('two', [ValueError(1), TypeError(2)])", 1),
 ]  # fmt: skip
 
@@ -117,7 +119,12 @@ def test_it_ends_as_it_does_under_python(world, folder, text, code, capfd, monke
 
 @pytest.mark.parametrize(
     "text",
-    ["import sys; sys.exit()", "import sys; sys.exit(0)", "import atexit\natexit.register(lambda: 1/0)"],
+    [
+        "import sys; sys.exit()",
+        "import sys; sys.exit(0)",
+        "import atexit\natexit.register(lambda: 1/0)",
+        "import os, subprocess\none = subprocess.Popen(['sleep', '9'])\nos.kill(one.pid, 9)\nassert one.wait() == -9",
+    ],
 )
 def test_it_ends_well(world, folder, text, capfd):
     run(world, text, folder)

@@ -34,6 +34,7 @@ T = torch.tensor
         ("BXOR", torch.int64, ([1], [3], [3]), [1]),
         ("AVG", torch.int64, ([-3], [-2], [-2]), [-3]),  # rounded down
         ("AVG", torch.float32, ([1.0], [2.0], [6.0]), [3.0]),
+        ("AVG", torch.float32, ([3.0],), [3.0]),  # a rank alone
         ("SUM", torch.bool, ([True, False], [True, False], [True, True]), [True, True]),
         ("PRODUCT", torch.bool, ([True, True], [True, False], [True, True]), [True, False]),
     ],

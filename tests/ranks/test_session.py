@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -16,7 +17,7 @@ import torch.distributed as dist
 import labkit
 from labkit.distributed.calls.faults.words import listed
 from labkit.distributed.notebook.cell import Cell
-from labkit.distributed.notebook.output import Lines
+from labkit.distributed.notebook.output import Lines, RankStream
 from labkit.distributed.notebook.results import as_html, as_text, together
 from labkit.distributed.threads.world import World
 from labkit.machine import machine_in_use
@@ -38,6 +39,29 @@ def summed(factor):
 
 
 # Sessions.
+
+
+def test_ranks_that_cannot_begin_leave_nothing_open(monkeypatch):
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: 1 / 0)
+    with pytest.raises(RuntimeError, match="rank 0 failed: ZeroDivisionError"):
+        labkit.ranks(2)
+    assert machine_in_use() is None
+    with pytest.raises(RuntimeError, match="no ranks are open"):
+        labkit.ranks()
+
+
+def test_a_ranks_stream_is_as_the_callers(session, capfd):
+    def facts(stream):
+        return [
+            stream.writable(),
+            stream.isatty(),
+            stream.fileno(),
+            stream.encoding,
+            stream.errors,
+            stream.name,
+        ]
+
+    assert session.run(lambda: facts(sys.stdout)) == [facts(sys.stdout)] * 4
 
 
 def test_each_rank_calls_the_function_on_its_own_gpu(session):
@@ -204,6 +228,29 @@ def test_what_a_rank_registered_for_its_end_is_done_when_the_session_closes(caps
     assert capsys.readouterr().out == "rank 0 │ bye 0\nrank 1 │ bye 1\n"
 
 
+@pytest.mark.parametrize("does", ["labkit.ranks(3)", "own.execute('1')", "own.restart()", "own.close()"])
+def test_a_rank_ends_no_ranks_and_starts_none(session, capsys, does):
+    """It would wait for its own end."""
+    session.execute("import atexit\natexit.register(print, 'bye', rank)\nx = 1")
+    with pytest.raises(RuntimeError, match="ranks cannot be started, run or ended by a rank") as caught:
+        session.execute(f"import labkit\nown = labkit.ranks()\n{does}")
+    assert "(Rank 0 of 4; the others were ended where they waited.)" in caught.value.__notes__
+    assert list(session.execute("x + 1")) == [2] * 4
+    session.close()
+    assert capsys.readouterr().out.count("bye") == 4, "once each"
+
+
+def test_a_rank_opens_no_machine_of_its_own(session):
+    session.execute("import torch\nx = torch.ones(2, device='cuda')")
+    with pytest.raises(
+        RuntimeError, match=r"a rank has its GPU already: labkit.simulate\(\) is for programs"
+    ):
+        session.execute("import labkit\nlabkit.simulate(gpus=2)")
+    assert [value.tolist() for value in session.execute("x * 2")] == [[2, 2]] * 4, (
+        "the ranks' machine is in use"
+    )
+
+
 def test_the_next_session_ends_the_one_before():
     first = labkit.ranks(2)
     with labkit.ranks(3) as second:
@@ -274,6 +321,21 @@ def test_streams_and_input_are_given_back(session, monkeypatch):
     with contextlib.suppress(ZeroDivisionError):
         session.execute("1 / 0")
     assert (sys.stdout, sys.stderr, builtins.input, sys.excepthook) == before
+
+
+def test_streams_that_are_collected_flush_nothing():
+    """It happens in the middle of anything: a kernel's flush would wait for what waits for the ranks."""
+    flushed = []
+
+    class Kernels(io.StringIO):
+        def flush(self):
+            flushed.append(self)
+
+    stream = RankStream("stdout", real := Kernels())
+    del stream
+    gc.collect()
+    assert not flushed
+    assert not real.closed
 
 
 def test_a_later_run_prints_where_the_caller_prints_by_then(session):

@@ -218,6 +218,7 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert not is_own("labkit.distributed.rank.random_states", random_states)
     assert is_own("test_state", sys.modules[__name__])
     assert is_own("megatron.core", torch)
+    assert is_own("omegaconf.omegaconf", torch)  # its registry of resolvers holds functions of the rank's
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,12 @@ def used(store):
         store.queue_pop("q"),
         store.queue_len("q"),
     ]
-    return [*said, store.num_keys()]
+    with pytest.raises(dist.QueueEmptyError) as empty:
+        store.queue_pop("q", False)
+    said += [str(empty.value), store.has_extended_api()]
+    other = store.clone()
+    other.set("a", "theirs")
+    return [*said, store.get("a"), other.num_keys(), store.num_keys()]
 
 
 def test_it_answers_as_pytorchs_own():

@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from labkit import turns
 from labkit.distributed.calls.faults import Mismatch
 from labkit.distributed.rank.rank import rank_here
+from labkit.distributed.threads import waiting
 from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
 
@@ -195,6 +197,21 @@ def test_a_timeout_is_that_of_the_clocks(world, busy):
     assert caught.value.rank != 1
 
 
+def test_who_is_told_that_time_is_over_does_not_end_the_one_that_tells(world, monkeypatch):
+    asked = []
+
+    class Waiter:
+        def wait(self, ready, what, inside, patience):
+            asked.append((ready(), patience()))
+
+    monkeypatch.setattr(turns, "participant", Waiter)
+    monkeypatch.setattr(waiting, "rank_here", lambda: world.ranks[0])
+    world.ranks[1].wait_until(world.ranks[0].clock() + 60)
+    for told in (True, False):
+        waiting.wait_for(None, lambda told=told: told, timedelta(seconds=0.2), lambda: world.ranks[1:])
+    assert asked == [(True, True), (True, False)]
+
+
 def test_others_go_on_while_one_sleeps_and_clocks_run_side_by_side(world):
     order = []
 
@@ -322,6 +339,11 @@ def test_who_asks_for_what_cannot_be():
         World(4, nodes=3)
     with pytest.raises(ValueError, match="size"):
         World(0)
+    with (
+        World(2) as world,
+        pytest.raises(RanksFailed, match="ranks cannot be started, run or ended by a rank"),
+    ):
+        world.run(lambda rank: World(2))
 
 
 def test_a_thread_of_a_rank_meets_too(world):
@@ -342,27 +364,104 @@ def test_a_thread_of_a_rank_meets_too(world):
     assert world.run(aside) == [[(6.0, k)] for k in range(N)]
 
 
+def error_of_a_thread(function, limit=None):
+    """The error that ``function()`` raises in a thread of this rank, which joins it, by ``limit`` seconds each time."""
+    errors = []
+
+    def call():
+        try:
+            function()
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while thread.is_alive():
+        thread.join(limit)
+    return errors[0]
+
+
 def test_a_thread_of_a_rank_does_not_wait_for_ever(world):
     def aside(rank):
         begin()
-        if rank.number == 2:
-            return
-        errors = []
-
-        def gather():
-            try:
-                dist.all_reduce(torch.ones(1, device=f"cuda:{rank.number}"))
-            except Deadlock as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=gather)
-        thread.start()
-        thread.join()
-        raise errors[0]
+        if rank.number != 2:
+            x = torch.ones(1, device=f"cuda:{rank.number}")
+            raise error_of_a_thread(lambda: dist.all_reduce(x))
 
     with pytest.raises(RanksFailed) as caught:
         world.run(aside)
     assert isinstance(caught.value.error, Deadlock)
+
+
+def rest():
+    threading.Event().wait(0.3)
+
+
+def rest_aside():
+    thread = threading.Thread(target=rest)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("by_thread", "before"),
+    [
+        (False, rest),
+        (True, rest),
+        (False, lambda: rest_aside().join(0.1)),
+        (False, lambda: rest_aside().join()),
+    ],
+    ids=["its main thread, later", "a thread, later", "after a join with a limit", "after a join"],
+)
+def test_a_thread_waits_for_ranks_that_come_later(world, monkeypatch, by_thread, before):
+    monkeypatch.setattr(waiting, "_LONG", 5)
+
+    def aside(rank):
+        begin()
+        x = torch.full((1,), float(rank.number), device=f"cuda:{rank.number}")
+
+        def reduce():
+            if rank.number == 1:
+                before()
+            dist.all_reduce(x)
+
+        if rank.number == 1 and not by_thread:
+            reduce()
+            return x.item()
+        thread = threading.Thread(target=reduce)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.05 if rank.number else None)
+        return x.item()
+
+    assert world.run(aside) == [6.0] * N
+
+
+def test_threads_that_wait_for_each_other_are_told(world, monkeypatch):
+    monkeypatch.setattr(waiting, "_LONG", 5)
+
+    def aside(rank):
+        begin()
+        groups = [dist.new_group(range(N)) for _ in range(2)]
+        x = torch.ones(1, device=f"cuda:{rank.number}")
+        raise error_of_a_thread(lambda: dist.all_reduce(x, group=groups[rank.number % 2]))
+
+    with pytest.raises(RanksFailed) as caught:
+        world.run(aside)
+    assert isinstance(caught.value.error, Deadlock)
+
+
+def test_a_thread_waits_no_longer_than_it_says(world):
+    def aside(rank):
+        begin()
+        if rank.number != 2:
+            x = torch.ones(1, device=f"cuda:{rank.number}")
+            late = timedelta(milliseconds=40)
+            # Who looks now and then is dead to nobody.
+            raise error_of_a_thread(lambda: dist.all_reduce(x, async_op=True).wait(late), limit=0.01)
+
+    with pytest.raises(RanksFailed, match="timeout"):
+        world.run(aside)
 
 
 def test_a_peer_that_does_not_exist(world):

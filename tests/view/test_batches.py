@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pytest
 
 import labkit
-from labkit.view.pictures.batch_lanes import batches_picture
+from labkit.view.pictures.lanes import batches_picture
 
 mpl.use("Agg")
 CASES = [

@@ -11,14 +11,11 @@ from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
-from labkit.view.pictures.batch_lanes import batches_picture
 from labkit.view.pictures.call_flow import flow_picture
 from labkit.view.pictures.charts import scaling_picture
-from labkit.view.pictures.machine_lanes import occupancy_picture
-from labkit.view.pictures.memory_lanes import memory_picture
+from labkit.view.pictures.lanes import batches_picture, memory_picture, occupancy_picture, split_picture
 from labkit.view.pictures.ring_steps import all_reduce_picture
 from labkit.view.pictures.shape_blocks import shapes_picture
-from labkit.view.pictures.split_lanes import split_picture
 from labkit.view.pictures.timeline import timeline_picture
 from labkit.view.svg import to_svg
 

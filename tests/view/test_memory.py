@@ -6,7 +6,7 @@ import pytest
 import labkit
 from labkit.base.units import bytes_text
 from labkit.plans.footprint import KINDS, Footprint
-from labkit.view.pictures.memory_lanes import memory_picture
+from labkit.view.pictures.lanes import memory_picture
 
 mpl.use("Agg")
 MEBI = 2**20

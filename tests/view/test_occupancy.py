@@ -5,7 +5,7 @@ import torch
 
 import labkit
 from labkit.plans.footprint import Occupancy
-from labkit.view.pictures.machine_lanes import occupancy_picture
+from labkit.view.pictures.lanes import occupancy_picture
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ import labkit
 from labkit.base.language import using
 from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.distributed.pictures.rank_lanes import ranks_picture
-from labkit.distributed.pictures.rank_times import rank_times
+from labkit.distributed.pictures.rank_times import family_name, rank_times
 from labkit.distributed.pictures.wait_graphs import stands, wait_for_picture, waited_picture
 from labkit.trace.events import Event
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
@@ -347,6 +347,43 @@ def test_ranks_that_stand_in_one_call_are_one_box_with_an_arrow_to_who_is_missin
     (failed,) = labelled(crossed, "rank 2 failed")
     assert failed.strong
     assert "waits for rank 1" in texts(crossed)
+
+
+def test_who_waits_for_nobody_known_waits_and_one_group_alone_is_named():
+    stuck = Wait(0, "waits", "recv", (), "default_pg", 1, "train.py:3")
+    with using("en"):
+        assert "waits" in texts(wait_for_picture(WaitForGraph((stuck, Wait(1, "ended")))))
+        assert [family_name(family, 4) for family in ([()], [(0, 1, 2, 3)], [(0, 2)], [(0, 1), (2, 3)])] == [
+            "two ranks", "all 4 ranks", "ranks 0, 2", "2 groups of 2, as 0, 1"
+        ]  # fmt: skip
+
+
+def crossings(picture):
+    """How many of the upright lines are crossed by level ones: met elsewhere than at their ends."""
+    upright = [line for line in picture.lines if line.x1 == line.x2]
+    level = [line for line in picture.lines if line.y1 == line.y2]
+    return sum(
+        min(one.x1, one.x2) < line.x1 < max(one.x1, one.x2) and line.y1 < one.y1 < line.y2
+        for line in upright
+        for one in level
+    )
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "arrows", "crossed"),
+    [
+        ([(1,), (2,), (3,), (0,)], 4, 0),
+        ([(1, 2), (0,), (0,)], 4, 1),
+        ([(1, 2), (0, 2), (0, 1)], 6, 3),
+        ([(), (), (), (0, 1, 2)], 3, 0),
+    ],
+)
+def test_arrows_of_waits_come_in_apart_and_cross_where_they_must(waits_for, arrows, crossed):
+    ranks = (Wait(rank, call=f"call {rank}", waits_for=whom) for rank, whom in enumerate(waits_for))
+    picture = wait_for_picture(WaitForGraph(tuple(ranks)))
+    ends = [(line.x2, line.y2) for line in picture.lines if line.arrow]
+    assert (len(ends), len(set(ends))) == (arrows, arrows)
+    assert crossings(picture) == crossed
 
 
 def test_memory_is_as_high_as_its_bytes_and_its_peak_is_marked():

@@ -8,8 +8,7 @@ import pytest
 import labkit
 from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
 from labkit.cost.published import BERT, GPT2
-from labkit.view.charts import TALL, TOP
-from labkit.view.pictures.charts import curves_picture, race_picture, scaling_picture
+from labkit.view.pictures.charts import TALL, TOP, curves_picture, race_picture, scaling_picture
 
 mpl.use("Agg")
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]
@@ -66,6 +65,23 @@ def test_lines_are_told_apart_without_colour_and_have_their_name_at_their_end():
             beside = [t for t in picture.texts if t.text == name and 0 < t.x - mark.x - mark.width < 9]
             assert len(beside) == 1
             assert abs(beside[0].y - mark.y) < 40
+
+
+@pytest.mark.parametrize("rows", [1, 32, 128])
+@pytest.mark.parametrize("profile", ["v100-nvlink", "v100-dlperf", "h200"])
+def test_no_line_goes_through_the_name_of_one_that_ends_before_it(rows, profile):
+    """DataParallel ends with the machine; DDP goes on, often at nearly the same height."""
+    for most in (16, 64, 4096):
+        counts = [n for n in COUNTS[-1] if n <= most]
+        picture = scaling_picture(predict_scaling(BERT, PROFILES[profile], counts, rows=rows))
+        names = [text for text in picture.texts if text.text == "DataParallel" and text.size < 12]
+        assert len(names) == 2
+        for name in names:
+            for line in picture.lines:
+                for x in (name.x + 5 * step for step in range(13)):
+                    if line.x1 <= x <= line.x2:
+                        y = line.y1 + (line.y2 - line.y1) * (x - line.x1) / (line.x2 - line.x1)
+                        assert not name.y - 8 < y < name.y + 1, (name, line)
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 2, 4), tuple(2**k for k in range(11))])

@@ -5,7 +5,7 @@ import pytest
 
 import labkit
 from labkit.plans.shapes import Cut
-from labkit.view.pictures.input_lanes import inputs_picture
+from labkit.view.pictures.lanes import inputs_picture
 from labkit.view.pictures.shape_blocks import glued, shapes_picture
 
 mpl.use("Agg")
@@ -35,6 +35,18 @@ def test_the_crnn_is_drawn_wrong_beside_right():
     wrong = [box for box in picture.boxes if box.label.startswith("glued") and box.x < 360]
     assert wanted.height * 2 == pytest.approx(sum(box.height for box in wrong))  # 65 against 130
     assert wanted.width == pytest.approx(2 * wrong[0].width)  # 32 against 16
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_shape_that_should_have_been_is_told_in_full(language):
+    labkit.set_language(language)
+    texts = [text.text for text in shapes_picture((65, 128, 5530), 2, batch_dim=1).texts]
+    assert [text for text in texts if text.startswith("✗") and text.endswith("[65, 128, 5530]")]
+
+
+def test_of_one_output_nothing_is_glued():
+    assert "nothing to glue" in shapes_picture(CRNN, 1, batch_dim=1).description
+    assert "glues 2 outputs" in shapes_picture((32, 65), 2).description
 
 
 def test_a_gather_that_fails_is_said():

@@ -8,7 +8,7 @@ import pytest
 import labkit
 from labkit.plans.split import split
 from labkit.view.palette import colour, ink
-from labkit.view.pictures.split_lanes import split_picture
+from labkit.view.pictures.lanes import split_picture
 
 mpl.use("Agg")
 CASES = [(30, 8), (10, 8), (9, 4), (0, 3), (1, 1), (128, 64), (5, 64), (1000, 7), (7, 16), (64, 33)]

@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit.base.language import LANGUAGES
-from labkit.classroom.cells import BETWEEN, parse
+from labkit.classroom.cells import BETWEEN, Written, parse
 from labkit.course.notebooks.execute import store
 from tools.author.sync import read, source_in
 
@@ -48,29 +48,27 @@ def to_text(root: Path, name: str) -> str:
 def write(root: Path, name: str, text: str) -> None:
     """Make the two notebooks of ``name`` from ``text``; ValueError, naming the line, if it is not of this form."""
     cells = parse(text)
-    for at, language in enumerate(LANGUAGES):
+    for language in LANGUAGES:
         path = root / language / f"{name}.ipynb"
         known = {cell.id: cell for cell in read(root, language, name).cells} if path.exists() else {}
-        made = [_cell(*cell[:3], cell[3][at], language, known) for cell in cells]
+        made = [_cell(cell, language, known) for cell in cells]
         path.parent.mkdir(parents=True, exist_ok=True)
         store(new_notebook(cells=made, metadata=_METADATA), path)
 
 
-def _cell(
-    name: str, code: bool, tag: str | None, source: str, language: str, known: Mapping[str, NotebookNode]
-) -> NotebookNode:
-    tags = [tag] if tag and code else []
+def _cell(cell: Written, language: str, known: Mapping[str, NotebookNode]) -> NotebookNode:
+    source, tags = cell.text.of(language), [cell.tag] if cell.tag and cell.code else []
     made: NotebookNode = (
-        new_code_cell(source_in(language, source, tags), id=name)
-        if code
-        else new_markdown_cell(source, id=name)
+        new_code_cell(source_in(language, source, tags), id=cell.id)
+        if cell.code
+        else new_markdown_cell(source, id=cell.id)
     )
     if tags:
         made.metadata["tags"] = tags
     if tags == ["setup"]:
         made.metadata["jupyter"] = {"source_hidden": True}
-    before = known.get(name)
-    if not (code and before and before.cell_type == "code"):
+    before = known.get(cell.id)
+    if not (cell.code and before and before.cell_type == "code"):
         return made
     for key, value in before.metadata.items():  # such as that its code is folded
         if key != "tags":

@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
+from ...base.texts import InBoth
 from ..assignment import Question
-from ..handout.folder import ClassFolder
-from ..handout.release import assignment_of
+from ..handout.folder import ClassFolder, assignment_of
 from ..words import Note, Problem
 
 # In the place of points: what was given by hand is taken back, and the grading's points count again.
@@ -29,7 +28,7 @@ TAKE_BACK = "auto"
 
 
 @dataclass(frozen=True)
-class PartMark:
+class PartMark(InBoth):
     """``score``: the share of the part's points, 0 to 1; unless it is all, a hint and its words."""
 
     id: str
@@ -48,11 +47,6 @@ class QuestionMark:
     of: float
     parts: list[PartMark] = field(default_factory=list)
     state: str = "judged"
-
-    @classmethod
-    def read(cls, told: dict[str, Any]) -> QuestionMark:
-        """The mark that ``asdict`` made into plain data."""
-        return cls(**told | {"parts": [PartMark(**part) for part in told["parts"]]})
 
 
 @dataclass(frozen=True)
@@ -143,7 +137,10 @@ def history(path: Path) -> dict[str, list[Mark]]:
                 hand = ByHand(**told)
                 mark = found.get(hand.student, [Mark(hand.student, "", hand.when, {})])[-1].given(hand)
             else:
-                questions = {id: QuestionMark.read(mark) for id, mark in told["questions"].items()}
+                parts = {
+                    id: [PartMark(**one) for one in mark["parts"]] for id, mark in told["questions"].items()
+                }
+                questions = {id: QuestionMark(**told["questions"][id] | {"parts": parts[id]}) for id in parts}
                 notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
                 before = found[told["student"]][-1].by_hand if told["student"] in found else {}
                 mark = Mark(**told | notes | {"questions": questions, "by_hand": before})
@@ -166,15 +163,14 @@ def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(path.with_name(f".{path.name}.lock")).acquire(timeout=0)
     except Timeout:
         raise Problem(
             en=f"another labkit grade is writing {path}: wait until it has ended",
             zh=f"另一个 labkit grade 正在写 {path}：请等它结束",
         ) from None
-    try:
+    with lock:
         read(path)  # nothing is added to a file that cannot be understood
         with open(path, "ab", buffering=0) as stream:
             stream.truncate(path.read_bytes().rfind(b"\n") + 1)  # a torn line is no mark
@@ -190,8 +186,6 @@ def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
                 os.fsync(stream.fileno())
 
             yield add
-    finally:
-        lock.release()
 
 
 def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, why: str) -> Mark:

@@ -11,11 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...base.texts import texts_beside
-from ..assignment import Assignment, Question, load
+from ..assignment import Assignment, load
 from ..draw import Draw, Numbers
 from ..folders import names
 from ..intake.answers import assignments_of, claims_of
@@ -24,24 +24,24 @@ from ..intake.document import MOST_BYTES, Document, read_document
 from ..judging import Part, share_kept
 from ..source import parsed, unanswered
 from ..verdict import Hint
-from ..wall.session import Session
 from ..wall.templates import Bare, CannotStart, Template, template
-from ..wall.workers import Limits
+from ..wall.workers import Limits, Session
 from ..words import Note, Problem
 from .marks import Mark, PartMark, QuestionMark, now
 
 OPEN = b"open examples"  # in the place of a secret
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
 _SHORT = 3.0  # what is then left for each answer
+_FAILED = "judge-error"  # the hint where the judge itself has failed
 _TEXTS = texts_beside(__file__)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Graded:
     """The marks of one submission. ``troubles``: what the teacher should know of how its code behaved."""
 
-    questions: dict[str, QuestionMark] = field(default_factory=dict)
-    troubles: list[Note] = field(default_factory=list)
+    questions: dict[str, QuestionMark]
+    troubles: list[Note]
 
 
 def draws(
@@ -67,65 +67,53 @@ def grade(
 
     draw  gives the draw of a question and a part (see :func:`draws`).
     """
-    graded = Graded()
-    start = time.monotonic()
+    questions, troubles, end = dict[str, QuestionMark](), list[Note](), time.monotonic() + BUDGET
     for question in assignment.questions:
-        source = answers.get(question.id)
+        source, state = answers.get(question.id), "unanswered"
         if source is None or unanswered(source, question.stub(numbers)):
             parts = [PartMark(part.id, 0.0, part.points) for part in question.parts]
-            graded.questions[question.id] = QuestionMark(0.0, question.points, parts, "unanswered")
-            continue
-        before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
-        sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
-        with closing(Session(workers, sources, limits or Limits(), question.without)) as session:
-            judged = _Judged(question, session, numbers, start, graded.troubles)
-            graded.questions[question.id] = judged.mark(draw)
-    return graded
+        else:
+            before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
+            sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
+            solution = question.id, question.solution(numbers)
+            with closing(Session(workers.worker, sources, limits or Limits(), question.without)) as session:
+                parts = [
+                    _judged(
+                        part, session, draw(question.id, part.id).having(numbers), end, solution, troubles
+                    )
+                    for part in question.parts
+                ]
+            state = "failed" if any(part.hint == _FAILED for part in parts) else "judged"
+        points = round(sum(part.score * part.points for part in parts), 2)
+        questions[question.id] = QuestionMark(points, question.points, parts, state)
+    return Graded(questions, troubles)
 
 
-@dataclass
-class _Judged:
-    """One question of one submission."""
+def _judged(
+    part: Part, session: Session, draw: Draw, end: float, solution: tuple[str, str], troubles: list[Note]
+) -> PartMark:
+    """The mark of one part; what was odd is put into ``troubles``. ``end``: when waits are cut short."""
 
-    question: Question
-    session: Session
-    numbers: Numbers
-    start: float
-    troubles: list[Note]
-    failed: bool = False
+    def tell(kind: str, told: str) -> None:
+        where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
+        troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
 
-    def mark(self, draw: Callable[[str, str], Draw]) -> QuestionMark:
-        question = self.question
-        parts: list[PartMark] = []
-        for part in question.parts:
-            hint = self._judge(part, draw(question.id, part.id).having(self.numbers))
-            told = (hint.id, hint.en, hint.zh) if hint else ()
-            parts.append(PartMark(part.id, share_kept(hint), part.points, *told))
-        points = round(sum(mark.score * mark.points for mark in parts), 2)
-        return QuestionMark(points, question.points, parts, "failed" if self.failed else "judged")
-
-    def _judge(self, part: Part, draw: Draw) -> Hint | None:
-        session, usual = self.session, self.session.limits
-        left = BUDGET - (time.monotonic() - self.start)
-        session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
-        hint, fault = _hint(part, session, draw)
-        if fault:
-            # Either the judge cannot do its work, or what came back is nothing that a judge can look at.
-            right = [*session.sources[:-1], (self.question.id, self.question.solution(self.numbers))]
-            with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
-                self.failed |= bool(_hint(part, solved, draw.having(self.numbers))[1])
-            self._tell("judge" if self.failed else "odd", part.id, fault)
-            words = _TEXTS["not-judged" if self.failed else "no-value",]
-            hint = Hint("judge-error" if self.failed else "no-value", words.en, words.zh)
-        for why, told in session.troubles:
-            self._tell(why, part.id, told)
-        session.troubles.clear()
-        session.limits = usual
-        return hint
-
-    def _tell(self, kind: str, part: str, told: str) -> None:
-        where, words = f"{self.question.id}.{part}", _TEXTS[kind,]
-        self.troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
+    usual, left = session.limits, end - time.monotonic()
+    session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
+    hint, fault = _hint(part, session, draw)
+    if fault:
+        # Either the judge cannot do its work, or what came back is nothing that a judge can look at.
+        right = [*session.sources[:-1], solution]
+        with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
+            failed = bool(_hint(part, solved, draw.having(draw.numbers))[1])
+        tell("judge" if failed else "odd", fault)
+        words = _TEXTS["not-judged" if failed else "no-value",]
+        hint = Hint(_FAILED if failed else "no-value", words.en, words.zh)
+    for why, told in session.troubles:
+        tell(why, told)
+    session.troubles.clear()
+    session.limits = usual
+    return PartMark(part.id, share_kept(hint), part.points, *((hint.id, hint.en, hint.zh) if hint else ()))
 
 
 def _hint(part: Part, session: Session, draw: Draw) -> tuple[Hint | None, str]:

@@ -38,9 +38,9 @@ class Tried:
 def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
     """Judges the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
     questions = {question.id: question for question in assignment.questions}
-    wrong = sorted((assignment.folder / "wrong").glob("*.py"))
-    for path in wrong:
-        if path.name.split(".")[0] not in questions:
+    wrong = [(path.name.split(".")[0], path) for path in sorted((assignment.folder / "wrong").glob("*.py"))]
+    for id, path in wrong:
+        if id not in questions:
             raise Problem(
                 en=f"{path}: its name must begin with a question's, such as {assignment.questions[0].id}.floor.py",
                 zh=f"{path}：文件名要以题目的名字开头，例如 {assignment.questions[0].id}.floor.py",
@@ -68,8 +68,8 @@ def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried
         for question in assignment.questions:
             yield judged(question, "solution")
             yield judged(question, "empty")
-        for path in wrong:
-            yield judged(questions[path.name.split(".")[0]], path.name, path.read_text("utf-8"))
+        for id, path in wrong:
+            yield judged(questions[id], path.name, path.read_text("utf-8"))
     finally:
         workers.close()
 

@@ -2,34 +2,38 @@
 
 Killed at any moment and started again, it goes on with what has no mark yet: the cases a student is graded on are
 drawn from the class's secret, so a submission that was under way is judged as it would have been.
+
+A judge is this module as a program: a process that grades submissions one after the other, with a template of workers
+of its own. No student's code runs there; what comes from a worker passes :mod:`..wall.workers` before anything looks
+at it.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...base.language import VARIABLE, get_language, say
-from ..assignment import Assignment
-from ..handout.folder import ClassFolder
-from ..handout.release import assignment_of, numbers_of
+from ..assignment import Assignment, load
+from ..draw import Numbers
+from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
-from ..wall.templates import PACKAGE
+from ..wall.templates import PACKAGE, template
 from ..words import Note
 from .marks import Mark, QuestionMark, now, read, writing
-from .submission import fingerprint
+from .submission import Graded, draws, fingerprint, grade
 
-_Plain = dict[str, Any]  # an order or its reply, as JSON
+_Order = tuple[str, dict[str, str | None], Numbers]  # of a judge: student, answers, numbers
 _PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
 
 
@@ -71,89 +75,99 @@ def mark_class(
                     add(replace(mark, notes=found.notes))
                 done.kept.append(student)
                 continue
-            numbers = numbers_of(folder, assignment, student)
-            orders.append({"student": student, "answers": found.answers, "numbers": numbers})
-        judges = _Judges(folder, assignment, way, min(jobs, len(orders)))
-        for order, reply, seconds in judges.judge(orders):
-            student = order["student"]
-            found = done.answers[student]
-            questions = {id: QuestionMark.read(told) for id, told in reply["questions"].items()}
-            troubles = [Note(**note) for note in reply["troubles"]]
+            orders.append((student, found.answers, numbers_of(folder, assignment, student)))
+        judged = _by_judges(orders, jobs, assignment.folder, folder.secret, way, folder.path.resolve())
+        for student, graded, seconds in judged:
+            found, graded = done.answers[student], graded or _not_judged(assignment)
             hands = marks[student].by_hand if student in marks else {}
-            mark = Mark(student, found.digest, now(), questions, found.notes, troubles, judged_by, hands)
+            mark = Mark(
+                student, found.digest, now(), graded.questions, found.notes, graded.troubles, judged_by, hands
+            )
             add(mark)
             done.graded.append(mark)
             tell(mark, seconds, len(orders))
     return done
 
 
-class _Judges:
-    """The judges: a process for each thread that asks one."""
+def _by_judges(
+    orders: Sequence[_Order], count: int, *config: object
+) -> Iterator[tuple[str, Graded | None, float]]:
+    """Yields (student, None if no judge could grade it, seconds) as the orders are done, by a judge for each thread."""
+    mine = threading.local()
+    processes: list[subprocess.Popen[bytes]] = []
 
-    def __init__(self, folder: ClassFolder, assignment: Assignment, way: str, count: int) -> None:
-        self._assignment, self._count = assignment, count
-        self._config = {
-            "way": way,
-            "secret": folder.secret.hex(),
-            "assignment": str(assignment.folder),
-            "hidden": [str(folder.path.resolve())],
-        }
-        self._mine = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def judge(self, orders: Sequence[_Plain]) -> Iterator[tuple[_Plain, _Plain, float]]:
-        """Yields (order, reply, seconds) as the orders are done."""
-        pool = ThreadPoolExecutor(max(1, self._count))
-        try:
-            for done in as_completed([pool.submit(self._judge, order) for order in orders]):
-                yield done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in self._processes:
-                process.kill()
-            raise
-        finally:
-            pool.shutdown()
-            for process in self._processes:
-                process.communicate()  # its stdin ends, and so does it
-
-    def _judge(self, order: _Plain) -> tuple[_Plain, _Plain, float]:
-        since = time.monotonic()
+    def graded(order: _Order) -> tuple[str, Graded | None, float]:
+        since, found = time.monotonic(), None
         for _ in 1, 2:
-            process: subprocess.Popen[bytes] = getattr(self._mine, "process", None) or self._start()
-            self._mine.process = process
-            assert process.stdin
-            assert process.stdout
-            hung = threading.Timer(_PATIENCE, process.kill)
+            if getattr(mine, "process", None) is None:
+                mine.process = _judge(config)
+                processes.append(mine.process)
+            hung = threading.Timer(_PATIENCE, mine.process.kill)
             hung.start()
-            with suppress(BrokenPipeError):  # it has ended; its silence says so
-                process.stdin.write(json.dumps(order).encode() + b"\n")
-                process.stdin.flush()
-            line = process.stdout.readline()
+            _send(mine.process.stdin, order)
+            with suppress(EOFError, pickle.UnpicklingError):
+                found = pickle.load(mine.process.stdout)
             hung.cancel()
-            if line.endswith(b"\n"):
-                return order, json.loads(line), time.monotonic() - since
+            if found is not None:
+                break
+            mine.process.kill()
+            mine.process = None
+        return order[0], found, time.monotonic() - since
+
+    pool = ThreadPoolExecutor(max(1, min(count, len(orders))))
+    try:
+        for done in as_completed([pool.submit(graded, order) for order in orders]):
+            yield done.result()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
             process.kill()
-            self._mine.process = None
-        return order, _not_judged(self._assignment), time.monotonic() - since
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "labkit.classroom.grade.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {VARIABLE: get_language(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-        self._processes.append(process)
-        assert process.stdin
-        with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(self._config).encode() + b"\n")
-        return process
+        raise
+    finally:
+        pool.shutdown()
+        for process in processes:
+            process.communicate()  # its stdin ends, and so does it
 
 
-def _not_judged(assignment: Assignment) -> _Plain:
-    nothing = {"points": 0.0, "parts": [], "state": "failed"}
-    questions = {question.id: nothing | {"of": question.points} for question in assignment.questions}
+def _judge(config: object) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {VARIABLE: get_language(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    _send(process.stdin, config)
+    return process
+
+
+def _send(stream: Any, told: object) -> None:
+    with suppress(BrokenPipeError):  # who reads it has ended; its silence says so
+        pickle.dump(told, stream)
+        stream.flush()
+
+
+def _not_judged(assignment: Assignment) -> Graded:
     told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")
-    return {"questions": questions, "troubles": [{"kind": "judge", "en": told, "zh": told}]}
+    questions = {one.id: QuestionMark(0.0, one.points, state="failed") for one in assignment.questions}
+    return Graded(questions, [Note("judge", told, told)])
+
+
+def serve() -> None:
+    """Grades each order that comes on stdin, and answers it on stdout, until stdin or the template ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    orders, told = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a judge prints is not an answer
+    folder, secret, way, hidden = pickle.load(orders)
+    assignment = load(folder)
+    with closing(template(way, assignment.preload, [hidden])) as workers, suppress(EOFError):
+        while True:
+            student, answers, numbers = pickle.load(orders)
+            draw = draws(secret, student, assignment.name, answers)
+            _send(told, grade(assignment, answers, numbers, draw, workers))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,4 +1,4 @@
-"""The folder of one assignment and one class, which the teacher keeps::
+"""The folder of one assignment and one class, which a release makes and the teacher keeps::
 
     FOLDER/handout/<id>/NAME.ipynb   to be given out: an edition for each student
     FOLDER/submitted/                whatever comes back is put here, in any folders, under any names
@@ -14,13 +14,16 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from collections.abc import Iterable
+import secrets
+import shutil
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from ...base.files import reason, write_whole
-from ...base.language import LANGUAGES
+from ...base.language import LANGUAGES, get_language, using
+from ..assignment import Assignment, load, notebook
+from ..draw import Draw
 from ..words import Problem
 from .roster import Student
 
@@ -28,7 +31,7 @@ _VERSION = 1
 CLASS_FILE = Path("teacher", "class.json")
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClassFolder:
     """A class, as ``teacher/class.json`` describes it, and where its files are.
 
@@ -44,35 +47,17 @@ class ClassFolder:
     language: str = "en"
     deadline: datetime | None = None
 
-    @property
-    def handout(self) -> Path:
-        return self.path / "handout"
-
-    @property
-    def submitted(self) -> Path:
-        return self.path / "submitted"
-
-    @property
-    def feedback(self) -> Path:
-        return self.path / "feedback"
-
-    @property
-    def teacher(self) -> Path:
-        return self.path / "teacher"
-
-    @property
-    def marks(self) -> Path:
-        return self.teacher / "marks.jsonl"
+    def __post_init__(self) -> None:
+        names = "handout", "submitted", "feedback", "teacher"
+        self.handout, self.submitted, self.feedback, self.teacher = (self.path / name for name in names)
+        self.marks = self.teacher / "marks.jsonl"
+        # A copy of the assignment as it was released, if it does not come with labkit.
+        self.own_assignment = self.teacher / "assignment" / self.assignment
 
     def language_of(self, student: str) -> str:
         """The language in which this student reads."""
         found = self.students.get(student)
         return (found.language if found else None) or self.language
-
-    @property
-    def own_assignment(self) -> Path:
-        """The folder with a copy of the assignment as it was released, if it does not come with labkit."""
-        return self.teacher / "assignment" / self.assignment
 
     def tag(self, student: str) -> str:
         """The tag in this student's edition, which nobody can make without the secret."""
@@ -93,10 +78,6 @@ class ClassFolder:
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-
-    def with_students(self, students: Iterable[Student]) -> ClassFolder:
-        """Adds students, and replaces those that it has."""
-        return replace(self, students=self.students | {student.id: student for student in students})
 
 
 def open_class(path: Path) -> ClassFolder:
@@ -154,3 +135,81 @@ def moment(text: str) -> datetime:
     if len(text.strip()) <= 10:
         found = found.replace(hour=23, minute=59)
     return found.astimezone() if found.tzinfo is None else found
+
+
+@dataclass(frozen=True)
+class Released:
+    """The files that were written, those that stayed as they were, and the students who left the roster."""
+
+    folder: ClassFolder
+    written: list[Path]
+    kept: list[Path]
+    gone: list[Student]
+
+
+def release(
+    assignment: Assignment,
+    path: Path,
+    students: list[Student],
+    language: str,
+    deadline: datetime | None = None,
+    force: bool = False,
+) -> Released:
+    """Write the class folder ``path``, or add to it who is new on the roster.
+
+    A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
+    with the same numbers and tags. Problem if the folder is another's; OSError if it cannot be written.
+    """
+    if (path / CLASS_FILE).exists():
+        folder = open_class(path)
+        if folder.assignment != assignment.name:
+            raise Problem(
+                en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
+                zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
+            )
+        folder = replace(folder, deadline=deadline or folder.deadline)
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Problem(
+            en=f"{path} exists, and is no class folder: name another one with --to",
+            zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
+        )
+    else:
+        folder = ClassFolder(path, assignment.name, secrets.token_bytes(32), {}, language, deadline)
+    named = {student.id: student for student in students}
+    gone = [student for student in folder.students.values() if student.id not in named]
+    folder = replace(folder, students=folder.students | named)
+    # The secret is on the disk before the first edition that depends on it.
+    folder.save()
+    if not assignment.built_in and not folder.own_assignment.exists():
+        ignore = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
+    folder.submitted.mkdir(exist_ok=True)
+    readme = folder.path / "README.txt"
+    if not readme.exists():
+        told = Path(__file__).with_name(f"readme.{get_language()}.txt").read_text("utf-8")
+        write_whole(readme, told.format(assignment=folder.assignment))
+    written, kept = [], []
+    for student in students:
+        file = folder.handout / student.id / f"{assignment.name}.ipynb"
+        if file.exists() and not force:
+            kept.append(file)
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        language, numbers = folder.language_of(student.id), numbers_of(folder, assignment, student.id)
+        cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
+        with using(language):
+            text = notebook(assignment.name, cells, student.id, folder.tag(student.id), asked)
+        write_whole(file, text)
+        written.append(file)
+    return Released(folder, written, kept, gone)
+
+
+def assignment_of(folder: ClassFolder) -> Assignment:
+    """The assignment that this class was given; ValueError if it cannot be found any more."""
+    own = folder.own_assignment
+    return load(own if own.exists() else folder.assignment)
+
+
+def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
+    """The numbers in this student's edition."""
+    return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))

@@ -171,30 +171,18 @@ def _columns(row: list[str], titles: Mapping[str, list[str]]) -> dict[str, int]:
 
 def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> tuple[Student, Problem | None]:
     """The student of a line, and what is odd about it that stops nothing."""
-
-    def field_of(kind: str) -> str:
-        at = columns.get(kind, len(row))
-        return row[at] if at < len(row) else ""
-
-    language, odd = field_of("language"), None
+    given = dict.fromkeys(_COLUMNS, "") | {kind: row[at] for kind, at in columns.items() if at < len(row)}
+    language, odd = given["language"], None
     if language and language.casefold() not in _LANGUAGES:
         known = ", ".join(LANGUAGES)
         odd = Problem(
             en=f"the language {language!r} is none of {known}: the class's counts",
             zh=f"语言 {language!r} 不是 {known} 之一：按班级的语言处理",
         )
-    student = Student(
-        _checked_id(field_of("id")),
-        _checked_name(field_of("name"), field_of("last"), field_of("first")),
-        _LANGUAGES.get(language.casefold()),
-        field_of("email"),
-        {
-            title: value
-            for at, (title, value) in enumerate(zip(heading, row, strict=False))
-            if title and value and at not in columns.values()
-        },
-    )
-    return student, odd
+    others = [at for at in range(min(len(heading), len(row))) if at not in columns.values()]
+    more = {heading[at]: row[at] for at in others if heading[at] and row[at]}
+    id, name = _checked_id(given["id"]), _checked_name(given["name"], given["last"], given["first"])
+    return Student(id, name, _LANGUAGES.get(language.casefold()), given["email"], more), odd
 
 
 def _checked_name(name: str, last: str, first: str) -> str:

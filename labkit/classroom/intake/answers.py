@@ -14,10 +14,12 @@ import builtins
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..handout.edition import answer_id
+from ..assignment import answer_id
 from ..source import MOST, Asked, bound_by, defined, parsed, unanswered
 from ..words import Note
 from .document import Cell, Document, note
@@ -51,10 +53,6 @@ class Answers:
     notes: list[Note] = field(default_factory=list)
 
     @property
-    def unanswered(self) -> list[str]:
-        return [question for question, source in self.answers.items() if source is None]
-
-    @property
     def digest(self) -> str:
         """A digest of the answers alone, whatever else is in the file."""
         text = json.dumps(self.answers, sort_keys=True)
@@ -67,15 +65,14 @@ class _Piece:
 
     source: str
     question: str | None
-    ours: bool = False  # a check, or what is given: nothing that is graded
+    ours: bool  # a check, or what is given: nothing that is graded
+    magics: bool  # IPython's own lines were taken out
 
 
 def claims_of(document: Document) -> list[Claim]:
     """Reads the claims in the file's metadata and in its cells."""
-    found = []
-    told = document.labkit
-    if all(told.get(name) and isinstance(told[name], str) for name in ("assignment", "student", "edition")):
-        found.append(Claim(told["assignment"], told["student"], told["edition"]))
+    told: list[Any] = [document.labkit.get(name) for name in ("assignment", "student", "edition")]
+    found = [Claim(*told)] if all(word and isinstance(word, str) for word in told) else []
     for cell in document.cells:
         found += [Claim(**whose.groupdict()) for mark in _marks(cell) if (whose := _WHOSE.fullmatch(mark))]
     return list(dict.fromkeys(found))
@@ -83,13 +80,12 @@ def claims_of(document: Document) -> list[Claim]:
 
 def assignments_of(document: Document) -> list[str]:
     """Names the assignments whose cells are in it, the one with the most first."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for cell in document.cells:
         marked = [which["assignment"] for mark in _marks(cell) if (which := _WHICH.match(mark))]
         named = marked[0] if marked else cell.labkit.get("assignment")
-        if isinstance(named, str):
-            counts[named] = counts.get(named, 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])
+        counts.update([named] if isinstance(named, str) else [])
+    return [name for name, _ in counts.most_common()]
 
 
 def _marks(cell: Cell) -> Iterator[str]:
@@ -135,7 +131,8 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
         for question, ours, lines in parts:
             source = "\n".join(lines).strip("\n")
             if source.strip() and cell.code:
-                found.append(_Piece(source[: MOST + 1], question, ours))
+                python = _without_magics(source[: MOST + 1])
+                found.append(_Piece(python, question, ours, python != source[: MOST + 1]))
     return found
 
 
@@ -157,13 +154,14 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
     mine = [piece for piece in pieces if piece.question == question.id]
     sources = []
     for piece in mine:
-        source = _without_magics(piece.source)
-        if source != piece.source:
+        if piece.magics:
             odd("magics")
-        if not unanswered(source, question.stub) and source not in sources:
-            sources.append(source)
+        if not unanswered(piece.source, question.stub) and piece.source not in sources:
+            sources.append(piece.source)
     if not sources:
-        found = _elsewhere(question, pieces)
+        # In cells that have lost their signs, or in which it should not stand.
+        others = (piece.source for piece in reversed(pieces) if piece.question is None)
+        found = next((source for source in others if _defines_all(source, question)), None)
         if found is not None or not mine:
             odd("deleted" if found is None else "elsewhere")
         return found
@@ -183,14 +181,9 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
     return source
 
 
-def _elsewhere(question: Asked, pieces: list[_Piece]) -> str | None:
-    """Looks for the answer in cells that have lost their signs, or in which it should not stand."""
-    for piece in reversed(pieces):
-        if piece.question is None and question.defines:
-            source = _without_magics(piece.source)
-            if {*question.defines} <= {*defined(source)} and not unanswered(source, question.stub):
-                return source
-    return None
+def _defines_all(source: str, question: Asked) -> bool:
+    names = {*question.defines}
+    return bool(names) and names <= {*defined(source)} and not unanswered(source, question.stub)
 
 
 def _without_magics(source: str) -> str:
@@ -205,13 +198,12 @@ def _without_magics(source: str) -> str:
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
     """Collects the definitions in the student's own cells: name -> (its place, its source); the last one counts."""
     found: dict[str, tuple[_Place, str]] = {}
-    own = [piece.source for piece in pieces if piece.question is None and not piece.ours]
-    for at, source in enumerate(map(_without_magics, own)):
-        tree = parsed(source)
+    for at, piece in enumerate(pieces):
+        tree = None if piece.question or piece.ours else parsed(piece.source)
         for node in tree.body if tree else ():
             for name in bound_by(node):
                 first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-                lines = source.split("\n")[first - 1 : node.end_lineno]
+                lines = piece.source.split("\n")[first - 1 : node.end_lineno]
                 found[name] = ((at, node.lineno), "\n".join(lines))
     return found
 

@@ -1,4 +1,7 @@
-"""Says whose each file under ``submitted/`` is, and which of several is graded.
+"""The files that came back under ``submitted/``: whose each is, and which of several is graded.
+
+Those in archives count too, and in archives within these. Links are not followed. What one archive or one folder of an
+archive may unpack to is bounded, so that a bad one costs nobody else their marks.
 
 A file is whose its edition says, if the tag in it is that student's: nobody can make one without the teacher's
 secret. Where the tag is lost, it is whose the names of file and folders say (an id, or a name that only one student
@@ -8,21 +11,36 @@ has). Where the two disagree, it is graded for nobody and the teacher is told.
 from __future__ import annotations
 
 import hmac
+import io
+import os
 import re
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO
 
+from ...base.files import reason
 from ..assignment import Assignment
 from ..draw import Numbers
-from ..handout.folder import ClassFolder
-from ..handout.release import numbers_of
-from ..words import Note
+from ..handout.folder import ClassFolder, numbers_of
+from ..words import Note, harmless
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
-from .document import Document, WrongFile, note, read_document
-from .files import files_in
+from .document import MOST_BYTES, Document, WrongFile, note, read_document
+
+_MOST_FILES = 20_000
+# Bytes that a top folder of an archive may unpack to, as a learning platform makes one for each student; and all of it.
+_MOST_IN_FOLDER, _MOST_IN_ARCHIVE = 100_000_000, 4_000_000_000
+# Archives within archives: a class's, a student's, and one that the student's system made of a folder.
+_MOST_DEEP = 3
+# What systems and tools leave in folders, and what is no submission of anything.
+_IGNORED = re.compile(
+    r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
+)
 
 _SLACK = timedelta(minutes=1)
 _AHEAD = timedelta(days=1)  # a student's clock may be in another zone, or wrong by hours
@@ -41,10 +59,10 @@ class Submission:
     name: str
     document: Document = field(repr=False)
     when: datetime
-    stamped: bool = False
-    named: bool = False
-    late: bool | None = None
-    notes: list[Note] = field(default_factory=list)
+    stamped: bool
+    named: bool
+    late: bool | None
+    notes: list[Note]
 
 
 @dataclass(frozen=True)
@@ -71,9 +89,11 @@ def collect(folder: ClassFolder) -> Collection:
         by_name = names.owner(name)
         owner, odd = _owner(document, by_name, folder)
         if owner is not None:
-            file = _received(name, document, when, folder.deadline)
-            notes = [*filter(None, [odd]), *file.notes]
-            found.setdefault(owner, []).append(replace(file, named=by_name == owner, notes=notes))
+            notes = [*filter(None, [odd])]
+            stamp = _stamp(document, notes)
+            late = None if folder.deadline is None else (stamp or when) > folder.deadline + _SLACK
+            file = Submission(name, document, stamp or when, bool(stamp), by_name == owner, late, notes)
+            found.setdefault(owner, []).append(file)
         elif odd:
             strangers.append((name, odd))
     submissions = {student: _newest(found[student]) for student in folder.students if student in found}
@@ -152,16 +172,15 @@ class _Names:
         return None
 
 
-def _received(name: str, document: Document, when: datetime, deadline: datetime | None) -> Submission:
-    stamped, notes = False, []
+def _stamp(document: Document, notes: list[Note]) -> datetime | None:
+    """When the file was made by its own word; what is odd about that is put into ``notes``."""
     with suppress(KeyError, TypeError, ValueError):
         told = datetime.fromisoformat(document.labkit["submitted"])
-        if told.tzinfo is not None and told > _now() + _AHEAD:
+        if told.tzinfo is not None and told <= _now() + _AHEAD:
+            return told
+        if told.tzinfo is not None:
             notes.append(note("future", when=told.strftime("%Y-%m-%d %H:%M")))
-        elif told.tzinfo is not None:
-            when, stamped = told, True
-    late = None if deadline is None else when > deadline + _SLACK
-    return Submission(name, document, when, stamped, late=late, notes=notes)
+    return None
 
 
 def _now() -> datetime:
@@ -175,17 +194,16 @@ def _newest(files: list[Submission]) -> Submission:
     does not take the place of one that bears it: the teacher is told of both.
     """
     *before, file = sorted(files, key=lambda file: (file.named, file.when, _natural(file.name)))
-    notes = list(file.notes)
     later = [other for other in before if other.when > file.when]
     if later:
-        notes.append(note("nameless", name=file.name, other=", ".join(other.name for other in later)))
+        file.notes.append(note("nameless", name=file.name, other=", ".join(other.name for other in later)))
     elif before:
         in_time = any(not earlier.late for earlier in before) and bool(file.late)
-        notes.append(note("resubmitted", *["late"] * in_time, count=len(files), name=file.name))
+        file.notes.append(note("resubmitted", *["late"] * in_time, count=len(files), name=file.name))
     if file.late:
         when = file.when.strftime("%Y-%m-%d %H:%M")
-        notes.append(note("late", *["stamped"] * file.stamped, when=when))
-    return replace(file, notes=notes)
+        file.notes.append(note("late", *["stamped"] * file.stamped, when=when))
+    return file
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -199,3 +217,99 @@ def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, li
     for name, why in collection.strangers:
         found.setdefault(names.owner(name) or "", []).append((name, why))
     return found
+
+
+def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[str, bytes, datetime]]:
+    """Yields (name within the folder, content, time) of every file, those in archives too."""
+    count = 0
+    for path in _paths(folder, strangers):
+        name = _shown(os.fsencode(path.relative_to(folder).as_posix()))
+        if any(_IGNORED.fullmatch(part) for part in name.split("/")):
+            continue
+        if path.is_symlink() or not path.is_file():
+            strangers.append((name, note("link")))
+            continue
+        count += 1
+        if count > _MOST_FILES:
+            strangers.append((name, note("too-many")))
+            return
+        try:
+            when = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+            with open(path, "rb") as stream:
+                if path.suffix.lower() == ".zip":
+                    for member, content, time in _members(stream, name, strangers, Counter()):
+                        yield member, content, time or when
+                else:
+                    yield name, stream.read(MOST_BYTES + 1), when
+        except (OSError, ValueError, OverflowError) as error:
+            strangers.append((name, note("unreadable", why=_why(error))))
+
+
+def _why(error: Exception) -> str:
+    return harmless(reason(error) if isinstance(error, OSError) else str(error))
+
+
+def _shown(name: bytes) -> str:
+    """A file's name as it can be read and printed: in UTF-8, else in GBK, as systems in China write it."""
+    try:
+        return harmless(name.decode("utf-8"))
+    except UnicodeDecodeError:
+        return harmless(name.decode("gb18030", "replace"))
+
+
+def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
+    """Lists everything in ``folder`` that is no folder itself, with links to folders, which are not followed."""
+
+    def unread(error: OSError) -> None:
+        name = os.path.relpath(error.filename, folder)
+        strangers.append((_shown(os.fsencode(name)), note("unreadable", why=_why(error))))
+
+    found = []
+    for above, inner, files in os.walk(folder, onerror=unread):
+        found += [Path(above, name) for name in files]
+        found += [path for name in inner if (path := Path(above, name)).is_symlink()]
+    return sorted(found)
+
+
+def _members(
+    stream: IO[bytes],
+    name: str,
+    strangers: list[tuple[str, Note]],
+    taken: Counter[str],
+    top: str = "",
+    deep: int = 1,
+) -> Iterator[tuple[str, bytes, datetime | None]]:
+    """Yields (name, content, time) of every file in an archive called ``name``, and in those within it.
+
+    taken   the bytes that each top folder, or file beside them, has had by now.
+    top     the folder of the outer archive in which this one lies, "" for that itself.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            for entry in entries[:_MOST_FILES]:
+                told = entry.filename.encode("utf-8", "surrogatepass")
+                if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
+                    with suppress(UnicodeError):
+                        told = entry.filename.encode("cp437")
+                inner = f"{name}/{_shown(told)}"
+                if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
+                    continue
+                whose = top or inner.removeprefix(name + "/").split("/")[0]
+                packed = inner.lower().endswith(".zip")
+                room = min(_MOST_IN_FOLDER - taken[whose], _MOST_IN_ARCHIVE - taken.total())
+                with archive.open(entry) as member:
+                    content = member.read(min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1)
+                taken[whose] += len(content)
+                if len(content) > room:
+                    strangers.append((inner, note("too-many")))
+                    continue
+                if packed and deep < _MOST_DEEP:
+                    yield from _members(io.BytesIO(content), inner, strangers, taken, whose, deep + 1)
+                    continue
+                time = None
+                with suppress(ValueError, OverflowError, OSError):
+                    time = datetime(*entry.date_time).astimezone()
+                yield inner, content, time
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        strangers.append((name, note("unreadable", why=_why(error))))

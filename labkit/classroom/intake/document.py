@@ -25,8 +25,6 @@ _KINDS = {
     b"\x89PNG": "picture",
     b"\xff\xd8\xff": "picture",
 }
-
-
 _TEXTS = texts_beside(__file__)
 
 
@@ -91,12 +89,13 @@ def _notebook(text: str) -> Document:
 
 
 def _cell(cell: Mapping[str, Any]) -> Cell:
-    source = cell.get("source", "")
-    if isinstance(source, list):
-        source = "".join(line for line in source if isinstance(line, str))
+    source = cell.get("source")
+    lines = source if isinstance(source, list) else [source]
+    # Without halves of surrogate pairs, which no file can hold; all line ends are alike.
+    text = "".join(line for line in lines if isinstance(line, str)).encode("utf-8", "replace").decode("utf-8")
     name = cell.get("id")
     return Cell(
-        _plain(source) if isinstance(source, str) else "",
+        text.replace("\r\n", "\n").replace("\r", "\n"),
         cell.get("cell_type") == "code",
         name if isinstance(name, str) else "",
         _labkit(cell),
@@ -107,9 +106,3 @@ def _labkit(found: Mapping[str, Any]) -> Mapping[str, Any]:
     metadata = found.get("metadata")
     ours = metadata.get("labkit") if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
-
-
-def _plain(source: str) -> str:
-    """Replaces halves of surrogate pairs, which no file can hold, and makes all line ends alike."""
-    source = source.encode("utf-8", "replace").decode("utf-8")
-    return source.replace("\r\n", "\n").replace("\r", "\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...base.files import write_whole
 from ...base.language import series
-from ..handout.edition import made_cell, to_json
+from ..assignment import made_cell, to_json
 from ..source import Asked, parsed
 from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers

@@ -10,16 +10,11 @@ from html import escape
 from pathlib import Path
 
 from ...base.language import get_language
-from ...base.texts import texts_beside
+from ...base.texts import wording
 from ..grade.marks import Mark
 
-_TEXTS = texts_beside(__file__)
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
-
-
-def text(key: str, **facts: object) -> str:
-    """The text of ``page.txt`` under ``key``, in the language in use."""
-    return _TEXTS[key,](**facts)
+text = wording(__file__)  # a text of page.txt by its key, in the language in use
 
 
 def page(title: str, *parts: str) -> str:

@@ -1,4 +1,6 @@
-"""Templates: the process behind the wall of which workers are forked, as the judge starts and ends it."""
+"""The wall as the judge puts it up: the process behind it of which workers are forked; which ways this computer has,
+found out by trying.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ... import content
 from ...base import ours
-from ...base.language import VARIABLE
+from ...base.language import VARIABLE, say
+from ...base.texts import texts_beside
 from ..meeting import BELL
+from ..words import Problem
 from .inside.processes import children, cpu, descendants, memory, waiting
-from .workers import Bell, Limits, Worker, by_keeper
+from .workers import Bell, Limits, Worker
 
+WALLS = ("root", "user")  # ways that keep strangers in
 PACKAGE = Path(ours.FOLDER).resolve()
 # What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
 # named here is not there: judges, answers and content, under any name and in any room.
@@ -38,46 +44,29 @@ _GROUPS = {  # of the two versions: where groups are made, and the file of the l
     Path("/sys/fs/cgroup"): "memory.max",
     Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
 }
+_TEXTS = texts_beside(__file__)
 _OWN_FILES = 256 << 20  # bytes of a worker's own files, which are memory too
 
 
-class _Group:
-    """A control group with the process ``pid`` in it and all that it will start, whose memory is limited together, with
-    what the kernel holds for them (buffers of sockets and pipes). What the process has already is not counted.
+def _group(pid: int) -> Path | None:
+    """Makes a control group with the process ``pid`` and all that it will start, whose memory is limited together, with
+    what the kernel holds for them (buffers of sockets and pipes). Gives the file of the limit.
 
-    It is there where the system lets us make one: for root on Linux, outside of most containers.
+    What the process has already is not counted. None where the system lets us make no group: it does for root on Linux,
+    outside of most containers.
     """
-
-    def __init__(self, pid: int) -> None:
-        self._limit: Path | None = None
-        for root, limit in _GROUPS.items():
-            with suppress(OSError):
-                for left in root.glob("labkit-*"):  # of a grading that was killed
-                    with suppress(OSError):
-                        left.rmdir()
-                folder = root / f"labkit-{os.getpid()}-{pid}"
-                folder.mkdir()
-                if (folder / limit).exists():
-                    (folder / "cgroup.procs").write_text(str(pid))
-                    self._limit = folder / limit
-                    return
-                folder.rmdir()
-
-    def limit(self, memory: int, keeper: int) -> None:
-        """Sets how many bytes there may be; beyond, the kernel ends first what the process ``keeper`` starts."""
-        if self._limit:
-            with suppress(OSError):
-                self._limit.write_text(str(memory + _OWN_FILES))
-                Path(f"/proc/{keeper}/oom_score_adj").write_text("1000")
-
-    def close(self) -> None:
-        """Takes the group away when its processes have ended."""
-        for _ in range(100 if self._limit else 0):
-            assert self._limit
-            with suppress(OSError):
-                self._limit.parent.rmdir()
-                return
-            time.sleep(0.01)
+    for root, limit in _GROUPS.items():
+        with suppress(OSError):
+            for left in root.glob("labkit-*"):  # of a grading that was killed
+                with suppress(OSError):
+                    left.rmdir()
+            folder = root / f"labkit-{os.getpid()}-{pid}"
+            folder.mkdir()
+            if (folder / limit).exists():
+                (folder / "cgroup.procs").write_text(str(pid))
+                return folder / limit
+            folder.rmdir()
+    return None
 
 
 class CannotStart(RuntimeError):
@@ -87,15 +76,15 @@ class CannotStart(RuntimeError):
 class Template:
     """A process behind the wall, with torch imported, of which workers are forked. Whoever starts one closes it.
 
-    way      see :mod:`.isolation`: "root" or "user".
+    way      one of WALLS: whether it is root who makes the namespaces.
     preload  modules to import beforehand.
     hidden   folders of the teacher's that must not be seen, should they lie in one that must (a course inside a
              virtual environment, say).
     """
 
     def __init__(self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = ()) -> None:
-        self.way, self._group = way, None
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._limit: Path | None = None
+        self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = configuration(way, hidden) | {"control": there.fileno(), "preload": list(preload)}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -109,7 +98,6 @@ class Template:
             start_new_session=True,
         )
         there.close()
-        self._control = here
         self._control.settimeout(_START)
         try:
             told = json.loads(self._control.recv(1 << 16) or b"{}")
@@ -123,7 +111,7 @@ class Template:
         # The template itself; behind a wall the started process only waits for it.
         self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
         self._size, self._private = memory(self.process)
-        self._group = _Group(self.process) if way == "root" else None
+        self._limit = _group(self.process) if way == "root" else None
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.
@@ -151,17 +139,30 @@ class Template:
                 os.close(fd)
             there.close()
         _, told_by, _, _ = here.recvmsg(4, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if self._group and told_by:
-            self._group.limit(limits.memory, _CREDENTIALS.unpack(told_by[0][2])[0])
+        if self._limit and told_by:  # beyond the limit the kernel ends first what the keeper starts
+            keeper = _CREDENTIALS.unpack(told_by[0][2])[0]
+            with suppress(OSError):
+                self._limit.write_text(str(limits.memory + _OWN_FILES))
+                Path(f"/proc/{keeper}/oom_score_adj").write_text("1000")
         here.send(b".")
+        here.settimeout(10)
+
+        def end() -> None:
+            """Its keeper, at the other end, ends it and all that it started."""
+            with suppress(OSError):
+                here.shutdown(socket.SHUT_WR)
+                while here.recv(4096):
+                    pass
+            here.close()
+
         pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
         pipe = os.fstat(bell).st_ino
-        return Worker(self.taken, *pipes, by_keeper(here), Bell(bell, lambda: self.waiting(pipe)))
+        return Worker(self.taken, *pipes, end, Bell(os.fdopen(bell, "wb", 0), lambda: self.waiting(pipe)))
 
     def taken(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
-        seconds, held = 0.0, 0
-        for pid in descendants(*children().get(self.process, ())):
+        seconds, held, below = 0.0, 0, children()
+        for pid in descendants(below, *below.get(self.process, ())):
             with suppress(OSError, ValueError, IndexError):
                 seconds += cpu(pid)
                 held += max(0, memory(pid)[1] - self._private)
@@ -171,7 +172,7 @@ class Template:
         """Counts the threads of all workers that wait for this bell, and says whether any other is at work."""
         below, found = children(), []
         workers = [worker for keeper in below.get(self.process, ()) for worker in below.get(keeper, ())]
-        for pid in descendants(*below.get(self.process, ())):
+        for pid in descendants(below, *below.get(self.process, ())):
             if pid not in workers or not below.get(pid):  # else it waits for the process of a part
                 with suppress(OSError):
                     found.append(waiting(pid, BELL, pipe))
@@ -183,25 +184,27 @@ class Template:
             self._process.wait(5)
         self._process.kill()
         self._process.wait()
-        if self._group:
-            self._group.close()
+        for _ in range(100 if self._limit else 0):  # until its processes have ended
+            assert self._limit
+            with suppress(OSError):
+                self._limit.parent.rmdir()
+                break
+            time.sleep(0.01)
         self.log.close()
 
 
+@dataclass
 class Bare:
     """Stands for a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
 
     It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
     """
 
-    way = "bare"
-
-    def __init__(self, preload: Sequence[str] = ()) -> None:
-        self._preload = list(preload)
+    preload: Sequence[str]
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
         process = subprocess.Popen(
-            python("student.bare", self._preload),
+            python("student.bare", list(self.preload)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -224,7 +227,7 @@ class Bare:
 
 
 def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = ()) -> Template | Bare:
-    """Starts what workers are taken from, in the way that :func:`.isolation.best` names."""
+    """Starts what workers are taken from, in the way that :func:`best` names."""
     return Bare(preload) if way == "bare" else Template(way, preload, hidden)
 
 
@@ -258,3 +261,54 @@ def environment() -> dict[str, str]:
     known |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     known |= {"PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
+
+
+@cache
+def tried() -> dict[str, str]:
+    """Tries each way that puts up a wall on this machine, and says why it cannot be had ("": it can)."""
+    if sys.platform != "linux":
+        why = say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
+        return dict.fromkeys(WALLS, why)
+    return {way: _try(way) for way in WALLS}
+
+
+def best(trust: bool = False) -> str:
+    """Gives the strongest way that works here; Problem if none does, unless the students are trusted."""
+    for way, why in tried().items():
+        if not why:
+            return way
+    if trust:
+        return "bare"
+    raise Problem(
+        en="students' code cannot be kept from your files and the network on this computer "
+        "(see labkit grade --isolation): grade on Linux, or, if you would run their code anyway, add "
+        "--trust-students",
+        zh="在这台电脑上无法阻止学生的代码接触你的文件和网络（详见 labkit grade --isolation）："
+        "请在 Linux 上批改；如果你本来就愿意直接运行他们的代码，请加上 --trust-students",
+    )
+
+
+def report() -> str:
+    """Says what each way keeps a student's code from, and which of them this computer has."""
+    states = {way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in tried().items()}
+    states["bare"] = _TEXTS["trusted",]()
+    lines = [f"{way}: {state}\n    {_TEXTS[way,]()}" for way, state in states.items()]
+    return "\n".join(lines if not all(tried().values()) else [*lines, _TEXTS["nowhere",]()])
+
+
+def _try(way: str) -> str:
+    if way == "root" and os.geteuid() != 0:
+        return say(en="you are not root", zh="你不是 root 用户")
+    if way == "user" and os.geteuid() == 0:
+        return say(en="you are root, who has a better one", zh="你是 root，有更强的方式")
+    done = subprocess.run(
+        python("sandbox.probe", configuration(way)),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd="/",
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]

@@ -13,7 +13,7 @@ from ...base.tree import output_name, tensors
 from ..attributes import unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
-from ..outputs import opened
+from ..inputs import opened
 from ..references import reference
 from ..result import Finding
 from ..runs import Runs

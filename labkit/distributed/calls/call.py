@@ -196,8 +196,3 @@ class Call:
     def __str__(self) -> str:
         """The call as the text says it that tells what a rank waits for."""
         return f"{self.kind} #{self.seq} of group {self.group} at {self.place}"
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(map(str, map(list, self.shapes)))
-        who = f"of group {self.group} by rank {self.rank}"
-        return f"<{self.kind} #{self.seq} {who}: {shapes} at {self.place}>"

@@ -15,7 +15,7 @@ import torch
 from ...base.language import series
 from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
-from ...diagnosis.findings.kind import UNTAUGHT, declared, listed, taught
+from ...diagnosis.findings import UNTAUGHT, declared, listed, taught
 from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of

@@ -7,11 +7,11 @@ given the batches of ranks, and stops when enough has been seen.)
 from __future__ import annotations
 
 import builtins
-import functools
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,9 +80,8 @@ class Observer:
         yield self._watch(iterator, "_next_index", after=_read_index)
         yield self._watch(iterator, "__next__", after=self._read_batch)
         yield self._watch(torch.autograd, "backward", _begin_backward)
-        yield Patch(nn.Module, "__call__", self._calling(nn.Module.__call__))
-        answer = MachineMode.__torch_function__
-        yield Patch(MachineMode, "__torch_function__", operations.noting(self.here, answer))
+        yield Patch.around(nn.Module, "__call__", self._call)
+        yield Patch.around(MachineMode, "__torch_function__", partial(operations.note, self.here))
         yield self._watch(SlotWork, "wait", operations.end)
         yield self._watch(SlotWork, "is_completed", after=operations.asked)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
@@ -91,14 +90,14 @@ class Observer:
         yield self._watch(builtins, "open", _open)
         yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
         yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _noted("flat"))
-        yield Patch(as_main, "show", _shown(as_main.show))
-        yield Patch(Rank, "note", self._noting(Rank.note))
+        yield Patch.around(as_main, "show", _show)
+        yield Patch.around(Rank, "note", self._note)
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
         yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
             yield self._watch(owner, "fully_shard", _keep_sharded)
         for name in operations.LOSSES:
-            yield Patch(functional, name, operations.losing(self.here, name))
+            yield Patch.around(functional, name, partial(operations.lose, self.here))
         yield self._watch(functional, "batch_norm", _normalise)
         yield self._watch(torch.amp.GradScaler, "scale", _noted("scaled"))
 
@@ -107,10 +106,8 @@ class Observer:
 
         What that gives is the result of ``owner.name`` instead, unless it is None.
         """
-        function = getattr(owner, name)
 
-        @functools.wraps(function)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(function: _Look, *args: Any, **kwargs: Any) -> Any:
             record = self.here()
             if record is not None and before is not None:
                 before(record, *args, **kwargs)
@@ -118,55 +115,45 @@ class Observer:
             other = after(record, result, *args) if record is not None and after is not None else None
             return result if other is None else other
 
-        return Patch(owner, name, watched)
+        return Patch.around(owner, name, watched)
 
-    def _noting(self, note: Callable[..., Any]) -> Callable[..., Any]:
+    def _note(self, note: _Look, rank: Rank, call: Any) -> None:
         """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
+        note(rank, call)
+        record = self.records[rank.number]
+        record.met += len(call.ranks) == rank.size
+        backward = torch._C._current_graph_task_id() != -1
+        if call.kind in _SHARES and (backward or record.depth):
+            record.peers.add(call.ranks)
+        own = not call.from_cpp and not call.via  # the script's line itself calls it
+        if own:
+            operations.begin(record, call)
+        if call.kind not in _REDUCES:
+            return
+        wrapped = record.models or record.sharded or record.flat
+        if backward and record.step.reduced and call.via and wrapped:
+            record.step.reduced[-1] += 1
+            record.replicas.update(call.ranks)
+        elif own and call.kind == "all_reduce":
+            _reduce_by_hand(record, call)
 
-        @functools.wraps(note)
-        def watched(rank: Rank, call: Any) -> None:
-            note(rank, call)
-            record = self.records[rank.number]
-            record.met += len(call.ranks) == rank.size
-            backward = torch._C._current_graph_task_id() != -1
-            if call.kind in _SHARES and (backward or record.depth):
-                record.peers.add(call.ranks)
-            own = not call.from_cpp and not call.via  # the script's line itself calls it
-            if own:
-                operations.begin(record, call)
-            if call.kind not in _REDUCES:
-                return
-            wrapped = record.models or record.sharded or record.flat
-            if backward and record.step.reduced and call.via and wrapped:
-                record.step.reduced[-1] += 1
-                record.replicas.update(call.ranks)
-            elif own and call.kind == "all_reduce":
-                _reduce_by_hand(record, call)
-
-        return watched
-
-    def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _call(self, call: _Look, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Note what goes into the modules that the script calls, and comes out of all."""
-
-        @functools.wraps(call)
-        def watched(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            record = self.here()
-            if record is None or not torch.is_grad_enabled():
-                return call(module, *args, **kwargs)
-            if not record.depth:
-                _enter(record, module, (args, kwargs))
-            record.depth += 1
-            try:
-                result = call(module, *args, **kwargs)
-            except BaseException:
-                record.raised = record.raised or record.names.get(id(module), "")
-                raise
-            finally:
-                record.depth -= 1
-            record.look("output", record.names.get(id(module), ""), result)
-            return result
-
-        return watched
+        record = self.here()
+        if record is None or not torch.is_grad_enabled():
+            return call(module, *args, **kwargs)
+        if not record.depth:
+            _enter(record, module, (args, kwargs))
+        record.depth += 1
+        try:
+            result = call(module, *args, **kwargs)
+        except BaseException:
+            record.raised = record.raised or record.names.get(id(module), "")
+            raise
+        finally:
+            record.depth -= 1
+        record.look("output", record.names.get(id(module), ""), result)
+        return result
 
     def _begin_step(self, optimizer: Any, *_: object) -> None:
         record = self.here()
@@ -275,14 +262,10 @@ def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
     record.loaded += [(gpu, line_here()[0]) for gpu in gpus]
 
 
-def _shown(show: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+def _show(show: Callable[[BaseException], None], error: BaseException) -> None:
     """Show what ends a script, unless it is a fault that the result will tell of."""
-
-    def once(error: BaseException) -> None:
-        if not isinstance(error, turns.Deadlock) and not hasattr(error, "report"):
-            show(error)
-
-    return once
+    if not isinstance(error, turns.Deadlock) and not hasattr(error, "report"):
+        show(error)
 
 
 # Gradients and weights.

@@ -77,7 +77,7 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
                 return [KINDS["gradients_not_reduced"](seen.place, **facts)], ""
             off = 100 * max(_off(seen, other) for other in many)
             return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], ""
-        count += 1
+        count += what not in ("weight", "input")
     return [], PHRASES["compared.one_gpu"](count=count, steps=len(one.steps)) if count else ""
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ...base.tree import tensors_in
 from ...machine.handlers import HANDLERS, listed, named
@@ -20,6 +19,7 @@ from ..group.slot import Plain
 from ..group.works import SlotWork
 from .records import Draw, Loss, Pending, RankRecord, line_here
 
+_Here = Callable[[], RankRecord | None]
 # An order of rows is to be the same in all ranks.
 _DRAWING = frozenset((*listed("with a generator"), *listed("from the default generator"))) - {torch.randperm}
 # These take a tensor's shape, and none of its values.
@@ -28,18 +28,16 @@ _SHAPES = frozenset(
 )
 
 
-def noting(here: Callable[[], RankRecord | None], answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the machine's ``answer`` to each function of torch, which notes it in the record ``here()``."""
-
-    def watched(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        record, run = here(), partial(answer, mode, func, types, args, kwargs)
-        if record is not None and func in _DRAWING and record.trains():
-            return _draw(record, mode, func, args, kwargs or {}, run)
-        if record is not None and record.pending and HANDLERS.get(func, func) is not None:
-            return _use(record, func, args, kwargs, run)
-        return run()
-
-    return watched
+def note(
+    here: _Here, answer: Any, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    """Return the machine's ``answer`` to a function of torch, and note the call in the record ``here()``."""
+    record, run = here(), partial(answer, mode, func, types, args, kwargs)
+    if record is not None and func in _DRAWING and record.trains():
+        return _draw(record, mode, func, args, kwargs or {}, run)
+    if record is not None and record.pending and HANDLERS.get(func, func) is not None:
+        return _use(record, func, args, kwargs, run)
+    return run()
 
 
 # Random numbers.
@@ -132,27 +130,21 @@ def _version(tensor: Tensor) -> int:
 # Losses.
 
 
-def losing(here: Callable[[], RankRecord | None], name: str) -> Callable[..., Any]:
-    """Return torch's loss ``name``, which notes in the record ``here()`` how much each row counts in its gradient."""
-    lose, count = getattr(functional, name), LOSSES[name]
-
-    @wraps(lose)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        record, how = here(), kwargs.get("reduction", "mean")
-        if record is None or record.losing:  # a mode of the machine calls it once more from within
-            return lose(*args, **kwargs)
-        record.losing = True
-        try:
-            loss = lose(*args, **kwargs)
-        finally:
-            record.losing = False
-        trains = isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum")
-        if trains and (number := count(*args, **kwargs)):
-            record.step.losses.append(Loss(number))
-            loss.register_hook(partial(_weigh, record.step.losses[-1], how))
-        return loss
-
-    return watched
+def lose(here: _Here, lost: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return torch's loss, and note in the record ``here()`` how much each row counts in its gradient."""
+    record, how = here(), kwargs.get("reduction", "mean")
+    if record is None or record.losing:  # a mode of the machine calls it once more from within
+        return lost(*args, **kwargs)
+    record.losing = True
+    try:
+        loss = lost(*args, **kwargs)
+    finally:
+        record.losing = False
+    trains = isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum")
+    if trains and (number := LOSSES[lost.__name__](*args, **kwargs)):
+        record.step.losses.append(Loss(number))
+        loss.register_hook(partial(_weigh, record.step.losses[-1], how))
+    return loss
 
 
 def _weigh(record: Loss, how: str, gradient: Tensor) -> None:

@@ -99,11 +99,10 @@ def _fill(dumps: dict[int, Dump]) -> None:
         for call in dump.calls:
             if not call.ranks:
                 seen.setdefault(call.group, set()).add(rank)
-    for rank, dump in dumps.items():
+    for dump in dumps.values():
         for call in dump.calls:
             if not call.ranks:
                 call.ranks = dump.groups[call.group] = tuple(sorted(seen[call.group]))
-                call.at = call.ranks.index(rank)
 
 
 def _loaded(path: Path) -> Any:
@@ -149,9 +148,8 @@ def _call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) 
     if name == "coalesced":  # the end of several that stand before it
         return None
     group, desc = entry["process_group"]
-    ranks = groups.get(str(group), ())
     call = Told(_KINDS.get(name, name), backend=backend, group=str(group), desc=str(desc), rank=rank)
-    call.ranks, call.at = ranks, ranks.index(rank) if rank in ranks else 0
+    call.ranks = groups.get(str(group), ())
     call.seq = int(entry["p2p_seq_id"] if entry.get("is_p2p") else entry["collective_seq_id"])
     call.met = entry["state"] == "completed" or bool(entry.get("retired"))
     call.created = int(entry["time_created_ns"])

@@ -144,9 +144,6 @@ class Group(_Base):  # type: ignore[misc]
     def get_group_store(self) -> Any:
         return self.store
 
-    def _has_hooks(self) -> bool:
-        return False
-
     def _get_sequence_number_for_group(self) -> int:
         return self.latest
 
@@ -357,7 +354,7 @@ class Group(_Base):  # type: ignore[misc]
             call.arrived, call.node = rank.clock(), rank.node
             rank.note(call)
             if call.watched:
-                sample(rank, call.kind, call.device if call.inputs or call.outputs else "")
+                sample(call.kind, call.device if call.inputs or call.outputs else "")
         timeout = getattr(opts, "timeout", None)
         # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import threading
@@ -37,15 +36,15 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     of_processes   makes the transport of a group where a rank is a process.
     """
     group.of_processes = of_processes
-    yield Patch(distributed_c10d, "_new_process_group_helper", _helper())
-    yield Patch(distributed_c10d, "has_torch_function", _has_torch_function())
+    yield Patch.around(distributed_c10d, "_new_process_group_helper", _make_group)
+    yield Patch.around(distributed_c10d, "has_torch_function", _has_torch_function)
     for owner in (distributed_c10d, dist):
         yield Patch(owner, "_NCCL_AVAILABLE", True)
         yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
         yield Patch(owner, "is_nccl_available", lambda: True)
         yield Patch(owner, "ProcessGroupGloo", GlooGroup)
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    yield Patch(distributed_c10d, "_set_pg_timeout", _timeout_set(distributed_c10d._set_pg_timeout))
+    yield Patch.around(distributed_c10d, "_set_pg_timeout", _set_timeout)
     # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
     yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
@@ -56,10 +55,10 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     yield from flight.patches(timed_here, c10d)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
-    yield Patch(DistributedDataParallel, "forward", _counted(DistributedDataParallel.forward))
-    yield Patch(Join, "notify_join_context", staticmethod(_kept(Join.notify_join_context)))
+    yield Patch.around(DistributedDataParallel, "forward", _count)
+    yield Patch.around(Join, "notify_join_context", _keep)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        yield Patch(dist, name, _of_model(getattr(dist, name)))
+        yield Patch.around(dist, name, _of_model)
 
 
 class NcclOptions(SimpleNamespace):
@@ -181,81 +180,57 @@ def _backends(alone: str) -> dict[str, str]:
     return {"cuda": "nccl"} if alone == "nccl" else {"cpu": "gloo", "cuda": "gloo"}
 
 
-def _helper() -> Callable[..., Any]:
-    make: Any = distributed_c10d._new_process_group_helper
-    make = inspect.unwrap(make)  # without the machine's refusal of nccl
-
-    @functools.wraps(make)
-    def made(
-        size: int, rank: int, ranks: list[int], backend: Any, store: Any, name: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        config = distributed_c10d.BackendConfig(backend).get_device_backend_map()
-        kinds: dict[str, str] = {kind: str(name) for kind, name in config.items() if kind in ("cpu", "cuda")}
-        if str(backend) == "nccl":
-            kinds = {"cuda": "nccl"}
-        if ranks and isinstance(parent := dist.group.WORLD, Group):
-            parent.is_to_have(name, ranks, kinds.values())
-        before = _making.backends, _making.ranks
-        _making.backends, _making.ranks = kinds, list(ranks)
-        try:
-            group, its_store = make(size, rank, ranks, backend, store, name, *args, **kwargs)
-        finally:
-            _making.backends, _making.ranks = before
-        device = kwargs.get("device_id")
-        if device is not None and isinstance(group, Group):
-            group.bound_device_id = device
-        return group, its_store
-
-    return made
+def _make_group(real: Any, *args: Any, **kwargs: Any) -> Any:
+    _, _, ranks, backend, _, name, *_ = args
+    make = inspect.unwrap(real)  # without the machine's refusal of nccl
+    config = distributed_c10d.BackendConfig(backend).get_device_backend_map()
+    kinds: dict[str, str] = {kind: str(name) for kind, name in config.items() if kind in ("cpu", "cuda")}
+    if str(backend) == "nccl":
+        kinds = {"cuda": "nccl"}
+    if ranks and isinstance(parent := dist.group.WORLD, Group):
+        parent.is_to_have(name, ranks, kinds.values())
+    before = _making.backends, _making.ranks
+    _making.backends, _making.ranks = kinds, list(ranks)
+    try:
+        group, its_store = make(*args, **kwargs)
+    finally:
+        _making.backends, _making.ranks = before
+    device = kwargs.get("device_id")
+    if device is not None and isinstance(group, Group):
+        group.bound_device_id = device
+    return group, its_store
 
 
-def _has_torch_function() -> Callable[[Any], bool]:
+def _has_torch_function(real: Callable[[Any], bool], arguments: Any) -> bool:
     """The machine has nothing to say of a collective itself: what it is given, the group looks at."""
-
-    groups: Any = distributed_c10d
-    real: Callable[[Any], bool] = groups.has_torch_function
-
-    def has_torch_function(arguments: Any) -> bool:
-        alone = _len_torch_function_stack() == 1 and type(_get_function_stack_at(0)) is MachineMode
-        return not (alone and _PLAIN.issuperset(map(type, arguments))) and real(arguments)
-
-    return has_torch_function
+    alone = _len_torch_function_stack() == 1 and type(_get_function_stack_at(0)) is MachineMode
+    return not (alone and _PLAIN.issuperset(map(type, arguments))) and real(arguments)
 
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
 
 
-def _timeout_set(real: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(real)
-    def set_timeout(timeout: timedelta, group: Any = None) -> None:
-        found = distributed_c10d._get_default_group() if group is None else group
-        if isinstance(found, Group):  # which is neither C++'s NCCL nor its gloo
-            found._set_default_timeout(timeout)
-        else:
-            real(timeout, group)
-
-    return set_timeout
+def _set_timeout(real: Callable[..., None], timeout: timedelta, group: Any = None) -> None:
+    found = distributed_c10d._get_default_group() if group is None else group
+    if isinstance(found, Group):  # which is neither C++'s NCCL nor its gloo
+        found._set_default_timeout(timeout)
+    else:
+        real(timeout, group)
 
 
-def _counted(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(forward)
-    def counted(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.training and torch.is_grad_enabled() and (rank := timed_here()) is not None:
-            rank.passes += 1
-        return forward(model, *args, **kwargs)
-
-    return counted
+def _count(forward: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if model.training and torch.is_grad_enabled() and (rank := timed_here()) is not None:
+        rank.passes += 1
+    return forward(model, *args, **kwargs)
 
 
-def _kept(notify: Callable[[Any], Any]) -> Callable[[Any], Any]:
+_works = WeakKeyDictionary[Any, Any]()
+
+
+def _keep(notify: Callable[[Any], Any], joinable: Any) -> Any:
     """DDP hands this Work to C++, which asks it in backward: what Python knows of it must live as long."""
-    works = WeakKeyDictionary[Any, Any]()
-
-    def notified(joinable: Any) -> Any:
-        works[joinable] = work = notify(joinable)
-        return work
-
-    return notified
+    _works[joinable] = work = notify(joinable)
+    return work
 
 
 def _hash(tensors: list[torch.Tensor]) -> int:
@@ -266,13 +241,8 @@ def _hash(tensors: list[torch.Tensor]) -> int:
     return int.from_bytes(found.digest())
 
 
-def _of_model(ask: Callable[..., Any]) -> Callable[..., Any]:
+def _of_model(ask: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """C++ makes its tensors on the GPU of those that it is given, which need not be the current one."""
-
-    @functools.wraps(ask)
-    def asked(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(group, Group) and tensors:
-            group.home = gpu_of(tensors[0])
-        return ask(group, tensors, *args, **kwargs)
-
-    return asked
+    if isinstance(group, Group) and tensors:
+        group.home = gpu_of(tensors[0])
+    return ask(group, tensors, *args, **kwargs)

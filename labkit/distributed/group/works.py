@@ -14,7 +14,7 @@ from ...trace import emitting as trace
 from ...trace.events import Event
 from ..calls import faults
 from ..calls.call import Call
-from ..rank.rank import alone, here, timed_here
+from ..rank.rank import timed_here
 from ..rank.sampling import sample
 from .slot import Slot
 
@@ -42,7 +42,7 @@ class SlotWork(_Waited):
     def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
         super().__init__()
         self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
-        self.rank = here.rank or alone.rank
+        self.rank = timed_here()
         self._told = trace.recording is None or self.rank is None or call.makes_a_group
         if not self._told and self.rank is not None:
             self.rank.untold.append(self)
@@ -113,9 +113,7 @@ class SlotWork(_Waited):
                 **call.told,
             )
         )
-        rank = timed_here()
-        if rank is not None:
-            sample(rank, call.kind, call.device if call.told.get("nbytes") else "")
+        sample(call.kind, call.device if call.told.get("nbytes") else "")
 
     def _ready(self) -> bool:
         return self.slot.is_over() or "away" in self.call.memo

@@ -183,7 +183,9 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
         return now
     made = sessions.ranks(size, **other)
     if now is not None:
-        en = f"(the {now.size} ranks of before have ended, and their variables are gone; {size} new ones begin)"
+        en = (
+            f"(the previous {now.size} ranks have ended, and their variables are gone; {size} new ones begin)"
+        )
         print(say(en=en, zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）"))
     return made
 

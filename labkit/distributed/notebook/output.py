@@ -170,6 +170,13 @@ class RankStream(io.TextIOBase):
     def flush(self) -> None:
         self.real.flush()
 
+    def close(self) -> None:
+        """Leave the real one alone, which is not ours.
+
+        Python closes, and so flushes, a stream that is collected, in the middle of anything. A kernel's flush waits for
+        its thread of output, ten seconds at most, and that thread may wait for the ring of the ranks.
+        """
+
     def writable(self) -> bool:
         return True
 

@@ -28,7 +28,7 @@ from ...trace import emitting
 from ...trace.trace import Trace
 from ...turns import Deadlock
 from ..planning.timing import timed
-from ..rank.rank import Rank, rank_here
+from ..rank.rank import Rank, not_by_a_rank, rank_here
 from ..rank.system import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
@@ -191,7 +191,8 @@ class Session:
         """End the ranks, after what each has registered with ``atexit``, and give torch back as it was."""
         global _open
         if not self._world.closed:
-            if rank_here() is None and any(rank.state.exit_functions for rank in self._world.ranks):
+            not_by_a_rank()
+            if any(rank.state.exit_functions for rank in self._world.ranks):
                 with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
                     self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
             self._world.machine.lift(self._patches)
@@ -241,19 +242,17 @@ class Session:
 
     def _patches_of_init(self) -> Iterator[Patch]:
         """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
-        real, groups = dist.init_process_group, self._groups
 
-        def init_process_group(*args: Any, **kwargs: Any) -> None:
+        def init_process_group(real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             rank = rank_here()
             ours = any(rank is one for one in self._world.ranks)  # not of a world beside this one
-            made = groups.pop(rank.number, None) if rank is not None and ours else None
+            made = self._groups.pop(rank.number, None) if rank is not None and ours else None
             if made is not None and dist.group.WORLD is made:
                 dist.destroy_process_group()
             real(*args, **kwargs)
 
-        init_process_group.__doc__ = real.__doc__
-        yield Patch(dist, "init_process_group", init_process_group)
-        yield Patch(dist.distributed_c10d, "init_process_group", init_process_group)
+        yield Patch.around(dist, "init_process_group", init_process_group)
+        yield Patch.around(dist.distributed_c10d, "init_process_group", init_process_group)
 
     def _alive(self) -> World:
         if self._world.closed:
@@ -270,6 +269,7 @@ class Session:
         to_end   as for :meth:`..threads.world.World.run`.
         """
         world = self._alive()
+        not_by_a_rank()
         with self._stage(world), timed(self.times) as by_times:
             recorded = emitting.begin()
             try:

@@ -9,10 +9,10 @@ from ...base.language import say
 from ...base.units import bytes_text, duration
 from ...cost.plan import Forecast
 from ...cost.search import Plans
-from ...view.charts import nice
 from ...view.layout import MOST_LANES, legend, sized, text_width
 from ...view.palette import CPU
 from ...view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ...view.pictures.charts import nice
 from .captions import caption
 
 _LEFT, _RIGHT, _HIGH = 150, 96, 24

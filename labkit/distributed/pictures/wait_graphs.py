@@ -150,7 +150,8 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
         sketch.add(*_stand(stand, top))
         if at in sources:
             trunk = sum(_BOX) + 16 + sources.index(at) * apart
-            sketch.add(*_arrows(tops, at, [to for source, to in edges if source == at], trunk))
+            arrive = [tops[to] + _port(edges, source, to) for source, to in edges if source == at]
+            sketch.add(*_arrows(top + _HIGH * 0.8, arrive, trunk))
     bottom = 40 + len(drawn) * (_HIGH + _GAP)
     if rest:
         count = sum(len(stand.ranks) for stand in rest)
@@ -160,11 +161,19 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
     return sketch.picture(bottom, _stood(found))
 
 
-def _arrows(tops: list[float], at: int, targets: list[int], trunk: float) -> list[Line]:
+def _port(edges: list[tuple[int, int]], source: int, to: int) -> float:
+    """How far below the top of box ``to`` the arrow of ``source`` comes in, so that few arrows cross.
+
+    The line of a box further down is further right: arrows from above come in first, of those from below the outermost.
+    """
+    coming = [one for one, other in edges if other == to]
+    ordered = sorted(coming, key=lambda one: (one > to, one if one < to else -one))
+    return _HIGH * (0.15 + 0.5 * (ordered.index(source) + 0.5) / len(ordered))
+
+
+def _arrows(leave: float, arrive: list[float], trunk: float) -> list[Line]:
     """From one box, along a line of its own, to those that it waits for."""
     edge = sum(_BOX)
-    leave = tops[at] + _HIGH * 0.3
-    arrive = [tops[to] + _HIGH * 0.7 for to in targets]
     lines = [
         Line(edge, leave, trunk, leave),
         Line(trunk, min([leave, *arrive]), trunk, max([leave, *arrive])),

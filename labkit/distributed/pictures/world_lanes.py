@@ -6,6 +6,7 @@ from ...base.language import say
 from ...base.numbers import one_of
 from ...view.layout import BASELINE, Lanes, sized, text_width
 from ...view.picture import Box, Picture, Sketch, Text
+from ..calls.faults.words import listed, ranks_text
 from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
@@ -32,7 +33,7 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
             if lost:
                 told = [own, f"RANK {rank}", f"cuda:{rank} ?"]
             elif chosen_by == "":
-                told = [own] if idle else [own, f"RANK {_span(range(first, first + each))}"]
+                told = [own] if idle else [own, f"RANK {listed(range(first, first + each), '–')}"]
             x, y = _LEFT + gpu * width, lane.y(node) + _GAP / 2
             colour = None if lost or idle else gpu
             wide, high, name = width - _GAP, _HIGH - _GAP, f"node {node} {own}"
@@ -46,13 +47,7 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 sketch.add(Text(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
-        absent = say(en="ranks " if size - each > 1 else "rank ", zh="rank ") + _span(range(each, size))
-        described.append(caption("world", "absent", ranks=absent))
+        described.append(caption("world", "absent", ranks=ranks_text(range(each, size), "–")))
     elif chosen_by == "" and each > 1:
         described.append(caption("world", "shared"))
     return sketch.picture(lane.y(nodes) + 8, say(en=" ", zh="").join(described))
-
-
-def _span(ranks: range) -> str:
-    """``3``, ``3–5``."""
-    return f"{ranks[0]}" + f"–{ranks[-1]}" * (len(ranks) > 1)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -218,45 +219,41 @@ class Enough(SystemExit):
 @contextmanager
 def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
     """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
-    real, let_go = Gpu.take, Held.release
 
-    def take(gpu: Gpu, storage: Any) -> None:
+    def here(rank: Rank | None) -> Census | None:
+        return None if rank is None else censuses.get(rank.number)
+
+    def take(real: Callable[..., None], gpu: Gpu, storage: Any) -> None:
         real(gpu, storage)
-        if (found := here()) is not None:
-            rank, census = found
+        rank = rank_here()
+        if rank is not None and (census := here(rank)) is not None:
             census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
-    def release(held: Held, gpu: Any = None, size: int = 0) -> bool:
-        met = let_go(held, gpu, size)
-        if met and gpu is not None and (found := here()) is not None:
-            found[1].arriving = True
+    def release(real: Callable[..., bool], held: Held, gpu: Any = None, size: int = 0) -> bool:
+        met = real(held, gpu, size)
+        if met and gpu is not None and (census := here(rank_here())) is not None:
+            census.arriving = True
         return met
 
-    def here() -> tuple[Rank, Census] | None:
-        rank = rank_here()
-        census = None if rank is None else censuses.get(rank.number)
-        return None if rank is None or census is None else (rank, census)
+    def before(census: Census, module: torch.nn.Module) -> None:
+        if census.steps >= steps and not census.stepping:
+            raise Enough
+        census.know_module(module)
 
-    def before(module: torch.nn.Module, _: Any) -> None:
-        if (found := here()) is not None:
-            if found[1].steps >= steps and not found[1].stepping:
-                raise Enough
-            found[1].know_module(module)
+    def counted(count: Callable[[Census, Any], None]) -> Callable[..., None]:
+        def hook(what: Any, *_: Any) -> None:
+            if (census := here(rank_here())) is not None:
+                count(census, what)
 
-    def begins(optimizer: Any, *_: Any) -> None:
-        if (found := here()) is not None:
-            found[1].before_step(optimizer)
-
-    def ends(optimizer: Any, *_: Any) -> None:
-        if (found := here()) is not None:
-            found[1].after_step(optimizer)
+        return hook
 
     with ExitStack() as stack:
         for handle in (
-            register_module_forward_pre_hook(before),
-            register_optimizer_step_pre_hook(begins),
-            register_optimizer_step_post_hook(ends),
+            register_module_forward_pre_hook(counted(before)),
+            register_optimizer_step_pre_hook(counted(Census.before_step)),
+            register_optimizer_step_post_hook(counted(Census.after_step)),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(Patches(lambda: [Patch(Gpu, "take", take), Patch(Held, "release", release)]))
+        table = (Gpu, "take", take), (Held, "release", release)
+        stack.enter_context(Patches(lambda: starmap(Patch.around, table)))
         yield

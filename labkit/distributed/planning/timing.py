@@ -24,7 +24,7 @@ from ...machine.state.streams import Event, Stream
 from ...trace import emitting
 from ..group.slot import Slot
 from ..group.works import SlotWork
-from ..rank import own_time
+from ..rank import clock
 from ..rank.clock import Timed
 from ..rank.rank import Rank, rank_here, timed_here
 
@@ -32,7 +32,7 @@ _Part = Callable[[Any], Any]
 
 
 class Times:
-    """The modelled clock of one rank's thread, which :func:`.own_time.own_time` gives there.
+    """The modelled clock of one rank's thread, which :func:`..rank.clock.own_time` gives there.
 
     computed   seconds of operators on the first stream, ``operations`` how many they did.
     waiting    seconds in which others had not come, ``exposed`` those in which bytes were on their way.
@@ -80,7 +80,7 @@ def _side(gpu: Gpu) -> int | None:
 
 def _times() -> Times | None:
     """The modelled clock of this thread's rank; None if it has none."""
-    found = getattr(own_time.here, "time", None)
+    found = getattr(clock.here, "time", None)
     return found if isinstance(found, Times) else None
 
 
@@ -187,7 +187,7 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
 
     def begun(rank: Timed) -> None:
         new = rank not in of
-        own_time.here.time = of.setdefault(rank, Times(gpu))
+        clock.here.time = of.setdefault(rank, Times(gpu))
         begin_turn(rank)
         if new:
             first.append(rank.clock())

@@ -27,10 +27,10 @@ class Keys:
     """Stands for an event that is set when all ``keys`` are there."""
 
     def __init__(self, store: Any, keys: Sequence[str]) -> None:
-        self._store, self._keys = store, list(keys)
+        self._store, self.keys = store, list(keys)
 
     def is_set(self) -> bool:
-        return bool(self._store.check(self._keys))
+        return bool(self._store.check(self.keys))
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is set; False if ``seconds`` were over before."""

@@ -46,8 +46,8 @@ _GRACE = 5.0
 # As it is in C++: here it is asked for what is there.
 _get = c10d.Store.get
 
-_now: Lookout | None = None
-# For good: a forked child drops what is to be called at the end, and would take gloo apart, whose threads it has not.
+# The last is that of now. All are kept for good: a forked child drops what is to be called at the end, and would take
+# gloo apart, whose threads it has not.
 _all: list[Lookout] = []
 _main: turns.Member | None = None  # this process's main thread
 # The exit code of this process, once it is known: what it is then said to be is not lost.
@@ -55,13 +55,19 @@ _code = 0
 
 
 class Open(Protocol):
-    """A call that may still wait for others; ``lost`` is what gloo said when a member was gone."""
+    """A call that may still wait for others; ``lost`` is what gloo said when a member was gone.
+
+    line   one object for those that go one after the other, as they were made; None of others.
+    """
 
     @property
     def call(self) -> Call: ...
 
     @property
     def lost(self) -> Exception | None: ...
+
+    @property
+    def line(self) -> object: ...
 
     def is_over(self) -> bool: ...
 
@@ -79,7 +85,7 @@ class Lookout:
         self.issued: Counter[Any] = Counter()
         self.came: Counter[tuple[str, str]] = Counter()
         self.last: Call | None = None
-        # Its calls that are not over, as they were made; :func:`over` takes them out.
+        # Its calls that are not over, as they were made; who has one that is over takes it out.
         self.open: dict[Open, None] = {}
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, Call] = {}
@@ -93,6 +99,7 @@ class Lookout:
         Finalize(None, self.end, exitpriority=100)
 
     def note(self, call: Call, slot: Open | None = None) -> None:
+        """This rank has made a call, and will have what comes of it in ``slot``."""
         if slot is not None:
             self.open[slot] = None
         self.issued[key_of(call)] += 1
@@ -101,6 +108,17 @@ class Lookout:
             self.last = call
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
+
+    def in_front(self, slot: Open) -> Open:
+        """The first of the line in which ``slot`` stands; itself, if that is none."""
+        line = slot.line
+        return slot if line is None else next((one for one in self._not_over() if one.line == line), slot)
+
+    def moved(self) -> None:
+        """A call stands in nobody's way any more: this is written down, if anybody looks."""
+        with self._lock, suppress(Exception):  # the store is gone
+            if self._state == "waits":
+                self._write("waits")
 
     # What it writes.
 
@@ -172,20 +190,21 @@ class Lookout:
     def _write(self, state: str, *, again: bool = False) -> None:
         self._written += not again
         self._state = state
-        ended = state == "ended"
+        ended, open_calls = state == "ended", self._not_over()
         note = Note(
             self._written,
             self._looks,
             state,
-            waits=[packing.words(call) for call in self._waiting.values()],
-            open=[packing.words(slot.call) for slot in self._not_over()] if ended else [],
+            waits=list(self._waiting.values()),
+            open=[slot.call for slot in open_calls] if ended else [],
+            held=[(one.call, first.call) for one in open_calls if (first := self.in_front(one)) is not one],
             issued=dict(self.issued),
             came=dict(self.came),
-            last=None if self.last is None else packing.words(self.last),
+            last=self.last,
             error=_error() if ended else None,
             passes=0 if alone.rank is None else alone.rank.passes,
         )
-        self.store.set(str(self.rank), pickle.dumps(note))  # type: ignore[arg-type]  # bytes are taken too
+        self.store.set(str(self.rank), packing.words(note))  # type: ignore[arg-type]  # bytes are taken too
 
     # What it reads.
 
@@ -208,7 +227,7 @@ class Lookout:
         # A rank that has ended may have failed, and the launcher be about to end them all.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
-        if any(not notes.is_stuck(text, found) for one in found for text in one.waits):
+        if any(not notes.is_stuck(call, found) for one in found for call in one.waits):
             return None
         # A rank that waits in a store must have looked, from beginning to end, since all stood as they stand.
         for one, look, then in zip(found, looks, self._looks_before, strict=True):
@@ -220,14 +239,75 @@ class Lookout:
         """Whether this rank is the one who tells."""
         return bool(self.store.add("told", 1) == 1)
 
+    # How it waits.
 
-def begin(group: Group) -> None:
-    """The default group of a process is made before all others: the first, or the first after another was destroyed."""
-    global _now
-    if _now is None or _now.group.destroyed:
-        _now = Lookout(group, len(_all) + 1)
-        _all.append(_now)
+    def gather(self, group: Group, name: str) -> None:
+        """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
+        call = Call(NEW)
+        call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
+        call.locate()
+        self.note(call)
+        store = c10d.PrefixStore(prefix(f"gather/{name}"), group.store)
+        store.set(str(group.rank()), "")
+        there = Keys(store, [str(member) for member in range(group.size())])
+        if there.wait(SOON) or self.stand(call, there.is_set, there, group.timeout):
+            return
+        raise faults.timeout_error(call, group.timeout, self.missing(call))
+
+    def stand(
+        self, call: Call, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+    ) -> bool:
+        """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
+
+        over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
+        shown   whether the others may be told that this rank waits.
+        """
+        end = monotonic() + (self.group.timeout if timeout is None else timeout).total_seconds()
+        if shown:
+            self.waits(call)
+        try:
+            while not (ready() or over.wait(_BEAT) and ready()):
+                # If it is set, a neighbour is gone: the launcher will end this process, or the others have.
+                if over.is_set():
+                    threading.Event().wait(_BEAT)
+                if monotonic() > end:
+                    return False
+                if not shown:
+                    continue
+                try:
+                    if call.kind.startswith(STORE):
+                        self.looked()
+                    found = self.look()
+                except Exception:
+                    continue  # the process that kept the store is gone; gloo will say so
+                if found is not None:
+                    standings = notes.standings(found)
+                    report = faults.deadlock(standings, self.group.timeout)
+                    error = report.on(Deadlock(str(report)))
+                    error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
+                    if (own := alone.rank) is not None and own.flight is not None:
+                        own.flight.write()
+                    if call.on_stuck is not None:
+                        call.on_stuck()  # now: the launcher may end this process before it is told
+                    if self.is_first() or not over.wait(_GRACE):
+                        raise error
+            return True
+        finally:
+            with suppress(Exception):  # the store is gone
+                self.goes_on()
+
+    def missing(self, call: Call) -> list[int]:
+        """The ranks that have not come to it, as far as is known of those that wait themselves."""
+        return notes.missing(call, self.read())
+
+
+def begin(group: Group) -> Lookout:
+    """The lookout of ``group``: one begins with the first group, the default one, and with the next after its end."""
+    if (found := on()) is None:
+        found = Lookout(group, len(_all) + 1)
+        _all.append(found)
         _enter()
+    return found
 
 
 def ends(code: int) -> None:
@@ -272,102 +352,25 @@ def _explain(_: str) -> str | None:
 
     Without a group it may be anything.
     """
-    if _main is None or not is_on():
+    if _main is None or (lookout := on()) is None:
         return None
-    assert _now is not None
     what = _main.awaits
     with aside():
         try:
-            return _now.stuck(what)
+            return lookout.stuck(what)
         except Exception:
             return None  # the process that kept the store is gone
 
 
 def _go_on() -> None:
-    if is_on() and _now is not None and _now._state == "waits":
+    if (lookout := on()) is not None and lookout._state == "waits":
         with aside(), suppress(Exception):  # the store is gone
-            _now.goes_on()
-
-
-def note(call: Call, slot: Open | None = None) -> None:
-    """This rank has made a call, and will have what comes of it in ``slot``."""
-    if _now is not None:
-        _now.note(call, slot)
-
-
-def over(slot: Open) -> None:
-    """Nobody comes to this call any more: all have, or it failed."""
-    for one in _all:
-        one.open.pop(slot, None)
-
-
-def gather(group: Group, name: str) -> None:
-    """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
-    call = Call(NEW)
-    call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
-    call.locate()
-    note(call)
-    store = c10d.PrefixStore(prefix(f"gather/{name}"), group.store)
-    store.set(str(group.rank()), "")
-    there = Keys(store, [str(member) for member in range(group.size())])
-    if there.wait(SOON) or stand(call, there.is_set, there, group.timeout):
-        return
-    raise faults.timeout_error(call, group.timeout, missing(call))
-
-
-def is_on() -> bool:
-    """Whether this process has a group, whose members see each other wait."""
-    return _now is not None and not _now.group.destroyed
-
-
-def stand(
-    call: Call, ready: Callable[[], bool], over: Any, timeout: timedelta | None, *, shown: bool = True
-) -> bool:
-    """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
-
-    over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
-    shown   whether the others may be told that this rank waits.
-    """
-    lookout = _now
-    assert lookout is not None
-    end = monotonic() + (lookout.group.timeout if timeout is None else timeout).total_seconds()
-    if shown:
-        lookout.waits(call)
-    try:
-        while not (ready() or over.wait(_BEAT) and ready()):
-            if over.is_set():  # a neighbour is gone: the launcher will end this process, or the others have
-                threading.Event().wait(_BEAT)
-            if monotonic() > end:
-                return False
-            if not shown:
-                continue
-            try:
-                if call.kind.startswith(STORE):
-                    lookout.looked()
-                found = lookout.look()
-            except Exception:
-                continue  # the process that kept the store is gone; gloo will say so
-            if found is not None:
-                standings = notes.standings(found)
-                report = faults.deadlock(standings, lookout.group.timeout)
-                error = report.on(Deadlock(str(report)))
-                error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
-                if (own := alone.rank) is not None and own.flight is not None:
-                    own.flight.write()
-                if call.on_stuck is not None:
-                    call.on_stuck()  # now: the launcher may end this process before it is told
-                if lookout.is_first() or not over.wait(_GRACE):
-                    raise error
-        return True
-    finally:
-        with suppress(Exception):  # the store is gone
             lookout.goes_on()
 
 
-def missing(call: Call) -> list[int]:
-    """The ranks that have not come to it, as far as is known of those that wait themselves."""
-    assert _now is not None
-    return notes.missing(call, _now.read())
+def on() -> Lookout | None:
+    """That of the group that this process has, whose members see each other wait; None where there is none."""
+    return _all[-1] if _all and not _all[-1].group.destroyed else None
 
 
 def _tell(unmet: list[Call]) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from ..calls import faults
 from ..calls.call import Call
-from . import packing
 
 # Kinds of calls that are no collectives: to wait for a key of a store ("store.get", …), to make a group, to wait for
 # something of the process's own (a lock, a queue), which stands in the call's group.
@@ -27,8 +27,10 @@ class Note:
     number  how many notes it has written; 0 if it has not begun.
     looks   how often it has looked into a store for what it waits for.
     state   "runs", "waits" or "ended".
-    waits   the calls that it waits in, packed; ``open`` those that it has ended without waiting for.
-    issued  how many calls of each key it has made; ``last`` is the last of them, packed.
+    waits   the calls that it waits in; ``open`` those that it has ended without waiting for.
+    held    its messages that are not done, for NCCL does those of two ranks in the order of the calls: each, and the
+            one that stands in the way.
+    issued  how many calls of each key it has made; ``last`` is the last of them.
     came    how often it has come to a line with a call of a kind.
     error   the name and the text of what it ended by.
     passes  how often it has run a wrapped model's forward in training.
@@ -37,11 +39,12 @@ class Note:
     number: int = 0
     looks: int = 0
     state: str = "runs"
-    waits: list[bytes] = field(default_factory=list)
-    open: list[bytes] = field(default_factory=list)
+    waits: list[Call] = field(default_factory=list)
+    open: list[Call] = field(default_factory=list)
+    held: list[tuple[Call, Call]] = field(default_factory=list)
     issued: dict[Any, int] = field(default_factory=dict)
     came: dict[tuple[str, str], int] = field(default_factory=dict)
-    last: bytes | None = None
+    last: Call | None = None
     error: tuple[str, str] | None = None
     passes: int = 0
 
@@ -51,7 +54,7 @@ class Note:
 
     @property
     def waits_in_a_store(self) -> bool:
-        return any(key_of(packing.told(text)[0])[1] == STORE for text in self.waits)
+        return any(key_of(call)[1] == STORE for call in self.waits)
 
 
 def key_of(call: Call) -> tuple[Any, ...]:
@@ -73,15 +76,27 @@ def missing(call: Call, notes: Sequence[Note]) -> list[int]:
     return [rank for rank in call.ranks if notes[rank].made(*key) < call.seq] if key[1] in _BY_ALL else []
 
 
-def is_stuck(text: bytes, notes: Sequence[Note]) -> bool:
-    """Whether somebody has still to come to this packed call."""
-    call = packing.told(text)[0]
-    key = key_of(call)
-    if key[1] in (STORE, OWN):
+def is_stuck(call: Call, notes: Sequence[Note]) -> bool:
+    """Whether somebody has still to come to it, or to all that stands in its way."""
+    kind = key_of(call)[1]
+    if kind in (STORE, OWN):
         return True  # all that could set the key wait themselves
-    if key[1] in _BY_ALL:
+    if kind in _BY_ALL:
         return bool(missing(call, notes))
-    group, kind, source, to = key
+    first = [one for _, one in behind(call, notes)]
+    go_on = any(_has_come(one, notes) and not behind(one, notes) for one in first)
+    return not _has_come(call, notes) or bool(first) and not go_on
+
+
+def behind(call: Call, notes: Sequence[Note]) -> list[tuple[Call, Call]]:
+    """The halves of a message, its sender's and its receiver's, that stand behind another, and that one."""
+    message, of = (call.group, call.pair, call.seq), attrgetter("group", "pair", "seq")
+    return [pair for rank in call.pair for pair in notes[rank].held if of(pair[0]) == message]
+
+
+def _has_come(call: Call, notes: Sequence[Note]) -> bool:
+    """Whether the other half of a message was called."""
+    group, kind, source, to = key_of(call)
     if source is None:  # what was sent to it, less what it has received by name
         received = notes[to].made
         others = sum(
@@ -92,25 +107,28 @@ def is_stuck(text: bytes, notes: Sequence[Note]) -> bool:
         others = notes[to].made(group, "recv", source, to)
     else:
         others = notes[source].made(group, "send", source, to)
-    return bool(others < call.seq)
+    return bool(others >= call.seq)
 
 
 def unmet(notes: Sequence[Note]) -> list[Call]:
     """The calls that ranks, all of whom have ended, made and nobody came to, in the order of ranks."""
-    return [packing.described(text) for one in notes for text in one.open if is_stuck(text, notes)]
+    return [call for one in notes for call in one.open if is_stuck(call, notes)]
 
 
 def standings(notes: Sequence[Note]) -> list[faults.Standing]:
     """The places of all ranks, for the text of a deadlock."""
     found = []
     for rank, one in enumerate(notes):
-        call = packing.described(one.waits[0]) if one.waits else None
-        last = packing.described(one.last) if one.last else None
+        call = one.waits[0] if one.waits else None
+        if call is not None and call.is_message and (halves := behind(call, notes)):
+            half, first = halves[0]
+            call = first if half.rank == rank else call
+            call.memo["held"] = half, first
         seqs = {key[0]: count for key, count in one.issued.items() if key[1] in _BY_ALL}
         what = ""
         if call is not None and call.kind == OWN:
             what, call = call.group, None
         elif call is not None and call.kind.startswith(STORE):
             what, call = f"{call.kind}({call.group}) at {call.short_place}", None
-        found.append(faults.Standing(rank, call, what, one.error, one.came, seqs, last, one.passes))
+        found.append(faults.Standing(rank, call, what, one.error, one.came, seqs, one.last, one.passes))
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
-from collections.abc import Sequence
 from math import prod
+from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -17,9 +19,9 @@ from ..calls.call import Call
 _ALIGNED = 16
 # The length of all, of the words, of the tensors of which the words speak.
 _LENGTHS = struct.Struct("=QQ")
-# What another process cannot use, or gets in another form.
-_OWN = frozenset("code codes inputs memo on_stuck outputs timeout".split())
-_SENT = [name for name in Call.__slots__ if name not in _OWN]
+# All of a call but what another process cannot use.
+_SENT = [name for name in Call.__slots__ if name not in ("memo", "on_stuck", "timeout")]
+_sent = attrgetter(*_SENT)
 
 
 class Line:
@@ -28,21 +30,36 @@ class Line:
     def __init__(self, co_filename: str, co_name: str, co_qualname: str) -> None:
         self.co_filename, self.co_name, self.co_qualname = co_filename, co_name, co_qualname
 
-    @classmethod
-    def of(cls, code: Any) -> tuple[str, str, str]:
-        return code.co_filename, code.co_name, code.co_qualname
+
+class _Words(pickle.Pickler):
+    """Calls without the values of their tensors, and lines of code by their names."""
+
+    def reducer_override(self, found: Any) -> Any:
+        if type(found) is Call:
+            return _call, _sent(found)
+        if isinstance(found, Tensor):
+            return _without_values, (tuple(found.shape), found.dtype)
+        if isinstance(found, CodeType):
+            return Line, (found.co_filename, found.co_name, found.co_qualname)
+        return NotImplemented
 
 
-def words(call: Call) -> bytes:
-    """All but the values."""
-    facts = {name: getattr(call, name) for name in _SENT}
-    facts["code"] = None if call.code is None else Line.of(call.code)
-    facts["codes"] = [Line.of(code) for code in call.codes]
-    return pickle.dumps((facts, _kinds(call.inputs), _kinds(call.outputs)))
+def _call(*sent: Any) -> Call:
+    call = Call("")
+    for name, value in zip(_SENT, sent, strict=True):
+        setattr(call, name, value)
+    return call
 
 
-def _kinds(tensors: Sequence[Tensor]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+def _without_values(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def words(found: object) -> bytes:
+    """A call, or what has calls in it, for ``pickle.loads``: all but the values of tensors."""
+    text = io.BytesIO()
+    _Words(text).dump(found)
+    return text.getvalue()
 
 
 def packed(call: Call) -> Tensor:
@@ -58,7 +75,7 @@ def packed(call: Call) -> Tensor:
     whole[:begin] = torch.frombuffer(bytearray(_LENGTHS.pack(at, len(text)) + text), dtype=torch.uint8)
     for tensor, start in zip(inputs, ends, strict=True):
         if tensor.numel():
-            _piece(whole, start, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+            _piece(whole, start, tensor).copy_(tensor)
     return whole
 
 
@@ -73,50 +90,29 @@ def _lengths(head: Tensor) -> tuple[int, int]:
     return whole, _LENGTHS.size + facts
 
 
-def described_in(head: Tensor) -> Call | None:
+def described(head: Tensor) -> Call | None:
     """The call of whose packing this is the beginning, its tensors without values; None if it says not enough."""
     _, begin = _lengths(head)
-    return described(head[_LENGTHS.size : begin].numpy().tobytes()) if begin <= len(head) else None
+    if begin > len(head):
+        return None
+    call: Call = pickle.loads(head[_LENGTHS.size : begin].numpy().tobytes())
+    return call
 
 
 def unpacked(whole: Tensor) -> Call:
     """The call that :func:`packed` packed; inputs are views of ``whole``, outputs have shapes and no values."""
-    _, begin = _lengths(whole)
-    call, inputs, outputs = told(whole[_LENGTHS.size : begin].numpy().tobytes())
-    at = _aligned(begin)
-    for shape, dtype in inputs:
-        piece = _piece(whole, at, shape, dtype)
-        call.inputs.append(piece)
-        at = _aligned(at + piece.numel() * piece.element_size())
-    call.outputs = _without_values(outputs)
+    call = described(whole)
+    assert call is not None
+    at, inputs = _aligned(_lengths(whole)[1]), []
+    for like in call.inputs:
+        inputs.append(_piece(whole, at, like))
+        at = _aligned(at + like.numel() * like.element_size())
+    call.inputs = inputs
     return call
 
 
-def told(text: bytes) -> tuple[Call, list[Any], list[Any]]:
-    """The call that :func:`words` told of, without tensors, and the shapes and dtypes of those."""
-    facts, inputs, outputs = pickle.loads(text)
-    call = Call(facts["kind"])
-    for name in _SENT:
-        setattr(call, name, facts[name])
-    code: Any = facts["code"] and Line(*facts["code"])
-    codes: list[Any] = [Line(*code) for code in facts["codes"]]
-    call.code, call.codes = code, codes
-    return call, inputs, outputs
-
-
-def described(text: bytes) -> Call:
-    """The call that :func:`words` told of, whose tensors have no values."""
-    call, inputs, outputs = told(text)
-    call.inputs, call.outputs = _without_values(inputs), _without_values(outputs)
-    return call
-
-
-def _without_values(kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
-    return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
-
-
-def _piece(whole: Tensor, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return whole[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
+def _piece(whole: Tensor, start: int, like: Tensor) -> Tensor:
+    return whole[start : start + prod(like.shape) * like.element_size()].view(like.dtype).view(like.shape)
 
 
 def _aligned(at: int) -> int:

@@ -90,12 +90,12 @@ def _record(me: Timed, folder: Path, most: int) -> None:
     Patches(untimed_loading).put_in()
     hooks = at_modules()
     hooks.__enter__()
-    sample(me, "begin")
+    sample("begin")
 
     def end() -> None:
         hooks.__exit__(None, None, None)
         me.tell_the_rest()
-        sample(me, "end")
+        sample("end")
         trace.recording = None
         file.write(part_of(me))  # it may have chosen its GPUs meanwhile
         file.end()

@@ -63,40 +63,32 @@ def _of_stores() -> Iterator[Patch]:
     """
     for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
         for name in ("get", "multi_get", "wait"):
-            yield Patch(kind, name, _seen(name, getattr(kind, name)))
+            yield Patch.around(kind, name, _wait)
 
 
-def _seen(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    def waiting(store: Any, keys: str | Sequence[str], timeout: timedelta | None = None) -> Any:
-        limit = store.timeout if timeout is None else timeout
-        stood = _stand(store, [keys] if isinstance(keys, str) else keys, name, limit)
-        if stood and name == "wait":
+def _wait(
+    real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
+) -> Any:
+    limit = store.timeout if timeout is None else timeout
+    if (watch := lookout.on()) is not None:  # where nobody watches C++ waits
+        with aside():
+            _stand(watch, Keys(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
+        if real.__name__ == "wait":
             return None
-        return real(store, keys, *([] if timeout is None else [timeout]))
-
-    return waiting
+    return real(store, keys, *([] if timeout is None else [timeout]))
 
 
-def _stand(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> bool:
-    """Wait until ``keys`` are there; False where nobody watches: C++ waits then. Raises DistStoreError in time."""
-    if not lookout.is_on():
-        return False
-    with aside():
-        _stand_aside(store, keys, what, timeout)
-    return True
-
-
-def _stand_aside(store: Any, keys: Sequence[str], what: str, timeout: timedelta) -> None:
-    there = Keys(store, keys)
+def _stand(watch: lookout.Lookout, there: Keys, what: str, timeout: timedelta) -> None:
+    """Wait until the keys are there. Raises DistStoreError in time."""
     if there.wait(min(lookout.SOON, timeout.total_seconds())):
         return
     call = Call(f"store.{what}")
-    call.group = ", ".join(map(repr, keys))
+    call.group = ", ".join(map(repr, there.keys))
     call.locate()
     left = timeout - timedelta(seconds=lookout.SOON)
     # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
-    if not lookout.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
+    if not watch.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
         ms = int(timeout.total_seconds() * 1000)
-        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(there.keys)}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import queue
 import threading
 from collections import Counter, deque
@@ -34,13 +35,16 @@ from ..calls.call import Call
 from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
-from . import lookout, packing
+from . import packing
 from .keys import Keys, prefix
+from .lookout import SOON, Lookout, begin
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
 _LONG = timedelta(days=20)
 _REST = "rest"
+# The tags of messages that find their receivers by their numbers.
+_NUMBERED = 1 << 30
 # Seconds that a rank whose neighbour is gone gives the launcher to end it too: then one rank tells, not all.
 _GRACE = 5.0
 
@@ -53,17 +57,22 @@ _made: Counter[tuple[int, ...]] = Counter()
 
 
 class Exchange(Slot):
-    """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone."""
+    """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone.
 
-    __slots__ = ("call", "heads", "lost", "lost_at", "mine", "over")
+    line   of a message of NCCL's, what it has in common with those of its pair, which go one after the other; None of
+           others, and once it is on its way.
+    """
 
-    def __init__(self, call: Call, size: int) -> None:
+    __slots__ = ("call", "heads", "line", "lookout", "lost", "lost_at", "mine", "over")
+
+    def __init__(self, call: Call, size: int, lookout: Lookout) -> None:
         super().__init__(size)
-        self.call, self.over = call, threading.Event()
+        self.call, self.lookout, self.over = call, lookout, threading.Event()
         # What this process sends, packed; the heads of all. Empty before, and when it is over.
         self.mine = self.heads = _NOTHING
         self.lost: Exception | None = None
         self.lost_at = 0.0
+        self.line: object = None
 
     def is_over(self) -> bool:
         if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
@@ -76,18 +85,25 @@ class Exchange(Slot):
     def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
         with aside():
-            if self.over.wait(lookout.SOON) and self.lost is None:
+            if self.over.wait(SOON) and self.lost is None:
                 return True
-            return lookout.stand(call, ready, self.over, timeout)
+            return self.lookout.stand(call, ready, self.over, timeout)
 
     def missing(self) -> list[int]:
-        return lookout.missing(self.call)
+        return self.lookout.missing(self.call)
 
     def end(self) -> None:
         """It is over: the threads that wait for it may go on."""
         self.call.release()
         self.heads = self.mine = _NOTHING
-        lookout.over(self)
+        self.lookout.open.pop(self, None)
+        self.lookout.moved()
+        self.over.set()
+
+    def leave(self) -> None:
+        """It is on its way: its sender may go on, and what stands behind it."""
+        self.call.memo["away"], self.line = True, None
+        self.lookout.moved()
         self.over.set()
 
     def fail(self, error: Exception) -> None:
@@ -104,11 +120,11 @@ class Gloo:
 
     def __init__(self, group: Group) -> None:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
-        lookout.begin(group)
+        self._lookout = begin(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
         with aside():
-            lookout.gather(group, name)
+            self._lookout.gather(group, name)
         name = prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
         with Plain(), aside():
@@ -125,9 +141,9 @@ class Gloo:
     def come(self, call: Call) -> Slot:
         """``call`` has come, and is on its way to the others."""
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
-        slot = Exchange(call, self.size)
+        slot = Exchange(call, self.size, self._lookout)
         with Plain(), aside():
-            lookout.note(call, slot)
+            self._lookout.note(call, slot)
             slot.mine = packing.packed(call)
             if call.is_message:
                 self._message(slot)
@@ -145,27 +161,23 @@ class Gloo:
         with aside():
             made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
             first = made.compare_set("first", "", text)  # type: ignore[arg-type]
-            calls = [call, packing.described(first)]
+            calls = [call, pickle.loads(first)]
             if calls[1].members != call.members:
                 keys = [str(at) for at in range(self.size)]
                 Keys(made, keys).wait(_SOON)
-                calls = [packing.described(made.get(key)) for key in keys if made.check([key])]
+                calls = [pickle.loads(made.get(key)) for key in keys if made.check([key])]
         return calls
 
     # Gloo's threads come here.
 
     def _headed(self, slot: Exchange, heads: Tensor, future: Any) -> None:
         """All heads are here. The rest goes in the order of the calls, which is the same in all members."""
-        try:
+        with _failing(slot.lose), Plain(), self._lock:
             future.value()
-        except Exception as error:
-            slot.lose(error)
-            return
-        with Plain(), self._lock:
             slot.heads = heads
             while self._order and self._order[0].heads.numel():
                 first = self._order.popleft()
-                with _failing(first):
+                with _failing(first.fail):
                     self._rest(first)
 
     def _rest(self, slot: Exchange) -> None:
@@ -187,14 +199,9 @@ class Gloo:
         self._carriers[key].put(step)
 
     def _exchange(self, slot: Exchange, sizes: list[int]) -> None:
-        try:
-            calls = self._in_pieces(slot)
-            wholes = [] if calls is not None else self._wholes(slot, sizes)
-        except Exception as error:
-            slot.lose(error)
-            return
-        if calls is None:
-            self._finish(slot, wholes)
+        with _failing(slot.lose):
+            if not self._in_pieces(slot):
+                self._finish(slot, self._wholes(slot, sizes))
 
     def _wholes(self, slot: Exchange, sizes: list[int]) -> list[Tensor]:
         """All that all members brought."""
@@ -218,19 +225,19 @@ class Gloo:
             self._bodies.allgather([ends], [rest]).wait()
         return [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
 
-    def _in_pieces(self, slot: Exchange) -> list[Call] | None:
-        """Reduce what is large piece by piece, each by one member, if it can be: the calls; else None.
+    def _in_pieces(self, slot: Exchange) -> bool:
+        """Reduce what is large piece by piece, each by one member, if it can be; whether it could.
 
         Each number is the same sum in the same order as if one member had them all.
         """
         heads, mine = slot.heads, slot.mine
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
-            return None
-        calls = [packing.described_in(head) for head in heads]
+            return False
+        calls = [packing.described(head) for head in heads]
         known = [call for call in calls if call is not None]
         # One member would decide otherwise than another if this looked at more than the heads.
         if len(known) < self.size or len(known[0].inputs) != 1 or faults.fault(known) is not None:
-            return None
+            return False
         known[self.at].outputs = slot.call.outputs
         slot.calls = dict(enumerate(known))
         values = packing.unpacked(mine).inputs[0].reshape(-1)
@@ -244,50 +251,62 @@ class Gloo:
             pieces = list(cut.view(torch.uint8).chunk(self.size))
             self._bodies.allgather([pieces], [result.view(torch.uint8)]).wait()
             result = cut[: values.numel()]
-        with _failing(slot):
+        with _failing(slot.fail):
             _meet(slot, known, lambda: [(slot.call.outputs[0], result)])
-        return known
+        return True
 
     def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
-        with _failing(slot):
+        with _failing(slot.fail):
             calls = [packing.unpacked(whole) for whole in wholes]
             calls[self.at].outputs = slot.call.outputs
             calls[self.at].device = slot.call.device
             slot.calls = dict(enumerate(calls))
             _meet(slot, calls, lambda: semantics.outputs(calls, self.at))
 
-    # Messages: a thread for each neighbour and direction.
+    # Messages: a thread for each neighbour and direction; of NCCL's, one for both, unless they are of a batch.
 
     def _message(self, slot: Exchange) -> None:
         call, tag = slot.call, slot.call.matched_tag
         slot.pair = call.pair
-        if call.kind == "send":
-            if call.nbytes <= BUFFER:
-                call.memo["away"] = True
-            step = partial(self._send, slot, call.root or 0, tag)
-        else:
-            step = partial(self._recv, slot, call.root, tag)
-        self._carried((call.kind, call.root, tag), step)
-
-    def _send(self, slot: Exchange, to: int, tag: int) -> None:
-        mine, call = slot.mine, slot.call
-        began = perf_counter()
-        try:
-            self._bodies.send([_head(mine)], to, tag).wait()
-            if mine.numel() > HEAD:
-                self._bodies.send([mine[HEAD:]], to, tag).wait()
-        except Exception as error:
-            slot.lose(error)
+        key: Any = call.kind, call.root, tag
+        if call.backend == "nccl":
+            tag = _NUMBERED | call.seq  # in whatever order they are sent
+            if "batch" not in call.memo:
+                key = slot.line = call.group, call.ranks, call.root
+        if call.kind == "recv":
+            self._carried(key, partial(self._recv, slot, call.root, tag))
             return
-        # When the receiver came by its clock, nobody says here: a large message has waited for it as long as it took.
-        slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
-        slot.finished = slot.met
-        slot.done = True
-        slot.end()
+        small, beside = call.nbytes <= BUFFER, None if slot.line is None else ("sent", call.root)
+        if small and self._lookout.in_front(slot) is slot:
+            slot.leave()
+        self._carried(key, partial(self._send, slot, call.root or 0, tag, beside if small else None))
+
+    def _send(self, slot: Exchange, to: int, tag: int, beside: object) -> None:
+        """Send it. ``beside`` is the thread that waits for it where what stands behind it goes on; None: this one."""
+        mine, began = slot.mine, perf_counter()
+        with _failing(slot.lose):
+            parts = [_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_head(mine)]
+            works = [self._bodies.send([part], to, tag) for part in parts]
+            if beside is None:
+                self._sent(slot, works, began)
+            else:
+                slot.leave()
+                self._carried(beside, partial(self._sent, slot, works, began))
+
+    def _sent(self, slot: Exchange, works: list[Any], began: float) -> None:
+        call = slot.call
+        with _failing(slot.lose):
+            for work in works:
+                work.wait()
+            # When the receiver came by its clock, nobody says here: a large one has waited for it as long as it took.
+            slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
+            slot.finished = slot.met
+            slot.done = True
+            slot.end()
 
     def _recv(self, slot: Exchange, source: int | None, tag: int) -> None:
         head = torch.empty(HEAD, dtype=torch.uint8)
-        try:
+        with _failing(slot.lose):
             if source is None:
                 work = self._bodies.recv_anysource([head], tag)
                 work.wait()
@@ -299,24 +318,21 @@ class Gloo:
             whole[:HEAD] = head
             if size > HEAD:
                 self._bodies.recv([whole[HEAD:]], source, tag).wait()
-        except Exception as error:
-            slot.lose(error)
-            return
-        with _failing(slot):
-            sent = packing.unpacked(whole[:size])
-            calls = [sent, slot.call]
-            slot.pair = sent.rank, slot.call.rank
-            slot.calls = dict(enumerate(calls))
-            _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
+            with _failing(slot.fail):
+                sent = packing.unpacked(whole[:size])
+                calls = [sent, slot.call]
+                slot.pair = sent.rank, slot.call.rank
+                slot.calls = dict(enumerate(calls))
+                _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
 
 
 @contextmanager
-def _failing(slot: Exchange) -> Iterator[None]:
-    """A context that no error leaves: the slot fails by it."""
+def _failing(fail: Callable[[Exception], None]) -> Iterator[None]:
+    """A context that no error leaves: ``fail`` is given it."""
     try:
         yield
     except Exception as error:
-        slot.fail(error)
+        fail(error)
 
 
 def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs]) -> None:
@@ -327,7 +343,8 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
         return
 
     def write() -> None:
-        with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)):
+        # Without inference mode it lets autograd record (c10/core/InferenceMode.h), and NCCL's writes are no operators.
+        with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
             semantics.write(pairs())
 
     slot.finish(write)

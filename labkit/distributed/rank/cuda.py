@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,35 +48,29 @@ class Cuda:
 
 def patches(cuda_here: Callable[[], Cuda | None]) -> Iterator[Patch]:
     """The rows. ``cuda_here()`` is that of the process or rank that asks; None where torch's own answers stand."""
-    is_initialized = torch.cuda.is_initialized
-    lazy_init, lazy_call = torch.cuda._lazy_init, torch.cuda._lazy_call
 
-    def asked() -> bool:
+    def asked(real: Callable[[], bool]) -> bool:
         cuda = cuda_here()
-        return is_initialized() if cuda is None else cuda.is_initialized()
+        return real() if cuda is None else cuda.is_initialized()
 
-    def wanted() -> None:
+    def wanted(real: Callable[[], object]) -> None:
         cuda = cuda_here()
-        lazy_init() if cuda is None else cuda.initialize()
+        real() if cuda is None else cuda.initialize()
 
-    def later(function: Callable[[], object], **options: Any) -> None:
+    def later(real: Callable[..., object], function: Callable[[], object], **options: Any) -> None:
         cuda = cuda_here()
-        lazy_call(function, **options) if cuda is None else cuda.later(function)
+        real(function, **options) if cuda is None else cuda.later(function)
 
-    def choosing(choose: Callable[[int], object]) -> Callable[[int], object]:
-        @functools.wraps(choose)
-        def chosen(index: int) -> object:
-            result = choose(index)
-            if (cuda := cuda_here()) is not None:
-                cuda.initialize()
-            return result
-
-        return chosen
+    def chosen(real: Callable[[int], object], index: int) -> object:
+        result = real(index)
+        if (cuda := cuda_here()) is not None:
+            cuda.initialize()
+        return result
 
     for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random):
-        yield Patch(owner, "is_initialized", asked)
-        yield Patch(owner, "_lazy_init", wanted)
+        yield Patch.around(owner, "is_initialized", asked)
+        yield Patch.around(owner, "_lazy_init", wanted)
     for owner in (torch.cuda, torch.cuda.random):
-        yield Patch(owner, "_lazy_call", later)
+        yield Patch.around(owner, "_lazy_call", later)
     for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
-        yield Patch(torch._C, name, choosing(getattr(torch._C, name)))
+        yield Patch.around(torch._C, name, chosen)

@@ -23,7 +23,7 @@ from ...base import ours
 from .visible import Environment
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
-OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra".split())
+OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
 
 # These ask too, but other modules bind their names as they are imported: what they keep is in the table of owned.py.
 _SHARED = frozenset(

@@ -17,7 +17,9 @@ from weakref import WeakSet
 import torch
 
 from ... import turns
+from ...base.language import wrong
 from ...base.patches import Patch
+from ...machine import hooks
 from ..calls.call import Call
 from .clock import Timed
 from .cuda import Cuda
@@ -30,7 +32,8 @@ class World(Protocol):
 
     meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
                the stores that nobody but C++ may hold.
-    failed     what each raised that did; ``helpers`` the threads that ranks have started and that take no turns.
+    failed     what each raised that did; ``helpers`` the threads that ranks have started and that take no turns, and
+               ``watching`` what those of them that wait look for.
     """
 
     size: int
@@ -40,12 +43,15 @@ class World(Protocol):
     kept: list[Any]
     failed: dict[int, BaseException]
     helpers: WeakSet[threading.Thread]
+    watching: dict[int, Callable[[], bool]]
 
     def choose_gpus(self, rank: Rank) -> None: ...
 
     def fail(self, rank: Rank, error: BaseException) -> None: ...
 
-    def is_idle(self) -> bool: ...
+    def nobody_runs(self) -> bool: ...
+
+    def is_dead(self) -> bool: ...
 
     def explain(self, call: object) -> str: ...
 
@@ -188,6 +194,11 @@ class Rank(Timed):
         """Wait until its thread has nothing to do."""
         return self._idle.wait(timeout)
 
+    @property
+    def thread(self) -> int:
+        """The ident of its thread, 0 before it has one."""
+        return self._thread.ident or 0 if self._thread is not None else 0
+
     def stop(self) -> None:
         """Let its thread end when it has nothing to do."""
         self._jobs.put(None)
@@ -207,6 +218,27 @@ here = _Here()
 def rank_here() -> Rank | None:
     """The rank that this thread is; None outside."""
     return here.rank
+
+
+def not_by_a_rank() -> None:
+    """Raise RuntimeError in a rank: who starts, runs or ends ranks waits for them, and a rank would for itself."""
+    if rank_here() is not None:
+        raise wrong(
+            RuntimeError,
+            en="ranks cannot be started, run or ended by a rank: do it outside, in a cell without %%ranks",
+            zh="不能在一个 rank 里启动、运行或关闭一组 rank：放到外面做，比如放进不带 %%ranks 的单元格",
+        )
+
+
+@hooks.opening.add
+def _no_machine_of_its_own() -> None:
+    """Raise RuntimeError in a rank: a machine that it opened would be the other ranks' too, with their tensors gone."""
+    if timed_here() is not None:
+        raise wrong(
+            RuntimeError,
+            en="a rank has its GPU already: labkit.simulate() is for programs without ranks, leave it out here",
+            zh="每个 rank 已经有自己的 GPU：labkit.simulate() 用于没有 rank 的程序，这里不要写",
+        )
 
 
 class _Alone:

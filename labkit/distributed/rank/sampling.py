@@ -13,19 +13,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...base.ours import line_here
 from ...trace import emitting as trace
 from ...trace.memory import STEP, MemorySample
-from .clock import Timed
 from .rank import timed_here
 
 
-def sample(rank: Timed, label: str, device: str = "") -> None:
-    """Tell how much memory is in use on a GPU of ``rank``: now, and at most since it was told last.
+def sample(label: str, device: str = "") -> None:
+    """Tell how much memory is in use on a GPU of the rank that is here: now, and at most since it was told last.
 
-    Only on the rank's own thread, while it has its turn: its clock stands elsewhere, or another's memory has changed.
+    Elsewhere than on the rank's own thread, in its turn, its clock stands, or another's memory has changed.
 
     label    what goes on: a collective's kind, a module's name.
     device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
     """
-    if trace.recording is None or timed_here() is not rank:
+    rank = timed_here()
+    if trace.recording is None or rank is None:
         return
     kind, _, number = device.partition(":")
     given = kind == "cuda" and number and int(number) < len(rank.gpus)
@@ -44,12 +44,10 @@ def at_modules() -> Iterator[None]:
         return
 
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
-        if (rank := timed_here()) is not None:
-            sample(rank, type(module).__name__)
+        sample(type(module).__name__)
 
     def stepped(optimizer: Any, *_: Any) -> None:
-        if (rank := timed_here()) is not None:
-            sample(rank, STEP)
+        sample(STEP)
 
     handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(stepped)
     try:

@@ -44,7 +44,7 @@ def patches() -> Iterator[Patch]:
     """For ``os``, ``signal``, ``atexit``, and what starts other processes."""
     for owner, name, for_a_rank in _FOR_RANKS:
         if hasattr(owner, name):  # not every system has all
-            yield Patch(owner, name, _either(getattr(owner, name), for_a_rank))
+            yield Patch.around(owner, name, functools.partial(_either, for_a_rank))
 
 
 _FOR_RANKS: list[tuple[Any, str, Callable[..., Any]]] = []
@@ -60,21 +60,17 @@ def _for_ranks(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callab
     return keep
 
 
-def _either(real: Callable[..., Any], for_a_rank: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        state = ProcessState.current
-        # Not outside of ranks, and not in a child that was forked.
-        if state is None or state.rank is None or state.process != os.getpid():
-            return real(*args, **kwargs)
-        return for_a_rank(state, real, *args, **kwargs)
-
-    return called
+def _either(for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    state = ProcessState.current
+    # Not outside of ranks, and not in a child that was forked.
+    if state is None or state.rank is None or state.process != os.getpid():
+        return real(*args, **kwargs)
+    return for_a_rank(state, real, *args, **kwargs)
 
 
 @_for_ranks(atexit, "register")
 def _register(state: ProcessState, real: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    caller = sys._getframe(2)
+    caller = sys._getframe(3)
     file, own = caller.f_code.co_filename, is_of_a_process(str(caller.f_globals.get("__name__", "")))
     # What installed modules register, which all ranks share, is for the end of the process.
     if not own and not file.startswith("<") and is_shared_file(file):
@@ -108,12 +104,12 @@ def _kill(state: ProcessState, real: Any, process: int, number: int, /) -> None:
     if process != os.getpid():
         real(process, number)
     else:
-        _strike(state, number, sys._getframe(2))
+        _strike(state, number, sys._getframe(3))
 
 
 @_for_ranks(signal, "raise_signal")
 def _raise_signal(state: ProcessState, real: Any, number: int, /) -> None:
-    _strike(state, number, sys._getframe(2))
+    _strike(state, number, sys._getframe(3))
 
 
 def _strike(state: ProcessState, number: int, frame: FrameType) -> None:

@@ -104,7 +104,7 @@ class SharedStore(Store):
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         if not self.queue_len(key) and not block:
-            raise QueueEmptyError(f"queue {key} is empty")
+            raise QueueEmptyError("queue is empty")
         self._wait([key], "queue_pop")
         first, last = self._ends(key)
         self._values[_QUEUE + key] = f"{first + 1} {last}".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
@@ -40,16 +39,15 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
-    used = Machine.used
 
     def cuda_here() -> cuda.Cuda | None:
         return None if here.rank is None else here.rank.cuda
 
-    def used_here(machine: Machine) -> bool:
-        return used(machine) if here.rank is None else here.rank.cuda.is_initialized()
+    def used(real: Callable[[Machine], bool], machine: Machine) -> bool:
+        return real(machine) if here.rank is None else here.rank.cuda.is_initialized()
 
     yield from cuda.patches(cuda_here)
-    yield Patch(Machine, "used", used_here)
+    yield Patch.around(Machine, "used", used)
     yield from untimed_loading(module_loaded)
     yield from _of_meshes()
     yield from _of_threads()
@@ -138,31 +136,27 @@ def _of_meshes() -> Iterator[Patch]:
 
 def _of_threads() -> Iterator[Patch]:
     """A thread that a rank starts is of this rank, though it takes no turns."""
-    start, bootstrap = threading.Thread.start, threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
-    def start_of_rank(self: Any) -> None:
+    def start(real: Callable[[Any], None], self: Any) -> None:
         if here.rank is not None:
             self._labkit_rank = here.rank
             # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
             self._labkit_waited_for, self._daemonic = not self.daemon, True
-        start(self)
+        real(self)
 
-    def bootstrap_inner(self: Any) -> None:
+    def begin(real: Callable[[Any], None], self: Any) -> None:
         here.rank = self.__dict__.get("_labkit_rank")
-        bootstrap(self)
+        real(self)
 
-    sleep = time.sleep
-
-    @functools.wraps(sleep)
-    def sleep_in_turn(seconds: float) -> None:
+    def sleep(real: Callable[[float], None], seconds: float) -> None:
         if here.rank is None or turns.participant() is None or not seconds > 0:
-            sleep(seconds)
+            real(seconds)
         else:
             here.rank.sleep(seconds)
 
-    yield Patch(time, "sleep", sleep_in_turn)
-    yield Patch(threading.Thread, "start", start_of_rank)
-    yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)
+    yield Patch.around(time, "sleep", sleep)
+    yield Patch.around(threading.Thread, "start", start)
+    yield Patch.around(threading.Thread, "_bootstrap_inner", begin)
 
 
 class Nothing:

@@ -13,7 +13,7 @@ from ..calls.call import Call
 from ..rank.rank import Rank, rank_here
 
 _LOOK = 0.002  # seconds between two looks of a thread that takes no part
-_LONG = 250  # looks after which nobody else can be about to do something
+_LONG = 250  # looks between two of whether anybody could still help
 _sleep = time.sleep
 
 
@@ -32,17 +32,21 @@ def wait_for(
     if rank is None:
         raise wrong(RuntimeError, en="this thread is of no rank", zh="这个线程不属于任何 rank")
     if member is None:
-        return _watch(rank, call, ready)
+        return _watch(rank, call, ready, timeout)
+
+    def late() -> bool:
+        return any(other.clock() >= end for other in missing())
 
     def patience() -> bool:
-        return not any(other.clock() >= end for other in missing())
+        # Where it is ready, another has just told of the time that is over, and is not to be ended for it.
+        return ready() or not late()
 
     rank.waits = call
     helpers = rank.world.helpers
     helped = bool(helpers) and any(thread.is_alive() for thread in helpers)
     try:
         limit = None if timeout is None else patience
-        member.wait(lambda: ready() or not patience(), call, inside=not helped, patience=limit)
+        member.wait(lambda: ready() or late(), call, inside=not helped, patience=limit)
     finally:
         rank.waits = None
     return ready()
@@ -55,15 +59,26 @@ def others_first() -> None:
         member.wait(lambda: True, "")
 
 
-def _watch(rank: Rank, call: Call, ready: Callable[[], bool]) -> bool:
-    """Wait in a thread that a rank has started: it has no turn, and looks until it is ready."""
-    world, idle = rank.world, 0
+def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    """Wait in a thread that a rank has started: it has no turn, and looks until it is ready.
+
+    Its time is that in which no rank has its turn: they may wait for each other's threads, whose time no clock has.
+    """
+    world, stood = rank.world, 0
+    here = threading.get_ident()
     world.helpers.add(threading.current_thread())
-    while not ready():
-        if rank.member is None or world.failed:
-            raise SystemExit  # with the run; of a thread nobody is told
-        idle = idle + 1 if world.is_idle() else 0
-        if idle > _LONG:
-            raise turns.Deadlock(world.explain(call))
-        _sleep(_LOOK)
+    world.watching[here] = ready
+    try:
+        while not ready():
+            if rank.member is None or world.failed:
+                raise SystemExit  # with the run; of a thread nobody is told
+            if world.nobody_runs():
+                stood += 1
+                if timeout is not None and stood * _LOOK > timeout.total_seconds():
+                    return False
+                if stood % _LONG == 0 and world.is_dead():
+                    raise turns.Deadlock(world.explain(call))
+            _sleep(_LOOK)
+    finally:
+        del world.watching[here]
     return True

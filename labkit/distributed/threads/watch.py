@@ -35,15 +35,17 @@ class Watch:
         self._thread.join(1)
 
     def _work(self) -> None:
-        same, before, used = 0, None, 0.0
+        same, before, given, used = 0, None, -1, 0.0
         while not self._over.wait(_BEAT):
-            stacks = {one.name: stack for one in self._ranks if self._stands(one) and (stack := _stack(one))}
+            turn, spent = self._ring.given, time.process_time()
+            idle = turn == given and spent - used <= _COMPUTES * _BEAT
+            given, used = turn, spent
+            # Who looks at a frame holds all that it holds: a rank that runs may be measuring its memory.
+            looks = idle and [(one.name, _stack(one)) for one in self._ranks if self._stands(one)]
+            stacks = {name: stack for name, stack in looks or () if stack}
             same = same + 1 if stacks and stacks == before else 0
-            if not same:
-                before, used = stacks, time.process_time()
-            elif same == _LOOKS and time.process_time() - used > _COMPUTES * _LOOKS * _BEAT:
-                same, before = 0, None
-            elif same == _LOOKS:
+            before = stacks
+            if same == _LOOKS:
                 self._tell(stacks)
 
     def _stands(self, rank: Rank) -> bool:

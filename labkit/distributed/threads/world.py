@@ -30,7 +30,7 @@ from ..calls.call import place_of
 from ..calls.waits import WaitForGraph
 from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
-from ..rank.rank import Rank, rank_here
+from ..rank.rank import Rank, not_by_a_rank, rank_here
 from ..rank.sampling import at_modules, sample
 from ..rank.visible import Nodes
 from .meeting import Meetings, held_up, in_front
@@ -88,10 +88,7 @@ class World:
             en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
             zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"
             raise wrong(en=en, zh=zh)
-        if rank_here() is not None:
-            en = "ranks cannot be started by a rank"
-            zh = "不能在一个 rank 里再启动一组 rank"
-            raise wrong(RuntimeError, en=en, zh=zh)
+        not_by_a_rank()
         each = self.size // self.nodes
         self.stores: dict[Any, Any] = {}
         self.kept: list[Any] = []
@@ -108,6 +105,8 @@ class World:
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
+        # What those of them that wait look for, by the thread's ident.
+        self.watching: dict[int, Callable[[], bool]] = {}
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
@@ -150,9 +149,6 @@ class World:
         interrupts  an interrupt is raised in each rank, as Ctrl-C is in each process of a terminal; a second one ends
                     them.
         """
-        if self.closed:
-            en, zh = "these ranks are closed: start new ones", "这组 rank 已经关闭：请重新启动一组"
-            raise wrong(RuntimeError, en=en, zh=zh)
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
         self.failed, self._waits = {}, None
         now = max(rank.clock() for rank in self.ranks)
@@ -200,7 +196,7 @@ class World:
     ) -> Callable[[], None]:
         def work() -> None:
             try:
-                sample(rank, "begin")
+                sample("begin")
                 rank.result = function(rank)
             except turns.Ended:
                 raise
@@ -212,7 +208,7 @@ class World:
                 self.fail(rank, error)
             finally:
                 rank.waits = None
-                sample(rank, "end")
+                sample("end")
 
         def begin() -> None:
             assert rank.member is not None
@@ -277,10 +273,30 @@ class World:
         self._nodes.restore()
         self._baton = None
 
-    def is_idle(self) -> bool:
-        """Whether no rank runs or sleeps: each waits, or has ended."""
-        baton = self._baton
-        return baton is None or baton.ring.holder is None and all(r.asleep is None for r in self.ranks)
+    def nobody_runs(self) -> bool:
+        """Whether no rank has its turn: each waits, sleeps, or has ended."""
+        return self._baton is None or self._baton.ring.holder is None
+
+    def is_dead(self) -> bool:
+        """Whether nobody can help a thread of a rank that waits: no rank, none of their threads, and no time."""
+        if self._baton is None:
+            return True
+        ring = self._baton.ring
+        with ring:
+            ring.resume()
+            if ring.holder is not None or any(rank.asleep is not None for rank in self.ranks):
+                return False
+            if any(one.waits.timed for one in ring.live):
+                return False
+            watching = self.watching.copy()
+            ours = {
+                ring.caller,
+                *watching,
+                *(rank.thread for rank in self.ranks),
+                *(one.thread for one in ring.live),
+            }
+            # In this order: of those that wait, one that is ready has not looked yet.
+            return not turns.could_help(ours) and not any(ready() for ready in watching.values())
 
     def explain(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
@@ -319,10 +335,6 @@ class World:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        state = say(en=", closed", zh="，已关闭") if self.closed else ""
-        return f"<{self.size} ranks{state}>"
 
 
 def _standing(rank: Rank) -> faults.Standing:

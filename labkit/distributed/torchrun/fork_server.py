@@ -107,10 +107,6 @@ class Worker:
             self._server.listen(left)
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
 
 def _serve(
     control: socket.socket, preload: Callable[[], object], work: Callable[[list[str]], int]

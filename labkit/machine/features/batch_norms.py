@@ -7,8 +7,6 @@ its own.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,23 +21,17 @@ from .kernels.dtypes import NAMES
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``function`` answer torch's function of the same name, for tensors that are all on one GPU."""
-    signature = inspect.signature(function)
+    """Let ``function`` answer torch's, of the same name and arguments, for tensors that are all on one GPU."""
 
     @handles(getattr(torch, function.__name__))
-    @functools.wraps(function)
     def handler(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         gpus = {gpu_of(tensor) for tensor in tensors_in(args, kwargs)}
         gpu = gpus.pop() if len(gpus) == 1 else None
         if gpu is None:
             return mode.general(func, args, kwargs)  # torch says that the CPU has none, or that devices mix
         mode.own(gpu)
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError:
-            return func(*args, **kwargs)  # not a call of this function: torch says what is wrong with it
         with torch.no_grad():
-            return put_all(function(*given.args, **given.kwargs), gpu)
+            return put_all(function(*args, **kwargs), gpu)
 
     return function
 

@@ -63,13 +63,12 @@ def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """The functions that make DTensors, and those of their Python that C++ calls."""
-    make = getattr(Tensor, "_dtensor__new__", None)
-    if make is None:
+    if not hasattr(Tensor, "_dtensor__new__"):
         return  # a build without torch.distributed
-    yield Patch(Tensor, "_dtensor__new__", staticmethod(_making(make)))
+    yield Patch.around(Tensor, "_dtensor__new__", _new)
     loaded: Any = sys.modules.get("torch.distributed.tensor")
     if loaded is not None:
-        yield Patch(loaded.DTensor, "__new__", staticmethod(_making(loaded.DTensor.__new__)))
+        yield Patch.around(loaded.DTensor, "__new__", _new)
         yield from _rows(loaded.DTensor)
 
 
@@ -86,15 +85,12 @@ def class_made(kind: Any) -> None:
 
 def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
-    change = partial(seeing, dispatcher.redistribute_local_args)
-    yield Patch(dispatcher, "redistribute_local_args", staticmethod(change))
-    tail: Any = getattr(dispatcher, "_dispatch_fast_path_python_tail", None)
-    if tail is not None:  # brings together the answers of operators that return numbers (torch.equal)
-
-        def answered(*args: Any) -> Any:
-            return seeing(tail, *args)
-
-        yield Patch(dispatcher, tail.__name__, answered)
+    yield Patch.around(dispatcher, "redistribute_local_args", seeing)
+    tail = "_dispatch_fast_path_python_tail"
+    if hasattr(
+        dispatcher, tail
+    ):  # brings together the answers of operators that return numbers (torch.equal)
+        yield Patch.around(dispatcher, tail, seeing)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
     yield from _of_random_numbers()
     yield from _of_attention(kind._op_dispatcher)
@@ -113,24 +109,20 @@ def _shape_of(spec: Any) -> Tensor:
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=device)
 
 
-def _making(make: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def new(cls: type, local_tensor: Tensor, spec: Any, **options: Any) -> Any:
-        made = make(cls, local_tensor, spec, **options)
-        machine = machine_in_use()
-        meta = local_tensor.device.type == "meta"
-        if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
-            # Offloaded shards are kept on the host, and so are the results of their operators.
-            offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
-            gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
-            if gpu is not None:
-                put(local_tensor, gpu)
-                put_wrapper(made, gpu)
-            else:
-                keep_on_host(local_tensor)
-        return made
-
-    return new
+def _new(make: Callable[..., Any], cls: type, local_tensor: Tensor, spec: Any, **options: Any) -> Any:
+    made = make(cls, local_tensor, spec, **options)
+    machine = machine_in_use()
+    meta = local_tensor.device.type == "meta"
+    if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
+        # Offloaded shards are kept on the host, and so are the results of their operators.
+        offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
+        gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
+        if gpu is not None:
+            put(local_tensor, gpu)
+            put_wrapper(made, gpu)
+        else:
+            keep_on_host(local_tensor)
+    return made
 
 
 @contextmanager
@@ -195,17 +187,15 @@ def _of_random_numbers() -> Iterator[Patch]:
 
     yield Patch(tracker, "__new__", staticmethod(new))
     dispatch: Any = importlib.import_module("torch.distributed.tensor._dispatch")
-    name = "run_dtensor_rng_op"
-    run: Any = getattr(dispatch, name, None)
-    if run is not None:  # from torch 2.13 on
 
-        def run_apart(start: int, end: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
-            if machine_in_use() is None:
-                return run(start, end, operator, *args, **kwargs)
-            with drawing_apart(start, end):
-                return operator(*args, **kwargs)
+    def run_apart(real: Any, start: int, end: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        if machine_in_use() is None:
+            return real(start, end, operator, *args, **kwargs)
+        with drawing_apart(start, end):
+            return operator(*args, **kwargs)
 
-        yield Patch(dispatch, name, run_apart)
+    if hasattr(dispatch, "run_dtensor_rng_op"):  # from torch 2.13 on
+        yield Patch.around(dispatch, "run_dtensor_rng_op", run_apart)
 
 
 def _of_attention(dispatcher: Any) -> Iterator[Patch]:

@@ -8,7 +8,6 @@ never. So its bytes are held in its place, until its storage is met and has a ma
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -47,7 +46,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         return
     real, bucket = distributed.Reducer, distributed.GradBucket
     # The methods of C++: below, the Reducer gives out buckets that are copies.
-    buffer, gradients, parameters = bucket.buffer, bucket.gradients, bucket.parameters
+    buffer, parameters = bucket.buffer, bucket.parameters
 
     class Reducer(real):  # type: ignore[misc, valid-type]
         """PyTorch's own Reducer, which counts the bytes of its buckets."""
@@ -92,18 +91,14 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     Reducer.__qualname__, Reducer.__module__ = real.__qualname__, real.__module__
     yield Patch(distributed, "Reducer", Reducer)
-    yield Patch(bucket, "buffer", _surfacing(buffer, parameters))
-    yield Patch(bucket, "gradients", _surfacing(gradients, parameters))
+    yield Patch.around(bucket, "buffer", _surfaced)
+    yield Patch.around(bucket, "gradients", _surfaced)
 
 
-def _surfacing(get: Callable[[Any], Any], parameters: Callable[[Any], list[Tensor]]) -> Callable[[Any], Any]:
-    @functools.wraps(get)
-    def surfaced(bucket: Any) -> Any:
-        found = get(bucket)
-        if machine_in_use() is not None:
-            tensors = [found] if isinstance(found, Tensor) else found
-            for tensor, param in zip(tensors, parameters(bucket), strict=False):
-                arrived(tensor, gpu_of(param))
-        return found
-
-    return surfaced
+def _surfaced(get: Callable[[Any], Any], bucket: Any) -> Any:
+    found = get(bucket)
+    if machine_in_use() is not None:
+        tensors = [found] if isinstance(found, Tensor) else found
+        for tensor, param in zip(tensors, bucket.parameters(), strict=False):
+            arrived(tensor, gpu_of(param))
+    return found

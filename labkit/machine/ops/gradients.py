@@ -136,7 +136,11 @@ def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
 def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor, grad = args
     check_assigned_grad(tensor, grad)
-    return func(tensor, grad)
+    # Not let go within: freeing its bytes runs Python, and another thread that looks meanwhile would find it half gone.
+    before = tensor.is_leaf and _get_grad(tensor)
+    result = func(tensor, grad)
+    del before
+    return result
 
 
 @handles(Tensor.register_hook)

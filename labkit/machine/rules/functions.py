@@ -20,7 +20,7 @@ from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, place, type_name
+from ..state.placement import gpu_of, name_of, place, type_in_errors, type_name
 
 Rule = Callable[..., None]
 
@@ -97,7 +97,7 @@ def _convolution(input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: 
     # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters: types, so not which GPU.
     for label, other in (("weight", weight), ("bias", bias)):
         if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(input) is None):
-            mine, theirs = type_name(input), type_name(other)
+            mine, theirs = type_in_errors(input), type_in_errors(other)
             raise RuntimeError(f"Input type ({mine}) and {label} type ({theirs}) should be the same")
 
 

@@ -8,9 +8,8 @@ the GPU of the call.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,24 +64,13 @@ def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def rows(_: TheMachine) -> Iterator[Patch]:
-            for name in names:
-                standing = _standing_for(getattr(owner, name), function)
-                static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-                yield Patch(owner, name, staticmethod(standing) if static else standing)
+        def standing(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
 
-        hooks.patches.add(rows)
+        hooks.patches.add(lambda machine: (Patch.around(owner, name, standing) for name in names))
         return function
 
     return register
-
-
-def _standing_for(real: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(real)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
-
-    return call
 
 
 def use(machine: TheMachine | None) -> None:

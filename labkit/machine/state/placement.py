@@ -172,3 +172,10 @@ def type_name(tensor: Tensor) -> str:
     """``"torch.FloatTensor"``, or ``"torch.cuda.FloatTensor"`` on a simulated GPU."""
     name = _real_type(tensor)
     return name if gpu_of(tensor) is None else name.replace("torch.", "torch.cuda.", 1)
+
+
+def type_in_errors(tensor: Tensor) -> str:
+    """The name that C++ has for it: the same, but ``"CUDABFloat16Type"``, since bfloat16 came after the old names."""
+    if tensor.dtype is torch.bfloat16:
+        return "CPUBFloat16Type" if gpu_of(tensor) is None else "CUDABFloat16Type"
+    return type_name(tensor)

@@ -69,17 +69,12 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 def _entering() -> Iterator[Patch]:
     """Every new thread enters the machine in use before it does anything else."""
-    bootstrap = threading.Thread._bootstrap_inner
-    start_new = _thread.start_new_thread
 
-    def bootstrap_inner(self: threading.Thread) -> None:
-        seeing(bootstrap, self)
+    def start_new(real: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+        return real(seeing, (function, *args), kwargs or {})
 
-    def start_new_thread(function: Callable[..., Any], args: Any, kwargs: Any = None) -> int:
-        return start_new(seeing, (function, *args), kwargs or {})
-
-    yield Patch(threading.Thread, "_bootstrap_inner", bootstrap_inner)
-    yield Patch(_thread, "start_new_thread", start_new_thread)
+    yield Patch.around(threading.Thread, "_bootstrap_inner", seeing)
+    yield Patch.around(_thread, "start_new_thread", start_new)
 
 
 class _Call(threading.local):
@@ -125,7 +120,10 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
         if baton is None:
             if here.member is None or not self.is_alive():
                 return join(self, timeout)
-            here.member.away(partial(join, self, timeout))
+            if timeout is None:
+                here.member.away(partial(join, self))
+            else:
+                here.member.wait(lambda: not self.is_alive(), "", timeout)
             return None
         if call.baton is baton:
             call.frame = call.baton = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...base.language import say
 from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_text
 from ..captions import caption
-from ..layout import BASELINE, devices, fitted, together
+from ..layout import BASELINE, devices, fitted, sized, together
 from ..picture import Box, Line, Picture, Sketch, Text
 
 _PANEL, _MARGIN, _TOP = 352, 16, 70
@@ -41,7 +41,8 @@ def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
     if output is None:
         return caption("shapes", "fails", dim=batch_dim)
     facts = {"pieces": len(pieces), "got": shape_text(output), "wanted": shape_text(shape), "dim": batch_dim}
-    return caption("shapes", "right" if output == shape else "wrong", **facts)
+    right = "right" if len(pieces) > 1 else "alone"
+    return caption("shapes", right if output == shape else "wrong", **facts)
 
 
 def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
@@ -126,7 +127,8 @@ def _verdict(
         got = shape_text(output)
         first = say(en=f"✗ {got}, not {wanted}", zh=f"✗ {got}，而不是 {wanted}")
         second = say(en="no error, wrong meaning", zh="没有报错，含义却错了")
+    size = max(sized(first, _PANEL - 32, 13, bold=True), _SIZE)
     return [
-        Text(x, y, fitted(first, _PANEL - 48, 13), 13, bold=True),
+        Text(x, y, fitted(first, _PANEL - 32, size), size, bold=True),
         Text(x, y + 18, fitted(second, _PANEL - 24, 12), 12, muted=True),
     ]

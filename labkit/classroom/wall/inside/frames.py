@@ -55,18 +55,6 @@ def pack(value: object) -> bytes:
     return b"".join([HEADER.pack(MAGIC, len(text), body), text, *pieces])
 
 
-def sizes(header: bytes) -> tuple[int, int]:
-    """The bytes of JSON and of tensors that follow ``header``; :class:`Garbled` if it is none, or they are too many."""
-    if len(header) != HEADER.size:
-        raise Garbled("the stream ends inside a frame")
-    magic, text, body = HEADER.unpack(header)
-    if magic != MAGIC:
-        raise Garbled("no frame begins here")
-    if text > TEXT or body > BODY:
-        raise Garbled(f"a frame of {text} and {body} bytes")
-    return text, body
-
-
 def unpack(text: bytes, body: bytes) -> Any:
     """The value of a frame's two parts; :class:`Garbled` if they are not one."""
     try:
@@ -92,7 +80,13 @@ def parts(stream: BinaryIO) -> tuple[bytes, bytes]:
     header = _exactly(stream, HEADER.size)
     if not header:
         raise EOFError
-    text, body = sizes(header)
+    if len(header) != HEADER.size:
+        raise Garbled("the stream ends inside a frame")
+    magic, text, body = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise Garbled("no frame begins here")
+    if text > TEXT or body > BODY:
+        raise Garbled(f"a frame of {text} and {body} bytes")
     found, raw = _exactly(stream, text), _exactly(stream, body)
     if len(found) < text or len(raw) < body:
         raise Garbled("the stream ends inside a frame")
@@ -179,10 +173,9 @@ class _Reader:
             return Foreign(inner[:200].encode("utf-8", "replace").decode())
         if type(inner) is not list:
             raise Garbled(f"no list under {tag!r}")
-        if tag == "l":
-            return [self.decode(v, depth + 1) for v in inner]
-        if tag == "t":
-            return tuple(self.decode(v, depth + 1) for v in inner)
+        if tag in ("l", "t"):
+            values = [self.decode(v, depth + 1) for v in inner]
+            return values if tag == "l" else tuple(values)
         if tag == "d":
             made = {self.decode(k, depth + 1): self.decode(v, depth + 1) for k, v in inner}
             if len(made) != len(inner):

@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,11 @@ def enter(
     ids       two user ids that nobody has, for the way "root".
     """
     if way == "root":
-        outside = _Outside(ids)
+        map_ids = _mapping(ids)
         _call("unshare", _libc.unshare(_NEWNS))
         _build_root(readable, hidden, shown)
         _call("unshare", _libc.unshare(_WORLD))
-        outside.map()
+        map_ids()
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
@@ -108,31 +108,30 @@ def enter(
     _prctl(_SET_DUMPABLE, 0)
 
 
-class _Outside:
-    """A process that stays outside, where it may say which ids there are inside."""
+def _mapping(ids: Sequence[int]) -> Callable[[], None]:
+    """Starts a process that stays outside, and gives what makes it say which ids there are inside."""
+    ready, told = os.pipe()
+    inside, child = os.getpid(), os.fork()
+    if not child:
+        code = 1
+        try:
+            os.close(told)
+            if os.read(ready, 1):
+                for name in "uid_map", "gid_map":
+                    with open(f"/proc/{inside}/{name}", "w") as stream:
+                        stream.write("".join(f"{k} {number} 1\n" for k, number in enumerate(ids)))
+                code = 0
+        finally:
+            os._exit(code)
+    os.close(ready)
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        ready, self.ready = os.pipe()
-        inside = os.getpid()
-        self.child = os.fork()
-        if not self.child:
-            code = 1
-            try:
-                os.close(self.ready)
-                if os.read(ready, 1):
-                    for name in "uid_map", "gid_map":
-                        with open(f"/proc/{inside}/{name}", "w") as stream:
-                            stream.write("".join(f"{k} {number} 1\n" for k, number in enumerate(ids)))
-                    code = 0
-            finally:
-                os._exit(code)
-        os.close(ready)
-
-    def map(self) -> None:
-        os.write(self.ready, b".")
-        os.close(self.ready)
-        if os.waitpid(self.child, 0)[1]:
+    def map_ids() -> None:
+        os.write(told, b".")
+        os.close(told)
+        if os.waitpid(child, 0)[1]:
             raise Refused(1, "uid_map: the ids could not be given")
+
+    return map_ids
 
 
 def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:

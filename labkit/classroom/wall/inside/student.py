@@ -28,8 +28,8 @@ _PART_DONE = 42  # the exit code of a process that has answered all questions of
 def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
     """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver.
 
-    Between ``part`` and ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not
-    met by the next. Where the answers have started threads, which no fork takes along, this one does.
+    What is asked up to ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not met
+    by the next. Where the answers have started threads, which no fork takes along, this one does.
     """
     # What leads nowhere already; a file of its own would be one more.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
@@ -48,12 +48,11 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
                 banned.Ban.on(request["names"]).take_away()
             elif request["do"] == "define":
                 _define(student, request)
-            elif request["do"] == "part":
-                if forks and threading.active_count() == 1:
+            elif request["do"] == "ask":
+                if forks and not is_part and threading.active_count() == 1:
                     is_part = _is_another()
                     if not is_part:  # that one has answered
                         continue
-            elif request["do"] == "ask":
                 reply["value"] = _ask(student, drivers, request, bell)
         except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
             reply["value"], reply["error"] = None, _told(error)

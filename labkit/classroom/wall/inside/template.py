@@ -27,11 +27,9 @@ _ban = cache(banned.Ban.on)
 
 def main(config: dict[str, Any]) -> None:
     """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..templates.Template`."""
-    control = socket.socket(fileno=config["control"])
+    control, preload, way = socket.socket(fileno=config.pop("control")), config.pop("preload"), config["way"]
     try:
-        way = config["way"]
-        preload = config.pop("preload")
-        sandbox.enter(**{name: value for name, value in config.items() if name != "control"})
+        sandbox.enter(**config)
         _import(preload)
     except BaseException as error:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())

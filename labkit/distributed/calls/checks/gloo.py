@@ -155,9 +155,10 @@ def all_to_all_single(call: Call) -> None:
 
 def all_to_all(call: Call) -> None:
     for tensors, side in ((call.inputs, "input"), (call.outputs, "output")):
-        size, most = len(tensors), len(call.ranks)
-        if size != most:
-            raise RuntimeError(f"{side} tensor list size {size} does not match world size {most}")
+        if len(tensors) != len(call.ranks):
+            refuse(
+                call, f"{side} tensor list size {len(tensors)} does not match world size {len(call.ranks)}"
+            )
     for tensor in (*call.inputs, *call.outputs):
         _known_type(tensor)
     one_type(call, call.inputs[0], [*call.inputs, *call.outputs])

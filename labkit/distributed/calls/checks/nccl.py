@@ -54,11 +54,6 @@ _NCCL_TYPES = _dtypes(
 _NO_SUMS = _dtypes("float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu")
 _PREMUL = _dtypes("float16 float32 bfloat16 float64")
 _NCCL_OPS = frozenset(("SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"))
-# c10::toString(ScalarType)
-_SCALAR_TYPES = {
-    torch.int16: "Short", torch.complex32: "ComplexHalf", torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
-}  # fmt: skip
 
 
 def _dense(tensor: Tensor, contiguous: bool = True) -> None:
@@ -71,7 +66,7 @@ def _dense(tensor: Tensor, contiguous: bool = True) -> None:
 
 def _known_type(tensor: Tensor) -> None:
     if tensor.dtype not in _NCCL_TYPES:
-        name = _SCALAR_TYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+        name = tensor.type().rpartition(".")[2].removesuffix("Tensor")  # c10::toString(ScalarType)
         raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
 
 
@@ -121,14 +116,14 @@ def _root(call: Call, name: str) -> None:
 
 def all_reduce(call: Call) -> None:
     tensors = call.inputs
-    if tensors[0].layout is not torch.strided:
+    if len(tensors) != 1:
+        _coalesced(call, tensors)
+    elif tensors[0].layout is not torch.strided:
         raise RuntimeError(
             "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
         )
-    if len(tensors) == 1:
-        _dense(tensors[0])
     else:
-        _coalesced(call, tensors)
+        _dense(tensors[0])
     _summed(call, tensors)
 
 

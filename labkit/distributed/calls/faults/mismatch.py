@@ -60,7 +60,8 @@ def _conflict(a: Call, b: Call) -> str:
         if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
             return ""
         return "dtype" if one[0].dtype != other[0].dtype else "shape"
-    if a.members != b.members:
+    # Groups of one, each rank's of itself, connect nobody: whose they are does not matter.
+    if a.members != b.members and not all(call.members == (call.rank,) for call in (a, b)):
         return "members"
     if a.op != b.op:
         return "op"

@@ -68,7 +68,6 @@ def by_python(func: Any) -> bool:
 
 
 def _seeing_machine(kernel: Kernel) -> Kernel:
-    @functools.wraps(kernel)
     def run(*args: Any, **kwargs: Any) -> Any:
         machine = machine_in_use()
         if machine is None:
@@ -86,14 +85,23 @@ def _on_gpu(args: Any, kwargs: Any) -> bool:
     return machine_in_use() is not None and any(map(gpu_of, tensors_in(args, kwargs)))
 
 
+def _keyset(*keys: str) -> DispatchKeySet:
+    return functools.reduce(
+        DispatchKeySet.__or__, (DispatchKeySet(DispatchKey.__members__[key]) for key in keys)
+    )
+
+
+# A key of CUDA's -> the keys by which the dispatcher gets to CUDA's kernel, and that to which the values go.
+_KEYSETS = {key: (_keyset(*begin), _keyset(twin)) for key, (twin, begin) in _ROUTES.items()}
+_MISSING = _keyset("IPU")
+
+
 def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
     """The router that stands at the CPU's twin of ``key``.
 
     kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
     """
-    keys = DispatchKey.__members__
-    begin = functools.reduce(DispatchKeySet.__or__, (DispatchKeySet(keys[each]) for each in _ROUTES[key][1]))
-    own, missing = DispatchKeySet(keys[_ROUTES[key][0]]), DispatchKeySet(keys["IPU"])
+    begin, own = _KEYSETS[key]
 
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         operator = torch._library.utils.lookup_op(name)
@@ -104,7 +112,7 @@ def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
         if kernel is not None:
             return kernel(keyset, *args, **kwargs)
         try:  # a backend that nobody has is missing in the same words
-            return operator.redispatch(missing, *args, **kwargs)
+            return operator.redispatch(_MISSING, *args, **kwargs)
         except NotImplementedError as error:
             text = str(error).replace("'IPU'", "'CPU'").replace("[CPU, ", "[", 1)
             lines = [line for line in text.split("\n") if not line.startswith("CPU: ")]
@@ -132,7 +140,9 @@ def _found(name: str, key: str) -> Kernel | None:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Kernels that Python registered before."""
-    yield Patch(torch.library, "_labkit_libraries", list(_of_before()))
+    with _unwarned():
+        libraries = list(_of_before())
+    yield Patch(torch.library, "_labkit_libraries", libraries)
 
 
 @replaces(Library, "impl")
@@ -146,7 +156,7 @@ def _impl(
     if not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
         real(self, op_name, fn, dispatch_key, **options)
         return
-    kernel = _seeing_machine(fn)
+    kernel = functools.wraps(fn)(_seeing_machine(fn))
     name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
     with _unwarned():
         if key in _TWINS:
@@ -195,17 +205,23 @@ def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
     return run
 
 
-def _of_before() -> Iterator[Any]:
-    """Registrations that replace those which Python made before. They hold as long as they are referred to."""
-    operators: dict[tuple[str, str], set[str]] = {}
+@functools.lru_cache(1)  # they are two thousand, and seldom change between two machines
+def _stood_over(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
+    """(namespace, name) -> the keys, of those at which Python has kernels, where others are put over them."""
+    found: dict[tuple[str, str], set[str]] = {}
     native = getattr(sys.modules.get(_NATIVE), "_aten_override_libs", {})
-    for entry in list(torch.library._impls):  # libraries that die meanwhile take theirs out
+    for entry in registered:
         namespace, name, key = entry.split("/")
         if namespace == "aten" and (name, key) in native:
             continue
         if (namespace not in _TORCHS or key in _ROUTES) and key in _OVER:
-            operators.setdefault((namespace, name), set()).add(key)
-    for (namespace, name), keys in operators.items():
+            found.setdefault((namespace, name), set()).add(key)
+    return found
+
+
+def _of_before() -> Iterator[Any]:
+    """Registrations that replace those which Python made before. They hold as long as they are referred to."""
+    for (namespace, name), keys in _stood_over(frozenset(torch.library._impls)).items():
         qualified = f"{namespace}::{name}"
         kernels = {key: _found(qualified, _MEANT.get(key, key)) for key in keys}
         over = {key: _seeing_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
@@ -213,7 +229,6 @@ def _of_before() -> Iterator[Any]:
             if key in keys or twin in keys:
                 over[twin] = _router(qualified, key, over.get(twin) or _found(qualified, twin))
         library: Any = torch._C._dispatch_library("IMPL", namespace, "", __file__, 0)
-        with _unwarned():
-            for key, kernel in over.items():
-                library.impl(name, key or "CompositeImplicitAutograd", kernel, True)
+        for key, kernel in over.items():
+            library.impl(name, key or "CompositeImplicitAutograd", kernel, True)
         yield library

@@ -22,7 +22,7 @@ from ...handlers import HANDLERS, ByDtype, handles, listed
 from ...stack import OperatorMode
 from ...state.errors import cuda_error
 from ...state.gpu import Gpu
-from ...state.placement import gpu_of
+from ...state.placement import gpu_of, type_in_errors
 from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
 
 _TEXTS = texts_beside(__file__)
@@ -39,6 +39,9 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
         return _with_out_dtype(func, args, kwargs)
     if func in _NORMS and words.startswith("expected scalar type"):
         return _normed(func, args, kwargs, error)
+    mixed = _mixed(func, args, kwargs, words)
+    if mixed is not None:
+        raise RuntimeError(mixed) from None
     if _OF_A_VALUE.match(words) or func is torch._assert_async:  # that has the user's own words
         operator = _operator_that_raises(func, args, kwargs)
         if operator is not None:
@@ -105,6 +108,61 @@ def _of_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
                     f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
                 )
     return mode.general(func, args, kwargs)
+
+
+def _mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
+    """CUDA's words, where the CPU's kernels refuse a mixture of dtypes in others: ``words``."""
+    if words.startswith("expected m1 and m2 to have the same dtype"):  # cuda/Blas.cpp, addmm_out_cuda_impl
+        return words.replace("m1 and m2", "mat1 and mat2", 1)
+    if func in _FILLS and "only supports boolean masks" in words:  # cuda/Indexing.cu, masked_fill__cuda
+        return f"masked_fill only supports boolean masks, but got dtype {NAMES[tensors_in(args, kwargs)[1].dtype]}"
+    if func in _LAYER_NORMS and words.startswith("mixed dtype (CPU)"):
+        return _of_another_dtype(args, kwargs)
+    if func in listed("convolutions") and re.match(
+        r"expected scalar type|Input type .* and weight type", words
+    ):
+        # Convolution.cpp, check_input_same_type_as_parameters
+        given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+        mine, theirs = type_in_errors(given["input"]), type_in_errors(given["weight"])
+        return f"Input type ({mine}) and weight type ({theirs}) should be the same"
+    if func in _NORMS and words.startswith("mixed dtype (CPU)"):
+        given = dict(zip(_NORMS[func], args, strict=False)) | kwargs
+        values = given["input"]
+        # Without weights, or with weights in bfloat16, it is not cuDNN's.
+        weight = values if given.get("weight") is None else given["weight"]
+        other = weight.dtype not in (values.dtype, torch.bfloat16)
+        if other and values.dtype in (torch.float32, torch.float64):
+            # cudnn/BatchNorm.cpp, TensorUtils.cpp, checkSameType
+            return (
+                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but "
+                f"type {type_in_errors(values)} does not equal {type_in_errors(weight)} "
+                "(while checking arguments for cudnn_batch_norm)"
+            )
+    return None
+
+
+_FILLS = (torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_)
+_LAYER_NORMS = (torch.nn.functional.layer_norm, torch.layer_norm)
+
+
+def _of_halves(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA's kernels take weights of the input's dtype alone; the CPU's take some in float32 with halves, too."""
+    result = mode.general(func, args, kwargs)
+    words = _of_another_dtype(args, kwargs)
+    if words is not None and result.numel() and gpu_of(result) and not torch.is_autocast_enabled("cuda"):
+        raise RuntimeError(words)
+    return result
+
+
+for _function in (*_LAYER_NORMS, torch.nn.functional.group_norm, torch.group_norm):
+    HANDLERS[_function] = ByDtype(dict.fromkeys((torch.float16, torch.bfloat16), _of_halves))
+
+
+def _of_another_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The refusal of ``data_ptr<T>`` (cuda/*_norm_kernel.cu) if a weight is of another dtype than the input."""
+    dtype, *others = [tensor.dtype for tensor in tensors_in(args, kwargs)]
+    other = next((other for other in others if other is not dtype), dtype)
+    return None if other is dtype else f"expected scalar type {NAMES[dtype]} but found {NAMES[other]}"
 
 
 @handles(torch.nn.functional.embedding_bag)

@@ -53,8 +53,8 @@ def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         narrow = args[0].dtype
-        if narrow not in dtypes or not _is_on_gpu(args[1]):
-            return real(keyset, *args, **kwargs)
+        if narrow not in dtypes or args[1].dtype is not narrow or not _is_on_gpu(args[1]):
+            return real(keyset, *args, **kwargs)  # a mixture is refused there
 
         with torch._C.DisableTorchFunction():  # what is made here takes no room on the GPU
             found = real(keyset, *mapped(args, widened), **mapped(kwargs, widened))

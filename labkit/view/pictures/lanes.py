@@ -1,0 +1,320 @@
+"""Pictures with a lane for each GPU, batch or tensor: a split, one pass over the data, inputs as scatter cuts them,
+what fills the memory of each GPU, and how much of it is in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...base.language import say
+from ...base.numbers import plural
+from ...base.units import bytes_text
+from ...plans.batches import Batches
+from ...plans.footprint import KINDS, Footprints, Occupancy
+from ...plans.shapes import Cut, cut_shape
+from ...plans.split import Split
+from ..captions import caption
+from ..layout import (
+    MOST_LANES,
+    Lanes,
+    devices,
+    gpu_lanes,
+    lanes,
+    legend,
+    shortened,
+    sized,
+    text_width,
+    together,
+)
+from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+
+_LEFT = 76  # where lanes of GPUs begin
+_TOP, _BAR = 30, 26  # the whole batch, above the lanes of its pieces
+# Below this many pixels a row is not drawn apart from its neighbours.
+_FINEST = 4.0
+
+
+def split_picture(plan: Split) -> Picture:
+    """A batch of 0 to any number of rows on top, and below it a lane for each GPU with the rows it gets; of very many
+    GPUs the first and the last.
+    """
+    working = len(plan.sizes) if plan.batch else 0
+    shown, lane = gpu_lanes(working, _TOP + _BAR + 14, _LEFT, 126, len(plan.idle))
+    scale, end = lane.across / max(plan.batch, 1), WIDTH - lane.right
+    rows, line = rows_text(plan.batch), _TOP + _BAR * 0.68
+    sketch = Sketch()
+    sketch.add(
+        Text(_LEFT - 8, line, say(en="batch", zh="批次"), 13, "end", bold=True),
+        Text(end + 8, line, rows, sized(rows, lane.right - 10, 13)),
+    )
+    if plan.batch:
+        sketch.add(*_ruler(plan.batch, scale))
+    else:
+        sketch.add(Box(_LEFT, _TOP, lane.across, _BAR, dashed=True))
+    # The batch is cut into rows where they can be seen apart, else into pieces.
+    if plan.batch and scale < _FINEST:
+        sketch.add(*_pieces(plan, _LEFT, _TOP, scale, _BAR))
+
+    def told(gpus: range) -> str:
+        if gpus[0] >= len(plan.pieces) or not plan.batch:
+            return caption("split", "idle", where=devices(gpus), gpus=len(gpus))
+        return caption("split", "working", where=devices(gpus), gpus=len(gpus), rows=plan.chunk)
+
+    for at, gpu in lane.one_by_one(sketch, shown, told):
+        if gpu >= len(plan.sizes) or not plan.sizes[gpu]:
+            sketch.add(
+                lane.name(at, f"cuda:{gpu}", muted=True),
+                lane.bar(at, _LEFT, lane.across, dashed=True, label=f"cuda:{gpu}"),
+                lane.note(at, say(en="idle", zh="空闲"), muted=True),
+            )
+            continue
+        piece = plan.pieces[gpu]
+        x, width = _LEFT + piece.start * scale, piece.rows * scale
+        if scale >= _FINEST:  # the rows of the piece, one by one, on top
+            for row in range(piece.rows):
+                label = f"cuda:{gpu} row {piece.start + row}"
+                sketch.add(Box(x + row * scale, _TOP, scale, _BAR, gpu, label))
+        short = piece == plan.short
+        sketch.add(
+            lane.name(at, f"cuda:{gpu}"),
+            lane.bar(at, x, width, gpu, label=str(piece)),
+            lane.note(at, _rows_note(piece.rows, short), bold=short),
+        )
+        span = f"{piece.start}–{piece.stop - 1}" if piece.rows > 1 else f"{piece.start}"
+        wanted = text_width(span, lane.size) + 4
+        if width > wanted:
+            sketch.add(Text(x + width / 2, lane.line(at), span, lane.size, "middle", gpu=gpu))
+        elif x + width + wanted + 4 < end:  # beside it, where there is room
+            sketch.add(Text(x + width + 4, lane.line(at), span, lane.size))
+        else:
+            sketch.add(Text(x - 4, lane.line(at), span, lane.size, "end"))
+    description = caption("split", "no-rows", gpus=plan.gpus)
+    if plan.batch:
+        description = caption("split", plan=plan, used=len(plan.pieces))
+        if plan.idle:
+            names = devices(range(plan.idle[0], plan.gpus))
+            description += say(en=f"; {names} idle", zh=f"；{names} 空闲")
+        description += say(en=".", zh="。")
+    return sketch.picture(lane.y(len(shown)) + 8, description)
+
+
+def rows_text(count: int) -> str:
+    """``1 row``, ``2 rows``."""
+    return say(en=plural(count, "row"), zh=f"{count} 行")
+
+
+def _rows_note(count: int, short: bool) -> str:
+    return rows_text(count) + say(en=", short", zh="，不满") * short
+
+
+def _pieces(plan: Split, x: float, y: float, scale: float, height: float) -> list[Box]:
+    """A batch in one bar, cut into the pieces that GPUs get; neighbours as one where they are very many."""
+    boxes = []
+    for group in together(len(plan.pieces), MOST_LANES):
+        first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
+        label = str(first) if first is last else f"{devices(group)} rows {first.start}..{last.stop - 1}"
+        if rows := last.stop - first.start:
+            boxes.append(Box(x + first.start * scale, y, rows * scale, height, first.gpu, label))
+    return boxes
+
+
+def _ruler(batch: int, scale: float) -> list[Text]:
+    """Row numbers over the batch: the first, the last, and round ones between where there is room."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26)
+    marks = [row for row in range(0, batch, step) if row == 0 or (batch - 1 - row) * scale > 26]
+    marks = marks + [batch - 1] if batch > 1 else marks
+    return [Text(_LEFT + (row + 0.5) * scale, _TOP - 8, str(row), 11, "middle", muted=True) for row in marks]
+
+
+_LANE, _SIZE = 30, 13
+# More batches than this are not drawn one by one: the first ones, a line that counts the others, the last.
+_MOST = 12
+
+
+def batches_picture(plan: Batches) -> Picture:
+    """One pass over the data: a lane for each batch, cut into the pieces of GPUs; a row is equally wide in all."""
+    left = min(max(84, 24 + _SIZE * 0.6 * len(f"batch {plan.total}")), 168)
+    lane = Lanes(12, left, 190, _LANE, _SIZE)
+    scale = lane.across / plan.batch_size
+    shown = shortened(plan.total, most=_MOST, head=_MOST - 3, tail=2)
+    sketch = Sketch()
+
+    def told(numbers: range) -> str:
+        more = numbers.stop - numbers.start  # len cannot say every number
+        return say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
+
+    for at, number in lane.one_by_one(sketch, shown, told):
+        batch, short = plan[number], number == plan.full
+        note = _rows_note(batch.batch, short)
+        if batch.idle:
+            note += say(en=f"; {len(batch.idle)} idle", zh=f"；{len(batch.idle)} 块空闲")
+        sketch.add(
+            lane.name(at, say(en=f"batch {number}", zh=f"批次 {number}")),
+            *_pieces(batch, left, lane.y(at) + 2, scale, _LANE - 4),
+            *_labels(plan, batch, number, left, lane.line(at), scale),
+            lane.note(at, note, bold=short),
+        )
+    count = len(shown)
+    if plan.dropped:
+        words = say(en=f"{plural(plan.dropped, 'row')}, dropped", zh=f"{plan.dropped} 行，丢弃")
+        bar = lane.bar(count, left, plan.dropped * scale, dashed=True)
+        sketch.add(bar, lane.note(count, words, muted=True))
+        count += 1
+    if not plan.rows:
+        sketch.add(lane.aside(0, say(en="no rows", zh="没有数据行")))
+    text = caption("batches", plan=plan)
+    if plan.short:
+        text += say(en=f" and a short one of {plan.short}", zh=f"，外加一个只有 {plan.short} 行、不满的批次")
+    if plan.dropped:
+        text += say(en=f"; the last {plan.dropped} rows are dropped", zh=f"；最后 {plan.dropped} 行丢弃")
+    if plan.gpus > 1:
+        text += say(en=f"; each is split over {plan.gpus} GPUs", zh=f"；每个批次切分给 {plan.gpus} 块 GPU")
+    return sketch.picture(lane.y(max(count, 1)) + lane.top, text + say(en=".", zh="。"))
+
+
+def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, scale: float) -> list[Text]:
+    """On one GPU the rows' numbers in the dataset; on several, how many rows each piece has."""
+    first = number * plan.batch_size
+    found = []
+    for piece in batch.pieces:
+        if plan.gpus > 1:
+            words = str(piece.rows)
+        else:
+            words = f"{first + piece.start}–{first + piece.stop - 1}" if piece.rows > 1 else str(first)
+        if piece.rows and piece.rows * scale > len(words) * _SIZE * 0.62 + 4:
+            middle = left + (piece.start + piece.rows / 2) * scale
+            found.append(Text(middle, line, words, _SIZE, "middle", gpu=piece.gpu))
+    return found
+
+
+def inputs_picture(cut: Cut) -> Picture:
+    """A model's inputs as scatter cuts them: a lane for each tensor, dimension 0 of it across the picture, so that what
+    lies below one another is given to the same replica.
+    """
+    shown = shortened(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
+    lane = lanes(len(shown), 40, 96, 110)
+    sketch, title = Sketch(), caption("cut", gpus=cut.gpus)
+    sketch.add(Text(lane.left, 22, title, 12, bold=True))
+
+    def told(rest: range) -> str:
+        name, count = cut.tensors[rest[0]][0], len(rest)
+        return say(en=f"{name} … : {count} more tensors", zh=f"{name} ……：还有 {count} 个张量")
+
+    for at, number in lane.one_by_one(sketch, shown, told):
+        name, shape = cut.tensors[number]
+        sketch.add(lane.name(at, name), lane.note(at, str(list(shape))))
+        x, scale = lane.left, lane.across / max(shape[0], 1)
+        for gpu, piece in enumerate(cut_shape(shape, cut.gpus)):
+            width, words = piece[0] * scale, f"cuda:{gpu}: {piece[0]}"
+            tip = f"{name} · cuda:{gpu} · {list(piece)}"
+            sketch.add(lane.bar(at, x, width, gpu, label=f"{name} cuda:{gpu}", tip=tip))
+            for text in (words, str(piece[0])):
+                if text_width(text, lane.size) + 4 <= width:
+                    sketch.add(Text(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))
+                    break
+            x += width
+    return sketch.picture(lane.y(len(shown)) + 8, f"{title}: {cut!r}")
+
+
+# Kinds of bytes are told apart by how pale they are, in the order of KINDS, and one of the palest by its strokes.
+_PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
+_HATCHED = "gradients"
+
+
+def memory_picture(memory: Footprints) -> Picture:
+    """The bytes on each GPU, stacked by what they are for; a byte is equally wide on all of them."""
+    top = 50
+    shown, lane = gpu_lanes(len(memory.gpus), top, _LEFT, 172)
+    scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
+    names = {kind: caption(kind) for kind in KINDS}
+    limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
+    sketch, too_much = Sketch(), set(memory.over)
+    looks, gpus = list(zip(KINDS, _PALE, strict=True)), [gpu for gpu in shown if isinstance(gpu, int)]
+    marks = [(names[kind], _swatch(f"legend {kind}", tint, gpus[:4])) for kind, tint in looks]
+    sketch.add(*legend(_LEFT, 23, marks, mark=33, gap=14))
+    fine = min(lane.size, 11.5)
+
+    def told(gpus: range) -> str:
+        most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
+        words = caption("memory", "more", where=devices(gpus), gpus=len(gpus), most=most)
+        over = len(set(gpus) & too_much)
+        return words + say(en=f", {over} too much", zh=f"，其中 {over} 块超出") * bool(over)
+
+    for at, gpu in lane.one_by_one(sketch, shown, told):
+        found, x = memory.gpus[gpu], float(_LEFT)
+        sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
+        for kind, tint in looks:
+            held = getattr(found, kind)
+            if not held:
+                continue
+            width = held * scale
+            tip = f"cuda:{gpu} · {names[kind]} · {bytes_text(held)}"
+            bar = lane.bar(at, x, width, gpu, tint=tint, label=f"cuda:{gpu} {kind}", tip=tip)
+            sketch.add(replace(bar, hatched=kind == _HATCHED))
+            half, middle = text_width(names[kind], fine) / 2, x + width / 2
+            crossed = abs(middle - limit) < half + 3
+            if lane.high >= 15 and 2 * half + 6 <= width and not crossed and kind != _HATCHED:
+                sketch.add(Text(middle, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint))
+            x += width
+        over = gpu in too_much
+        note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
+        sketch.add(lane.note(at, note, bold=over, muted=not found.total))
+    height = lane.y(len(shown)) + 30
+    if memory.capacity is not None:
+        sketch.add(Line(limit, top - 6, limit, height - 26, dashed=True, strong=True, over=True))
+        size = bytes_text(memory.capacity)
+        words = say(en=f"capacity {size}", zh=f"显存容量 {size}")
+        half = text_width(words, 11) / 2
+        sketch.add(Text(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
+    home, *others = (found.total for found in memory.gpus)
+    text = say(en=f"cuda:0 holds {bytes_text(home)}", zh=f"cuda:0 占用 {bytes_text(home)}")
+    if others:
+        most = bytes_text(max(others))
+        text += say(en=f", every other GPU at most {most}", zh=f"，其余 GPU 最多各占 {most}")
+    if too_much:
+        text += caption("memory", "over", over=len(too_much), gpus=len(memory.gpus))
+    return sketch.picture(height, text + say(en=".", zh="。"))
+
+
+def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
+    """The look of a kind on each of some GPUs, side by side."""
+    width, hatched = 28 / max(len(gpus), 1), label.endswith(_HATCHED)
+    return [
+        Box(at * width, 12, width, 14, gpu, label, tint=tint, hatched=hatched) for at, gpu in enumerate(gpus)
+    ]
+
+
+def _bytes(count: int) -> str:
+    return bytes_text(count) if count else say(en="nothing", zh="无")
+
+
+def occupancy_picture(machine: Occupancy) -> Picture:
+    """The GPUs of a machine: each as long as its memory and filled as far as it is in use, at one scale."""
+    count = len(machine.used)
+    shown, lane = gpu_lanes(count, 34, _LEFT, 172)
+    scale = lane.across / max(machine.capacities, default=1)
+    title = say(en=plural(count, "real GPU"), zh=f"{count} 块真 GPU")
+    if machine.simulated:
+        title = say(en=plural(count, "simulated GPU"), zh=f"{count} 块模拟 GPU")
+    sketch = Sketch()
+    sketch.add(Text(14, 22, title, 13, bold=True))
+
+    def told(gpus: range) -> str:
+        used, more = bytes_text(sum(machine.used[k] for k in gpus)), plural(len(gpus), "more GPU")
+        words = say(en=f"{more}, {used} in use", zh=f"还有 {len(gpus)} 块 GPU，共用去 {used}")
+        return devices(gpus) + say(en=": ", zh="：") + words
+
+    for at, gpu in lane.one_by_one(sketch, shown, told):
+        found = machine.used[gpu]
+        used, capacity = bytes_text(found), bytes_text(machine.capacities[gpu])
+        tip = f"cuda:{gpu} · {used} / {capacity}"
+        sketch.add(
+            lane.name(at, f"cuda:{gpu}"),
+            lane.bar(at, _LEFT, machine.capacities[gpu] * scale, label=f"cuda:{gpu} memory", tip=tip),
+            lane.note(at, say(en=f"{used} of {capacity}", zh=f"{used} / {capacity}"), muted=not found),
+        )
+        if found:  # too little to see at this scale is shown all the same
+            sketch.add(lane.bar(at, _LEFT, max(found * scale, 2.0), gpu, label=f"cuda:{gpu} used", tip=tip))
+    used = bytes_text(sum(machine.used))
+    description = title + say(en=f", {used} in use.", zh=f"，显存共用去 {used}。")
+    return sketch.picture(lane.y(len(shown)) + 10, description)
