@@ -1,4 +1,4 @@
-"""What to read first: the functions of labkit that an ordinary DataParallel script runs, by the order of first calls.
+"""What to read first: the functions of labkit that an ordinary DataParallel script runs, file by file.
 
 ``python -m tools.reading`` runs the script below on a simulated machine, notes what is called, and prints
 ``docs/reading.md``. A test makes it anew and compares, and holds the whole to 2,000 lines.
@@ -219,10 +219,10 @@ def page(told: list[Chapter]) -> str:
     lines = [
         "# What an ordinary script runs",
         "",
-        "Read this first. It is a DataParallel script of few lines, and every function of labkit that it runs, by the",
-        f"order of their first calls: {len({(one.path, one.listed) for one in core})} functions in "
-        f"{len({one.path for one in core})} files, about {round(total(told), -2):,} lines of code in all. The rest of",
-        "labkit stands beside or on these.",
+        "Read this first. It is a DataParallel script of few lines, and every function of labkit that it runs, the files",
+        f"by the order of their first calls: {len({(one.path, one.listed) for one in core})} functions in "
+        f"{len({one.path for one in core})} files, about {round(total(told), -2):,} lines of code in all. The rest",
+        "of labkit stands beside or on these.",
         "",
         "The list is made by running the script: `python -m tools.reading > docs/reading.md`.",
         "",
@@ -248,6 +248,7 @@ def page(told: list[Chapter]) -> str:
                 listed.add((one.path, one.listed))
                 files.setdefault(one.path, []).append(one)
         for path, inside in files.items():
+            inside.sort(key=lambda one: one.first)  # of threads that take turns, either may be the first to call
             lines += ["", _file(path), ""]
             lines += [
                 f"- `{one.listed}`" + (f": {says}" if (says := _says_of(one)) else "") for one in inside
