@@ -219,8 +219,8 @@ def page(told: list[Chapter]) -> str:
     lines = [
         "# What an ordinary script runs",
         "",
-        "Read this first. It is a DataParallel script of few lines, and every function of labkit that it runs, the files",
-        f"by the order of their first calls: {len({(one.path, one.listed) for one in core})} functions in "
+        "Read this first. It is a DataParallel script of few lines, and every function of labkit that it runs, the",
+        f"files by the order of their first calls: {len({(one.path, one.listed) for one in core})} functions in "
         f"{len({one.path for one in core})} files, about {round(total(told), -2):,} lines of code in all. The rest",
         "of labkit stands beside or on these.",
         "",
@@ -248,7 +248,7 @@ def page(told: list[Chapter]) -> str:
                 listed.add((one.path, one.listed))
                 files.setdefault(one.path, []).append(one)
         for path, inside in files.items():
-            inside.sort(key=lambda one: one.first)  # of threads that take turns, either may be the first to call
+            inside.sort(key=lambda one: one.first)  # of two threads, either may be the first to call
             lines += ["", _file(path), ""]
             lines += [
                 f"- `{one.listed}`" + (f": {says}" if (says := _says_of(one)) else "") for one in inside
