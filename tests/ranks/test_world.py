@@ -391,6 +391,15 @@ def test_a_thread_of_a_rank_does_not_wait_for_ever(world):
     with pytest.raises(RanksFailed) as caught:
         world.run(aside)
     assert isinstance(caught.value.error, Deadlock)
+    assert "  ranks 0, 1, 3  wait for rank 2 in all_reduce " in str(caught.value.error)
+
+
+def test_a_thread_cannot_join_itself(world):
+    def aside(rank):
+        with pytest.raises(RuntimeError, match="cannot join current thread"):
+            threading.current_thread().join(0.01)
+
+    world.run(aside)
 
 
 def rest():
@@ -449,6 +458,7 @@ def test_threads_that_wait_for_each_other_are_told(world, monkeypatch):
     with pytest.raises(RanksFailed) as caught:
         world.run(aside)
     assert isinstance(caught.value.error, Deadlock)
+    assert "They stand in calls of different groups" in str(caught.value.error)
 
 
 def test_a_thread_waits_no_longer_than_it_says(world):

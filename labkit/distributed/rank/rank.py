@@ -33,7 +33,7 @@ class World(Protocol):
     meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
                the stores that nobody but C++ may hold.
     failed     what each raised that did; ``helpers`` the threads that ranks have started and that take no turns, and
-               ``watching`` what those of them that wait look for.
+               ``watching`` the calls of those of them that wait, with what each looks for.
     """
 
     size: int
@@ -43,7 +43,7 @@ class World(Protocol):
     kept: list[Any]
     failed: dict[int, BaseException]
     helpers: WeakSet[threading.Thread]
-    watching: dict[int, Callable[[], bool]]
+    watching: dict[int, tuple[Call, Callable[[], bool]]]
 
     def choose_gpus(self, rank: Rank) -> None: ...
 
@@ -51,9 +51,7 @@ class World(Protocol):
 
     def nobody_runs(self) -> bool: ...
 
-    def is_dead(self) -> bool: ...
-
-    def explain(self, call: object) -> str: ...
+    def judge(self, call: Call) -> None: ...
 
 
 class Rank(Timed):

@@ -67,7 +67,7 @@ def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta
     world, stood = rank.world, 0
     here = threading.get_ident()
     world.helpers.add(threading.current_thread())
-    world.watching[here] = ready
+    world.watching[here] = call, ready
     try:
         while not ready():
             if rank.member is None or world.failed:
@@ -76,8 +76,10 @@ def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta
                 stood += 1
                 if timeout is not None and stood * _LOOK > timeout.total_seconds():
                     return False
-                if stood % _LONG == 0 and world.is_dead():
-                    raise turns.Deadlock(world.explain(call))
+                if stood % _LONG == 0:
+                    world.judge(call)
+                if "dead" in call.memo:
+                    raise turns.Deadlock(call.memo["dead"])
             _sleep(_LOOK)
     finally:
         del world.watching[here]

@@ -26,7 +26,7 @@ from ...machine.state.in_use import machine_in_use
 from ...trace import emitting as trace
 from ...turns.locks import watching
 from ..calls import faults
-from ..calls.call import place_of
+from ..calls.call import Call, place_of
 from ..calls.waits import WaitForGraph
 from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
@@ -105,8 +105,8 @@ class World:
         self.failed: dict[int, BaseException] = {}
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
-        # What those of them that wait look for, by the thread's ident.
-        self.watching: dict[int, Callable[[], bool]] = {}
+        # The calls in which some of them wait, each with what it looks for, by the thread's ident.
+        self.watching: dict[int, tuple[Call, Callable[[], bool]]] = {}
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
@@ -277,17 +277,18 @@ class World:
         """Whether no rank has its turn: each waits, sleeps, or has ended."""
         return self._baton is None or self._baton.ring.holder is None
 
-    def is_dead(self) -> bool:
-        """Whether nobody can help a thread of a rank that waits: no rank, none of their threads, and no time."""
+    def judge(self, call: Call) -> None:
+        """Tell the threads of ranks that wait, by their calls, if nobody can help them: no rank, no thread, no time."""
         if self._baton is None:
-            return True
+            call.memo["dead"] = self.explain(call)
+            return
         ring = self._baton.ring
         with ring:
             ring.resume()
             if ring.holder is not None or any(rank.asleep is not None for rank in self.ranks):
-                return False
-            if any(one.waits.timed for one in ring.live):
-                return False
+                return
+            if "dead" in call.memo or any(one.waits.timed for one in ring.live):
+                return
             watching = self.watching.copy()
             ours = {
                 ring.caller,
@@ -296,7 +297,11 @@ class World:
                 *(one.thread for one in ring.live),
             }
             # In this order: of those that wait, one that is ready has not looked yet.
-            return not turns.could_help(ours) and not any(ready() for ready in watching.values())
+            if turns.could_help(ours) or any(ready() for _, ready in watching.values()):
+                return
+            text = self.explain(call)
+            for other, _ in watching.values():
+                other.memo["dead"] = text
 
     def explain(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
@@ -340,6 +345,10 @@ class World:
 def _standing(rank: Rank) -> faults.Standing:
     """The place of ``rank`` when none can go on."""
     member, call = rank.member, rank.waits
+    if call is None:  # a thread of its own may wait in one
+        call = next(
+            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
+        )
     if call is not None and (held := held_up(call)) is not None:
         call = in_front(held) if held.rank == rank.number else call
         call.memo["held"] = held, in_front(held)

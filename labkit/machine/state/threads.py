@@ -118,7 +118,7 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
     def join_in_turn(self: threading.Thread, timeout: float | None = None) -> None:
         baton, member = self.__dict__.get("_labkit_turn", (None, None))
         if baton is None:
-            if here.member is None or not self.is_alive():
+            if here.member is None or not self.is_alive() or self is threading.current_thread():
                 return join(self, timeout)
             if timeout is None:
                 here.member.away(partial(join, self))
