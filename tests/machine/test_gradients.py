@@ -151,12 +151,15 @@ def test_a_gradient_from_elsewhere_cannot_be_assigned():
             a.grad = torch.ones(3, 3, device=device)
 
 
-def test_a_gradient_that_goes_is_not_seen_half_gone():
+@pytest.mark.parametrize(
+    "let_go", [lambda x: setattr(x, "grad", None), lambda x: delattr(x, "grad")], ids=["set", "del"]
+)
+def test_a_gradient_that_goes_is_not_seen_half_gone(let_go):
     """What runs as its bytes are freed, here or in another thread, finds it gone; it was read freed, and crashed."""
     x, seen = torch.ones(3, device="cuda:1", requires_grad=True), []
     x.sum().backward()
     weakref.finalize(x.grad.untyped_storage(), lambda: seen.append(x.grad))
-    x.grad = None
+    let_go(x)
     assert seen == [None]
 
 

@@ -132,13 +132,13 @@ def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
     return result
 
 
-@handles(_set_grad)
+@handles(_set_grad, _grads.__delete__)
 def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    tensor, grad = args
-    check_assigned_grad(tensor, grad)
+    tensor = args[0]
+    check_assigned_grad(*args)
     # Not let go within: freeing its bytes runs Python, and another thread that looks meanwhile would find it half gone.
     before = tensor.is_leaf and _get_grad(tensor)
-    result = func(tensor, grad)
+    result = func(*args)
     del before
     return result
 

@@ -14,8 +14,8 @@ from ..state.placement import gpu_of, name_of, place
 ANYWHERE = object()  # in a list of GPUs: any will do
 
 
-def check_assigned_grad(tensor: Tensor, grad: Tensor | None) -> None:
-    """``tensor.grad = grad`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
+def check_assigned_grad(tensor: Tensor, grad: Tensor | None = None) -> None:
+    """``tensor.grad = grad``, or ``del`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
     if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
         mine, its = torch.device(place(tensor)), torch.device(place(grad))
         there, name = "located on device with index", "index"
