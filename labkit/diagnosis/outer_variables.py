@@ -97,15 +97,14 @@ class OuterVariables:
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
-    """Yield the functions that a forward or a backward calls, except torch's own, and the classes of the modules."""
+    """Yield what may be a function that a forward or a backward calls, and the classes of the modules."""
     kinds: dict[type, None] = {}
     for module in model.modules():
         for hooks in _HOOKS:
             yield from getattr(module, hooks, {}).values()
         kinds |= dict.fromkeys(type(module).__mro__)
     yield from kinds
-    held = (value for _, value in attributes_of(model))
-    yield from (value for value in held if callable(value) and not isinstance(value, nn.Module))
+    yield from (value for _, value in attributes_of(model))
 
 
 class _Reached:

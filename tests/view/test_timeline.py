@@ -147,6 +147,7 @@ def test_a_thousand_events_are_drawn_at_once():
     assert len(bars.get_paths()) == len(boxes)
     fills = [mpl.colors.to_hex(fill) for fill in bars.get_facecolors()]
     assert fills == [colour(box.gpu, box.tint).lower() for box in boxes]
+    assert not any(alpha for *_, alpha in bars.get_edgecolors())  # they are too small for edges
     assert mpl.rcParams == before
     _, other = plt.subplots()
     assert labkit.draw_timeline(made(3), ax=other) is other
