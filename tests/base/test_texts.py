@@ -33,6 +33,11 @@ def test_code_stands_beside_the_texts_and_an_entry_may_have_none():
     assert (second.words, second.texts, second.code) == (("+", "[1,", "2]"), {}, "")
 
 
+def test_a_line_out_of_place_is_named():
+    with pytest.raises(ValueError, match="line 2: 'one' belongs to no text"):
+        parse("%% a\none\n")
+
+
 @pytest.mark.parametrize(
     ("text", "wide"), [("", 0), ("rank 0, é", 9), ("卡", 2), ("rank 0，卡", 10), ("ｒ（", 4)]
 )

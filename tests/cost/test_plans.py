@@ -44,6 +44,11 @@ def test_each_stage_shards_what_it_is_to() -> None:
             assert by_stage[stage][kind] == whole[kind] / (8 if kind in kinds else 1)
 
 
+def test_buckets_hold_what_a_gpu_has_of_a_layer() -> None:
+    alone, shared = (memory(LLAMA, Plan(dp=4, tp=tp, stage=3))["buckets"] for tp in (1, 2))
+    assert alone == 2 * shared == 8 * LLAMA.layer_parameters
+
+
 def test_activations_are_korthikantis() -> None:
     """34 bytes a number of a layer without the scores: of GPT-2's layer, with dropout's masks, within a tenth."""
     tokens = GPT2_22B.seq
@@ -146,6 +151,11 @@ def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
     explorer.doublings = 1
     assert explorer.plan.gpus == 2
     assert "fit" in labkit.PlanExplorer(doublings=0).sentence()
+    told = [labkit.PlanExplorer(doublings=doublings).drawn().texts for doublings in (0, 6)]
+    assert [[text.text for text in texts if text.bold and "GiB" in text.text] for texts in told] == [
+        ["163 GiB, too much"],
+        [],
+    ]
     for language, word in (("en", "activations"), ("zh", "激活值")):
         before = labkit.get_language()
         labkit.set_language(language)

@@ -197,6 +197,17 @@ def test_a_wrapper_is_on_its_device_and_its_inner_tensor_counts(monkeypatch):
     assert ("_to_copy.default", CUDA0, CUDA0) in Wrapper.seen
 
 
+def test_a_class_may_answer_by_a_static_method():
+    class Static(Wrapper):
+        @staticmethod
+        def __torch_dispatch__(func, types, args=(), kwargs=None):
+            args = tree_map(lambda a: a.inner if isinstance(a, Static) else a, args)
+            return Static(func(*args, **(kwargs or {})))
+
+    two = Static(torch.ones(2, device=CUDA1)) * 2
+    assert (type(two), two.device, two.inner.tolist()) == (Static, CUDA1, [2, 2])
+
+
 def test_a_wrapper_is_loaded_where_it_was():
     x = Wrapper(torch.ones(2, device=CUDA1))
     file = io.BytesIO()

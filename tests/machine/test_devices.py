@@ -181,6 +181,12 @@ def test_copies_keep_the_device():
     assert {str(state["exp_avg"].device) for state in others} == {"cuda:1"}
     storage = torch.ones(2, device=CUDA1).untyped_storage()
     assert storage.clone().device == torch.UntypedStorage(4, device="cuda:1").device == CUDA1
+    given = torch.UntypedStorage([1, 2], device="cuda:1")
+    assert (given.device, given.tolist(), torch.UntypedStorage(device="cuda:1").device) == (
+        CUDA1,
+        [1, 2],
+        CUDA1,
+    )
 
 
 def test_save_and_load():

@@ -73,6 +73,18 @@ def test_a_script_that_prints_its_error_prints_it_so():
         assert "labkit" not in "".join(traceback.format_exception(error)).replace(__file__, "")
 
 
+def test_so_it_prints_the_error_from_which_its_own_came():
+    def mine():
+        try:
+            mixed()
+        except RuntimeError as error:
+            raise RuntimeError("mine") from error
+
+    error = refused(mine)
+    with Patches(frames.of_texts):
+        assert "labkit" not in "".join(traceback.format_exception(error)).replace(__file__, "")
+
+
 def test_all_can_be_seen(monkeypatch):
     monkeypatch.setenv("LABKIT_TRACEBACK", "full")
     with Patches(frames.of_texts):

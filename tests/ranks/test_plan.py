@@ -1,6 +1,7 @@
 """``labkit plan`` of scripts: allocated equals what the simulated machine says, to the byte; the peak adds up."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -394,9 +395,19 @@ def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
             assert os.read(pipe[0], 1) == b"x"  # another rank's turn comes first
         return rank.clock() - before
 
+    def child(rank: Rank) -> tuple[float, int]:
+        before, status = rank.clock(), 0
+        if rank.number:
+            os.write(pipe[1], b"abc\n")
+        else:
+            reader = [sys.executable, "-c", "raise SystemExit(len(input()))"]
+            status = subprocess.Popen(reader, stdin=pipe[0]).wait()
+        return rank.clock() - before, status
+
     with labkit.ranks(2) as session:
         session.times = accelerator("h100")
         assert session.each(part) == [0.0, 0.0]
+        assert session.each(child) == [(0.0, 3), (0.0, 0)]
         os.write(pipe[1], b"x")
         session.times = None
         assert min(session.each(part)) > 0.0

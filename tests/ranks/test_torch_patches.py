@@ -50,6 +50,7 @@ def test_objects_are_sent_while_everything_is_written_down(caplog):
 def test_gloo_takes_seconds_for_a_timeout():
     def work(rank):
         options = dist.ProcessGroupGloo._Options()
+        assert options._timeout == dist.default_pg_timeout  # kDefaultTimeout of c10d/Backend.hpp
         options._timeout = 5.0
         group = dist.ProcessGroupGloo(dist.FileStore("seconds"), rank.number, 2, options)
         x = torch.ones(1)
