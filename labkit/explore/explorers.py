@@ -105,13 +105,13 @@ class LinkedExplorer(Explorer):
 
 
 class RaceExplorer(LinkedExplorer):
-    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (0 to 10) times twice as many.
+    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (1 to 10) times twice as many: one alone sends nothing.
 
     parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
     link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
     """
 
-    limits = {"doublings": (0, 10), "parameters": (1, 1000)}
+    limits = {"doublings": (1, 10), "parameters": (1, 1000)}
     unfolds = plays = "doublings"
 
     def __init__(
