@@ -27,6 +27,8 @@ def _allocated(function: Callable[..., Any]) -> Hints:
             continue
         if isclose(found, 4 + 12 / ranks, rel_tol=1e-6):
             yield Named("one", **facts)
+        if found < parameters / 1e6:
+            yield Named("giga", **facts)
         for each, name in (
             (16, "nothing"), (16 / ranks, "everything"), (2 + 14 / ranks, "gradients_too"), (4, "gone"),
             (2 + 12 / ranks, "no_gradients"), (8 + 8 / ranks, "float32"),

@@ -92,7 +92,7 @@ def _compared(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, ra
         yield Named("twice" if at else "output_twice", name=_NAMES[at], ranks=ranks)
     if at == 1 and _close(found * ranks, wanted):
         yield Named("x_mean", ranks=ranks)
-    yield Named("other", name=_NAMES[at], ranks=ranks, by=_by(found, wanted))
+    yield Named("other" if at else "output_other", name=_NAMES[at], ranks=ranks, by=_by(found, wanted))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -27,7 +27,8 @@ WRONG = {
         (lambda parameters, ranks: parameters * (2 + 12 / ranks), "are the gradients gone"),
         (lambda parameters, ranks: parameters * (8 + 8 / ranks), "in float32"),
         (lambda parameters, ranks: 4 + 12 / ranks, "the bytes of one parameter"),
-        (lambda parameters, ranks: 1.0, "add up 2, 2"),
+        (lambda parameters, ranks: parameters * (4 + 12 / ranks) / 1e9, "is your number in GB"),
+        (lambda parameters, ranks: parameters * (4 * ranks + 12), "add up 2, 2"),
     ],
     "18.mfu": [
         (lambda parameters, tokens, gpus: 2 * parameters * tokens / 1979e12, "and the peak"),
