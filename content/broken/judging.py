@@ -244,6 +244,9 @@ def _differs(seen: Seen) -> Named:
     alone = ".alone" * seen.alone
     if result != right:
         return Named(f"shape{alone}", result=result, right=right)
+    places, wanted = (", ".join(tensors(each, "")) for each in (seen.result, seen.right))
+    if places != wanted:
+        return Named("places", result=places, right=wanted)
     return Named(f"values{alone}", batch=_BATCHES[seen.at or 0], gap=gap_of(seen.result, seen.right))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..base.display import Drawn
 from ..base.language import wrong
 from ..base.numbers import whole
-from ..base.texts import texts_beside
+from ..base.texts import columns, texts_beside
 from ..base.units import bytes_text, duration
 from .hardware import Accelerator
 from .plan import KINDS, Forecast, Plan, forecast
@@ -56,11 +56,12 @@ class Plans(Drawn):
     def table(self, most: int = 12) -> str:
         """The fastest plans as a table, and below it why the others do not fit."""
         lines, yes = [f"  {_TEXTS['head',]}"], str(_TEXTS["yes",])
+        again = {True: yes + " " * (9 - columns(yes)), False: f"{'-':<9}"}
         for one in self.fitting[:most]:
             plan = one.plan
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}{plan.stage:>6}  {f'{plan.micro}×{plan.many}':<7}"
-                f"{yes if plan.recompute else '-':<9}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
+                f"{again[bool(plan.recompute)]}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import labkit
+from labkit.base.texts import columns
 from labkit.cli import main
 from labkit.cost.hardware import ACCELERATORS, accelerator
 from labkit.cost.plan import Plan, forecast, memory
@@ -130,6 +131,13 @@ def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(labkit.plan(path, batch=64)).splitlines()[0] == said[0]
     assert main(["plan", "--check", str(ROOT / "tools" / "plans" / "kept_back.csv")]) == 0
     assert "vtrain_single" in capsys.readouterr().out
+
+
+def test_columns_of_the_table_stand_below_one_another_in_chinese_too() -> None:
+    labkit.set_language("zh")
+    rows = plans(MODELS["70B"], 64, H100, 512).table().splitlines()[1:5]
+    assert len({"是" in row for row in rows}) == 2
+    assert len({columns(row[: row.index(".")]) for row in rows}) == 1
 
 
 def test_hardware_is_found_however_it_is_written() -> None:

@@ -76,6 +76,17 @@ class TypistIn(models.Typist):
         return super().forward(typed, turned(state))
 
 
+class TypistFlat(TypistIn):
+    """All is turned back, but the two parts of the state are no pair any more."""
+
+    def after(self, joined):
+        return joined[0], *turned(joined[1])
+
+    def forward(self, typed, state):
+        scores, state = super().forward(typed, state)
+        return scores, turned(state)
+
+
 class TypistOut(TypistIn):
     def forward(self, typed, state):
         scores, state = super().forward(typed, state)
@@ -545,6 +556,7 @@ WRONG = {
         (TypistInside, "state_cut", 0),
         (TypistIn, "state_joined", 0),
         (TypistOut, "not_turned_back", 0),
+        (TypistFlat, "places", 0),
         (TypistForgets, "state_unused", 0),
         (TypistReshaped, "reshaped", 0),
     ],
