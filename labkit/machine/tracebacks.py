@@ -60,8 +60,7 @@ def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
 
     def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
         if here() and not _full():
-            without_ours(value)
-            trace = _kept(trace)
+            trace = _kept(trace)  # those of the errors that it came from are told by this function, too
         real(text, kind, value, trace, *args, **kwargs)
 
     yield Patch.around(traceback.TracebackException, "__init__", begin)
