@@ -5,33 +5,50 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..base.language import wrong
+from ..base.language import say, wrong
 from .hardware import ACCELERATORS, Accelerator
-from .plan import SOFTWARE, Forecast, Plan, forecast
+from .plan import Forecast, forecast
+from .settings import SOFTWARE, Plan, check_plan
 from .sizes import Sizes
 
+_SPEEDS = ("sec_per_step", "tokens_per_s_per_gpu")
 # The sizes of models that rows name without giving them: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
 _MPT = {
     "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
     "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64),
 }  # fmt: skip
-# What of a GPU's name says which it is, and of the word for sharding which stage.
+_INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
+# What of a GPU's name says which it is.
 _GPUS = {
     "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
 }  # fmt: skip
-_STAGES = ((3, "full_shard|fsdp"), (2, "shard_grad"), (1, "zero1"))
-_INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
+# A stage of ZeRO as people write it, in small letters and without blanks, dashes and underscores.
+_STAGES = (
+    (0, "(none|no|false|noshard|ddp|dp)?"), (1, "(distributed|sharded)optimizer|distopt"), (2, "shardgradop"),
+    (3, "(fullshard|fsdp[12]?|hybridshard|hsdp).*"),
+)  # fmt: skip
+# Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
+_TRAINERS = (
+    ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
+    ("internevo", "internevo"), ("mosaic", "mosaic"),
+)  # fmt: skip
+_SMI = 2 * 2**30  # beside PyTorch's allocator: CUDA's context with its kernels (1.3 GiB), NCCL's buffers
+
+
+class _Skip(ValueError):
+    """Why a row is not reckoned."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None.
+    """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None; ``fits``: it was not out of memory.
 
     set       the source that it belongs to, ``line`` its place there.
     problem   the same for rows that only the plan tells apart.
+    outside   bytes that ``peak`` counts and PyTorch's allocator does not.
     """
 
     set: str
@@ -43,78 +60,147 @@ class Row:
     software: str
     seconds: float | None
     peak: float | None
+    fits: bool = True
+    outside: float = 0.0
 
     def forecast(self, known: Mapping[str, Accelerator] = ACCELERATORS) -> Forecast:
         return forecast(self.sizes, self.plan, known[self.gpu], SOFTWARE[self.software])
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """The rows of a table that name sizes, a GPU and a plan that the model knows; others are left out.
+def read_rows(path: str | Path, skipped: dict[str, list[str]] | None = None) -> list[Row]:
+    """The rows of a table that the model knows; ``skipped`` gets the reasons of the others, and their places.
 
-    Raises ValueError if the file is no such table.
+    Raises ValueError if the file is no such table, or if it has none.
     """
+    skipped = {} if skipped is None else skipped
+    rows: list[Row] = []
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            found = list(csv.DictReader(file))
+            table = csv.DictReader(file)
+            wanted = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu".split()
+            if missing := ", ".join(name for name in wanted if name not in (table.fieldnames or ())):
+                raise wrong(en=f"{path}:1: columns are missing: {missing}", zh=f"{path}:1：缺少列 {missing}")
+            for one in table:
+                try:
+                    rows.append(_row({k: (v or "").strip() for k, v in one.items() if isinstance(v, str)}))
+                except ValueError as error:
+                    skipped.setdefault(str(error), []).append(f"{path}:{table.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: {error}") from None
-    wanted = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu".split()
-    missing = [name for name in wanted if not found or name not in found[0]]
-    if missing:
-        listed = ", ".join(missing)
-        raise wrong(en=f"{path}: columns are missing: {listed}", zh=f"{path}：缺少列 {listed}")
-    return [row for one in found if (row := _row(one)) is not None]
+    if not rows:
+        why = "".join(f"\n{places[0]}: {reason}" for reason, places in skipped.items())
+        raise wrong(en=f"{path}: no row that can be reckoned{why}", zh=f"{path}：没有一行能算{why}")
+    return rows
 
 
-def _whole(text: str | None, other: int = 0) -> int:
-    return int(float(text)) if text and re.fullmatch(r"[0-9.]+", text) else other
+def _number(one: Mapping[str, str], name: str, other: float = 0) -> float:
+    """The number in a column, or ``other`` where it is empty."""
+    text = one.get(name, "")
+    if text and not re.fullmatch(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        raise _Skip(say(en=f"column {name}: {text!r} is no number", zh=f"列 {name}：{text!r} 不是数"))
+    return float(text) if text else other
 
 
-def _row(one: Mapping[str, str]) -> Row | None:
+def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
+    return int(_number(one, name, other))
+
+
+def _not_covered(name: str, value: str) -> _Skip:
+    return _Skip(say(en=f"column {name}: {value!r} is not covered", zh=f"列 {name}：不支持 {value!r}"))
+
+
+def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
+    """The stage of ZeRO, and over how many ranks it shards (0: all)."""
+    shard = one.get("shard", "").lower()
+    group = re.search(r"group *(-?[0-9]+)", shard)
+    word = re.sub(r"[ _-]", "", shard[: group.start()] if group else shard)
+    many = max(0, int(group[1])) if group else 8 if re.match("hybrid|hsdp", word) and dp > 8 else 0
+    if "fsdp=true" in one.get("note", "").lower():
+        return 3, many
+    if found := re.fullmatch(r"(?:(?:deepspeed)?(?:zero)?(?:stage)?|z)([0-3])(?:\.0)?", word):
+        return int(found[1]), many
+    stage = next((stage for stage, names in _STAGES if re.fullmatch(names, word)), None)
+    if stage is None:
+        raise _not_covered("shard", one["shard"])
+    return stage, many
+
+
+def _row(one: Mapping[str, str]) -> Row:
     gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
-    sizes = _sizes(one)
-    if gpu is None or sizes is None or one.get("precision") == "amp_fp8":
-        return None
-    tp, pp, gpus = _whole(one["tp"], 1), _whole(one["pp"], 1), _whole(one["gpus"])
-    dp = _whole(one["dp"]) or gpus // (tp * pp)
+    if gpu is None:
+        raise _not_covered("gpu", one["gpu"])
+    if "fp8" in (precision := one.get("precision", "").lower()):
+        raise _not_covered("precision", one["precision"])
+    if _whole(one, "cp", 1) > 1 or _whole(one, "ep", 1) > 1:
+        raise _not_covered(*(("cp", one["cp"]) if _whole(one, "cp", 1) > 1 else ("ep", one["ep"])))
+    tp, pp, gpus = _whole(one, "tp", 1), _whole(one, "pp", 1), _whole(one, "gpus")
+    dp = _whole(one, "dp") or gpus // (tp * pp)
     if dp * tp * pp != gpus or not gpus:
-        return None
-    shard, checkpoint = (one.get("shard") or "").lower(), (one.get("act_ckpt") or "").lower()
-    micro = _whole(one["mbs"], 1)
-    batch = _whole(one.get("gbs_seqs")) or dp * micro * 4  # where nothing is said
-    stage = next((stage for stage, mark in _STAGES if re.search(mark, shard)), 0)
-    group = re.search(r"group ([0-9]+)", shard)
+        raise _Skip(say(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus"))
+    sizes, micro = _sizes(one, tp), _whole(one, "mbs", 1)
+    batch = _whole(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
+    stage, group = _stage(one, dp)
+    about = " ".join(one.get(name, "") for name in ("set", "source", "note", "trainer")).lower()
+    named = (trainer for words, trainer in _TRAINERS if re.search(words, about))
+    software = next(named, "fsdp" if stage >= 2 else "megatron")
+    truth, checkpoint = ("true", "1", "yes", "full"), one.get("act_ckpt", "").lower()
+    flash = one.get("flash", "").lower() or ("false" if software == "megatron-2021" else "true")
+    sp = one.get("sp", "").lower() or ("true" if "reduce_scatter" in about else "false")
+    # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
+    long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
+    spread = {"nanotron": "cost", "megatron-2021": "ends" if (sizes.layers + 2) % pp == 0 else "uneven"}
     plan = Plan(
-        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(("true", "full")),
-        int(group[1]) if group else 0, _whole(one.get("vp"), 1) or 1,
+        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(truth), group,
+        _whole(one, "vp", 1) or 1, sp in truth, flash in truth, _whole(one, "grads", 4 if long else 2),
+        one.get("spread") or ("" if sizes.layers % pp == 0 and pp == 1 else spread.get(software, "uneven")),
     )  # fmt: skip
-    old = "Megatron-DeepSpeed" in (one.get("note") or "")
-    software = "megatron-2021" if old else "fsdp" if stage >= 2 else "megatron"
-    speed, seconds = one["tokens_per_s_per_gpu"], one["sec_per_step"]
+    check_plan(sizes, plan)
+    fits = not any("oom" in one.get(name, "").lower() for name in ("mem_GiB", *_SPEEDS))
+    measured = one if fits else {}
+    speed, seconds = _number(measured, _SPEEDS[1]), _number(measured, _SPEEDS[0])
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
-    took = tokens / float(speed) if speed else float(seconds) if seconds else None
-    peak = float(one["mem_GiB"]) * 2**30 if one.get("mem_GiB") else None
+    took = tokens / speed if speed else seconds or None
+    peak = _number(measured, "mem_GiB") * 2**30 or None
     told = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
     problem = (one["set"], gpu, *map(str, told))
-    return Row(one["set"], one.get("line") or "", problem, gpu, sizes, plan, software, took, peak)
+    outside = _SMI if SOFTWARE[software].flat else 0.0  # their figures are nvidia-smi's
+    return Row(
+        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, outside
+    )  # fmt: skip
 
 
-def _sizes(one: Mapping[str, str]) -> Sizes | None:
-    called, seq = one["model"].split(), _whole(one["seq"])
+def _sizes(one: Mapping[str, str], tp: int) -> Sizes:
+    called = one["model"].split() or [""]
     name = " ".join(called[:2])
+    if one["set"] == "internevo" and called[0].lower() in _INTERN:
+        layers, hidden, heads, ffn = _INTERN[called[0].lower()]
+        seq = 2048 if "7B_sft.py" in one["seq"] else _whole(one, "seq")  # which configs/7B_sft.py says
+        return Sizes(layers, hidden, heads, ffn, 103168, seq, gated=True, name=name)
+    seq = _whole(one, "seq")
     if one.get("layers") and one.get("hidden"):
-        hidden, heads = _whole(one["hidden"]), _whole(one.get("heads")) or _whole(one["hidden"]) // 128
-        ffn, vocab = _whole(one.get("ffn")) or 4 * hidden, _whole(one.get("vocab")) or 51200
-        return Sizes(
-            _whole(one["layers"]), hidden, heads, ffn, vocab, seq, tied=True, dropout=True, name=name
-        )
-    if called[0] == "MPT" and called[1] in _MPT and seq:
+        hidden = _whole(one, "hidden")
+        guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
+        ffn, vocab = _whole(one, "ffn") or 4 * hidden, _whole(one, "vocab") or 51200
+        found = Sizes(
+            _whole(one, "layers"), hidden, _whole(one, "heads") or guess, ffn, vocab, seq, tied=True, dropout=True,
+            name=name,
+        )  # fmt: skip
+        return _like_its_name(found, one)
+    if called[0] == "MPT" and len(called) > 1 and called[1] in _MPT and seq:
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
-    if one["set"] == "internevo" and called[0].lower() in _INTERN and seq:
-        layers, hidden, heads, ffn = _INTERN[called[0].lower()]
-        return Sizes(layers, hidden, heads, ffn, 103168, seq, gated=True, name=name)
-    return None
+    raise _Skip(say(en=f"the sizes of {one['model']!r} are not known", zh=f"不知道 {one['model']!r} 的大小"))
+
+
+def _like_its_name(sizes: Sizes, one: Mapping[str, str]) -> Sizes:
+    """Gated and tied as its name says, or as makes as many parameters as its name has ("8.86B")."""
+    named = re.search(r"([0-9]+(?:\.[0-9]+)?) *([BM])\b", one["model"], re.IGNORECASE)
+    modern = bool(re.search("llama|mistral|qwen|smol|intern|gemma|yi-|nanotron", f"{one['model']} {one['set']}".lower()))
+    ways = [replace(sizes, gated=gated, tied=tied, dropout=not gated) for gated in (modern, not modern) for tied in (True, False)]
+    if named is None:
+        return ways[1] if modern else ways[0]
+    count = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e6)
+    return min(ways[: 2 if modern else 4], key=lambda way: abs(way.parameters / count - 1))
 
 
 @dataclass(frozen=True)
@@ -123,6 +209,7 @@ class Errors:
 
     regret   how much longer the plan takes that the model chooses than the best measured one, over problems with
              three plans or more.
+    failed   how many rows that were out of memory the model tells, of how many; ``ran``: how many that ran it lets.
     """
 
     set: str
@@ -130,6 +217,8 @@ class Errors:
     time: tuple[float, float] | None
     peak: tuple[float, float] | None
     regret: tuple[float, int] | None
+    failed: tuple[int, int]
+    ran: tuple[int, int]
 
 
 def errors(rows: Iterable[Row]) -> list[Errors]:
@@ -142,8 +231,10 @@ def errors(rows: Iterable[Row]) -> list[Errors]:
 
 def _errors(name: str, rows: list[Row]) -> Errors:
     told = [(row, row.forecast()) for row in rows]
+    right = [(row.fits, row.fits == seen.fits) for row, seen in told]
+    failed, ran = ([ok for fits, ok in right if fits == kind] for kind in (False, True))
     times = [abs(seen.seconds / row.seconds - 1) for row, seen in told if row.seconds]
-    peaks = [abs(seen.peak / row.peak - 1) for row, seen in told if row.peak]
+    peaks = [abs((seen.peak + row.outside) / row.peak - 1) for row, seen in told if row.peak]
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row, seen in told:
         if row.seconds:
@@ -156,6 +247,7 @@ def _errors(name: str, rows: list[Row]) -> Errors:
     return Errors(
         name, len(rows), _mean_and_worst(times), _mean_and_worst(peaks),
         (sum(regrets) / len(regrets), len(regrets)) if regrets else None,
+        (sum(failed), len(failed)), (sum(ran), len(ran)),
     )  # fmt: skip
 
 

@@ -1,0 +1,129 @@
+"""A plan's settings and a trainer's: what decides on a step's memory and time beside a model's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.language import wrong
+from ..base.numbers import one_of, whole
+from .sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Software:
+    """How a trainer runs a layer, and what it holds beside the model's states. Bytes are those of its published code.
+
+    start         seconds in which Python starts the kernels of one layer's forward; backward takes as long.
+    overlap       the share of the gradients' way that goes beside backward.
+    step          seconds that each step takes besides.
+    stops_early   whether recomputing stops at the layer's last product, whose result nobody asks for.
+    moved         how many bytes a layer moves through memory, against a plain one.
+    logits        bytes for each logit when the loss is computed: 16-bit logits, the loss's in 32 bits, gradients.
+    gated         numbers that a gated layer keeps for each of its width: 4, or 3 where one kernel multiplies them.
+    passing       bytes a parameter of 16-bit gradients that are only added up when backward is over.
+    bucket        bytes a parameter of buckets for gradients, if data parallel; 0: two layers' worth.
+    fixed         bytes of buffers of a fixed size, if data parallel.
+    adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
+    flat          whether the step works on flat copies, for which blocks of activations are too small.
+    """
+
+    start: float
+    overlap: float
+    step: float = 0.0
+    stops_early: bool = False
+    moved: float = 1.0
+    logits: float = 6.0
+    gated: int = 3
+    passing: float = 0.0
+    bucket: float = 0.0
+    fixed: float = 0.0
+    adam: float = 0.0
+    flat: bool = False
+
+
+# PyTorch: cross_entropy holds log_softmax, its gradient and the logits' in 32 bits; foreach Adam a root for each
+# parameter. Megatron-LM: vocab_parallel_cross_entropy works in place, FusedAdam too; DeepSpeed: two buckets of 5e8
+# numbers. nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. InternEvo: flat copies of gradients in 16
+# and in 32 bits, foreach AdamW of torch 2.0.
+SOFTWARE = {
+    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
+    "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
+    "megatron-2021": Software(0.00112, 0.538, step=0.00422, moved=0.4, passing=2, fixed=2e9, flat=True),
+    "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
+    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2),
+    "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
+}
+SPREADS = ("", "uneven", "ends", "cost")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model and its batch are shared among dp · tp · pp GPUs.
+
+    stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
+    micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
+    recompute    whether layers are computed again in backward, and only their inputs kept.
+    chunks       pieces of each stage of a pipeline that is interleaved.
+    sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence.
+    flash        attention in one kernel; without it the scores of a layer are kept.
+    grads        bytes of a gradient while micro-batches are added up: 2, or 4 in 32 bits (Megatron's main_grad).
+    spread       layers over stages: "" evenly; "uneven": some have one more; "ends": embedding and head count as a
+                 layer each (DeepSpeed's type:transformer|embedding); "cost": the head by its operations (nanotron).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    stage: int = 1
+    micro: int = 1
+    many: int = 1
+    recompute: bool = False
+    group: int = 0
+    chunks: int = 1
+    sp: bool = False
+    flash: bool = True
+    grads: int = 2
+    spread: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks the optimizer's state is sharded."""
+        return min(self.group or self.dp, self.dp) if self.stage else 1
+
+    def __str__(self) -> str:
+        words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
+        return " ".join(words + ["sp"] * self.sp + ["recompute"] * self.recompute)
+
+
+def check_plan(sizes: Sizes, plan: Plan) -> None:
+    """Refuse a plan whose numbers are none, or that cannot cut ``sizes``: the argument, its value, what to do."""
+    for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
+        whole(name, getattr(plan, name), 1)
+    whole("stage", plan.stage, 0, 3)
+    one_of("spread", plan.spread, SPREADS)
+    if plan.grads not in (2, 4):
+        raise wrong(en=f"grads must be 2 or 4 bytes, got {plan.grads}", zh=f"grads 只能是 2 或 4 字节，现在是 {plan.grads}")
+    kv, parts = sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
+    for name, value, of, count in (
+        ("tp", plan.tp, "heads", sizes.heads),
+        ("tp", plan.tp, "kv_heads", kv if plan.tp % kv else plan.tp),  # more ranks than those hold copies
+        ("tp", plan.tp, "ffn", sizes.ffn),
+        ("pp" if plan.chunks == 1 else "pp · chunks", parts, "layers", parts if plan.spread else sizes.layers),
+        ("group", plan.group or 1, "dp", plan.dp if plan.group < plan.dp else plan.group),
+    ):
+        if count % value:
+            hint = ', or say how layers are spread: spread="uneven"' if of == "layers" else ""
+            way = '，或用 spread="uneven" 说明层怎样分配' if hint else ""
+            raise wrong(
+                en=f"{name}={value} does not divide {of}={count}: choose a divisor of it{hint}",
+                zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{way}",
+            )
+    if parts > sizes.layers:
+        raise wrong(
+            en=f"pp={plan.pp} is more than layers={sizes.layers}: each stage needs a layer",
+            zh=f"pp={plan.pp} 多于 layers={sizes.layers}：每个阶段至少要有一层",
+        )
