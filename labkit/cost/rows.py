@@ -148,11 +148,12 @@ def _row(one: Mapping[str, str]) -> Row:
     sp = one.get("sp", "").lower() or ("true" if "reduce_scatter" in about else "false")
     # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
     long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
-    spread = {"nanotron": "cost", "megatron-2021": "ends" if (sizes.layers + 2) % pp == 0 else "uneven"}
+    even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
+    spread = "cost" if software == "nanotron" else even if sizes.layers % pp else ""
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(truth), group,
         _whole(one, "vp", 1) or 1, sp in truth, flash in truth, _whole(one, "grads", 4 if long else 2),
-        one.get("spread") or ("" if sizes.layers % pp == 0 and pp == 1 else spread.get(software, "uneven")),
+        one.get("spread") or spread,
     )  # fmt: skip
     check_plan(sizes, plan)
     fits = not any("oom" in one.get(name, "").lower() for name in ("mem_GiB", *_SPEEDS))
