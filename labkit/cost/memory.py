@@ -62,20 +62,27 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         ends = table * (first + last - (first and last and sizes.tied))
         held = (layers * (sizes.layer_parameters + 2 * sizes.hidden) + ends) / tp
         one = layers * (sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, recompute="full") if plan.recompute else kept)
+        one += tokens * sizes.hidden / (tp if plan.sp else 1) * (first and sizes.dropout)  # the embedding's mask
         alive = min(plan.many, plan.pp - stage) * chunks
         logits = software.logits * tokens * sizes.vocab / tp if last else 0.0
         working = passing + (kept if plan.recompute else 0.0)
         buckets = 0.0
         if plan.dp > 1:
-            shared = software.bucket * held or 2 * unit
-            buckets = (4 * unit + 2 * ends / tp if plan.stage == 3 else shared) + software.fixed
+            shared = software.bucket * held if plan.stage == 0 and software.bucket else 2 * unit
+            buckets = 4 * unit + 2 * ends / tp if plan.stage == 3 else shared
+        if software.fixed:
+            buckets += plan.grads * max(software.fixed, min(ends, table) / tp)
+        low = software.low if plan.grads == 4 else 0.0
         states = {
             "weights": 2 * held / sharded[2],
-            "gradients": plan.grads * held / sharded[1],
+            "gradients": (plan.grads + low) * held / sharded[1],
             "optimizer": 12 * held / sharded[0],
         }
         # Gradients of 16 bits are copied to 32 for Adam, unless FSDP's shards are in 32 bits already.
-        step = ((4 if plan.grads == 2 and (plan.stage < 3 or software.flat) else 0) + software.adam) * held / sharded[0]
+        own = held / sharded[0]
+        step = software.adam if plan.grads == 2 or plan.stage == 3 else 0.0
+        step = (step + (4 if plan.grads == 2 and (plan.stage < 3 or software.flat) else 0)) * own
+        step = max(step, software.norm * min(table / tp, own) if plan.grads == 2 and ends else 0.0)
         passed = software.passing * held if plan.grads == 4 else 0.0
         yield states | {
             "activations": one * alive + max(logits, working),

@@ -35,7 +35,6 @@ _TRAINERS = (
     ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
     ("internevo", "internevo"), ("mosaic", "mosaic"),
 )  # fmt: skip
-_SMI = 2 * 2**30  # beside PyTorch's allocator: CUDA's context with its kernels (1.3 GiB), NCCL's buffers
 
 
 class _Skip(ValueError):
@@ -48,7 +47,7 @@ class Row:
 
     set       the source that it belongs to, ``line`` its place there.
     problem   the same for rows that only the plan tells apart.
-    outside   bytes that ``peak`` counts and PyTorch's allocator does not.
+    smi       whether ``peak`` is nvidia-smi's, and not PyTorch's allocator's.
     """
 
     set: str
@@ -61,7 +60,7 @@ class Row:
     seconds: float | None
     peak: float | None
     fits: bool = True
-    outside: float = 0.0
+    smi: bool = False
 
     def forecast(self, known: Mapping[str, Accelerator] = ACCELERATORS) -> Forecast:
         return forecast(self.sizes, self.plan, known[self.gpu], SOFTWARE[self.software])
@@ -164,9 +163,8 @@ def _row(one: Mapping[str, str]) -> Row:
     peak = _number(measured, "mem_GiB") * 2**30 or None
     told = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
     problem = (one["set"], gpu, *map(str, told))
-    outside = _SMI if SOFTWARE[software].flat else 0.0  # their figures are nvidia-smi's
     return Row(
-        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, outside
+        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, SOFTWARE[software].flat
     )  # fmt: skip
 
 
@@ -235,7 +233,7 @@ def _errors(name: str, rows: list[Row]) -> Errors:
     right = [(row.fits, row.fits == seen.fits) for row, seen in told]
     failed, ran = ([ok for fits, ok in right if fits == kind] for kind in (False, True))
     times = [abs(seen.seconds / row.seconds - 1) for row, seen in told if row.seconds]
-    peaks = [abs((seen.peak + row.outside) / row.peak - 1) for row, seen in told if row.peak]
+    peaks = [abs((seen.reserved if row.smi else seen.peak) / row.peak - 1) for row, seen in told if row.peak]
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row, seen in told:
         if row.seconds:

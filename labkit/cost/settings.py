@@ -21,9 +21,11 @@ class Software:
     logits        bytes for each logit when the loss is computed: 16-bit logits, the loss's in 32 bits, gradients.
     gated         numbers that a gated layer keeps for each of its width: 4, or 3 where one kernel multiplies them.
     passing       bytes a parameter of 16-bit gradients that are only added up when backward is over.
-    bucket        bytes a parameter of buckets for gradients, if data parallel; 0: two layers' worth.
-    fixed         bytes of buffers of a fixed size, if data parallel.
+    bucket        bytes a parameter of DDP's buckets, which stage 0 has; 0: two layers' worth.
+    fixed         numbers in a buffer of gradients, or as many as the largest tensor has.
     adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
+    norm          bytes a number of the largest tensor of gradients while their norm is taken.
+    low           bytes a parameter of 16-bit gradients that stay beside those added up in 32 bits.
     flat          whether the step works on flat copies, for which blocks of activations are too small.
     """
 
@@ -38,17 +40,19 @@ class Software:
     bucket: float = 0.0
     fixed: float = 0.0
     adam: float = 0.0
+    norm: float = 0.0
+    low: float = 0.0
     flat: bool = False
 
 
 # PyTorch: cross_entropy holds log_softmax, its gradient and the logits' in 32 bits; foreach Adam a root for each
-# parameter. Megatron-LM: vocab_parallel_cross_entropy works in place, FusedAdam too; DeepSpeed: two buckets of 5e8
-# numbers. nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. InternEvo: flat copies of gradients in 16
+# parameter. Megatron-LM: vocab_parallel_cross_entropy works in place, FusedAdam too; DeepSpeed: a bucket of 5e8
+# numbers, gradients flat in 16 and 32 bits and their norm in 64 (stage_1_and_2.py), or BF16_Optimizer's of both widths. nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. InternEvo: flat copies of gradients in 16
 # and in 32 bits, foreach AdamW of torch 2.0.
 SOFTWARE = {
     "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
-    "megatron-2021": Software(0.00112, 0.538, step=0.00422, moved=0.4, passing=2, fixed=2e9, flat=True),
+    "megatron-2021": Software(0.00112, 0.538, step=0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True),
     "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
     "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
