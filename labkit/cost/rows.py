@@ -27,7 +27,7 @@ _GPUS = {
 }  # fmt: skip
 # A stage of ZeRO as people write it, in small letters and without blanks, dashes and underscores.
 _STAGES = (
-    (0, "(none|no|false|noshard|ddp|dp)?"), (1, "(distributed|sharded)optimizer|distopt"), (2, "shardgradop"),
+    (0, "(none|no|false|noshard|ddp|dp)?"), (1, "(distributed|sharded)optimizer|distopt"), (2, "shardgradop|hybridshardzero2"),
     (3, "(fullshard|fsdp[12]?|hybridshard|hsdp).*"),
 )  # fmt: skip
 # Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
