@@ -47,10 +47,11 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 
 
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
-    """What each stage holds when backward begins, when it ends, and when the optimizer steps."""
+    """What each stage holds when backward begins, and when the optimizer steps."""
     tokens, tp, flash = plan.micro * sizes.seq, plan.tp, plan.flash
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
     kept = sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, flash=flash, gated=software.gated)
+    way = plan.recompute if isinstance(plan.recompute, str) else "full"
     table = float(sizes.vocab * sizes.hidden)
     chunks = 1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1)
     # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
@@ -61,8 +62,12 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         first, last = stage == 0, stage == plan.pp - 1
         ends = table * (first + last - (first and last and sizes.tied))
         held = (layers * (sizes.layer_parameters + 2 * sizes.hidden) + ends) / tp
-        one = layers * (sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, recompute="full") if plan.recompute else kept)
-        one += tokens * sizes.hidden / (tp if plan.sp else 1) * (first and sizes.dropout)  # the embedding's mask
+        one = layers * (
+            sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, recompute=way) if plan.recompute else kept
+        )
+        one += (
+            tokens * sizes.hidden / (tp if plan.sp else 1) * (first and sizes.dropout)
+        )  # the embedding's mask
         alive = min(plan.many, plan.pp - stage) * chunks
         logits = software.logits * tokens * sizes.vocab / tp if last else 0.0
         working = passing + (kept if plan.recompute else 0.0)
@@ -83,10 +88,8 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         step = software.adam if plan.grads == 2 or plan.stage == 3 else 0.0
         step = (step + (4 if plan.grads == 2 and (plan.stage < 3 or software.flat) else 0)) * own
         step = max(step, software.norm * min(table / tp, own) if plan.grads == 2 and ends else 0.0)
-        passed = software.passing * held if plan.grads == 4 else 0.0
         yield states | {
             "activations": one * alive + max(logits, working),
-            "buckets": buckets + (step if software.flat else 0.0),
+            "buckets": buckets + step * software.flat,
         }
-        yield states | {"activations": one * (alive - 1) + passed, "buckets": buckets + software.flat * step}
         yield states | {"activations": 0.0, "buckets": buckets + step}

@@ -132,9 +132,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         + product(tokens, sizes.ffn / tp, hidden)
     )
     scores = plan.micro * sizes.heads / tp * float(sizes.seq) ** 2
-    attention = (
-        2 * tokens * sizes.seq * hidden / tp * (1 if plan.flash else 2) / (gpu.flops * gpu.attention)
-    )
+    attention = 2 * tokens * sizes.seq * hidden / tp * (1 if plan.flash else 2) / (gpu.flops * gpu.attention)
     moved = software.moved * LAYER_BYTES * tokens * (hidden / tp * 0.5 + hidden * 0.5) / gpu.bandwidth
     if not plan.flash:
         moved += SCORE_BYTES * scores / gpu.bandwidth
@@ -146,7 +144,8 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     again = 0.0
     if plan.recompute:
         last = product(tokens, sizes.ffn / tp, hidden) if software.stops_early else 0.0
-        again = _longer(one_way - last + sums, start) - sums
+        half = 0.5 if plan.recompute == "selective" else 1.0
+        again = _longer((one_way - last) * half + sums, start) - sums
     sums *= 3 if plan.recompute else 2
     head = 3 * product(tokens, hidden, sizes.vocab / tp) + 24 * tokens * sizes.vocab / tp / gpu.bandwidth
 

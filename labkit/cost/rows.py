@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.language import say, wrong
+from ..base.language import wrong
 from .hardware import ACCELERATORS, Accelerator
 from .plan import Forecast, forecast
 from .settings import SOFTWARE, Plan, check_plan
@@ -27,18 +27,14 @@ _GPUS = {
 }  # fmt: skip
 # A stage of ZeRO as people write it, in small letters and without blanks, dashes and underscores.
 _STAGES = (
-    (0, "(none|no|false|noshard|ddp|dp)?"), (1, "(distributed|sharded)optimizer|distopt"), (2, "shardgradop|hybridshardzero2"),
-    (3, "(fullshard|fsdp[12]?|hybridshard|hsdp).*"),
+    "(none|no|false|noshard|ddp|dp)?", "(distributed|sharded)optimizer|distopt", "shardgradop|hybridshardzero2",
+    "(fullshard|fsdp[12]?|hybridshard|hsdp).*",
 )  # fmt: skip
 # Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
 _TRAINERS = (
     ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
     ("internevo", "internevo"), ("mosaic", "mosaic"),
 )  # fmt: skip
-
-
-class _Skip(ValueError):
-    """Why a row is not reckoned."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def _number(one: Mapping[str, str], name: str, other: float = 0) -> float:
     """The number in a column, or ``other`` where it is empty."""
     text = one.get(name, "")
     if text and not re.fullmatch(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text, re.IGNORECASE):
-        raise _Skip(say(en=f"column {name}: {text!r} is no number", zh=f"列 {name}：{text!r} 不是数"))
+        raise wrong(en=f"column {name}: {text!r} is no number", zh=f"列 {name}：{text!r} 不是数")
     return float(text) if text else other
 
 
@@ -104,8 +100,8 @@ def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
     return int(_number(one, name, other))
 
 
-def _not_covered(name: str, value: str) -> _Skip:
-    return _Skip(say(en=f"column {name}: {value!r} is not covered", zh=f"列 {name}：不支持 {value!r}"))
+def _not_covered(one: Mapping[str, str], name: str) -> ValueError:
+    return wrong(en=f"column {name}: {one[name]!r} is not covered", zh=f"列 {name}：不支持 {one[name]!r}")
 
 
 def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
@@ -116,26 +112,25 @@ def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
     many = max(0, int(group[1])) if group else 8 if re.match("hybrid|hsdp", word) and dp > 8 else 0
     if "fsdp=true" in one.get("note", "").lower():
         return 3, many
-    if found := re.fullmatch(r"(?:(?:deepspeed)?(?:zero)?(?:stage)?|z)([0-3])(?:\.0)?", word):
-        return int(found[1]), many
-    stage = next((stage for stage, names in _STAGES if re.fullmatch(names, word)), None)
-    if stage is None:
-        raise _not_covered("shard", one["shard"])
-    return stage, many
+    for stage, names in enumerate(_STAGES):
+        if re.fullmatch(rf"{names}|((deepspeed)?(zero)?(stage)?|z){stage}(\.0)?", word):
+            return stage, many
+    raise _not_covered(one, "shard")
 
 
 def _row(one: Mapping[str, str]) -> Row:
     gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
     if gpu is None:
-        raise _not_covered("gpu", one["gpu"])
+        raise _not_covered(one, "gpu")
     if "fp8" in (precision := one.get("precision", "").lower()):
-        raise _not_covered("precision", one["precision"])
-    if _whole(one, "cp", 1) > 1 or _whole(one, "ep", 1) > 1:
-        raise _not_covered(*(("cp", one["cp"]) if _whole(one, "cp", 1) > 1 else ("ep", one["ep"])))
+        raise _not_covered(one, "precision")
+    for name in ("cp", "ep"):
+        if _whole(one, name, 1) > 1:
+            raise _not_covered(one, name)
     tp, pp, gpus = _whole(one, "tp", 1), _whole(one, "pp", 1), _whole(one, "gpus")
     dp = _whole(one, "dp") or gpus // (tp * pp)
     if dp * tp * pp != gpus or not gpus:
-        raise _Skip(say(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus"))
+        raise wrong(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus")
     sizes, micro = _sizes(one, tp), _whole(one, "mbs", 1)
     batch = _whole(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
     stage, group = _stage(one, dp)
@@ -143,6 +138,7 @@ def _row(one: Mapping[str, str]) -> Row:
     named = (trainer for words, trainer in _TRAINERS if re.search(words, about))
     software = next(named, "fsdp" if stage >= 2 else "megatron")
     truth, checkpoint = ("true", "1", "yes", "full"), one.get("act_ckpt", "").lower()
+    again = checkpoint.startswith(truth) or ("selective" in checkpoint and software == "fsdp" and "selective")
     flash = one.get("flash", "").lower() or ("false" if software == "megatron-2021" else "true")
     sp = one.get("sp", "").lower() or ("true" if "reduce_scatter" in about else "false")
     # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
@@ -150,7 +146,7 @@ def _row(one: Mapping[str, str]) -> Row:
     even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
     spread = "cost" if software == "nanotron" else even if sizes.layers % pp else ""
     plan = Plan(
-        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(truth), group,
+        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
         _whole(one, "vp", 1) or 1, sp in truth, flash in truth, _whole(one, "grads", 4 if long else 2),
         one.get("spread") or spread,
     )  # fmt: skip
@@ -169,37 +165,32 @@ def _row(one: Mapping[str, str]) -> Row:
 
 
 def _sizes(one: Mapping[str, str], tp: int) -> Sizes:
-    called = one["model"].split() or [""]
-    name = " ".join(called[:2])
-    if one["set"] == "internevo" and called[0].lower() in _INTERN:
-        layers, hidden, heads, ffn = _INTERN[called[0].lower()]
+    called = [*one["model"].split(), "", ""]
+    name, kind = " ".join(called[:2]).strip(), called[0].lower()
+    if one["set"] == "internevo" and kind in _INTERN:
         seq = 2048 if "7B_sft.py" in one["seq"] else _whole(one, "seq")  # which configs/7B_sft.py says
-        return Sizes(layers, hidden, heads, ffn, 103168, seq, gated=True, name=name)
+        return Sizes(*_INTERN[kind], 103168, seq, gated=True, name=name)
     seq = _whole(one, "seq")
-    if one.get("layers") and one.get("hidden"):
-        hidden = _whole(one, "hidden")
-        guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
-        ffn, vocab = _whole(one, "ffn") or 4 * hidden, _whole(one, "vocab") or 51200
-        found = Sizes(
-            _whole(one, "layers"), hidden, _whole(one, "heads") or guess, ffn, vocab, seq, tied=True, dropout=True,
-            name=name,
-        )  # fmt: skip
-        return _like_its_name(found, one)
-    if called[0] == "MPT" and len(called) > 1 and called[1] in _MPT and seq:
+    if kind == "mpt" and called[1] in _MPT and not one.get("layers"):
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
-    raise _Skip(say(en=f"the sizes of {one['model']!r} are not known", zh=f"不知道 {one['model']!r} 的大小"))
-
-
-def _like_its_name(sizes: Sizes, one: Mapping[str, str]) -> Sizes:
-    """Gated and tied as its name says, or as makes as many parameters as its name has ("8.86B")."""
+    if not (one.get("layers") and one.get("hidden")):
+        raise wrong(en=f"the sizes of {name!r} are not known", zh=f"不知道 {name!r} 的大小")
+    hidden, kv = _whole(one, "hidden"), _whole(one, "kv_heads")
+    guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
+    heads, ffn, vocab = (
+        _whole(one, *pair) for pair in (("heads", guess), ("ffn", 4 * hidden), ("vocab", 51200))
+    )
+    gated = bool(re.search("llama|mistral|qwen|smol|gemma|nanotron", f"{one['model']} {one['set']}".lower()))
+    # Tied, with 8 kv_heads or not: as makes as many parameters as the model's name says ("8.86B").
+    ways = [
+        Sizes(_whole(one, "layers"), hidden, heads, ffn, vocab, seq, n, gated, tied, not gated, name)
+        for tied in (not gated, gated)
+        for n in ([kv] if kv or not gated or heads % 8 else [0, 8])
+    ]
     named = re.search(r"([0-9]+(?:\.[0-9]+)?) *([BM])\b", one["model"], re.IGNORECASE)
-    modern = bool(re.search("llama|mistral|qwen|smol|intern|gemma|yi-|nanotron", f"{one['model']} {one['set']}".lower()))
-    ways = [replace(sizes, gated=gated, tied=tied, dropout=not gated) for gated in (modern, not modern) for tied in (True, False)]
-    if named is None:
-        return ways[1] if modern else ways[0]
-    count = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e6)
-    return min(ways[: 2 if modern else 4], key=lambda way: abs(way.parameters / count - 1))
+    count = float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else ways[0].parameters
+    return min(ways, key=lambda way: abs(way.parameters - count))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ class Software:
     moved         how many bytes a layer moves through memory, against a plain one.
     logits        bytes for each logit when the loss is computed: 16-bit logits, the loss's in 32 bits, gradients.
     gated         numbers that a gated layer keeps for each of its width: 4, or 3 where one kernel multiplies them.
-    passing       bytes a parameter of 16-bit gradients that are only added up when backward is over.
     bucket        bytes a parameter of DDP's buckets, which stage 0 has; 0: two layers' worth.
     fixed         numbers in a buffer of gradients, or as many as the largest tensor has.
     adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
@@ -36,7 +35,6 @@ class Software:
     moved: float = 1.0
     logits: float = 6.0
     gated: int = 3
-    passing: float = 0.0
     bucket: float = 0.0
     fixed: float = 0.0
     adam: float = 0.0
@@ -46,15 +44,18 @@ class Software:
 
 
 # PyTorch: cross_entropy holds log_softmax, its gradient and the logits' in 32 bits; foreach Adam a root for each
-# parameter. Megatron-LM: vocab_parallel_cross_entropy works in place, FusedAdam too; DeepSpeed: a bucket of 5e8
-# numbers, gradients flat in 16 and 32 bits and their norm in 64 (stage_1_and_2.py), or BF16_Optimizer's of both widths. nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. InternEvo: flat copies of gradients in 16
-# and in 32 bits, foreach AdamW of torch 2.0.
+# parameter. Megatron-LM: vocab_parallel_cross_entropy and FusedAdam work in place. DeepSpeed: a bucket of 5e8 numbers,
+# gradients flat in 16 and 32 bits and their norm in 64 (stage_1_and_2.py), or of both widths (bf16_optimizer.py).
+# nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. MosaicML: a fused loss. InternEvo: flat copies of
+# gradients in 16 and 32 bits, foreach AdamW of torch 2.0.
 SOFTWARE = {
     "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
-    "megatron-2021": Software(0.00112, 0.538, step=0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True),
+    "megatron-2021": Software(
+        0.00112, 0.538, step=0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True
+    ),
     "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
-    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2),
+    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, low=2, bucket=2),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
 }
 SPREADS = ("", "uneven", "ends", "cost")
@@ -66,7 +67,7 @@ class Plan:
 
     stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
     micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
-    recompute    whether layers are computed again in backward, and only their inputs kept.
+    recompute    whether layers are computed again in backward, and only their inputs kept; "selective": half of them.
     chunks       pieces of each stage of a pipeline that is interleaved.
     sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence.
     flash        attention in one kernel; without it the scores of a layer are kept.
@@ -81,7 +82,7 @@ class Plan:
     stage: int = 1
     micro: int = 1
     many: int = 1
-    recompute: bool = False
+    recompute: bool | str = False
     group: int = 0
     chunks: int = 1
     sp: bool = False
@@ -100,7 +101,7 @@ class Plan:
 
     def __str__(self) -> str:
         words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
-        return " ".join(words + ["sp"] * self.sp + ["recompute"] * self.recompute)
+        return " ".join(words + ["sp"] * self.sp + ["recompute"] * bool(self.recompute))
 
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:
@@ -108,26 +109,23 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
         whole(name, getattr(plan, name), 1)
     whole("stage", plan.stage, 0, 3)
-    one_of("spread", plan.spread, SPREADS)
-    if plan.grads not in (2, 4):
-        raise wrong(en=f"grads must be 2 or 4 bytes, got {plan.grads}", zh=f"grads 只能是 2 或 4 字节，现在是 {plan.grads}")
-    kv, parts = sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
-    for name, value, of, count in (
-        ("tp", plan.tp, "heads", sizes.heads),
-        ("tp", plan.tp, "kv_heads", kv if plan.tp % kv else plan.tp),  # more ranks than those hold copies
-        ("tp", plan.tp, "ffn", sizes.ffn),
-        ("pp" if plan.chunks == 1 else "pp · chunks", parts, "layers", parts if plan.spread else sizes.layers),
-        ("group", plan.group or 1, "dp", plan.dp if plan.group < plan.dp else plan.group),
+    for name, known in (
+        ("spread", SPREADS),
+        ("grads", ("2", "4")),
+        ("recompute", ("True", "False", "selective")),
     ):
+        one_of(name, str(getattr(plan, name)), known)
+    tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
+    # More ranks than kv_heads hold copies. A group of all ranks and more is all.
+    for name, value, of, count in (
+        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn),
+        ("pp · chunks", parts, "layers", 0 if plan.spread else sizes.layers),
+        ("group", plan.group or 1, "dp", plan.dp if plan.group < plan.dp else 0),
+    ):  # fmt: skip
         if count % value:
-            hint = ', or say how layers are spread: spread="uneven"' if of == "layers" else ""
-            way = '，或用 spread="uneven" 说明层怎样分配' if hint else ""
+            hint = ', or say spread="uneven"' if of == "layers" else ""
             raise wrong(
                 en=f"{name}={value} does not divide {of}={count}: choose a divisor of it{hint}",
-                zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{way}",
+                zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{hint.replace(', or say ', '，或写明 ')}",
             )
-    if parts > sizes.layers:
-        raise wrong(
-            en=f"pp={plan.pp} is more than layers={sizes.layers}: each stage needs a layer",
-            zh=f"pp={plan.pp} 多于 layers={sizes.layers}：每个阶段至少要有一层",
-        )
+    whole("pp", plan.pp, 1, sizes.layers // plan.chunks)

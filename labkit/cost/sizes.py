@@ -73,7 +73,8 @@ class Sizes:
         """The bytes of a layer's activations in 16 bits that ``rows`` sequences keep on each of ``tp`` ranks.
 
         sequence    whether norms and residuals are cut along the sequence (sequence parallelism).
-        recompute   "none"; "full": only the layer's input is kept.
+        recompute   "none"; "full": only the layer's input is kept; "selective": with it attention's output and those of
+                    every second product (torchtitan's selective checkpointing by operator).
         flash       attention keeps its output and a number for each row; otherwise its scores.
         gated       numbers that a gated layer keeps for each of its width.
 
@@ -83,6 +84,9 @@ class Sizes:
         tokens, share = rows * self.seq, 1 / tp if sequence else 1.0
         if recompute == "full":
             return 2.0 * tokens * self.hidden * share
+        if recompute == "selective":
+            products = self.hidden + self.kv_width + self.gated * self.ffn
+            return 2.0 * tokens * (2 * self.hidden * share + (self.hidden + products) / tp)
         norms = 2 * (2 + 2) * self.hidden  # their inputs, and their outputs, which the products read
         masks = 2 * self.hidden if self.dropout else 0
         attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output

@@ -6,8 +6,9 @@ from ..base.language import say
 from ..base.numbers import whole
 from ..cost import PROFILES, overlap
 from ..cost.hardware import ACCELERATORS
-from ..cost.plan import Plan, forecast
+from ..cost.plan import forecast
 from ..cost.published import GPT2, GPT2_GRADIENTS
+from ..cost.settings import Plan
 from ..cost.sizes import MODELS
 from ..explore.explorer import Explorer
 from ..explore.explorers import LinkedExplorer

@@ -67,7 +67,9 @@ def test_activations_are_korthikantis() -> None:
 def test_logits_are_the_last_stages() -> None:
     wide, narrow = (Sizes(2, 2048, 32, 8192, vocab, 4096, gated=True, tied=True) for vocab in (131_072, 4096))
     more = memory(wide, Plan(pp=2, stage=0, micro=4))["activations"]
-    assert more - memory(narrow, Plan(pp=2, stage=0, micro=4))["activations"] > 4 * 4 * 4096 * (131_072 - 4096)
+    assert more - memory(narrow, Plan(pp=2, stage=0, micro=4))["activations"] > 4 * 4 * 4096 * (
+        131_072 - 4096
+    )
 
 
 def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
@@ -83,11 +85,11 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
         ({"kv_heads": 7}, {}, "kv_heads=7 does not divide heads=64"),
         ({}, {"tp": 3}, "tp=3 does not divide heads=64"),
         ({"kv_heads": 8, "heads": 96}, {"tp": 12}, "tp=12 does not divide kv_heads=8"),
-        ({}, {"pp": 5}, r"pp=5 does not divide layers=48.*spread=\"uneven\""),
-        ({}, {"pp": 96, "spread": "uneven"}, "pp=96 is more than layers=48"),
+        ({}, {"pp": 5}, r"pp · chunks=5 does not divide layers=48.*spread=\"uneven\""),
+        ({}, {"pp": 96, "spread": "uneven"}, "pp must be from 1 to 48, got 96"),
         ({}, {"dp": 6, "group": 4}, "group=4 does not divide dp=6"),
         ({}, {"tp": 0}, "tp must be at least 1, got 0"),
-        ({}, {"grads": 3}, "grads must be 2 or 4"),
+        ({}, {"grads": 3}, "grads must be one of '2', '4'"),
         ({}, {"spread": "odd"}, "spread must be one of"),
     ],
 )
@@ -96,14 +98,19 @@ def test_what_cannot_be_cut_is_refused(sizes: dict[str, int], plan: dict[str, An
         forecast(replace(GPT2_22B, **sizes), Plan(**{"stage": 0, **plan}), H100)
 
 
-_COLUMNS = (
-    "set,gpu,gpus,model,seq,tp,pp,dp,mbs,sec_per_step,tokens_per_s_per_gpu,layers,hidden,heads,mem_GiB,cp,shard,precision"
-)
+_COLUMNS = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu layers hidden heads mem_GiB cp".split()
 
 
 def _table(tmp_path: Path, *cells: str) -> Path:
     path = tmp_path / "rows.csv"
-    path.write_text("\n".join([_COLUMNS, *(f"a,h100,8,X,2048,1,1,8,1,,1000,24,2048,{one}" for one in cells)]))
+    path.write_text(
+        "\n".join(
+            [
+                ",".join([*_COLUMNS, "shard", "precision"]),
+                *(f"a,h100,8,X,2048,1,1,8,1,,1000,24,2048,{one}" for one in cells),
+            ]
+        )
+    )
     return path
 
 
