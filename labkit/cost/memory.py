@@ -48,48 +48,41 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
     """What each stage holds when backward begins, and when the optimizer steps."""
-    tokens, tp, flash = plan.micro * sizes.seq, plan.tp, plan.flash
+    tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
-    kept = sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, flash=flash, gated=software.gated)
     way = plan.recompute if isinstance(plan.recompute, str) else "full"
-    table = float(sizes.vocab * sizes.hidden)
+    kept = sizes.kept_bytes(plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated)
+    each = sizes.kept_bytes(plan.micro, tp, sequence=sp, recompute=way) if plan.recompute else kept
+    mask = tokens * sizes.hidden / (tp if sp else 1) * sizes.dropout  # of the embedding
+    table, low = float(sizes.vocab * sizes.hidden), software.low if plan.grads == 4 else 0.0
     chunks = 1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1)
     # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
-    wide = 2.0 * tokens * max(sizes.ffn * (2 if sizes.gated else 1) / tp, sizes.hidden)
-    passing = max(2 * wide, 0 if flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp)
+    wide = 4.0 * tokens * max(sizes.ffn * (1 + sizes.gated) / tp, sizes.hidden)
+    scores = 0.0 if plan.flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp
+    working = max(wide, scores) + (kept if plan.recompute else 0.0)
     unit = 2.0 * sizes.layer_parameters / tp
     for stage, layers in stage_layers(sizes, plan):
         first, last = stage == 0, stage == plan.pp - 1
         ends = table * (first + last - (first and last and sizes.tied))
         held = (layers * (sizes.layer_parameters + 2 * sizes.hidden) + ends) / tp
-        one = layers * (
-            sizes.kept_bytes(plan.micro, tp, sequence=plan.sp, recompute=way) if plan.recompute else kept
-        )
-        one += (
-            tokens * sizes.hidden / (tp if plan.sp else 1) * (first and sizes.dropout)
-        )  # the embedding's mask
         alive = min(plan.many, plan.pp - stage) * chunks
         logits = software.logits * tokens * sizes.vocab / tp if last else 0.0
-        working = passing + (kept if plan.recompute else 0.0)
         buckets = 0.0
         if plan.dp > 1:
             shared = software.bucket * held if plan.stage == 0 and software.bucket else 2 * unit
             buckets = 4 * unit + 2 * ends / tp if plan.stage == 3 else shared
         if software.fixed:
             buckets += plan.grads * max(software.fixed, min(ends, table) / tp)
-        low = software.low if plan.grads == 4 else 0.0
         states = {
             "weights": 2 * held / sharded[2],
             "gradients": (plan.grads + low) * held / sharded[1],
             "optimizer": 12 * held / sharded[0],
         }
+        own, short = held / sharded[0], plan.grads == 2
         # Gradients of 16 bits are copied to 32 for Adam, unless FSDP's shards are in 32 bits already.
-        own = held / sharded[0]
-        step = software.adam if plan.grads == 2 or plan.stage == 3 else 0.0
-        step = (step + (4 if plan.grads == 2 and (plan.stage < 3 or software.flat) else 0)) * own
-        step = max(step, software.norm * min(table / tp, own) if plan.grads == 2 and ends else 0.0)
-        yield states | {
-            "activations": one * alive + max(logits, working),
-            "buckets": buckets + step * software.flat,
-        }
+        copies = 4 if short and (plan.stage < 3 or software.flat) else 0
+        step = (copies + software.adam * (short or plan.stage == 3)) * own
+        step = max(step, software.norm * min(ends / tp, own) * short)
+        kinds = {"activations": (layers * each + first * mask) * alive + max(logits, working)}
+        yield states | kinds | {"buckets": buckets + step * software.flat}
         yield states | {"activations": 0.0, "buckets": buckets + step}

@@ -100,7 +100,7 @@ def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
     return int(_number(one, name, other))
 
 
-def _not_covered(one: Mapping[str, str], name: str) -> ValueError:
+def _not_covered(one: Mapping[str, str], name: str) -> Exception:
     return wrong(en=f"column {name}: {one[name]!r} is not covered", zh=f"列 {name}：不支持 {one[name]!r}")
 
 

@@ -52,7 +52,7 @@ SOFTWARE = {
     "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
     "megatron-2021": Software(
-        0.00112, 0.538, step=0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True
+        0.00112, 0.538, 0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True
     ),
     "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
     "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, low=2, bucket=2),

@@ -98,19 +98,15 @@ def test_what_cannot_be_cut_is_refused(sizes: dict[str, int], plan: dict[str, An
         forecast(replace(GPT2_22B, **sizes), Plan(**{"stage": 0, **plan}), H100)
 
 
-_COLUMNS = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu layers hidden heads mem_GiB cp".split()
+_COLUMNS = (
+    "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu layers hidden heads mem_GiB cp shard "
+    "precision"
+).replace(" ", ",")
 
 
 def _table(tmp_path: Path, *cells: str) -> Path:
     path = tmp_path / "rows.csv"
-    path.write_text(
-        "\n".join(
-            [
-                ",".join([*_COLUMNS, "shard", "precision"]),
-                *(f"a,h100,8,X,2048,1,1,8,1,,1000,24,2048,{one}" for one in cells),
-            ]
-        )
-    )
+    path.write_text("\n".join([_COLUMNS, *(f"a,h100,8,X,2048,1,1,8,1,,1000,24,2048,{one}" for one in cells)]))
     return path
 
 
