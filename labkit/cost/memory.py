@@ -47,11 +47,14 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 
 
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
-    """What each stage holds when backward begins, and when the optimizer steps."""
+    """What each stage holds when backward begins and ends, and when the optimizer steps."""
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
     way = plan.recompute if isinstance(plan.recompute, str) else "full"
     kept = sizes.kept_bytes(plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated)
+    if software.packed:
+        together = 0 if 0 < sizes.kv_heads < sizes.heads else 2 * sizes.hidden
+        kept += 2.0 * tokens / tp * (together + sizes.hidden * (plan.micro > 1))
     each = sizes.kept_bytes(plan.micro, tp, sequence=sp, recompute=way) if plan.recompute else kept
     mask = tokens * sizes.hidden / (tp if sp else 1) * sizes.dropout  # of the embedding
     table, low = float(sizes.vocab * sizes.hidden), software.low if plan.grads == 4 else 0.0
@@ -83,6 +86,8 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         copies = 4 if short and (plan.stage < 3 or software.flat) else 0
         step = (copies + software.adam * (short or plan.stage == 3)) * own
         step = max(step, software.norm * min(ends / tp, own) * short)
-        kinds = {"activations": (layers * each + first * mask) * alive + max(logits, working)}
-        yield states | kinds | {"buckets": buckets + step * software.flat}
-        yield states | {"activations": 0.0, "buckets": buckets + step}
+        one = layers * each + first * mask
+        buckets += step * software.flat
+        yield states | {"activations": one * alive + max(logits, working), "buckets": buckets}
+        yield states | {"activations": one * (alive - 1) + software.passing * held, "buckets": buckets}
+        yield states | {"activations": 0.0, "buckets": buckets + step * (not software.flat)}

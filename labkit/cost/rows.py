@@ -140,15 +140,18 @@ def _row(one: Mapping[str, str]) -> Row:
     truth, checkpoint = ("true", "1", "yes", "full"), one.get("act_ckpt", "").lower()
     again = checkpoint.startswith(truth) or ("selective" in checkpoint and software == "fsdp" and "selective")
     flash = one.get("flash", "").lower() or ("false" if software == "megatron-2021" else "true")
-    sp = one.get("sp", "").lower() or ("true" if "reduce_scatter" in about else "false")
+    # nanotron's sweeps ran REDUCE_SCATTER (scripts/scaling_benchmarks.py), torchtitan's tp is sequence parallel.
+    parallel = "reduce_scatter" in about or (software == "nanotron" and "all_reduce" not in about)
+    usual = "gathered" if "torchtitan" in about else str(parallel).lower()
+    sp = one.get("sp", "").lower() or (usual if tp > 1 else "false")
     # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
     long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
     even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
     spread = "cost" if software == "nanotron" else even if sizes.layers % pp else ""
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
-        _whole(one, "vp", 1) or 1, sp in truth, flash in truth, _whole(one, "grads", 4 if long else 2),
-        one.get("spread") or spread,
+        _whole(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,
+        _whole(one, "grads", 4 if long else 2), one.get("spread") or spread,
     )  # fmt: skip
     check_plan(sizes, plan)
     fits = not any("oom" in one.get(name, "").lower() for name in ("mem_GiB", *_SPEEDS))

@@ -123,7 +123,8 @@ def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Pla
                     if stage > 1 and pp > 1:
                         continue  # gradients stay whole while a pipeline fills them
                     for recompute in (False, True):
-                        yield Plan(dp, tp, pp, stage, micro, many, recompute, sp=tp > 1)
+                        sp = tp > 1 and ("gathered" if stage == 3 else True)  # PyTorch's, or Megatron's
+                        yield Plan(dp, tp, pp, stage, micro, many, recompute, sp=sp)
 
 
 def _divisors(number: int) -> list[int]:

@@ -25,6 +25,9 @@ class Software:
     adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
     norm          bytes a number of the largest tensor of gradients while their norm is taken.
     low           bytes a parameter of 16-bit gradients that stay beside those added up in 32 bits.
+    passing       bytes a parameter of 16-bit gradients that are gone when backward is over.
+    packed        whether queries are turned in place, in one block with keys and values that are copied out of it, and
+                  attention's output is copied for its product where sequences are several.
     flat          whether the step works on flat copies, for which blocks of activations are too small.
     """
 
@@ -40,14 +43,16 @@ class Software:
     adam: float = 0.0
     norm: float = 0.0
     low: float = 0.0
+    passing: float = 0.0
+    packed: bool = False
     flat: bool = False
 
 
 # PyTorch: cross_entropy holds log_softmax, its gradient and the logits' in 32 bits; foreach Adam a root for each
 # parameter. Megatron-LM: vocab_parallel_cross_entropy and FusedAdam work in place. DeepSpeed: a bucket of 5e8 numbers,
 # gradients flat in 16 and 32 bits and their norm in 64 (stage_1_and_2.py), or of both widths (bf16_optimizer.py).
-# nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits. MosaicML: a fused loss. InternEvo: flat copies of
-# gradients in 16 and 32 bits, foreach AdamW of torch 2.0.
+# nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits, flash-attention's rotary.py. MosaicML: a fused
+# loss. InternEvo: flat copies of gradients in 16 and 32 bits, foreach AdamW of torch 2.0.
 SOFTWARE = {
     "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
@@ -55,7 +60,7 @@ SOFTWARE = {
         0.00112, 0.538, 0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True
     ),
     "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
-    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, low=2, bucket=2),
+    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2, packed=True),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
 }
 SPREADS = ("", "uneven", "ends", "cost")
@@ -69,7 +74,8 @@ class Plan:
     micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
     recompute    whether layers are computed again in backward, and only their inputs kept; "selective": half of them.
     chunks       pieces of each stage of a pipeline that is interleaved.
-    sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence.
+    sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence;
+                 "gathered": and what is gathered for products is kept for backward (PyTorch's own; Megatron's is not).
     flash        attention in one kernel; without it the scores of a layer are kept.
     grads        bytes of a gradient while micro-batches are added up: 2, or 4 in 32 bits (Megatron's main_grad).
     spread       layers over stages: "" evenly; "uneven": some have one more; "ends": embedding and head count as a
@@ -85,7 +91,7 @@ class Plan:
     recompute: bool | str = False
     group: int = 0
     chunks: int = 1
-    sp: bool = False
+    sp: bool | str = False
     flash: bool = True
     grads: int = 2
     spread: str = ""
@@ -101,7 +107,11 @@ class Plan:
 
     def __str__(self) -> str:
         words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
-        return " ".join(words + ["sp"] * self.sp + ["recompute"] * bool(self.recompute))
+        return " ".join(
+            words
+            + [f"sp {self.sp}".removesuffix(" True")] * bool(self.sp)
+            + ["recompute"] * bool(self.recompute)
+        )
 
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:
@@ -113,6 +123,7 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
         ("spread", SPREADS),
         ("grads", ("2", "4")),
         ("recompute", ("True", "False", "selective")),
+        ("sp", ("True", "False", "gathered")),
     ):
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks

@@ -68,11 +68,13 @@ class Sizes:
         return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
 
     def kept_bytes(
-        self, rows: int, tp: int, *, sequence: bool = False, recompute: str = "none", flash: bool = True, gated: int = 4
+        self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
+        gated: int = 4,
     ) -> float:  # fmt: skip
         """The bytes of a layer's activations in 16 bits that ``rows`` sequences keep on each of ``tp`` ranks.
 
-        sequence    whether norms and residuals are cut along the sequence (sequence parallelism).
+        sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": what is
+                    gathered for a product is kept, and not gathered again in backward.
         recompute   "none"; "full": only the layer's input is kept; "selective": with it attention's output and those of
                     every second product (torchtitan's selective checkpointing by operator).
         flash       attention keeps its output and a number for each row; otherwise its scores.
@@ -87,12 +89,14 @@ class Sizes:
         if recompute == "selective":
             products = self.hidden + self.kv_width + self.gated * self.ffn
             return 2.0 * tokens * (2 * self.hidden * share + (self.hidden + products) / tp)
-        norms = 2 * (2 + 2) * self.hidden  # their inputs, and their outputs, which the products read
+        read = 2 * 2 * self.hidden  # outputs of the norms, which the products read
+        norms = 2 * 2 * self.hidden + (0 if sequence == "gathered" else read)
         masks = 2 * self.hidden if self.dropout else 0
         attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output
         feed = 2 * (gated if self.gated else 2) * self.ffn
         rest = 4 * self.heads if flash else (5 if self.dropout else 2) * self.heads * self.seq
-        return tokens * ((norms + masks) * share + (attention + feed + rest) / tp)
+        whole = read if sequence == "gathered" else 0
+        return tokens * (whole + (norms + masks) * share + (attention + feed + rest) / tp)
 
 
 def read_sizes(path: Path) -> Sizes:
