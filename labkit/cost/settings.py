@@ -63,7 +63,11 @@ SOFTWARE = {
     "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2, packed=True),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
 }
-SPREADS = ("", "uneven", "ends", "cost")
+# What a plan's words can be.
+_WORDS = {
+    "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
+    "sp": ("True", "False", "gathered"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,7 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
         whole(name, getattr(plan, name), 1)
     whole("stage", plan.stage, 0, 3)
-    for name, known in (
-        ("spread", SPREADS),
-        ("grads", ("2", "4")),
-        ("recompute", ("True", "False", "selective")),
-        ("sp", ("True", "False", "gathered")),
-    ):
+    for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
     # More ranks than kv_heads hold copies. A group of all ranks and more is all.
