@@ -25,11 +25,11 @@ _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
 _GPUS = {
     "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
 }  # fmt: skip
-# A stage of ZeRO as people write it, in small letters and without blanks, dashes and underscores.
-_STAGES = (
-    "(none|no|false|noshard|ddp|dp)?", "(distributed|sharded)optimizer|distopt", "shardgradop|hybridshardzero2",
-    "(fullshard|fsdp[12]?|hybridshard|hsdp).*",
-)  # fmt: skip
+# A stage of ZeRO as people write it without its number, in small letters and without blanks, dashes and underscores.
+_STAGES = {
+    0: "^$|^none|^no|^false|fsdp=0|^ddp|^dp$", 1: "dist(ributed)?opt|shardedopt", 2: "shardgradop",
+    3: "fullshard|fsdp|hybridshard|hsdp",
+}  # fmt: skip
 # Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
 _TRAINERS = (
     ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
@@ -112,8 +112,10 @@ def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
     many = max(0, int(group[1])) if group else 8 if re.match("hybrid|hsdp", word) and dp > 8 else 0
     if "fsdp=true" in one.get("note", "").lower():
         return 3, many
-    for stage, names in enumerate(_STAGES):
-        if re.fullmatch(rf"{names}|((deepspeed)?(zero)?(stage)?|z){stage}(\.0)?", word):
+    if found := re.search(r"(?:zero|stage|^z)([0-3])|^([0-3])(?:\.0)?$", word):
+        return int(found[1] or found[2]), many
+    for stage, names in _STAGES.items():
+        if re.search(names, word):
             return stage, many
     raise _not_covered(one, "shard")
 
@@ -122,7 +124,7 @@ def _row(one: Mapping[str, str]) -> Row:
     gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
     if gpu is None:
         raise _not_covered(one, "gpu")
-    if "fp8" in (precision := one.get("precision", "").lower()):
+    if re.search("f(p|loat)[48]|e4m3", precision := one.get("precision", "").lower()):
         raise _not_covered(one, "precision")
     for name in ("cp", "ep"):
         if _whole(one, name, 1) > 1:
@@ -147,7 +149,9 @@ def _row(one: Mapping[str, str]) -> Row:
     # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
     long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
     even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
-    spread = "cost" if software == "nanotron" else even if sizes.layers % pp else ""
+    spread = (
+        "cost" if software == "nanotron" else even if sizes.layers % (pp * (_whole(one, "vp") or 1)) else ""
+    )
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
         _whole(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,

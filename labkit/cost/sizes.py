@@ -116,7 +116,10 @@ def read_sizes(path: Path) -> Sizes:
             en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
             zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
         )
-    return Sizes(**{"name": path.stem, **found})
+    try:
+        return Sizes(**{"name": path.stem, **found})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 # Llama 3's published shapes, with sequences of 8,192 tokens.

@@ -194,7 +194,15 @@ def test_the_plan_chosen_costs_little() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("layers = 3", "missing: ffn"), ("colour = 1", "unknown: colour"), ("layers = [", "sizes.toml")],
+    [
+        ("layers = 3", "missing: ffn"),
+        ("colour = 1", "unknown: colour"),
+        ("layers = [", "sizes.toml"),
+        (
+            "layers = 2\nhidden = 4096\nheads = 31\nffn = 1\nvocab = 1\nseq = 1",
+            "sizes.toml: heads=31 does not divide",
+        ),
+    ],
 )
 def test_sizes_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "sizes.toml"
