@@ -17,7 +17,7 @@ from ..base.texts import Text
 from .settings import SOFTWARE, Plan, Software
 from .sizes import Sizes
 
-# What bytes are for, and how it is said.
+# The kinds of bytes, in both languages.
 KINDS = {
     kind: Text(kind, zh)
     for kind, zh in (
@@ -28,13 +28,13 @@ KINDS = {
 
 
 def memory(sizes: Sizes, plan: Plan, software: Software | None = None) -> dict[str, float]:
-    """The bytes of the fullest GPU by kind, when it holds most."""
+    """Return the bytes of the fullest GPU by kind, at the moment when it holds most."""
     software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
     return max(_moments(sizes, plan, software), key=lambda kinds: sum(kinds.values()))
 
 
 def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
-    """Stages that may be the fullest and their layers: the first, the second, the last."""
+    """Return (stage, layers) for the stages that may be the fullest: the first, the second, the last."""
     stages, layers = sorted({0, min(1, plan.pp - 1), plan.pp - 1}), sizes.layers
     if plan.spread == "ends":
         most = -(-(layers + 2) // plan.pp)
@@ -47,7 +47,7 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 
 
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
-    """What each stage holds when backward begins and ends, and when the optimizer steps."""
+    """Yield the bytes of each stage when backward begins, when it ends, and when the optimizer steps."""
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
     way = plan.recompute if isinstance(plan.recompute, str) else "full"

@@ -68,7 +68,7 @@ class Forecast:
 
     @property
     def reserved(self) -> float:
-        """What nvidia-smi shows: beside the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
+        """Bytes that nvidia-smi shows: beside the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
         training anatomy"), NCCL's buffers, and where activations are computed again pieces between blocks, 15 % of what
         is cut (the mean of eight models in GMLake, arXiv 2401.08156).
         """

@@ -21,11 +21,11 @@ _MPT = {
     "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64),
 }  # fmt: skip
 _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
-# What of a GPU's name says which it is.
+# Marks by which a GPU's name is recognized.
 _GPUS = {
     "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
 }  # fmt: skip
-# A stage of ZeRO as people write it without its number, in small letters and without blanks, dashes and underscores.
+# Usual words for ZeRO's stages, in small letters, without blanks, dashes and underscores; numbers are read first.
 _STAGES = {
     0: "^$|^none|^no|^false|fsdp=0|^ddp|^dp$", 1: "dist(ributed)?opt|shardedopt", 2: "shardgradop",
     3: "fullshard|fsdp|hybridshard|hsdp",
@@ -63,7 +63,7 @@ class Row:
 
 
 def read_rows(path: str | Path, skipped: dict[str, list[str]] | None = None) -> list[Row]:
-    """The rows of a table that the model knows; ``skipped`` gets the reasons of the others, and their places.
+    """Return the rows that the model covers. Add the reasons of the others, with file and line, to ``skipped``.
 
     Raises ValueError if the file is no such table, or if it has none.
     """
@@ -89,7 +89,7 @@ def read_rows(path: str | Path, skipped: dict[str, list[str]] | None = None) -> 
 
 
 def _number(one: Mapping[str, str], name: str, other: float = 0) -> float:
-    """The number in a column, or ``other`` where it is empty."""
+    """Return the number in a column, or ``other`` if the cell is empty."""
     text = one.get(name, "")
     if text and not re.fullmatch(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text, re.IGNORECASE):
         raise wrong(en=f"column {name}: {text!r} is no number", zh=f"列 {name}：{text!r} 不是数")
@@ -100,12 +100,12 @@ def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
     return int(_number(one, name, other))
 
 
-def _not_covered(one: Mapping[str, str], name: str) -> Exception:
+def _refuse_cell(one: Mapping[str, str], name: str) -> Exception:
     return wrong(en=f"column {name}: {one[name]!r} is not covered", zh=f"列 {name}：不支持 {one[name]!r}")
 
 
 def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
-    """The stage of ZeRO, and over how many ranks it shards (0: all)."""
+    """Return the stage of ZeRO, and the number of ranks that it shards over (0: all)."""
     shard = one.get("shard", "").lower()
     group = re.search(r"group *(-?[0-9]+)", shard)
     word = re.sub(r"[ _-]", "", shard[: group.start()] if group else shard)
@@ -117,18 +117,18 @@ def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
     for stage, names in _STAGES.items():
         if re.search(names, word):
             return stage, many
-    raise _not_covered(one, "shard")
+    raise _refuse_cell(one, "shard")
 
 
 def _row(one: Mapping[str, str]) -> Row:
     gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
     if gpu is None:
-        raise _not_covered(one, "gpu")
+        raise _refuse_cell(one, "gpu")
     if re.search("f(p|loat)[48]|e4m3", precision := one.get("precision", "").lower()):
-        raise _not_covered(one, "precision")
+        raise _refuse_cell(one, "precision")
     for name in ("cp", "ep"):
         if _whole(one, name, 1) > 1:
-            raise _not_covered(one, name)
+            raise _refuse_cell(one, name)
     tp, pp, gpus = _whole(one, "tp", 1), _whole(one, "pp", 1), _whole(one, "gpus")
     dp = _whole(one, "dp") or gpus // (tp * pp)
     if dp * tp * pp != gpus or not gpus:

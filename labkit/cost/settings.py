@@ -11,7 +11,7 @@ from .sizes import Sizes
 
 @dataclass(frozen=True)
 class Software:
-    """How a trainer runs a layer, and what it holds beside the model's states. Bytes are those of its published code.
+    """A trainer: its speed, and the bytes that its published code holds beside the model's states.
 
     start         seconds in which Python starts the kernels of one layer's forward; backward takes as long.
     overlap       the share of the gradients' way that goes beside backward.
@@ -63,7 +63,7 @@ SOFTWARE = {
     "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2, packed=True),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
 }
-# What a plan's words can be.
+# Values that these fields of a plan may have.
 _WORDS = {
     "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
     "sp": ("True", "False", "gathered"),
