@@ -11,9 +11,10 @@ import labkit
 from labkit.base.texts import columns
 from labkit.cli import main
 from labkit.cost.hardware import ACCELERATORS, accelerator
-from labkit.cost.plan import Plan, forecast, memory
+from labkit.cost.plan import forecast, memory
 from labkit.cost.rows import errors, read_rows
 from labkit.cost.search import plans
+from labkit.cost.settings import SOFTWARE, Plan
 from labkit.cost.sizes import MODELS, Sizes, read_sizes
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,25 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
     small = Sizes(8, 512, 8, 2048, 1000, 2048)
     few, many = (memory(small, Plan(pp=4, stage=0, micro=16, many=many))["activations"] for many in (1, 8))
     assert many > 3 * few
+
+
+@pytest.mark.parametrize(
+    ("dp", "tp", "pp", "micro", "measured"),
+    [
+        (16, 1, 1, 4, 42900),
+        (1, 1, 16, 4, 42592),
+        (1, 2, 8, 8, 45800),
+        (1, 8, 2, 32, 61477),
+        (2, 2, 2, 1, 8570),
+    ],
+)
+def test_peaks_are_those_that_nanotron_measured(dp: int, tp: int, pp: int, micro: int, measured: int) -> None:
+    """MiB allocated in huggingface.co/nanotron/old_bench: ZeRO-1, 1,024 sequences, inputs gathered and kept."""
+    llama = Sizes(24, 2048, 32, 4096, 50257, 4096, gated=True, tied=True)
+    plan = Plan(dp, tp, pp, 1, micro, 1024 // dp // micro, sp="gathered", grads=4, spread="cost")
+    assert sum(memory(llama, plan, SOFTWARE["nanotron"]).values()) / 2**20 == pytest.approx(
+        measured, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
