@@ -14,9 +14,9 @@ from .cost import Workload as Workload
 from .cost import predict_scaling as predict_scaling
 from .cost.hardware import Accelerator as Accelerator
 from .cost.plan import Forecast as Forecast
-from .cost.plan import Plan as Plan
 from .cost.plan import forecast as forecast
 from .cost.search import Plans as Plans
+from .cost.settings import Plan as Plan
 from .cost.sizes import Sizes as Sizes
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Finding as Finding

@@ -27,8 +27,8 @@ LABKIT = Path(labkit.__file__).parent
 NAMES = {
     "GPU", "rank", "cuda", "cpu", "DDP", "Trace", "Call", "WaitForGraph", "scatter", "replicate", "parallel", "apply",
     "gather", "forward", "backward", "ms", "s", "B", "one", "two", "all", "reduce", "train", "py", "copy",
-    "V", "NVLink", "Gb", "InfiniBand", "GPipe", "W", "dp", "tp", "pp", "zero", "micro", "MFU", "TFLOPS", "GiB", "token",
-    "H", "SXM", "Llama", "recompute",
+    "V", "NVLink", "Gb", "InfiniBand", "GPipe", "W", "dp", "tp", "pp", "sp", "zero", "micro", "MFU", "TFLOPS", "GiB",
+    "token", "H", "SXM", "Llama", "recompute",
 }  # fmt: skip
 
 

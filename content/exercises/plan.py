@@ -8,8 +8,9 @@ from typing import Any
 
 from labkit.base.texts import Text
 from labkit.cost.hardware import ACCELERATORS, Accelerator
-from labkit.cost.plan import Forecast, Plan, forecast
+from labkit.cost.plan import Forecast, forecast
 from labkit.cost.search import plans
+from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS, Sizes
 from labkit.course.exercise import judge
 from labkit.course.judging import Hints, Named, Unreadable

@@ -60,7 +60,11 @@ class _NotCovered(argparse.Action):
 def run(options: argparse.Namespace) -> int:
     with bad_usage(ValueError):
         if options.check is not None:
-            print(_checked(errors(read_rows(options.check))))
+            skipped: dict[str, list[str]] = {}
+            print(_checked(errors(read_rows(options.check, skipped))))
+            for reason, places in skipped.items():
+                listed = ", ".join(places[:3]) + " …" * (len(places) > 3)
+                print(WORDING["skipped"](count=len(places), reason=reason, places=listed))
             return 0
         kind = accelerator(options.hardware)
         if options.model is not None:
@@ -96,14 +100,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _checked(found: list[Errors]) -> str:
     """The errors by set, as a table."""
-    if not found:
-        raise wrong(en="no row that names sizes, a GPU and a plan", zh="没有一行同时给出模型大小、GPU 和方案")
     lines = [WORDING["errors"]()]
     for one in found:
         time, peak = (
             f"{pair[0]:>10.1%} {pair[1]:>7.1%}" if pair else f"{'-':>10} {'-':>7}"
             for pair in (one.time, one.peak)
         )
+        fit = (f"{right}/{of}" if of else "-" for right, of in (one.failed, one.ran))
         regret = f"{one.regret[0]:>12.1%} ({one.regret[1]})" if one.regret else f"{'-':>12}"
-        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak} {regret}")
+        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak}  {{:>7}} {{:>9}} {regret}".format(*fit))
     return "\n".join(lines)

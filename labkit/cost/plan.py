@@ -9,8 +9,10 @@ The model, and what it leaves out:
   latency. Machines share a network whose bandwidth falls as there are more.
 * A pipeline of p stages stands idle for p - 1 micro-batches; the slowest stage sets the pace.
 * Gradients are summed, and sharded weights gathered, beside the computing, which they slow; what is longer sticks out.
-* No loader, no checkpoint, no stragglers, no clocks that fall as a GPU gets hot; one kind of GPU; experts, and ways to
-  share a long sequence, are left out.
+* No loader, no checkpoint, no stragglers, no clocks that fall as a GPU gets hot; one kind of GPU; experts, float8, and
+  ways to share a long sequence, are left out.
+
+What memory is made of stands in :mod:`.memory`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..base.language import say
-from ..base.texts import Text
 from ..base.units import bytes_text
 from .hardware import Accelerator, accelerator, all_reduce_seconds, gather_seconds, send_seconds
+from .memory import KINDS as KINDS
+from .memory import memory as memory
+from .settings import SOFTWARE, Plan, Software, check_plan
 from .sizes import Sizes
 
 # Fitted to the calibration rows (docs/plan.md). A side of a product at which half of its share is lost; bytes that are
@@ -34,78 +38,9 @@ SCORE_BYTES = 13
 CONTENTION = 0.166
 JITTER = 0.00479
 SHARP = 3.98
-# What bytes are for, and how it is said.
-KINDS = {
-    kind: Text(kind, zh)
-    for kind, zh in (
-        ("weights", "权重"), ("gradients", "梯度"), ("optimizer", "优化器状态"), ("activations", "激活值"),
-        ("buckets", "通信缓冲区"),
-    )
-}  # fmt: skip
 STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
 # Of a layer: ZeRO-1 gives a rank whole ones, and each is sent by itself (InternEvo's optimizer).
 TENSORS = 9
-
-
-@dataclass(frozen=True)
-class Software:
-    """How a trainer runs a layer.
-
-    start    seconds in which Python starts the kernels of one layer's forward; backward takes as long.
-    overlap  the share of the gradients' way that goes beside backward.
-    scores   whether attention writes its scores to memory.
-    step     seconds that each step takes besides.
-    stops_early   whether recomputing stops at the layer's last product, whose result nobody asks for.
-    moved    how many bytes a layer moves through memory, against a plain one.
-    """
-
-    start: float
-    overlap: float
-    scores: bool = False
-    step: float = 0.0
-    stops_early: bool = False
-    moved: float = 1.0
-
-
-SOFTWARE = {
-    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True),
-    "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
-    "megatron-2021": Software(0.00112, 0.538, scores=True, step=0.00422, moved=0.4),
-}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a model and its batch are shared among dp · tp · pp GPUs.
-
-    stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
-    micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
-    recompute    whether layers are computed again in backward, and only their inputs kept.
-    chunks       pieces of each stage of a pipeline that is interleaved.
-    """
-
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    stage: int = 1
-    micro: int = 1
-    many: int = 1
-    recompute: bool = False
-    group: int = 0
-    chunks: int = 1
-
-    @property
-    def gpus(self) -> int:
-        return self.dp * self.tp * self.pp
-
-    @property
-    def shards(self) -> int:
-        """Over how many ranks the optimizer's state is sharded."""
-        return min(self.group or self.dp, self.dp) if self.stage else 1
-
-    def __str__(self) -> str:
-        words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
-        return " ".join(words + ["recompute"] * self.recompute)
 
 
 @dataclass(frozen=True)
@@ -130,6 +65,15 @@ class Forecast:
     def allocated(self) -> float:
         """Bytes after a step: the model's states."""
         return self.peak - self.memory["activations"] - self.memory["buckets"]
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that nvidia-smi shows: beside the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
+        training anatomy"), NCCL's buffers, and where activations are computed again pieces between blocks, 15 % of what
+        is cut (the mean of eight models in GMLake, arXiv 2401.08156).
+        """
+        pieces = 0.15 / 0.85 * self.memory["activations"] if self.plan.recompute else 0.0
+        return self.peak + 2 * 2**30 + pieces
 
     @property
     def fits(self) -> bool:
@@ -169,34 +113,9 @@ def forecast(
 ) -> Forecast:
     """The seconds and bytes of a step of ``plan`` on GPUs of one kind, such as "h100"."""
     gpu = accelerator(gpu) if isinstance(gpu, str) else gpu
+    check_plan(sizes, plan)
     software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
     return Forecast(plan, sizes, gpu, _seconds(sizes, plan, gpu, software), memory(sizes, plan, software))
-
-
-def memory(sizes: Sizes, plan: Plan, software: Software | None = None) -> dict[str, float]:
-    """The bytes of the fullest GPU by kind, with weights in 16 bits and Adam's state and a master copy in 32."""
-    layers = -(-sizes.layers // plan.pp)
-    ends = sizes.vocab * sizes.hidden * (1 if sizes.tied or plan.pp > 1 else 2)
-    held = (layers * sizes.layer_parameters + ends) / plan.tp
-    sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
-    way = "full" if plan.recompute else "none"
-    alive = min(plan.many, plan.pp) * (1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1))
-    kept = layers * sizes.kept_bytes(plan.micro, plan.tp, recompute=way) * alive
-    if plan.recompute:
-        kept += sizes.kept_bytes(plan.micro, plan.tp)
-    if software is not None and software.scores:
-        score = 5.0 * sizes.heads / plan.tp * plan.micro * sizes.seq**2
-        kept += score * (1 if plan.recompute else layers * alive)
-    # The logits of the last stage, in 16 and in 32 bits, and their gradient.
-    logits = 10.0 * plan.micro * sizes.seq * sizes.vocab / plan.tp
-    unit = 2.0 * sizes.layer_parameters / plan.tp
-    return {
-        "weights": 2 * held / sharded[2],
-        "gradients": 2 * held / sharded[1],
-        "optimizer": 12 * held / sharded[0],
-        "activations": kept + (logits if plan.pp == 1 else 0.0),
-        "buckets": 0.0 if plan.dp == 1 else 4 * unit if plan.stage == 3 else 2 * unit,
-    }
 
 
 def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
@@ -213,11 +132,9 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         + product(tokens, sizes.ffn / tp, hidden)
     )
     scores = plan.micro * sizes.heads / tp * float(sizes.seq) ** 2
-    attention = (
-        2 * tokens * sizes.seq * hidden / tp * (2 if software.scores else 1) / (gpu.flops * gpu.attention)
-    )
+    attention = 2 * tokens * sizes.seq * hidden / tp * (1 if plan.flash else 2) / (gpu.flops * gpu.attention)
     moved = software.moved * LAYER_BYTES * tokens * (hidden / tp * 0.5 + hidden * 0.5) / gpu.bandwidth
-    if software.scores:
+    if not plan.flash:
         moved += SCORE_BYTES * scores / gpu.bandwidth
         attention *= 0.5
     sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, links, tp)
@@ -227,7 +144,8 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     again = 0.0
     if plan.recompute:
         last = product(tokens, sizes.ffn / tp, hidden) if software.stops_early else 0.0
-        again = _longer(one_way - last + sums, start) - sums
+        half = 0.5 if plan.recompute == "selective" else 1.0
+        again = _longer((one_way - last) * half + sums, start) - sums
     sums *= 3 if plan.recompute else 2
     head = 3 * product(tokens, hidden, sizes.vocab / tp) + 24 * tokens * sizes.vocab / tp / gpu.bandwidth
 

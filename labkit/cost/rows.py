@@ -10,28 +10,40 @@ from pathlib import Path
 
 from ..base.language import wrong
 from .hardware import ACCELERATORS, Accelerator
-from .plan import SOFTWARE, Forecast, Plan, forecast
+from .plan import Forecast, forecast
+from .settings import SOFTWARE, Plan, check_plan
 from .sizes import Sizes
 
+_SPEEDS = ("sec_per_step", "tokens_per_s_per_gpu")
 # The sizes of models that rows name without giving them: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
 _MPT = {
     "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
     "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64),
 }  # fmt: skip
-# What of a GPU's name says which it is, and of the word for sharding which stage.
+_INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
+# Marks by which a GPU's name is recognized.
 _GPUS = {
     "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
 }  # fmt: skip
-_STAGES = ((3, "full_shard|fsdp"), (2, "shard_grad"), (1, "zero1"))
-_INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
+# Usual words for ZeRO's stages, in small letters, without blanks, dashes and underscores; numbers are read first.
+_STAGES = {
+    0: "^$|^none|^no|^false|fsdp=0|^ddp|^dp$", 1: "dist(ributed)?opt|shardedopt", 2: "shardgradop",
+    3: "fullshard|fsdp|hybridshard|hsdp",
+}  # fmt: skip
+# Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
+_TRAINERS = (
+    ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
+    ("internevo", "internevo"), ("mosaic", "mosaic"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None.
+    """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None; ``fits``: it was not out of memory.
 
     set       the source that it belongs to, ``line`` its place there.
     problem   the same for rows that only the plan tells apart.
+    smi       whether ``peak`` is nvidia-smi's, and not PyTorch's allocator's.
     """
 
     set: str
@@ -43,78 +55,149 @@ class Row:
     software: str
     seconds: float | None
     peak: float | None
+    fits: bool = True
+    smi: bool = False
 
     def forecast(self, known: Mapping[str, Accelerator] = ACCELERATORS) -> Forecast:
         return forecast(self.sizes, self.plan, known[self.gpu], SOFTWARE[self.software])
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """The rows of a table that name sizes, a GPU and a plan that the model knows; others are left out.
+def read_rows(path: str | Path, skipped: dict[str, list[str]] | None = None) -> list[Row]:
+    """Return the rows that the model covers. Add the reasons of the others, with file and line, to ``skipped``.
 
-    Raises ValueError if the file is no such table.
+    Raises ValueError if the file is no such table, or if it has none.
     """
+    skipped = {} if skipped is None else skipped
+    rows: list[Row] = []
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            found = list(csv.DictReader(file))
+            table = csv.DictReader(file)
+            wanted = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu".split()
+            if missing := ", ".join(name for name in wanted if name not in (table.fieldnames or ())):
+                raise wrong(en=f"{path}:1: columns are missing: {missing}", zh=f"{path}:1：缺少列 {missing}")
+            for one in table:
+                try:
+                    rows.append(_row({k: (v or "").strip() for k, v in one.items() if isinstance(v, str)}))
+                except ValueError as error:
+                    skipped.setdefault(str(error), []).append(f"{path}:{table.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: {error}") from None
-    wanted = "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu".split()
-    missing = [name for name in wanted if not found or name not in found[0]]
-    if missing:
-        listed = ", ".join(missing)
-        raise wrong(en=f"{path}: columns are missing: {listed}", zh=f"{path}：缺少列 {listed}")
-    return [row for one in found if (row := _row(one)) is not None]
+    if not rows:
+        why = "".join(f"\n{places[0]}: {reason}" for reason, places in skipped.items())
+        raise wrong(en=f"{path}: no row that can be reckoned{why}", zh=f"{path}：没有一行能算{why}")
+    return rows
 
 
-def _whole(text: str | None, other: int = 0) -> int:
-    return int(float(text)) if text and re.fullmatch(r"[0-9.]+", text) else other
+def _number(one: Mapping[str, str], name: str, other: float = 0) -> float:
+    """Return the number in a column, or ``other`` if the cell is empty."""
+    text = one.get(name, "")
+    if text and not re.fullmatch(r"[0-9]+(\.[0-9]*)?(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        raise wrong(en=f"column {name}: {text!r} is no number", zh=f"列 {name}：{text!r} 不是数")
+    return float(text) if text else other
 
 
-def _row(one: Mapping[str, str]) -> Row | None:
+def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
+    return int(_number(one, name, other))
+
+
+def _refuse_cell(one: Mapping[str, str], name: str) -> Exception:
+    return wrong(en=f"column {name}: {one[name]!r} is not covered", zh=f"列 {name}：不支持 {one[name]!r}")
+
+
+def _stage(one: Mapping[str, str], dp: int) -> tuple[int, int]:
+    """Return the stage of ZeRO, and the number of ranks that it shards over (0: all)."""
+    shard = one.get("shard", "").lower()
+    group = re.search(r"group *(-?[0-9]+)", shard)
+    word = re.sub(r"[ _-]", "", shard[: group.start()] if group else shard)
+    many = max(0, int(group[1])) if group else 8 if re.match("hybrid|hsdp", word) and dp > 8 else 0
+    if "fsdp=true" in one.get("note", "").lower():
+        return 3, many
+    if found := re.search(r"(?:zero|stage|^z)([0-3])|^([0-3])(?:\.0)?$", word):
+        return int(found[1] or found[2]), many
+    for stage, names in _STAGES.items():
+        if re.search(names, word):
+            return stage, many
+    raise _refuse_cell(one, "shard")
+
+
+def _row(one: Mapping[str, str]) -> Row:
     gpu = next((name for mark, name in _GPUS.items() if mark in one["gpu"].lower()), None)
-    sizes = _sizes(one)
-    if gpu is None or sizes is None or one.get("precision") == "amp_fp8":
-        return None
-    tp, pp, gpus = _whole(one["tp"], 1), _whole(one["pp"], 1), _whole(one["gpus"])
-    dp = _whole(one["dp"]) or gpus // (tp * pp)
+    if gpu is None:
+        raise _refuse_cell(one, "gpu")
+    if re.search("f(p|loat)[48]|e4m3", precision := one.get("precision", "").lower()):
+        raise _refuse_cell(one, "precision")
+    for name in ("cp", "ep"):
+        if _whole(one, name, 1) > 1:
+            raise _refuse_cell(one, name)
+    tp, pp, gpus = _whole(one, "tp", 1), _whole(one, "pp", 1), _whole(one, "gpus")
+    dp = _whole(one, "dp") or gpus // (tp * pp)
     if dp * tp * pp != gpus or not gpus:
-        return None
-    shard, checkpoint = (one.get("shard") or "").lower(), (one.get("act_ckpt") or "").lower()
-    micro = _whole(one["mbs"], 1)
-    batch = _whole(one.get("gbs_seqs")) or dp * micro * 4  # where nothing is said
-    stage = next((stage for stage, mark in _STAGES if re.search(mark, shard)), 0)
-    group = re.search(r"group ([0-9]+)", shard)
+        raise wrong(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus")
+    sizes, micro = _sizes(one, tp), _whole(one, "mbs", 1)
+    batch = _whole(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
+    stage, group = _stage(one, dp)
+    about = " ".join(one.get(name, "") for name in ("set", "source", "note", "trainer")).lower()
+    named = (trainer for words, trainer in _TRAINERS if re.search(words, about))
+    software = next(named, "fsdp" if stage >= 2 else "megatron")
+    truth, checkpoint = ("true", "1", "yes", "full"), one.get("act_ckpt", "").lower()
+    again = checkpoint.startswith(truth) or ("selective" in checkpoint and software == "fsdp" and "selective")
+    flash = one.get("flash", "").lower() or ("false" if software == "megatron-2021" else "true")
+    # nanotron's sweeps ran REDUCE_SCATTER (scripts/scaling_benchmarks.py), torchtitan's tp is sequence parallel.
+    parallel = "reduce_scatter" in about or (software == "nanotron" and "all_reduce" not in about)
+    usual = "gathered" if "torchtitan" in about else str(parallel).lower()
+    sp = one.get("sp", "").lower() or (usual if tp > 1 else "false")
+    # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
+    long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
+    even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
+    spread = (
+        "cost" if software == "nanotron" else even if sizes.layers % (pp * (_whole(one, "vp") or 1)) else ""
+    )
     plan = Plan(
-        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), checkpoint.startswith(("true", "full")),
-        int(group[1]) if group else 0, _whole(one.get("vp"), 1) or 1,
+        dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
+        _whole(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,
+        _whole(one, "grads", 4 if long else 2), one.get("spread") or spread,
     )  # fmt: skip
-    old = "Megatron-DeepSpeed" in (one.get("note") or "")
-    software = "megatron-2021" if old else "fsdp" if stage >= 2 else "megatron"
-    speed, seconds = one["tokens_per_s_per_gpu"], one["sec_per_step"]
+    check_plan(sizes, plan)
+    fits = not any("oom" in one.get(name, "").lower() for name in ("mem_GiB", *_SPEEDS))
+    measured = one if fits else {}
+    speed, seconds = _number(measured, _SPEEDS[1]), _number(measured, _SPEEDS[0])
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
-    took = tokens / float(speed) if speed else float(seconds) if seconds else None
-    peak = float(one["mem_GiB"]) * 2**30 if one.get("mem_GiB") else None
+    took = tokens / speed if speed else seconds or None
+    peak = _number(measured, "mem_GiB") * 2**30 or None
     told = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
     problem = (one["set"], gpu, *map(str, told))
-    return Row(one["set"], one.get("line") or "", problem, gpu, sizes, plan, software, took, peak)
+    return Row(
+        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, SOFTWARE[software].flat
+    )  # fmt: skip
 
 
-def _sizes(one: Mapping[str, str]) -> Sizes | None:
-    called, seq = one["model"].split(), _whole(one["seq"])
-    name = " ".join(called[:2])
-    if one.get("layers") and one.get("hidden"):
-        hidden, heads = _whole(one["hidden"]), _whole(one.get("heads")) or _whole(one["hidden"]) // 128
-        ffn, vocab = _whole(one.get("ffn")) or 4 * hidden, _whole(one.get("vocab")) or 51200
-        return Sizes(
-            _whole(one["layers"]), hidden, heads, ffn, vocab, seq, tied=True, dropout=True, name=name
-        )
-    if called[0] == "MPT" and called[1] in _MPT and seq:
+def _sizes(one: Mapping[str, str], tp: int) -> Sizes:
+    called = [*one["model"].split(), "", ""]
+    name, kind = " ".join(called[:2]).strip(), called[0].lower()
+    if one["set"] == "internevo" and kind in _INTERN:
+        seq = 2048 if "7B_sft.py" in one["seq"] else _whole(one, "seq")  # which configs/7B_sft.py says
+        return Sizes(*_INTERN[kind], 103168, seq, gated=True, name=name)
+    seq = _whole(one, "seq")
+    if kind == "mpt" and called[1] in _MPT and not one.get("layers"):
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
-    if one["set"] == "internevo" and called[0].lower() in _INTERN and seq:
-        layers, hidden, heads, ffn = _INTERN[called[0].lower()]
-        return Sizes(layers, hidden, heads, ffn, 103168, seq, gated=True, name=name)
-    return None
+    if not (one.get("layers") and one.get("hidden")):
+        raise wrong(en=f"the sizes of {name!r} are not known", zh=f"不知道 {name!r} 的大小")
+    hidden, kv = _whole(one, "hidden"), _whole(one, "kv_heads")
+    guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
+    heads, ffn, vocab = (
+        _whole(one, *pair) for pair in (("heads", guess), ("ffn", 4 * hidden), ("vocab", 51200))
+    )
+    gated = bool(re.search("llama|mistral|qwen|smol|gemma|nanotron", f"{one['model']} {one['set']}".lower()))
+    # Tied, with 8 kv_heads or not: as makes as many parameters as the model's name says ("8.86B").
+    ways = [
+        Sizes(_whole(one, "layers"), hidden, heads, ffn, vocab, seq, n, gated, tied, not gated, name)
+        for tied in (not gated, gated)
+        for n in ([kv] if kv or not gated or heads % 8 else [0, 8])
+    ]
+    named = re.search(r"([0-9]+(?:\.[0-9]+)?) *([BM])\b", one["model"], re.IGNORECASE)
+    count = float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else ways[0].parameters
+    return min(ways, key=lambda way: abs(way.parameters - count))
 
 
 @dataclass(frozen=True)
@@ -123,6 +206,7 @@ class Errors:
 
     regret   how much longer the plan takes that the model chooses than the best measured one, over problems with
              three plans or more.
+    failed   how many rows that were out of memory the model tells, of how many; ``ran``: how many that ran it lets.
     """
 
     set: str
@@ -130,6 +214,8 @@ class Errors:
     time: tuple[float, float] | None
     peak: tuple[float, float] | None
     regret: tuple[float, int] | None
+    failed: tuple[int, int]
+    ran: tuple[int, int]
 
 
 def errors(rows: Iterable[Row]) -> list[Errors]:
@@ -142,8 +228,10 @@ def errors(rows: Iterable[Row]) -> list[Errors]:
 
 def _errors(name: str, rows: list[Row]) -> Errors:
     told = [(row, row.forecast()) for row in rows]
+    right = [(row.fits, row.fits == seen.fits) for row, seen in told]
+    failed, ran = ([ok for fits, ok in right if fits == kind] for kind in (False, True))
     times = [abs(seen.seconds / row.seconds - 1) for row, seen in told if row.seconds]
-    peaks = [abs(seen.peak / row.peak - 1) for row, seen in told if row.peak]
+    peaks = [abs((seen.reserved if row.smi else seen.peak) / row.peak - 1) for row, seen in told if row.peak]
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row, seen in told:
         if row.seconds:
@@ -156,6 +244,7 @@ def _errors(name: str, rows: list[Row]) -> Errors:
     return Errors(
         name, len(rows), _mean_and_worst(times), _mean_and_worst(peaks),
         (sum(regrets) / len(regrets), len(regrets)) if regrets else None,
+        (sum(failed), len(failed)), (sum(ran), len(ran)),
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from ..base.numbers import whole
 from ..base.texts import columns, texts_beside
 from ..base.units import bytes_text, duration
 from .hardware import Accelerator
-from .plan import KINDS, Forecast, Plan, forecast
+from .plan import KINDS, Forecast, forecast
+from .settings import Plan
 from .sizes import Sizes
 
 _TEXTS = texts_beside(__file__)
@@ -106,7 +107,7 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
 
 
 def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
-    """The plans that there are: tensors within a machine, whole heads, layers over stages, batches without a rest."""
+    """The plans that there are: tensors within a machine (with sequence parallelism), whole heads, layers, batches."""
     for tp in _divisors(gpus):
         if tp > gpu.links.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
             continue
@@ -122,7 +123,8 @@ def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Pla
                     if stage > 1 and pp > 1:
                         continue  # gradients stay whole while a pipeline fills them
                     for recompute in (False, True):
-                        yield Plan(dp, tp, pp, stage, micro, many, recompute)
+                        sp = tp > 1 and ("gathered" if stage == 3 else True)  # PyTorch's, or Megatron's
+                        yield Plan(dp, tp, pp, stage, micro, many, recompute, sp=sp)
 
 
 def _divisors(number: int) -> list[int]:

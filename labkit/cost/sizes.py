@@ -38,6 +38,12 @@ class Sizes:
         for one in ("layers", "hidden", "heads", "ffn", "vocab", "seq"):
             whole(one, getattr(self, one), 1)
         whole("kv_heads", self.kv_heads, 0)
+        for name, parts, of in (("heads", self.heads, "hidden"), ("kv_heads", self.kv_heads or 1, "heads")):
+            if (total := getattr(self, of)) % parts:
+                raise wrong(
+                    en=f"{name}={parts} does not divide {of}={total}: choose a divisor of it",
+                    zh=f"{name}={parts} 不能整除 {of}={total}：请选它的约数",
+                )
 
     @property
     def kv_width(self) -> int:
@@ -61,23 +67,36 @@ class Sizes:
         products = self.layers * self.layer_parameters + self.vocab * self.hidden
         return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
 
-    def kept_bytes(self, rows: int, tp: int, *, sequence: bool = True, recompute: str = "none") -> float:
+    def kept_bytes(
+        self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
+        gated: int = 4,
+    ) -> float:  # fmt: skip
         """The bytes of a layer's activations in 16 bits that ``rows`` sequences keep on each of ``tp`` ranks.
 
-        recompute   "none"; "full": only the layer's input is kept.
+        sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": what is
+                    gathered for a product is kept, and not gathered again in backward.
+        recompute   "none"; "full": only the layer's input is kept; "selective": with it attention's output and those of
+                    every second product (torchtitan's selective checkpointing by operator).
+        flash       attention keeps its output and a number for each row; otherwise its scores.
+        gated       numbers that a gated layer keeps for each of its width.
 
-        Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function; flash
-        attention keeps its output and a number for each row. For GPT-2's layer, this is the 34 of Korthikanti et al.
-        (arXiv 2205.05198) without the scores.
+        Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function. For
+        GPT-2's layer, this is the 34 + 5as/h of Korthikanti et al. (arXiv 2205.05198), with tp 10 + (24 + 5as/h)/t.
         """
         tokens, share = rows * self.seq, 1 / tp if sequence else 1.0
         if recompute == "full":
             return 2.0 * tokens * self.hidden * share
-        norms = 2 * (2 + 2) * self.hidden  # their inputs, and their outputs, which the products read
+        if recompute == "selective":
+            products = self.hidden + self.kv_width + self.gated * self.ffn
+            return 2.0 * tokens * (2 * self.hidden * share + (self.hidden + products) / tp)
+        read = 2 * 2 * self.hidden  # outputs of the norms, which the products read
+        norms = 2 * 2 * self.hidden + (0 if sequence == "gathered" else read)
         masks = 2 * self.hidden if self.dropout else 0
         attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output
-        feed = 2 * (3 if self.gated else 2) * self.ffn
-        return tokens * ((norms + masks) * share + (attention + feed + 4 * self.heads) / tp)
+        feed = 2 * (gated if self.gated else 2) * self.ffn
+        rest = 4 * self.heads if flash else (5 if self.dropout else 2) * self.heads * self.seq
+        whole = read if sequence == "gathered" else 0
+        return tokens * (whole + (norms + masks) * share + (attention + feed + rest) / tp)
 
 
 def read_sizes(path: Path) -> Sizes:
@@ -97,7 +116,10 @@ def read_sizes(path: Path) -> Sizes:
             en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
             zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
         )
-    return Sizes(**{"name": path.stem, **found})
+    try:
+        return Sizes(**{"name": path.stem, **found})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 # Llama 3's published shapes, with sequences of 8,192 tokens.

@@ -6,8 +6,9 @@ from ..base.language import say
 from ..base.numbers import whole
 from ..cost import PROFILES, overlap
 from ..cost.hardware import ACCELERATORS
-from ..cost.plan import Plan, forecast
+from ..cost.plan import forecast
 from ..cost.published import GPT2, GPT2_GRADIENTS
+from ..cost.settings import Plan
 from ..cost.sizes import MODELS
 from ..explore.explorer import Explorer
 from ..explore.explorers import LinkedExplorer
@@ -206,7 +207,9 @@ class PlanExplorer(Explorer):
         many = max(1, self._batch // (dp * micro))
         # As labkit.plan tries them: a pipeline keeps its gradients whole.
         most = 0 if dp == 1 else 1 if pp else 3
-        return Plan(dp, 2**tp, 2**pp, min(self.stage, most), micro, many, self.recompute == "yes")
+        stage = min(self.stage, most)
+        sp = tp > 0 and ("gathered" if stage == 3 else True)
+        return Plan(dp, 2**tp, 2**pp, stage, micro, many, self.recompute == "yes", sp=sp)
 
     def drawn(self) -> Picture:
         sizes = MODELS[self.model]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import labkit
 
-BEST = labkit.Plan(dp=16, tp=4, pp=1, stage=3, micro=1, many=32)
+BEST = labkit.Plan(dp=16, tp=4, pp=1, stage=3, micro=1, many=32, sp=True)
 
 RIGHT = {
     "18.allocated": [lambda parameters, ranks: parameters * (4 + 12 / ranks)],
@@ -53,7 +53,8 @@ WRONG = {
         (labkit.Plan(dp=4, tp=4, pp=4, stage=3, micro=1, many=128), "ZeRO can be 0 or 1"),
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "what makes activations smaller"),
         (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage shards it"),
-        (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512), "waits for sums"),
+        (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512, sp=True), "waits for sums"),
+        (replace(BEST, sp=False), "sp=True"),
         ("dp64", "a plan"),
     ],
 }

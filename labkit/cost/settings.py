@@ -1,0 +1,141 @@
+"""A plan's settings and a trainer's: what decides on a step's memory and time beside a model's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.language import wrong
+from ..base.numbers import one_of, whole
+from .sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Software:
+    """A trainer: its speed, and the bytes that its published code holds beside the model's states.
+
+    start         seconds in which Python starts the kernels of one layer's forward; backward takes as long.
+    overlap       the share of the gradients' way that goes beside backward.
+    step          seconds that each step takes besides.
+    stops_early   whether recomputing stops at the layer's last product, whose result nobody asks for.
+    moved         how many bytes a layer moves through memory, against a plain one.
+    logits        bytes for each logit when the loss is computed: 16-bit logits, the loss's in 32 bits, gradients.
+    gated         numbers that a gated layer keeps for each of its width: 4, or 3 where one kernel multiplies them.
+    bucket        bytes a parameter of DDP's buckets, which stage 0 has; 0: two layers' worth.
+    fixed         numbers in a buffer of gradients, or as many as the largest tensor has.
+    adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
+    norm          bytes a number of the largest tensor of gradients while their norm is taken.
+    low           bytes a parameter of 16-bit gradients that stay beside those added up in 32 bits.
+    passing       bytes a parameter of 16-bit gradients that are gone when backward is over.
+    packed        whether queries are turned in place, in one block with keys and values that are copied out of it, and
+                  attention's output is copied for its product where sequences are several.
+    flat          whether the step works on flat copies, for which blocks of activations are too small.
+    """
+
+    start: float
+    overlap: float
+    step: float = 0.0
+    stops_early: bool = False
+    moved: float = 1.0
+    logits: float = 6.0
+    gated: int = 3
+    bucket: float = 0.0
+    fixed: float = 0.0
+    adam: float = 0.0
+    norm: float = 0.0
+    low: float = 0.0
+    passing: float = 0.0
+    packed: bool = False
+    flat: bool = False
+
+
+# PyTorch: cross_entropy holds log_softmax, its gradient and the logits' in 32 bits; foreach Adam a root for each
+# parameter. Megatron-LM: vocab_parallel_cross_entropy and FusedAdam work in place. DeepSpeed: a bucket of 5e8 numbers,
+# gradients flat in 16 and 32 bits and their norm in 64 (stage_1_and_2.py), or of both widths (bf16_optimizer.py).
+# nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits, flash-attention's rotary.py. MosaicML: a fused
+# loss. InternEvo: flat copies of gradients in 16 and 32 bits, foreach AdamW of torch 2.0.
+SOFTWARE = {
+    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
+    "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
+    "megatron-2021": Software(
+        0.00112, 0.538, 0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True
+    ),
+    "mosaic": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=4, gated=4),
+    "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2, packed=True),
+    "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
+}
+# Values that these fields of a plan may have.
+_WORDS = {
+    "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
+    "sp": ("True", "False", "gathered"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model and its batch are shared among dp · tp · pp GPUs.
+
+    stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
+    micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
+    recompute    whether layers are computed again in backward, and only their inputs kept; "selective": half of them.
+    chunks       pieces of each stage of a pipeline that is interleaved.
+    sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence;
+                 "gathered": and what is gathered for products is kept for backward (PyTorch's own; Megatron's is not).
+    flash        attention in one kernel; without it the scores of a layer are kept.
+    grads        bytes of a gradient while micro-batches are added up: 2, or 4 in 32 bits (Megatron's main_grad).
+    spread       layers over stages: "" evenly; "uneven": some have one more; "ends": embedding and head count as a
+                 layer each (DeepSpeed's type:transformer|embedding); "cost": the head by its operations (nanotron).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    stage: int = 1
+    micro: int = 1
+    many: int = 1
+    recompute: bool | str = False
+    group: int = 0
+    chunks: int = 1
+    sp: bool | str = False
+    flash: bool = True
+    grads: int = 2
+    spread: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def shards(self) -> int:
+        """Over how many ranks the optimizer's state is sharded."""
+        return min(self.group or self.dp, self.dp) if self.stage else 1
+
+    def __str__(self) -> str:
+        words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
+        return " ".join(
+            words
+            + [f"sp {self.sp}".removesuffix(" True")] * bool(self.sp)
+            + ["recompute"] * bool(self.recompute)
+        )
+
+
+def check_plan(sizes: Sizes, plan: Plan) -> None:
+    """Refuse a plan whose numbers are none, or that cannot cut ``sizes``: the argument, its value, what to do."""
+    for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
+        whole(name, getattr(plan, name), 1)
+    whole("stage", plan.stage, 0, 3)
+    for name, known in _WORDS.items():
+        one_of(name, str(getattr(plan, name)), known)
+    tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
+    # More ranks than kv_heads hold copies. A group of all ranks and more is all.
+    for name, value, of, count in (
+        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn),
+        ("pp · chunks", parts, "layers", 0 if plan.spread else sizes.layers),
+        ("group", plan.group or 1, "dp", plan.dp if plan.group < plan.dp else 0),
+    ):  # fmt: skip
+        if count % value:
+            hint = ', or say spread="uneven"' if of == "layers" else ""
+            raise wrong(
+                en=f"{name}={value} does not divide {of}={count}: choose a divisor of it{hint}",
+                zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{hint.replace(', or say ', '，或写明 ')}",
+            )
+    whole("pp", plan.pp, 1, sizes.layers // plan.chunks)
