@@ -109,9 +109,10 @@ def _program(options: argparse.Namespace) -> list[str]:
     found = None if Path(program[0]).exists() else shutil.which(program[0])
     if found is not None:  # in PATH, as accelerate is
         with open(found, "rb") as file:
-            begins = file.readline(256) + file.readline(256)  # with a long path the second line names Python
+            first, second = file.readline(1024), file.readline(1024)
         program[0] = found
-        if not begins.startswith(b"#!") or b"python" not in begins:
+        # pip names a Python with a long path in the second line.
+        if not first.startswith(b"#!") or b"python" not in first and not second.startswith(b"'''exec' "):
             return program
     elif program[0] != "-":
         checked_script(program[0])
