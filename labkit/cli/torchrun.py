@@ -140,8 +140,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
         else:
             # A node on which GPUs 2 and 3 are visible has four.
             listed = (part.strip() for part in os.environ.get(children.VISIBLE, "").split(","))
-            seen = (int(part) + 1 for part in listed if part.isdecimal() and int(part) < MOST_GPUS)
-            gpus = options.gpus or max(int(wanted), 1, *seen)
+            named = (int(part) + 1 for part in listed if part.isdecimal() and int(part) < MOST_GPUS)
+            gpus = options.gpus or max(int(wanted), 1, *named)
     except ValueError:
         raise UsageError(
             en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',

@@ -72,7 +72,9 @@ class Base: pass
 """
 
 
-def test_a_package_that_reads_all_variables_is_shared_and_one_that_asks_for_its_rank_is_not(run, tmp_path, monkeypatch):
+def test_a_package_that_reads_all_variables_is_shared_and_one_that_asks_for_its_rank_is_not(
+    run, tmp_path, monkeypatch
+):
     folder = tmp_path / "site-packages"
     for name, text in ("reader", PACKAGE), ("asker", "import os\nrank = os.environ['RANK']\n"):
         (folder / name).mkdir(parents=True)
@@ -81,7 +83,9 @@ def test_a_package_that_reads_all_variables_is_shared_and_one_that_asks_for_its_
     (folder / "built_on").mkdir()
     (folder / "built_on" / "__init__.py").write_text("import reader\nclass Built(reader.Base): pass\n")
     monkeypatch.setattr(sys, "path", ["", str(folder), *sys.path])  # the first is the script's
-    script = "import asker, built_on, reader, os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    script = (
+        "import asker, built_on, reader, os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    )
     script += "dist.barrier()\nimport reader\n"
     script += "print(asker.rank == os.environ['RANK'], issubclass(built_on.Built, reader.Base))"
     try:
@@ -148,7 +152,9 @@ def test_each_rank_defines_an_operator_and_calls_its_own_kernel(run, kind):
     number = {"define": "one", "custom_op": "two", "library": "three", "cuda": "four"}[kind]
     backward = "y.sum().backward()" if kind != "cuda" else ""
     script = BEGIN + OPERATORS[kind] + END.format(name=f"labkit_{number}.scale", backward=backward)
-    expected = [f"{r} {[r + 2.0] * 2} {[r + 2.0] * 2 if backward else None} {[r + 2.0] * 2}" for r in range(2)]
+    expected = [
+        f"{r} {[r + 2.0] * 2} {[r + 2.0] * 2 if backward else None} {[r + 2.0] * 2}" for r in range(2)
+    ]
     for _ in range(2):  # nothing is left of a run
         code, lines, error = run(script)
         assert code == 0, error

@@ -153,7 +153,9 @@ def _value(file: IO[bytes]) -> Any:
 def _dump(rank: int, value: Any) -> Dump:
     try:
         groups = {
-            _printable(name): tuple(json.loads(one["ranks"]) if isinstance(one["ranks"], str) else one["ranks"])
+            _printable(name): tuple(
+                json.loads(one["ranks"]) if isinstance(one["ranks"], str) else one["ranks"]
+            )
             for name, one in value["pg_config"].items()
             if name
         }

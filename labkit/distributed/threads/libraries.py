@@ -47,7 +47,7 @@ class Libraries:
         real(library, ns, kind, *key)
 
     def _is_first(self, library: Any, what: tuple[str, str], value: object) -> bool:
-        """Keep ``value`` for the library's rank; whether C++ is to hear of it: no other rank has registered the same."""
+        """Keep ``value`` for the library's rank; return whether C++ has none yet: no other rank registered the same."""
         own = self._of_ranks.setdefault(what, {})
         known = value in own.values() and library._labkit_rank not in own
         own[library._labkit_rank] = value
@@ -55,7 +55,9 @@ class Libraries:
 
     def _define(self, real: Callable[..., Any], library: Any, schema: str, *args: Any, **options: Any) -> Any:
         name = schema.partition("(")[0]
-        if _OWNER in vars(library) and not self._is_first(library, ("define", f"{library.ns}::{name}"), schema):
+        if _OWNER in vars(library) and not self._is_first(
+            library, ("define", f"{library.ns}::{name}"), schema
+        ):
             library._op_defs.add(f"{library.ns}::{name}")
             return name
         return real(library, schema, *args, **options)
@@ -65,7 +67,9 @@ class Libraries:
         for name in library._op_defs if _OWNER in vars(library) else ():  # the rank may define it anew
             self._of_ranks["define", name].pop(library._labkit_rank, None)
 
-    def _own_kernel(self, library: Any, what: tuple[str, str], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _own_kernel(
+        self, library: Any, what: tuple[str, str], kernel: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Return a kernel that calls what the rank that runs has registered; if it has nothing there, ``kernel``."""
         own = self._of_ranks.setdefault(what, {})
         own[library._labkit_rank] = kernel
@@ -88,7 +92,9 @@ class Libraries:
             kernel = self._own_kernel(library, ("impl", entry), kernel)
         real(library, op, kernel, key, **options)
 
-    def _fake(self, real: Callable[..., None], library: Any, op: str, kernel: Any, *args: Any, **options: Any) -> None:
+    def _fake(
+        self, real: Callable[..., None], library: Any, op: str, kernel: Any, *args: Any, **options: Any
+    ) -> None:
         if _OWNER in vars(library):
             kernel = self._own_kernel(library, ("fake", f"{library.ns}::{op}"), kernel)
         real(library, op, kernel, *args, **options)
