@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
@@ -139,7 +138,7 @@ def _of_meshes() -> Iterator[Patch]:
 class _Registered(threading.local):
     """The groups that C++ knows by name in this thread."""
 
-    names: Any = None
+    names: dict[Any, str] = {}  # noqa: RUF012 (replaced, never changed)
 
 
 _registered = _Registered()
@@ -153,11 +152,11 @@ def _register_groups() -> None:
     made = here.rank and here.rank.groups
     if not made or _registered.names == made.pg_names:
         return
-    for name in {*(_registered.names or {}).values(), *made.pg_names.values()}:
+    for name in {*_registered.names.values(), *made.pg_names.values()}:
         c10d._unregister_process_group(name)
     for group, name in made.pg_names.items():
         c10d._register_process_group(name, group)
-    _registered.names = WeakKeyDictionary(made.pg_names)
+    _registered.names = dict(made.pg_names)
 
 
 def _of_names() -> Iterator[Patch]:
