@@ -113,6 +113,22 @@ def test_a_script_whose_name_is_like_an_option(tmp_path):
     assert outcome([*LABKIT, "--", "-x.py", "-u"], tmp_path) == (0, "['-x.py', '-u']\n", "")
 
 
+@pytest.mark.parametrize(
+    "first", [f"#!{sys.executable}", "#!/bin/sh\n'''exec' /a/long/path/python \"$0\"\n' '''", "#!/bin/sh"]
+)
+def test_a_program_in_path_is_found_as_a_shell_finds_it(tmp_path, monkeypatch, first):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    show = "import sys, torch; print(torch.cuda.device_count(), sys.argv[1:])"
+    text = show if "python" in first else f"{sys.executable} -c '{show}' \"$@\""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "launch_it").write_text(f"{first}\n{text}\n")
+    (tmp_path / "bin" / "launch_it").chmod(0o755)
+    assert outcome([*LABKIT, "--gpus", "3", "launch_it", "-x", "1"], tmp_path) == (0, "3 ['-x', '1']\n", "")
+    code, out, err = outcome([*LABKIT, "launch_that"], tmp_path)
+    assert (code, out) == (2, "")
+    assert "no such script: launch_that" in err
+
+
 def test_a_reader_that_has_gone(tmp_path):
     code = "import sys\nfor k in range(100000): print(k)"
     ends = []

@@ -404,6 +404,15 @@ PRIVATE = [
             "C++'s classes, of which the ranks' own are made; groups by name for each thread; what is asked before "
             "NCCL; tensors that C++ brings to a group; a mesh is a rank's, not a thread's (distributed)",
             probes.ranks_of_threads),
+    Private("torch._C._distributed_c10d._register_process_group, torch._C._distributed_c10d._unregister_process_group, "
+            "torch.distributed.tensor._collective_utils._resolve_process_group, "
+            "torch.distributed._functional_collectives._resolve_group",
+            "groups by name in all threads of a rank (distributed.threads.torch_patches)",
+            lambda: asks(torch.distributed._functional_collectives.all_reduce, "_resolve_group")),
+    Private("torch.library.Library._register_fake, torch.library.Library._destroy, "
+            "torch._library.custom_ops.OPDEF_TO_LIB, _op_defs",
+            "operators that each rank of a process defines (distributed.threads.libraries)",
+            lambda: asks(torch.library.Library._destroy, "_op_defs")),
     Private("torch.distributed.distributed_c10d: _set_pg_timeout, _TORCHCOMM_AVAILABLE",
             "the timeout of groups of our own; who moves the tensors (distributed)",
             lambda: True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    command = [sys.executable, *_flags(options), *_program(options)]
+    command, found = [sys.executable, *_flags(options)], _program(options)
+    # Another program than Python is started as a shell starts it, and its children see the machine.
+    command = [*command, *found] if found[0] in ("-m", "-c", "--") else found
     checked_path("--timeline", options.timeline)
     # The script may go to another folder.
     if options.times is not None:
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
     sys.stdout.flush()
     if options.alone and sys.platform != "win32":
-        os.execve(sys.executable, command, environment)
+        os.execve(command[0], command, environment)
     code = subprocess.call(command, env=environment)
     return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
 
@@ -84,7 +87,7 @@ def _flags(options: argparse.Namespace) -> list[str]:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """Python's own arguments that name the program: a script, ``-m`` or ``-c``."""
+    """Python's own arguments that name the program (a script, ``-m`` or ``-c``); or another program, with its own."""
     if options.module is not None:
         if not options.module:
             raise UsageError(
@@ -103,7 +106,15 @@ def _program(options: argparse.Namespace) -> list[str]:
     if not program:
         en, zh = "no script given: labkit run --gpus 8 train.py", "没有给出脚本：labkit run --gpus 8 train.py"
         raise UsageError(en=en, zh=zh)
-    if program[0] != "-":
+    found = None if Path(program[0]).exists() else shutil.which(program[0])
+    if found is not None:  # in PATH, as accelerate is
+        with open(found, "rb") as file:
+            first, second = file.readline(1024), file.readline(1024)
+        program[0] = found
+        # pip names a Python with a long path in the second line.
+        if not first.startswith(b"#!") or b"python" not in first and not second.startswith(b"'''exec' "):
+            return program
+    elif program[0] != "-":
         checked_script(program[0])
     return ["--", *program]  # a script's name may begin with a hyphen
 

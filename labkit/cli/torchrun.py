@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from ..base.language import get_language, say, series
-from ..base.numbers import plural
+from ..base.numbers import MOST_GPUS, plural
 from ..base.ours import torch_files
 from ..base.units import bytes_text, duration, told_bytes
 from ..children import told as children
@@ -138,7 +138,10 @@ def _machine(options: argparse.Namespace) -> children.Described:
         elif wanted == "cpu":
             gpus = options.gpus or os.cpu_count() or 1
         else:
-            gpus = options.gpus or max(int(wanted), 1)
+            # A node on which GPUs 2 and 3 are visible has four.
+            listed = (part.strip() for part in os.environ.get(children.VISIBLE, "").split(","))
+            named = (int(part) + 1 for part in listed if part.isdecimal() and int(part) < MOST_GPUS)
+            gpus = options.gpus or max(int(wanted), 1, *named)
     except ValueError:
         raise UsageError(
             en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',

@@ -47,6 +47,8 @@ def operator_seconds(
     if count is None:
         return 0.0, seconds
     flops = float(count(*args, **kwargs, out_val=results))
+    if not flops:  # of no rows, as where an expert got no token
+        return 0.0, seconds
     first = next(one for one in tensors_in(args))
     slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16
     if packet in _PRODUCTS:

@@ -27,7 +27,7 @@ OTHERS = set(
     _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances
     _filename_map _shared_state _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main
     _initrequest _fixturemanager _excinfo _instance _explicit_tearDown _fixtureinfo _obj _fixture_defs _setupstate
-    _request _finalizers""".split()
+    _request _finalizers _threads_queues""".split()
 )
 # Pieces of names that are put together, and names that are only printed.
 PIECES = {

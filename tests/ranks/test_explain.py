@@ -164,6 +164,31 @@ def test_dumps_that_are_missing(hang):
     found = explain(read([folder]))
     assert (found.fault, found.culprits) == ("deadlock", (1, 3))
     assert "left none" in str(found)
+    assert "ranks 0, 2  wait for ranks 1, 3 in" in str(found)
+
+
+@pytest.mark.parametrize("cut", [0, 40])
+def test_a_file_that_was_cut_off_is_a_rank_without_a_dump(hang, capsys, cut):
+    folder = hang(lambda: never_comes(1))
+    (folder / "trace_1").write_bytes((folder / "trace_1").read_bytes()[:cut])
+    found = explain(read([folder]))
+    assert (found.ranks, found.absent, found.culprits) == ((0, 2, 3), (1,), (1,))
+    assert main(["explain", str(folder)]) == 1
+    told = capsys.readouterr().out
+    assert "trace_1: no dump of the Flight Recorder" in told
+    assert "taken for missing" in told
+    # Those who have come are waited for by nobody.
+    assert "ranks 0, 2, 3  wait for rank 1 in" in told
+    assert "rank 1         left no dump" in told
+
+
+def test_what_would_steer_a_terminal_is_written_out(told):
+    steered = entry(1, 5, met=False, name="nccl:all\x1b[2J")
+    steered["frames"] = [{"name": "s\x1b]0;t\x07", "filename": "/me/a\x9b.py", "line": "5\x1b"}]
+    steered["process_group"] = ("0", "g\x1b[8m")
+    text = str(told([steered], [], config={"0\x1b": {"ranks": "[0]"}, "0": {"ranks": "[0, 1]"}}))
+    assert "\\x1b" in text
+    assert all(one.isprintable() for one in text.replace("\n", ""))
 
 
 def test_all_have_come_and_it_is_not_over(hang):

@@ -521,3 +521,43 @@ def test_a_script_that_shares_a_sequence_is_not_covered(
     said = capfd.readouterr().err
     assert "context_parallel is not covered" in said
     assert said.count("\n") == 1
+
+
+ROUTED = """
+from torch.distributed._functional_collectives import all_to_all_single_autograd as exchange
+
+gate, expert = nn.Linear(256, 4).cuda(), nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD([*gate.parameters(), *expert.parameters()])
+for _ in range(2):
+    x = torch.randn(TOKENS, 256, device="cuda")
+    weight, to = gate(x).softmax(-1).CHOICE
+    order = to.flatten().argsort()
+    sent = COUNTS
+    got = torch.empty_like(sent)
+    dist.all_to_all_single(got, sent)
+    assert sent.tolist() == got.tolist() == [to.numel() // 4] * 4, (sent, got)
+    y = exchange(x[order // (to.numel() // TOKENS)], got.tolist(), sent.tolist(), dist.group.WORLD)
+    y = exchange(expert(y), sent.tolist(), got.tolist(), dist.group.WORLD)
+    (y[order.argsort()] * weight.view(-1, 1)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    expert(x[:0])  # of no tokens
+"""
+
+
+COUNTS = {
+    "bincount": "torch.bincount(to.flatten(), minlength=4)",
+    "histc": "torch.histc(to.flatten(), bins=4, min=0, max=4)",
+    "one_hot": "F.one_hot(to.flatten(), 4).sum(0)",
+}
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize(("tokens", "choice"), [(512, "max(-1)"), (20_000, "topk(2)")])
+def test_a_router_gives_each_expert_the_same_number_of_tokens_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, choice: str, counts: str
+) -> None:
+    script = ROUTED.replace("TOKENS", str(tokens)).replace("CHOICE", choice).replace("COUNTS", COUNTS[counts])
+    assert main(["plan", "--nproc-per-node", "4", written(tmp_path, script)]) == 0
+    assert "routing is assumed to be balanced" in capsys.readouterr().out
+    assert "routing" not in str(labkit.plan(written(tmp_path, SCRIPTS["DDP"]), gpus=2))

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,6 +273,20 @@ def test_spawned_ranks_meet_by_nccl_and_are_told_of_a_deadlock(tmp_path):
     assert "rank 1  waits for rank 0 in all_reduce SUM [2] float32, call 2 of group" in err
 
 
+UNMET = SPAWN.replace("dist.all_reduce(x)", "rank or dist.irecv(x, src=1)").partition("    group =")[0]
+UNMET += 'if __name__ == "__main__":' + SPAWN.partition('if __name__ == "__main__":')[2]
+
+
+def test_a_spawned_rank_that_nobody_met_fails_and_does_not_abort(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        script = UNMET.replace("file://{path}", f"tcp://127.0.0.1:{free.getsockname()[1]}")
+    code, _, err = run(tmp_path, script, of=("-m", "labkit", "run", "--gpus", "2", "train.py", ""))
+    assert code == 1
+    assert "recv from rank 1" in err
+    assert "exit code 1" in err  # and not SIGABRT
+
+
 ENDLESS = """
 import os
 import signal
@@ -289,6 +304,18 @@ def test_no_rank_outlives_its_launcher(tmp_path):
         process.send_signal(signal.SIGKILL)
         assert all(rank.strip().isdigit() for rank in ranks)
         assert process.stdout.read() == ""  # nobody has it open any more
+
+
+def test_where_the_process_that_forks_ranks_is_killed_the_run_fails_and_the_ranks_end(tmp_path):
+    script = ENDLESS.replace('b"%d\\n" % os.getpid()', 'b"%d\\n" % os.getppid()')
+    with begin(tmp_path, script, "--nproc-per-node", "2", "train.py", stderr=subprocess.PIPE) as process:
+        servers = {int(process.stdout.readline()) for _ in range(2)}
+        assert len(servers) == 1
+        os.kill(servers.pop(), signal.SIGKILL)
+        out, err = process.communicate()  # nobody has its output open any more
+    assert process.returncode == 1
+    assert "still here" not in out
+    assert "was killed, and the ranks with it" in err
 
 
 # What needs no processes.

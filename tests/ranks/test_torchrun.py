@@ -142,6 +142,14 @@ def test_how_many(folder, capsys, arguments, lines):
     assert (captured.out, captured.err) == ("x\n" * lines, "")
 
 
+@pytest.mark.parametrize(("listed", "code"), [("2,3", 0), ("3, 1", 0), ("5", 2), ("", 2)])
+def test_a_node_has_the_gpus_that_are_said_to_be_visible(folder, capsys, monkeypatch, listed, code):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    text = "import torch; print(torch.cuda.device_count())"
+    assert torchrun(folder, text, "--nproc-per-node", "2") == code
+    assert capsys.readouterr().out == "2\n2\n" * (not code)
+
+
 def test_a_module(folder, capsys):
     (folder / "package").mkdir()
     (folder / "package" / "part.py").write_text("import sys; print(__spec__.name, sys.argv[1:])")

@@ -33,10 +33,20 @@ class BadDump(ValueError):
     """A file is no dump of the Flight Recorder."""
 
 
+class NoDump(BadDump):
+    """A file cannot be read: it was cut off, or is something else."""
+
+
+def _printable(text: object) -> str:
+    """``text`` with what would steer a terminal written out (``\\x1b``)."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(text))
+
+
 class _Plain(pickle.Unpickler):
     """Loads values that name no module: dicts, lists, tuples, texts, numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module, name = _printable(module), _printable(name)
         en = f"it names {module}.{name}: a dump holds plain values alone, and nothing of it was run"
         zh = f"里面提到 {module}.{name}：转储文件只应有普通的值；已拒绝，其中的内容没有执行"
         raise wrong(BadDump, en=en, zh=zh)
@@ -63,17 +73,25 @@ class Told(Call):
 
 @dataclass(frozen=True)
 class Dump:
-    """The recording of one rank: its calls, in order; ``groups`` are the world's ranks of each group."""
+    """The recording of one rank: its calls, in order; ``groups`` are the world's ranks of each group.
+
+    broken   why its file could not be read; "" if it was.
+    """
 
     rank: int
     version: str
     calls: tuple[Told, ...]
     groups: dict[str, tuple[int, ...]]
+    broken: str = ""
 
 
 def read(paths: Iterable[str | Path]) -> dict[int, Dump]:
-    """The dumps of ``paths``, files or folders of them, by rank. Raises BadDump, which names the file."""
+    """The dumps of ``paths``, files or folders of them, by rank. Raises BadDump, which names the file.
+
+    One that cannot be read is taken for missing, unless it is the only one.
+    """
     found: dict[int, Dump] = {}
+    broken: dict[int, Dump] = {}
     for path in map(Path, paths):
         files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
         for file in files:
@@ -86,10 +104,14 @@ def read(paths: Iterable[str | Path]) -> dict[int, Dump]:
                 if rank in found:
                     raise wrong(BadDump, en=f"a second one of rank {rank}", zh=f"rank {rank} 已经有一份了")
                 found[rank] = _dump(rank, _loaded(file))
+            except NoDump as error:
+                broken[rank] = Dump(rank, "", (), {}, f"{file}: {error}")
             except BadDump as error:
                 raise BadDump(f"{file}: {error}") from None
+    if broken and not found:
+        raise BadDump(next(iter(broken.values())).broken)
     _fill(found)
-    return found
+    return broken | found
 
 
 def _fill(dumps: dict[int, Dump]) -> None:
@@ -117,9 +139,9 @@ def _loaded(path: Path) -> Any:
             raise _no_dump(f"{type(error).__name__}: {error}") from None
 
 
-def _no_dump(why: str) -> BadDump:
+def _no_dump(why: str) -> NoDump:
     text = say(en="no dump of the Flight Recorder", zh="不是 Flight Recorder 的转储文件")
-    return BadDump(f"{text} ({why})")
+    return NoDump(f"{text} ({_printable(why)})")
 
 
 def _value(file: IO[bytes]) -> Any:
@@ -131,7 +153,9 @@ def _value(file: IO[bytes]) -> Any:
 def _dump(rank: int, value: Any) -> Dump:
     try:
         groups = {
-            str(name): tuple(json.loads(one["ranks"]) if isinstance(one["ranks"], str) else one["ranks"])
+            _printable(name): tuple(
+                json.loads(one["ranks"]) if isinstance(one["ranks"], str) else one["ranks"]
+            )
             for name, one in value["pg_config"].items()
             if name
         }
@@ -147,9 +171,9 @@ def _call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) 
     name, _, pair = name.partition(" ")
     if name == "coalesced":  # the end of several that stand before it
         return None
-    group, desc = entry["process_group"]
-    call = Told(_KINDS.get(name, name), backend=backend, group=str(group), desc=str(desc), rank=rank)
-    call.ranks = groups.get(str(group), ())
+    group, desc = map(_printable, entry["process_group"])
+    call = Told(_KINDS.get(name, _printable(name)), backend=backend, group=group, desc=desc, rank=rank)
+    call.ranks = groups.get(group, ())
     call.seq = int(entry["p2p_seq_id"] if entry.get("is_p2p") else entry["collective_seq_id"])
     call.met = entry["state"] == "completed" or bool(entry.get("retired"))
     call.created = int(entry["time_created_ns"])
@@ -178,4 +202,4 @@ def _where(frames: Iterable[dict[str, Any]]) -> str:
     if not own:
         return ""
     name, function = basename(str(own[0]["filename"])), str(own[0]["name"])
-    return f"{name}:{own[0]['line']}" + ("" if function == "<module>" else f" in {function}")
+    return _printable(f"{name}:{own[0]['line']}" + ("" if function == "<module>" else f" in {function}"))

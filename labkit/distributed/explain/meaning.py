@@ -49,12 +49,15 @@ _Calls = Mapping[int, Mapping[int, Told]]  # by rank and number
 
 def explain(dumps: Mapping[int, Dump]) -> Explained:
     """Why the ranks of ``dumps`` hang. Any of them may be missing."""
+    broken = [dump.broken for dump in dumps.values() if dump.broken]
+    dumps = {rank: dump for rank, dump in dumps.items() if not dump.broken}
     ranks = tuple(sorted(dumps))
     members = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group}
     absent = tuple(sorted(members - set(ranks)))
     head = _TEXTS["head",](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
     if absent:
         head += _TEXTS["absent",](ranks=ranks_text(absent))
+    head = "\n".join([head, *(_TEXTS["broken",](why=why) for why in broken)])
     looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
     problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
     if not problems:
@@ -149,7 +152,9 @@ def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> _Problem:
     """All that left a dump have come to a call, and it is not over."""
     key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
     meaning, advice = explained(key, **facts)
-    lines = (*faults.standing_lines([Standing(rank, call) for rank, call in sorted(here.items())]), meaning)
+    standings = [Standing(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
+    known = dict.fromkeys(gone, str(_TEXTS["no-dump",]))
+    lines = (*faults.standing_lines([*standings, *map(Standing, gone)], known), meaning)
     return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
 

@@ -113,6 +113,7 @@ class Census:
     after: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     elsewhere: str = ""
+    routed: bool = False  # as RankPlan has it
     stepping: int = 0  # an optimizer may step another, as ZeRO-1 does
     times: Times | None = None
     step_parts: dict[str, float] = field(default_factory=dict)

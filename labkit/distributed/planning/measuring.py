@@ -32,6 +32,7 @@ class RankPlan:
     at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
     parts       the seconds of the last step: computing, bytes on their way, waiting for others. ``operations``: in it.
     elsewhere   the GPU that has these bytes, where that is not the rank's own.
+    routed      whether it sends what an operator chose to other ranks, as a router does.
     like        the first rank that was run and holds the same; itself if no other before it does.
     """
 
@@ -44,6 +45,7 @@ class RankPlan:
     parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
     elsewhere: str = ""
+    routed: bool = False
 
     @property
     def peak(self) -> int:
@@ -100,7 +102,7 @@ def _run(
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
             census.times = None if times is None else times_here()
-            with Hollow(None if census.times is None else census.times.saw):
+            with Hollow(None if census.times is None else census.times.saw) as hollow:
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:
@@ -112,6 +114,8 @@ def _run(
                         en="context_parallel is not covered: here attention is not shared around a ring",
                         zh="不支持 context_parallel：这里的注意力不会绕着环分摊",
                     )
+                sends = any(kind.startswith("all_to_all") for _, _, kind in rank.came)
+                census.routed = sends and hollow.chose
                 if not census.steps:
                     census.after = census.now()
                 if census.gpu is not None and census.gpu is not rank.gpu:
@@ -131,7 +135,7 @@ def _told(rank: int, found: dict[int, Census]) -> RankPlan:
     like = next(one for one in sorted(found) if found[one].like(seen))
     return RankPlan(
         rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations,
-        seen.elsewhere,
+        seen.elsewhere, seen.routed,
     )  # fmt: skip
 
 

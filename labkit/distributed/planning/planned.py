@@ -62,6 +62,8 @@ class ScriptPlan(Drawn):
             lines += [f"  {told}", f"    {_listed(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
+        if any(one.routed for one in self.ranks):
+            lines.append(f"  {_TEXTS['routed',]}")
         return "\n".join(lines + self._time())
 
     def _time(self) -> list[str]:

@@ -10,6 +10,7 @@ ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import sys
@@ -381,7 +382,12 @@ def _tell(unmet: list[Call]) -> None:
     sys.stderr.write("".join(traceback.format_exception_only(error)))
     leave(error.report)  # type: ignore[attr-defined]  # put on it there
     if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
-        raise SystemExit(_code)
+        # A thread of ours that still waits in gloo would make Python abort as it ends.
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # closed, or a pipe that nobody reads
+                stream.flush()
+        os._exit(_code)
 
 
 def leave(report: faults.Report | None) -> None:

@@ -12,6 +12,7 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -69,23 +70,40 @@ def is_installed_code(path: str) -> bool:
 
 
 class Variables(Environment):
-    """A rank's environment, which sees a module ask for it during its import."""
+    """A rank's environment, which sees a module ask for it during its import.
+
+    Only a look-up of the name counts. Whoever reads all variables (``dict(os.environ)``, ``.items()``) looks them up
+    one after the other, from the first.
+    """
+
+    _reading: Iterator[Any] | None = None  # the names that such a reader would look up next
+
+    def __iter__(self) -> Iterator[Any]:
+        names = list(super().__iter__())
+        self._reading = iter(names)
+        return iter(names)
 
     def __getitem__(self, name: Any) -> Any:
-        if name in _NUMBERS:
+        if self._reading is not None and next(self._reading, None) != name:
+            self._reading = None
+        if name in _NUMBERS and self._reading is None:
             _look_for_an_import(sys._getframe(1))
         return super().__getitem__(name)
 
 
-def _look_for_an_import(frame: FrameType | None) -> None:
-    while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            file, known = frame.f_code.co_filename, package in sys.stdlib_module_names or package in _SHARED
-            if not known and f"{os.sep}{package}" in file and is_shared_file(file):
-                _asking.add(package)
-            return
+def importing_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame of the module or script whose code ``frame`` runs for; None in a thread's function."""
+    while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
+    return frame
+
+
+def _look_for_an_import(frame: FrameType | None) -> None:
+    if (frame := importing_frame(frame)) is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        file, known = frame.f_code.co_filename, package in sys.stdlib_module_names or package in _SHARED
+        if not known and f"{os.sep}{package}" in file and is_shared_file(file):
+            _asking.add(package)
 
 
 def is_of_a_process(name: str) -> bool:

@@ -119,6 +119,7 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.autograd.profiler", "_is_profiler_enabled", same),
     ("torch.backends.mha", "_is_fastpath_enabled", same),
     ("torch.hub", "_hub_dir", same),
+    ("torch._library.custom_ops", "OPDEF_TO_LIB OPDEFS", copy.copy),
     ("torch.multiprocessing", "_sharing_strategy", same),
     ("torch.__future__", "_overwrite_module_params_on_conversion _swap_module_params_on_conversion", same),
     ("tempfile", "tempdir", same),

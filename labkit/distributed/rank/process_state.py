@@ -227,7 +227,7 @@ class ProcessState:
             outside._catch_up()
         encode = _environ.encodekey, _environ.encodevalue
         told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
-        self._variables = Variables({**outside._variables, **told})
+        self._variables = Variables([*outside._variables.items(), *told.items()])
         self._variables.chosen = rank.choose_gpus
         _environ._data = self._variables
         places = zip(table.places, outside._values, strict=True)

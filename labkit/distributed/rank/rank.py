@@ -169,6 +169,7 @@ class Rank(Timed):
         """Let its thread call ``function()`` as ``member``, whose turn it is."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+            self._thread._labkit_rank = self  # type: ignore[attr-defined]  # another rank may start it
             self._thread.start()
         self._idle.clear()
         self._jobs.put((baton, member, function))

@@ -109,4 +109,4 @@ class Environment(dict[Any, Any]):
             self.chosen()
 
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)  # a copy of the environment is nobody's
+        return dict, (dict(self.items()),)  # a copy of the environment is nobody's

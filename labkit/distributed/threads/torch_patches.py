@@ -50,6 +50,7 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     yield Patch.around(Machine, "used", used)
     yield from untimed_loading(module_loaded)
     yield from _of_meshes()
+    yield from _of_names()
     yield from _of_threads()
     yield from frames.of_texts(rank_here)
     yield from system.patches()
@@ -134,18 +135,57 @@ def _of_meshes() -> Iterator[Patch]:
     yield Patch(mesh, "_thread_id", property(get, set_))
 
 
+class _Registered(threading.local):
+    """The groups that C++ knows by name in this thread."""
+
+    names: dict[Any, str] = {}  # noqa: RUF012 (replaced, never changed)
+
+
+_registered = _Registered()
+
+
+def _register_groups() -> None:
+    """Register the groups of this thread's rank by name, whichever of the rank's threads has made them.
+
+    C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp), and a rank may have several.
+    """
+    made = here.rank and here.rank.groups
+    if not made or _registered.names == made.pg_names:
+        return
+    for name in {*_registered.names.values(), *made.pg_names.values()}:
+        c10d._unregister_process_group(name)
+    for group, name in made.pg_names.items():
+        c10d._register_process_group(name, group)
+    _registered.names = dict(made.pg_names)
+
+
+def _of_names() -> Iterator[Patch]:
+    """A group is found by its name in each thread of its rank."""
+
+    def find(real: Callable[..., Any], *args: Any) -> Any:
+        _register_groups()
+        return real(*args)
+
+    modules = "distributed_c10d", "device_mesh", "tensor._collective_utils"
+    for owner in (c10d, *(import_module(f"torch.distributed.{name}") for name in modules)):
+        yield Patch.around(owner, "_resolve_process_group", find)
+    # C++ resolves the name of what this gives.
+    yield Patch.around(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
+
+
 def _of_threads() -> Iterator[Patch]:
     """A thread that a rank starts is of this rank, though it takes no turns."""
 
     def start(real: Callable[[Any], None], self: Any) -> None:
         if here.rank is not None:
-            self._labkit_rank = here.rank
+            vars(self).setdefault("_labkit_rank", here.rank)
             # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
             self._labkit_waited_for, self._daemonic = not self.daemon, True
         real(self)
 
     def begin(real: Callable[[Any], None], self: Any) -> None:
         here.rank = self.__dict__.get("_labkit_rank")
+        _register_groups()
         real(self)
 
     def sleep(real: Callable[[float], None], seconds: float) -> None:

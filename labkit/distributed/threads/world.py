@@ -33,6 +33,7 @@ from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, not_by_a_rank, rank_here
 from ..rank.sampling import at_modules, sample
 from ..rank.visible import Nodes
+from .libraries import Libraries
 from .meeting import Meetings, held_up, in_front
 from .shardings import Shardings
 from .torch_patches import patches
@@ -116,8 +117,8 @@ class World:
         self._nodes = Nodes(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.see(self._nodes.sight(rank.node, rank.seed))
-        self.shardings = Shardings(self.machine)
-        self._patches = Patches(lambda: patches(self.shardings.look))
+        self.shardings, self.libraries = Shardings(self.machine), Libraries()
+        self._patches = Patches(lambda: [*patches(self.shardings.look), *self.libraries.patches()])
         try:
             self.machine.lay(self._patches)
             self.shardings.look()
@@ -322,6 +323,7 @@ class World:
         self.kept.clear()
         self.meetings.clear()
         self.shardings.close()
+        self.libraries.close()
         _open.pop(self, None)
         if not _open:
             trace.tell_ranks(None)

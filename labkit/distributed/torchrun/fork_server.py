@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ...base.language import wrong
+from ...base.language import say, wrong
 
 _LENGTH = struct.Struct("!Q")
 
@@ -58,7 +58,7 @@ class Server:
 
     def listen(self, timeout: float | None) -> None:
         """Hear how workers ended, for as long as there is something to hear; wait for the first up to ``timeout`` s."""
-        while b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]:
+        while self._workers and (b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]):
             self._hear()
             timeout = 0
 
@@ -72,17 +72,25 @@ class Server:
         """One line of the server; returns the number of a process that was started."""
         while b"\n" not in self._heard:
             more = self._control.recv(1 << 12)
-            if not more:
-                en = "the process that starts the workers has ended"
-                zh = "负责启动各工作进程的那个进程已经退出"
-                raise wrong(RuntimeError, en=en, zh=zh)
-            self._heard += more
+            self._heard += more or self._end_orphans()
         line, _, self._heard = self._heard.partition(b"\n")
         pid, code = json.loads(line)
         if code is None:
             return int(pid)
         self._workers.pop(pid).returncode = code
         return None
+
+    def _end_orphans(self) -> bytes:
+        """Kill the workers of a server that was killed, and say how they ended, as it would have."""
+        en = "the process that starts the ranks was killed, and the ranks with it"
+        zh = "负责启动各 rank 的进程被杀掉了，各 rank 也随之结束"
+        if not self._workers:
+            raise wrong(RuntimeError, en=en, zh=zh)
+        sys.stderr.write(f"labkit: {say(en=en, zh=zh)}\n")
+        for pid in self._workers:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        return b"".join(b"[%d, %d]\n" % (pid, -signal.SIGKILL) for pid in self._workers)
 
 
 class Worker:

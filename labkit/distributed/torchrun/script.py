@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import thread as pools
 
 from ... import turns
 from ...base import as_main
@@ -52,7 +53,10 @@ class Program(as_main.Program):
                 failure = _shown(error)
         for thread in threading.enumerate():  # a process ends when its threads have, but for its daemons
             own = vars(thread)
-            if own.get("_labkit_rank") is rank and own["_labkit_waited_for"]:
+            if own.get("_labkit_rank") is rank and own.get("_labkit_waited_for"):
+                # As Python does at its end: a pool's thread waits for work until its pool is shut down.
+                if thread in pools._threads_queues and (pool := thread._args[0]()) is not None:  # type: ignore[attr-defined]
+                    pool.shutdown()
                 thread.join()
         run_exit_functions(rank.state, _shown)
         for stream in (sys.stdout, sys.stderr):

@@ -25,8 +25,12 @@ from ..state.gpu import Gpu
 from ..state.in_use import work
 from ..state.placement import gpu_of, put, put_wrapper
 
-# Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script.
+# Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script, as
+# indices and masks may that are on a GPU.
 _ON_GPU, _ON_HOST = 4096, 4 * 2**20
+_STEERING = frozenset({torch.int64, torch.int32, torch.bool})
+# Operators that choose among numbers -> which of their results has the indices.
+_CHOICES = {"argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1, "topk": 1, "sort": 1}
 # Operators of these libraries move tensors between ranks.
 _MOVING = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
 # These change what a tensor is, not its values.
@@ -115,7 +119,12 @@ class Seen(OperatorMode):
 
 
 class Hollow(Seen):
-    """Inside, large tensors of this thread have no values."""
+    """Inside, large tensors of this thread have no values.
+
+    chose   whether an operator has chosen among numbers (a router among experts): each is chosen equally often.
+    """
+
+    chose = False
 
     def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
         output, numel, rank = args[1], args[3], args[4]
@@ -124,20 +133,52 @@ class Hollow(Seen):
     def _make(
         self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
-        most = _ON_HOST if gpu is None else _ON_GPU
+        results = self._made(func, known, args, kwargs, tensors, gpu)
+        if gpu is not None and func.namespace == "aten":
+            self.chose = _choose_equally(func, args, kwargs, results) or self.chose
+        return results
+
+    def _made(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        def is_small(numel: int, dtype: torch.dtype) -> bool:
+            return numel <= (_ON_HOST if gpu is None or dtype in _STEERING else _ON_GPU)
+
         if any(tensor.is_meta or tensor.layout is not torch.strided for tensor in tensors):
             return func(*args, **kwargs)
-        if tensors and all(tensor.numel() <= most for tensor in tensors):
+        if tensors and all(is_small(tensor.numel(), tensor.dtype) for tensor in tensors):
             with suppress(IndexError, RuntimeError):  # of numbers that are none, an index may be wrong
+                if (
+                    func is torch.ops.aten.histc.default
+                ):  # the CPU has none of integers, as torchtitan counts tokens
+                    return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
                 return func(*args, **kwargs)
         made = _sizes(func, args, kwargs)
-        if made is None or (not tensors and all(spec is None or spec[3] <= most for spec in made)):
+        if made is None or (not tensors and all(spec is None or is_small(spec[3], spec[2]) for spec in made)):
             return func(*args, **kwargs)
         results = [
             (kwargs[given[0]] if given[0] in kwargs else args[given[1]]) if given else _empty(spec)
             for given, spec in zip(known.returns, made, strict=True)
         ]
         return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
+    """Let an operator that chooses among numbers choose one after the other; returns whether it is one.
+
+    The numbers have no values, and a router by which all tokens went to the first expert would be none.
+    """
+    at = _CHOICES.get(func._schema.name.removeprefix("aten::"))
+    if at is None or (at and not isinstance(results, tuple)) or not args[0].is_floating_point():
+        return False
+    names = [one.name for one in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.get("dim", None if func._schema.name.startswith("aten::arg") else -1)
+    among = args[0].numel() if dim is None or not args[0].dim() else args[0].shape[dim]
+    index = results[at] if at else results
+    if among and index.numel() <= _ON_HOST:
+        index.copy_(torch.arange(index.numel()).remainder_(among).view(index.shape))
+    return True
 
 
 def _empty(spec: Any) -> Any:
