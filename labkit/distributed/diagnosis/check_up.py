@@ -18,7 +18,8 @@ from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system import Left
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .meaning import PHRASES, compared, findings, on_nodes, said
+from .kinds import PHRASES
+from .meaning import compared, findings, on_nodes, said
 from .observer import Observer
 from .records import STEPS, RankRecord
 
@@ -136,6 +137,8 @@ def _run(
     ):
         try:
             world.run(program, to_end=True)
+            for record in observer.records:
+                record.settle()
         except RanksFailed as failed:
             if not enough or not isinstance(failed.error, Left):
                 return observer.records, (failed.rank, failed.error)

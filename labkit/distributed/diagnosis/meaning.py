@@ -7,7 +7,6 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,16 +14,14 @@ import torch
 from ...base.language import series
 from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
-from ...diagnosis.findings import UNTAUGHT, declared, listed, taught
+from ...diagnosis.findings import UNTAUGHT, listed
 from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
+from .kinds import KINDS, PHRASES, TAUGHT
 from .records import Loader, Loss, RankRecord, Step
-
-_TOPICS = Path(__file__).with_name("topics.txt")
-KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TAUGHT = taught(_TOPICS)  # of the kinds, and of the faults that end ranks
+from .replicas import drifting, replicas
 
 # Elements count alike if their weights differ by less.
 _ALIKE = 1e-3
@@ -36,7 +33,7 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
-    looks += [] if unreduced else [_drift]
+    looks += [] if unreduced else [drifting]
     return [
         *ended_by,
         *_once("same_rows", _same_rows(records)),
@@ -286,33 +283,6 @@ def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
         yield KINDS["optimizer_before_sharding"](which=listed(names))
 
 
-def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    by_hand = not any(one.models for one in records)
-    for group in _groups(records):
-        replicas = [records[rank] for rank in group]
-        # Only then: wrapped models were made alike when they were wrapped.
-        if by_hand and (name := _unlike([one.began for one in replicas])):
-            yield KINDS["weights_differ_from_the_start"](name, who=name)
-        yield from _drift_in(replicas, "weights_drift")
-    for group in sorted({group for one in records for group in one.peers if len(group) > 1}):
-        peers = [records[rank] for rank in group]
-        if by_hand and not _unlike([one.began for one in peers]):
-            yield from _drift_in(peers, "norm_gradients_not_reduced")
-
-
-def _drift_in(records: Sequence[RankRecord], key: str) -> Iterator[Finding]:
-    for number, steps in _steps(records):
-        if name := _unlike([step.weights for step in steps]):
-            yield KINDS[key](records[0].called(name) or name, step=number, who=re.sub(r"#\d+", "", name))
-
-
-def _unlike(weights: Sequence[dict[str, int]]) -> str:
-    """Return the first name under which the ranks have different digests; "" if all agree."""
-    if any(one.keys() != weights[0].keys() for one in weights):
-        return ""
-    return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
-
-
 def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all(one.norms and one.models for one in records):
         return
@@ -338,9 +308,10 @@ def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
     """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
-    if any(step.weights for one in records for step in one.steps[:steps]):
-        names = max(len(step.weights) for step in records[0].steps)
-        lines.append(PHRASES["compared.weights"](names=names, ranks=len(records), steps=steps))
+    alike = [one for one in replicas(records) if len(one.steps()) > 1]
+    if alike and steps:
+        names, ranks = len({one.name for one in alike}), len({rank for one in alike for rank in one.group})
+        lines.append(PHRASES["compared.weights"](names=names, ranks=ranks, steps=steps))
     for number, loaders in enumerate(_loaders(records)):
         read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
         loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)

@@ -18,7 +18,8 @@ from ...base.tree import children, leaves, mapped, rebuilt
 from ...diagnosis.result import Finding
 from ..calls.faults import ranks_text
 from ..group.slot import Plain
-from .meaning import KINDS, PHRASES, raised_at, said
+from .kinds import KINDS, PHRASES
+from .meaning import raised_at, said
 from .records import Print, RankRecord, printed
 
 

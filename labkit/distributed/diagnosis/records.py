@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,13 +36,15 @@ class Loader:
     """One loader of a rank. A rank's loaders stand in the order in which they were first used.
 
     size       how many rows the data set has; None if it has no length.
-    sampler    the name of its sampler's class.
+    sampler    the name of its sampler's class, and the line that made the loader.
+    share      into how many parts the sampler cuts the rows, and the number of this rank's; None if it doesn't.
     by_epoch   whether the sampler shuffles by the epoch that ``set_epoch`` tells it.
     """
 
     size: int | None
     sampler: str
     by_epoch: bool
+    share: tuple[int, int] | None = None
     epochs: list[Epoch] = field(default_factory=list)
     # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
     batches: list[Any] = field(default_factory=list)
@@ -63,14 +65,40 @@ class Step:
 
     losses     of the backward passes since the last step.
     reduced    how many collectives of gradients there were in each of these passes.
-    place      the line of the last.
-    weights    digests of parameters and buffers after the step, by name.
+    place      the line of the last; ``line`` that of the optimizer's step.
     """
 
     losses: list[Loss] = field(default_factory=list)
     reduced: list[int] = field(default_factory=list)
     place: str = ""
-    weights: dict[str, int] = field(default_factory=dict)
+    line: str = ""
+
+
+@dataclass
+class Watched:
+    """A parameter or buffer of one rank that may have to be alike in several.
+
+    among      the ranks in which it is alike by DDP's or a DTensor's word, in their order; () if neither says so.
+    constant   whether all its numbers were the same when it was first seen, as zeros and ones are.
+    values     its digest before the first step (0), after each, seen when the next begins; of the last, right after.
+    latest     its digest right after the latest step, then at the end.
+    moved      whether it was changed between steps by a rank that communicated meanwhile, as weights are averaged.
+    """
+
+    tensor: Tensor
+    among: tuple[int, ...]
+    constant: bool
+    values: dict[int, int] = field(default_factory=dict)
+    latest: int = 0
+    moved: bool = False
+
+
+class Reduced(NamedTuple):
+    """A gradient that the script reduces: over which ranks, where, and whether only after the optimizer's step."""
+
+    ranks: tuple[int, ...]
+    place: str
+    late: bool
 
 
 class Draw(NamedTuple):
@@ -123,19 +151,25 @@ class RankRecord:
     """Everything that was observed of one rank."""
 
     loaders: list[Loader] = field(default_factory=list)
-    # Its steps, and the one that has not been done; whether it is within a loss; digests before the first step.
+    # Its steps, and the one that has not been done; whether it is within a loss.
     steps: list[Step] = field(default_factory=list)
     step: Step = field(default_factory=Step)
     losing: bool = False
-    began: dict[str, int] = field(default_factory=dict)
-    # The replicated models; the gradients that are reduced without one, with the ranks; whether losses are scaled for
-    # float16.
+    # The replicated models, and the ids of the parameters that they reduce; the gradients that the script reduces, by
+    # the parameter's id; whether losses are scaled for float16.
     models: list[Any] = field(default_factory=list)
-    by_hand: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    wrapped: set[int] = field(default_factory=set)
+    by_hand: dict[int, Reduced] = field(default_factory=dict)
     scaled: bool = False
-    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward.
+    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward;
+    # those that exchange rows there; those of the script's own calls. The latter's number since the latest step.
     replicas: set[int] = field(default_factory=set)
     peers: set[tuple[int, ...]] = field(default_factory=set)
+    exchanges: set[tuple[int, ...]] = field(default_factory=set)
+    calls: dict[tuple[int, ...], int] = field(default_factory=dict)
+    between: int = 0
+    # What is compared with other ranks, by name.
+    watched: dict[str, Watched] = field(default_factory=dict)
     # The line of the latest backward if ``no_sync`` was on, and of one that reduced all the same; gradients that were
     # reduced once more: where, by how many ranks, and how many times as large they are in the optimizer's step.
     unsyncing: str = ""
@@ -198,7 +232,10 @@ class RankRecord:
             with suppress(TypeError):
                 size = len(loader.dataset)
             by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
-            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch)
+            parts, part = (getattr(sampler, key, None) for key in ("num_replicas", "rank"))
+            share = (parts, part) if isinstance(parts, int) and isinstance(part, int) else None
+            name = ", ".join(filter(None, [type(sampler).__name__, getattr(loader, "_labkit_place", "")]))
+            found = self._records[loader] = Loader(size, name, by_epoch, share)
             self.loaders.append(found)
         return found
 
@@ -227,38 +264,70 @@ class RankRecord:
             if (seen := printed(tensor, place)) is not None:
                 self.seen[step, what, name, number] = seen
 
-    def weights(self) -> dict[str, int]:
-        """Digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics.
+    def watch(self, at: int) -> None:
+        """Look at what may have to be alike in several ranks, as it is when step ``at`` is done and the next begins."""
+        for name, tensor, among in list(self._shared()):
+            local = getattr(tensor, "_local_tensor", tensor)
+            if type(local) not in (Tensor, nn.Parameter) or local.is_sparse or local.is_meta or not local.numel():
+                continue
+            watched = self.watched.get(name)
+            if watched is None:
+                with Plain():
+                    values = local.detach().reshape(-1)
+                    constant = bool((values == values[0]).all())
+                watched = self.watched[name] = Watched(tensor, among, constant)
+            value = digest(local)
+            watched.moved |= bool(self.between and watched.values and value != watched.latest)
+            watched.values[at] = value
+        self.between = 0
 
-        Without replicas, of what is reduced by hand, and of norms whose weights every rank has.
+    def settle(self, at: int = 0) -> None:
+        """Look again at what is watched: right after step ``at``, or at the end (0)."""
+        for watched in self.watched.values():
+            watched.latest = digest(getattr(watched.tensor, "_local_tensor", watched.tensor))
+            if at:
+                watched.values[at] = watched.latest
+
+    def _shared(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+        """Yield names, tensors, and the ranks in which they are known to be alike.
+
+        Of replicated models they are parameters and buffers, except BatchNorm's statistics; then follow the parameters
+        that the optimizers hold, and those of modules that the script calls. (An optimizer may hold a rank's share.)
         """
-        found: dict[str, int] = {}
+        done = set()
         for number, model in enumerate(self.models):
             prefix = f"{number}." if len(self.models) > 1 else ""
-            norms = {
-                f"{name}.{key}"
-                for name, module in model.module.named_modules()
-                if isinstance(module, nn.modules.batchnorm._BatchNorm)
-                for key, _ in module.named_buffers(recurse=False)
-            }
-            for name, parameter in model.module.named_parameters():
-                if name not in model.parameters_to_ignore:
-                    found[prefix + name] = digest(parameter)
-            for name, buffer in model.module.named_buffers():
-                if name not in norms and not buffer.is_sparse:
-                    found[prefix + name] = digest(buffer)
-        if self.models:
-            return found
-        held = self.held()
-        for at in self.by_hand:
-            found[self.names.get(id(held[at]), f"parameter {at}")] = digest(held[at])
-        for root in () if self.flat else self.roots:
-            for module in root.modules():
-                if type(module).__name__.endswith(_WHOLE_NORMS):
-                    for parameter in module.parameters(recurse=False):
-                        if type(parameter) is nn.Parameter:
-                            found[self.names[id(parameter)]] = digest(parameter)
-        return found
+            ranks = tuple(sorted(model.process_group.transport().ranks))
+            modules, left_out = list(model.module.named_modules()), set(model.parameters_to_ignore)
+            for name, module in modules:
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    left_out |= {f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)}
+            done |= {id(parameter) for parameter in model.module.parameters()}
+            for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
+                if name not in left_out:
+                    yield prefix + name, tensor, ranks
+        modules = [] if self.flat or self.sharded else self.roots
+        called = [parameter for root in modules for parameter in root.parameters() if parameter.requires_grad]
+        for at, parameter in enumerate([] if self.flat else [*self.held(), *called]):
+            if id(parameter) not in done:
+                done.add(id(parameter))
+                yield self.names.get(id(parameter), f"parameter {at}"), parameter, _meshed(parameter)
+
+    def whole_norms(self) -> set[int]:
+        """The ids of the weights of norms that all ranks of tensor parallelism hold."""
+        norms = (one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS))
+        return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+
+
+def _meshed(tensor: Any) -> tuple[int, ...]:
+    """Return the ranks that have the same piece of a DTensor as this rank."""
+    mesh, place = getattr(tensor, "device_mesh", None), None
+    if mesh is None or (place := mesh.get_coordinate()) is None:
+        return ()
+    piece = zip(tensor.placements, place, strict=True)
+    with Plain():
+        ranks = mesh.mesh[tuple(slice(None) if how.is_replicate() else at for how, at in piece)]
+        return tuple(sorted(ranks.reshape(-1).tolist()))
 
 
 def line_here() -> tuple[str, Call]:
