@@ -36,9 +36,9 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     looks += [] if unreduced else [drifting]
     return [
         *ended_by,
-        *_once("same_rows", _same_rows(records)),
-        *_once("set_epoch_forgotten", _set_epoch(records)),
-        *_once("rows_counted_twice", _padded(records)),
+        *_once(_same_rows(records)),
+        *_once(_set_epoch(records)),
+        *_once(_padded(records)),
         *(found for look in looks for found in islice(look(records), 1)),  # the first of each
     ]
 
@@ -96,14 +96,15 @@ def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
         yield list(loaders)
 
 
-# Where, and the facts.
-_Found = Iterator[tuple[str, dict[str, Any]]]
+# A loader's number, the loader, the kind of finding, and the facts.
+_Found = Iterator[tuple[int, Loader, str, dict[str, Any]]]
 
 
-def _once(key: str, found: _Found) -> Iterator[Finding]:
+def _once(found: _Found) -> Iterator[Finding]:
     """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
-    for where, facts in found:
-        if others := [name for name, _ in found]:
+    for number, loader, key, facts in found:
+        where = ", ".join(filter(None, [loader.place, _loader(number, loader)]))
+        if others := [_loader(number, other) for number, other, *_ in found]:
             where = PHRASES["also"](where=where, others=listed(others))
         yield KINDS[key](where, **facts)
 
@@ -124,10 +125,13 @@ def _same_rows(records: Sequence[RankRecord]) -> _Found:
             distinct = len({row for part in parts for row in part.rows})
             # A sampler that pads reads some rows twice, fewer than there are ranks.
             if read - distinct >= len(ranks) and read > 1.5 * distinct:
-                yield _loader(number, loaders[0]), {
-                    "who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct,
-                    "times": f"{read / distinct:.3g}",
-                }  # fmt: skip
+                one, key = loaders[0], "same_rows.all"
+                facts = {"who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct}
+                facts["times"] = f"{read / distinct:.3g}"
+                if one.share and one.share[0] > 1 and {loader.share for loader in loaders} == {one.share}:
+                    key = "same_rows.part"
+                    facts |= {"part": one.share[1], "parts": one.share[0]}
+                yield number, one, key, facts
                 break
 
 
@@ -138,7 +142,8 @@ def _set_epoch(records: Sequence[RankRecord]) -> _Found:
         for first in range(min(len(loader.epochs) for loader in loaders) - 1):
             pairs = [(loader.epochs[first].rows, loader.epochs[first + 1].rows) for loader in loaders]
             if all(rows == again and len(rows) > 1 for rows, again in pairs):
-                yield _loader(number, loaders[0]), {"first": first + 1, "second": first + 2}
+                facts = {"first": first + 1, "second": first + 2}
+                yield number, loaders[0], "set_epoch_forgotten", facts
                 break
 
 
@@ -153,7 +158,8 @@ def _padded(records: Sequence[RankRecord]) -> _Found:
             # All of them in several ranks: each evaluates for itself.
             if len(set(rows)) == size < len(rows) < 2 * size and twice:
                 which = listed([str(row) for row in twice])
-                yield _loader(number, loaders[0]), {"read": len(rows), "rows": size, "which": which}
+                facts = {"read": len(rows), "rows": size, "which": which}
+                yield number, loaders[0], "rows_counted_twice", facts
                 break
 
 
@@ -308,15 +314,25 @@ def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
     """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
-    alike = [one for one in replicas(records) if len(one.steps()) > 1]
+    alike = [one for one in replicas(records) if one.is_compared()]
     if alike and steps:
         names, ranks = len({one.name for one in alike}), len({rank for one in alike for rank in one.group})
         lines.append(PHRASES["compared.weights"](names=names, ranks=ranks, steps=steps))
-    for number, loaders in enumerate(_loaders(records)):
+    for number, loaders in enumerate(_loaders(records) if _groups(records) else ()):
         read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
         loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)
         lines.append(PHRASES["compared.rows"](loader=loader, read=read, epochs=epochs))
     weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
-    if weighed:
+    if weighed and all(one.models or one.sharded for one in records):
         lines.append(PHRASES["compared.losses"](count=weighed))
     return tuple(lines)
+
+
+def unjudged(records: Sequence[RankRecord]) -> tuple[str, ...]:
+    """Return why the weights of the ranks were not compared, in a line of text; () if they were."""
+    if any(one.is_compared() for one in replicas(records)):
+        return ()
+    if not all(one.steps for one in records):
+        return (PHRASES["not_compared.steps"](),)
+    together = any(one.peers or one.exchanges or one.calls or one.replicas for one in records)
+    return (PHRASES["not_compared.pieces" if together else "not_compared.alone"](),)

@@ -36,7 +36,8 @@ class Loader:
     """One loader of a rank. A rank's loaders stand in the order in which they were first used.
 
     size       how many rows the data set has; None if it has no length.
-    sampler    the name of its sampler's class, and the line that made the loader.
+    sampler    the name of its sampler's class.
+    place      the line that made it.
     share      into how many parts the sampler cuts the rows, and the number of this rank's; None if it doesn't.
     by_epoch   whether the sampler shuffles by the epoch that ``set_epoch`` tells it.
     """
@@ -44,6 +45,7 @@ class Loader:
     size: int | None
     sampler: str
     by_epoch: bool
+    place: str = ""
     share: tuple[int, int] | None = None
     epochs: list[Epoch] = field(default_factory=list)
     # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
@@ -234,8 +236,8 @@ class RankRecord:
             by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
             parts, part = (getattr(sampler, key, None) for key in ("num_replicas", "rank"))
             share = (parts, part) if isinstance(parts, int) and isinstance(part, int) else None
-            name = ", ".join(filter(None, [type(sampler).__name__, getattr(loader, "_labkit_place", "")]))
-            found = self._records[loader] = Loader(size, name, by_epoch, share)
+            place = getattr(loader, "_labkit_place", "")
+            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch, place, share)
             self.loaders.append(found)
         return found
 
@@ -268,7 +270,12 @@ class RankRecord:
         """Look at what may have to be alike in several ranks, as it is when step ``at`` is done and the next begins."""
         for name, tensor, among in list(self._shared()):
             local = getattr(tensor, "_local_tensor", tensor)
-            if type(local) not in (Tensor, nn.Parameter) or local.is_sparse or local.is_meta or not local.numel():
+            if (
+                type(local) not in (Tensor, nn.Parameter)
+                or local.is_sparse
+                or local.is_meta
+                or not local.numel()
+            ):
                 continue
             watched = self.watched.get(name)
             if watched is None:
@@ -301,7 +308,9 @@ class RankRecord:
             modules, left_out = list(model.module.named_modules()), set(model.parameters_to_ignore)
             for name, module in modules:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    left_out |= {f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)}
+                    left_out |= {
+                        f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)
+                    }
             done |= {id(parameter) for parameter in model.module.parameters()}
             for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
                 if name not in left_out:
@@ -315,7 +324,9 @@ class RankRecord:
 
     def whole_norms(self) -> set[int]:
         """The ids of the weights of norms that all ranks of tensor parallelism hold."""
-        norms = (one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS))
+        norms = (
+            one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
+        )
         return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 

@@ -44,6 +44,11 @@ class Replica(NamedTuple):
     def steps(self) -> list[int]:
         return sorted(set[int].intersection(*(set(one.values) for one in self.each)))
 
+    def is_compared(self) -> bool:
+        """Whether it has to be alike after some step: not if ranks mix their weights, as gossip does."""
+        _, *steps = self.steps() or [0]
+        return any(map(self.alike, steps)) or bool(steps and not any(one.moved for one in self.each))
+
     def parted(self) -> int:
         """Return the step after which the values differ for good; 0 if they don't, or are averaged now and then."""
         _, *steps = self.steps() or [0]
@@ -55,7 +60,9 @@ class Replica(NamedTuple):
 
     def _is_rounding(self) -> bool:
         with Plain():
-            first, *others = (getattr(w.tensor, "_local_tensor", w.tensor).detach().double() for w in self.each)
+            first, *others = (
+                getattr(w.tensor, "_local_tensor", w.tensor).detach().double() for w in self.each
+            )
             return all(float((first - other).norm()) <= _ROUNDING * float(first.norm()) for other in others)
 
 
@@ -73,7 +80,9 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
             known = {claims[rank][name] for rank in group}
             if {ranks for ranks, _ in known} == {group}:
                 yield Replica(group, name, each, next(by for _, by in known))
-            elif _is_whole(each) and all(id(watched.tensor) in norms[rank] for rank, watched in zip(group, each)):
+            elif _is_whole(each) and all(
+                id(watched.tensor) in norms[rank] for rank, watched in zip(group, each)
+            ):
                 found += [Replica(group, name, each, "norm")] if group in peers else []
             elif group in working and _is_whole(each) and not any(one.constant for one in each):
                 found.append(Replica(group, name, each, ""))
