@@ -1,4 +1,4 @@
-"""What begins alike in ranks and drifts is found, whatever reduces it or doesn't; averaging, experts and shards are no drift."""
+"""What begins alike in ranks and drifts is found, reduced or not; averaging, experts and shards are no drift."""
 
 import json
 from contextlib import nullcontext
@@ -161,7 +161,7 @@ def never_wrapped(rank):
 DRIFT = {
     router_not_reduced: ["router.weight", "no reduction", "train(Experts"],
     router_of_a_mesh: ["parameter 0", "optimizer.step()"],
-    group_of_one: ["a group of itself alone", "train(DDP"],
+    group_of_one: ["no reduction", "train(DDP"],
     step_before_the_reduction: ["after the optimizer's step", "dist.all_reduce(parameter.grad"],
     head_outside: ["Linear.weight", "no reduction"],
     unfrozen_later: ["0.weight, 0.bias", "unfrozen"],

@@ -18,8 +18,7 @@ from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system import Left
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .kinds import PHRASES
-from .meaning import compared, findings, on_nodes, said, unjudged
+from .meaning import PHRASES, compared, findings, on_nodes, said, unjudged
 from .observer import Observer
 from .records import STEPS, RankRecord
 
@@ -51,8 +50,8 @@ class RanksDiagnosis(Diagnosis):
         return super().summary() if self.judged else self._subject() + PHRASES["not_judged"]()
 
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
-        left = [(PHRASES["left_out"](), (PHRASES["left_out.what"](),))] if self.ok or not self.judged else []
-        return super()._comparisons() + left
+        title = say(en="What is not looked at:", zh="不检查的内容：")
+        return super()._comparisons() + [(title, (PHRASES["left_out"](),))] * (self.ok or not self.judged)
 
     @property
     def gpus(self) -> int:
@@ -67,7 +66,7 @@ class RanksDiagnosis(Diagnosis):
             "findings": [asdict(finding) for finding in self.findings],
             "compared": list(self.compared),
             "uncompared": list(self.uncompared),
-            "not_looked_at": PHRASES["left_out.what"](),
+            "not_looked_at": PHRASES["left_out"](),
         }
 
     def _subject(self) -> str:

@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,14 +15,17 @@ import torch
 from ...base.language import series
 from ...base.ours import is_our_module, is_torch_module
 from ...diagnosis.errors import short_text
-from ...diagnosis.findings import UNTAUGHT, listed
+from ...diagnosis.findings import UNTAUGHT, declared, listed, taught
 from ...diagnosis.probes.alone import FEW
 from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
-from .kinds import KINDS, PHRASES, TAUGHT
 from .records import Loader, Loss, RankRecord, Step
-from .replicas import drifting, replicas
+from .replicas import drifts, replicas
+
+_TOPICS = Path(__file__).with_name("topics.txt")
+KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
+TAUGHT = taught(_TOPICS)  # of the kinds, and of the faults that end ranks
 
 # Elements count alike if their weights differ by less.
 _ALIKE = 1e-3
@@ -33,7 +37,11 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
-    looks += [] if unreduced else [drifting]
+    looks += (
+        []
+        if unreduced
+        else [lambda all_of: (KINDS[key](where, **facts) for key, where, facts in drifts(all_of))]
+    )
     return [
         *ended_by,
         *_once(_same_rows(records)),

@@ -191,7 +191,7 @@ class Observer:
             return
         record.stepping = None
         if len(record.steps) < _MOST_STEPS:
-            record.settle(len(record.steps) + 1)
+            record.settle(at=len(record.steps) + 1)
         record.steps.append(record.step)
         record.step = Step(place=record.step.place)
         record.unused = record.without_gradient()

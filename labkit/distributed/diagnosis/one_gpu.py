@@ -18,8 +18,7 @@ from ...base.tree import children, leaves, mapped, rebuilt
 from ...diagnosis.result import Finding
 from ..calls.faults import ranks_text
 from ..group.slot import Plain
-from .kinds import KINDS, PHRASES
-from .meaning import raised_at, said
+from .meaning import KINDS, PHRASES, raised_at, said
 from .records import Print, RankRecord, printed
 
 
@@ -50,7 +49,7 @@ def kept(batch: Any) -> Any:
 
 
 def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], str, str]:
-    """Return what the ranks compute otherwise than ``one``, which had their batches together; what was compared; why not."""
+    """Return what the ranks compute otherwise than ``one``, which had their batches; what was compared; why not."""
     lost = _lost(records, one)
     if lost is not None:
         return [lost], "", ""

@@ -80,14 +80,15 @@ class Step:
 class Watched:
     """A parameter or buffer of one rank that may have to be alike in several.
 
-    among      the ranks in which it is alike by DDP's or a DTensor's word, in their order; () if neither says so.
+    local      this rank's piece; ``among`` the ranks that have it too, by DDP's or a DTensor's word, in their order.
     constant   whether all its numbers were the same when it was first seen, as zeros and ones are.
-    values     its digest before the first step (0), after each, seen when the next begins; of the last, right after.
+    values     its digest before the first step (0), after each when the next begins, after the last at once.
     latest     its digest right after the latest step, then at the end.
-    moved      whether it was changed between steps by a rank that communicated meanwhile, as weights are averaged.
+    moved      whether it was changed between steps while the rank communicated, as by averaging.
     """
 
-    tensor: Tensor
+    tensor: Any
+    local: Tensor
     among: tuple[int, ...]
     constant: bool
     values: dict[int, int] = field(default_factory=dict)
@@ -267,78 +268,74 @@ class RankRecord:
                 self.seen[step, what, name, number] = seen
 
     def watch(self, at: int) -> None:
-        """Look at what may have to be alike in several ranks, as it is when step ``at`` is done and the next begins."""
-        for name, tensor, among in list(self._shared()):
+        """Look at what may have to be alike in several ranks, when step ``at`` is done and the next begins."""
+        for name, tensor, among in [*self._shared()]:
             local = getattr(tensor, "_local_tensor", tensor)
-            if (
-                type(local) not in (Tensor, nn.Parameter)
-                or local.is_sparse
-                or local.is_meta
-                or not local.numel()
-            ):
-                continue
-            watched = self.watched.get(name)
-            if watched is None:
-                with Plain():
-                    values = local.detach().reshape(-1)
-                    constant = bool((values == values[0]).all())
-                watched = self.watched[name] = Watched(tensor, among, constant)
-            value = digest(local)
-            watched.moved |= bool(self.between and watched.values and value != watched.latest)
-            watched.values[at] = value
+            if name not in self.watched and type(local) in (Tensor, nn.Parameter) and local.numel():
+                with Plain(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
+                    digest(local)
+                    constant = bool((local.reshape(-1)[0] == local).all())
+                    self.watched[name] = Watched(tensor, local, among, constant)
+        for watched in self.watched.values():
+            value = watched.values[at] = digest(watched.local)
+            watched.moved |= bool(self.between and watched.latest and value != watched.latest)
         self.between = 0
 
-    def settle(self, at: int = 0) -> None:
-        """Look again at what is watched: right after step ``at``, or at the end (0)."""
+    def settle(self, at: int | None = None) -> None:
+        """Look again, right after step ``at``, or at the end."""
         for watched in self.watched.values():
-            watched.latest = digest(getattr(watched.tensor, "_local_tensor", watched.tensor))
-            if at:
+            watched.latest = digest(watched.local)
+            if at is not None:
                 watched.values[at] = watched.latest
 
     def _shared(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-        """Yield names, tensors, and the ranks in which they are known to be alike.
+        """Yield names, tensors, and the ranks that are known to have them alike.
 
-        Of replicated models they are parameters and buffers, except BatchNorm's statistics; then follow the parameters
-        that the optimizers hold, and those of modules that the script calls. (An optimizer may hold a rank's share.)
+        Of replicated models, parameters and buffers except BatchNorm's statistics; then what optimizers hold, and
+        called modules (a rank's optimizer may hold its share).
         """
-        done = set()
+        done = set[int]()
         for number, model in enumerate(self.models):
             prefix = f"{number}." if len(self.models) > 1 else ""
-            ranks = tuple(sorted(model.process_group.transport().ranks))
-            modules, left_out = list(model.module.named_modules()), set(model.parameters_to_ignore)
-            for name, module in modules:
+            ranks, left_out = (
+                tuple(sorted(model.process_group.transport().ranks)),
+                set(model.parameters_to_ignore),
+            )
+            for name, module in model.module.named_modules(prefix=""):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     left_out |= {
                         f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)
                     }
-            done |= {id(parameter) for parameter in model.module.parameters()}
             for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
+                done.add(id(tensor))
                 if name not in left_out:
                     yield prefix + name, tensor, ranks
-        modules = [] if self.flat or self.sharded else self.roots
+        modules = () if self.flat or self.sharded else self.roots
         called = [parameter for root in modules for parameter in root.parameters() if parameter.requires_grad]
         for at, parameter in enumerate([] if self.flat else [*self.held(), *called]):
             if id(parameter) not in done:
                 done.add(id(parameter))
-                yield self.names.get(id(parameter), f"parameter {at}"), parameter, _meshed(parameter)
+                yield self.names.get(id(parameter), f"parameter {at}"), parameter, _alike_in(parameter)
 
     def whole_norms(self) -> set[int]:
         """The ids of the weights of norms that all ranks of tensor parallelism hold."""
-        norms = (
+        norms = [
             one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
-        )
+        ]
         return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
-def _meshed(tensor: Any) -> tuple[int, ...]:
+def _alike_in(tensor: Any) -> tuple[int, ...]:
     """Return the ranks that have the same piece of a DTensor as this rank."""
-    mesh, place = getattr(tensor, "device_mesh", None), None
-    if mesh is None or (place := mesh.get_coordinate()) is None:
+    mesh = getattr(tensor, "device_mesh", None)
+    place = mesh and mesh.get_coordinate()
+    if not place:
         return ()
-    piece = zip(tensor.placements, place, strict=True)
+    at = tuple(
+        slice(None) if how.is_replicate() else one for how, one in zip(tensor.placements, place, strict=True)
+    )
     with Plain():
-        ranks = mesh.mesh[tuple(slice(None) if how.is_replicate() else at for how, at in piece)]
-        return tuple(sorted(ranks.reshape(-1).tolist()))
+        return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
 
 
 def line_here() -> tuple[str, Call]:
