@@ -151,6 +151,7 @@ def test_unequal_numbers_of_batches():
     assert re.search(r"rank 0 +waits for ranks 1, 2 in all_reduce SUM \[10\] float32", text)
     assert "ranks 1, 2 came to a collective of this line (`Tensor.backward`) 2 times and ended" in text
     assert "rank 0 stands there for the 3rd time" in text
+    assert "or left the loop by a number of their own" in text
     assert "drop_last" in text
     assert "Join" in text
     assert line(program, ".backward()") in text

@@ -18,7 +18,7 @@ from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system import Left
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .meaning import PHRASES, compared, findings, on_nodes, said, unjudged
+from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said
 from .observer import Observer
 from .records import STEPS, RankRecord
 
@@ -109,7 +109,7 @@ def diagnose_ranks(
     gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
     records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
     found: list[Finding] = findings(records, failure)
-    looked, missed = compared(records), unjudged(records)
+    looked, missed = compared(records), reasons_not_compared(records)
     if failure is None and nodes == 1:
         several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
         _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
@@ -122,17 +122,12 @@ def diagnose_ranks(
         if failure is not None:
             found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
         elif alone is not None:
-            missed = (*missed, PHRASES["not_compared.fails"](problem=said(alone[1])))
+            missed.append(PHRASES["not_compared.fails"](problem=said(alone[1])))
         else:
             more, line, why = one_gpu.against(records, one)
-            found, looked, missed = (
-                found + more,
-                (*looked, *filter(None, [line])),
-                (*missed, *filter(None, [why])),
-            )
+            found, looked, missed = found + more, looked + line, missed + why
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    missed = () if found else missed
-    lines = {"compared": looked, "uncompared": missed}
+    lines = {"compared": tuple(looked), "uncompared": () if found else tuple(missed)}
     return RanksDiagnosis(name, None, tuple(found), **lines, ranks=ranks)  # type: ignore[arg-type]
 
 
@@ -163,7 +158,7 @@ def _run(
         try:
             world.run(program, to_end=True)
             for record in observer.records:
-                record.settle()
+                record.digest_shared()
         except RanksFailed as failed:
             if not enough or not isinstance(failed.error, Left):
                 return observer.records, (failed.rank, failed.error)

@@ -21,7 +21,7 @@ from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
 from .records import Loader, Loss, RankRecord, Step
-from .replicas import drifts, replicas
+from .replicas import find_drift, replicas
 
 _TOPICS = Path(__file__).with_name("topics.txt")
 KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
@@ -37,11 +37,7 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
-    looks += (
-        []
-        if unreduced
-        else [lambda all_of: (KINDS[key](where, **facts) for key, where, facts in drifts(all_of))]
-    )
+    looks += [] if unreduced else [_drift]
     return [
         *ended_by,
         *_once(_same_rows(records)),
@@ -297,6 +293,10 @@ def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
         yield KINDS["optimizer_before_sharding"](which=listed(names))
 
 
+def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    return (KINDS[key](where, **facts) for key, where, facts in find_drift(records))
+
+
 def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all(one.norms and one.models for one in records):
         return
@@ -318,7 +318,7 @@ def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
         yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
 
 
-def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
+def compared(records: Sequence[RankRecord]) -> list[str]:
     """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
@@ -333,14 +333,11 @@ def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
     weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
     if weighed and all(one.models or one.sharded for one in records):
         lines.append(PHRASES["compared.losses"](count=weighed))
-    return tuple(lines)
+    return lines
 
 
-def unjudged(records: Sequence[RankRecord]) -> tuple[str, ...]:
-    """Return why the weights of the ranks were not compared, in a line of text; () if they were."""
-    if any(one.is_compared() for one in replicas(records)):
-        return ()
-    if not all(one.steps for one in records):
-        return (PHRASES["not_compared.steps"](),)
+def reasons_not_compared(records: Sequence[RankRecord]) -> list[str]:
+    """Return why the weights of the ranks were not compared, if they were not."""
     together = any(one.peers or one.exchanges or one.calls or one.replicas for one in records)
-    return (PHRASES["not_compared.pieces" if together else "not_compared.alone"](),)
+    why = "steps" if not all(one.steps for one in records) else "pieces" if together else "alone"
+    return [] if any(one.is_compared() for one in replicas(records)) else [PHRASES[f"not_compared.{why}"]()]

@@ -134,8 +134,7 @@ class Observer:
             operations.begin(record, call)
             if (record.steps or record.step.reduced) and not backward and not call.makes_a_group:
                 record.between += 1
-                ranks = () if call.is_message else call.ranks
-                record.calls[ranks] = record.calls.get(ranks, 0) + 1
+                record.calls.add(() if call.is_message else call.ranks)
         if call.kind not in _REDUCES:
             return
         wrapped = record.models or record.sharded or record.flat
@@ -170,7 +169,7 @@ class Observer:
         record.stepping, step = optimizer, len(record.steps)
         record.step.line = line_here()[0]
         if step < _MOST_STEPS:
-            record.watch(step)
+            record.watch_shared(step)
         if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
             record.replicas.update(*(one.ranks for one in record.by_hand.values()))
         if record.again is not None and not record.times:
@@ -191,7 +190,7 @@ class Observer:
             return
         record.stepping = None
         if len(record.steps) < _MOST_STEPS:
-            record.settle(at=len(record.steps) + 1)
+            record.digest_shared(at=len(record.steps) + 1)
         record.steps.append(record.step)
         record.step = Step(place=record.step.place)
         record.unused = record.without_gradient()

@@ -169,7 +169,7 @@ class RankRecord:
     replicas: set[int] = field(default_factory=set)
     peers: set[tuple[int, ...]] = field(default_factory=set)
     exchanges: set[tuple[int, ...]] = field(default_factory=set)
-    calls: dict[tuple[int, ...], int] = field(default_factory=dict)
+    calls: set[tuple[int, ...]] = field(default_factory=set)
     between: int = 0
     # What is compared with other ranks, by name.
     watched: dict[str, Watched] = field(default_factory=dict)
@@ -267,11 +267,13 @@ class RankRecord:
             if (seen := printed(tensor, place)) is not None:
                 self.seen[step, what, name, number] = seen
 
-    def watch(self, at: int) -> None:
+    def watch_shared(self, at: int) -> None:
         """Look at what may have to be alike in several ranks, when step ``at`` is done and the next begins."""
-        for name, tensor, among in [*self._shared()]:
+        for name, tensor, among in [*self._shared_tensors()]:
             local = getattr(tensor, "_local_tensor", tensor)
-            if name not in self.watched and type(local) in (Tensor, nn.Parameter) and local.numel():
+            if name in self.watched:
+                self.watched[name].local = local  # a buffer may have been replaced
+            elif type(local) in (Tensor, nn.Parameter) and local.numel():
                 with Plain(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
                     digest(local)
                     constant = bool((local.reshape(-1)[0] == local).all())
@@ -281,14 +283,14 @@ class RankRecord:
             watched.moved |= bool(self.between and watched.latest and value != watched.latest)
         self.between = 0
 
-    def settle(self, at: int | None = None) -> None:
+    def digest_shared(self, at: int | None = None) -> None:
         """Look again, right after step ``at``, or at the end."""
         for watched in self.watched.values():
             watched.latest = digest(watched.local)
             if at is not None:
                 watched.values[at] = watched.latest
 
-    def _shared(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+    def _shared_tensors(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
         """Yield names, tensors, and the ranks that are known to have them alike.
 
         Of replicated models, parameters and buffers except BatchNorm's statistics; then what optimizers hold, and
@@ -315,7 +317,11 @@ class RankRecord:
         for at, parameter in enumerate([] if self.flat else [*self.held(), *called]):
             if id(parameter) not in done:
                 done.add(id(parameter))
-                yield self.names.get(id(parameter), f"parameter {at}"), parameter, _alike_in(parameter)
+                yield (
+                    self.names.get(id(parameter), f"parameter {at}"),
+                    parameter,
+                    _ranks_with_piece(parameter),
+                )
 
     def whole_norms(self) -> set[int]:
         """The ids of the weights of norms that all ranks of tensor parallelism hold."""
@@ -325,9 +331,9 @@ class RankRecord:
         return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
-def _alike_in(tensor: Any) -> tuple[int, ...]:
+def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
     """Return the ranks that have the same piece of a DTensor as this rank."""
-    mesh = getattr(tensor, "device_mesh", None)
+    mesh: Any = getattr(tensor, "device_mesh", None)
     place = mesh and mesh.get_coordinate()
     if not place:
         return ()

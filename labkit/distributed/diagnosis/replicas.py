@@ -35,9 +35,8 @@ class Replica(NamedTuple):
 
     def is_compared(self) -> bool:
         """Whether it has to be alike after some step: not if ranks mix their weights, as gossip does."""
-        return len(self.looks) > 1 and (
-            any([*self.looks.values()][1:]) or not any(w.moved for w in self.each)
-        )
+        later = [alike for step, alike in self.looks.items() if step]
+        return any(later) or bool(later and not any(one.moved for one in self.each))
 
     def parted(self) -> int:
         """Return the step after which the values differ for good; 0 if they don't, or are averaged now and then."""
@@ -52,7 +51,7 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
     claims = [{name: _claim(one, watched) for name, watched in one.watched.items()} for one in records]
     sure = {ranks for names in claims for ranks, _ in names.values()}
     peers, exchanging = (_groups(getattr(one, key) for one in records) for key in ("peers", "exchanges"))
-    working, norms = _working(records, exchanging), [one.whole_norms() for one in records]
+    working, norms = _groups_of_one_model(records, exchanging), [one.whole_norms() for one in records]
     for group in sorted(one for one in {*sure, *peers, *working} if len(one) > 1):
         found, alike = list[Replica](), True
         for name in claims[group[0]]:
@@ -64,14 +63,12 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
             if all(claims[rank][name][0] == group for rank in group):
                 yield Replica(group, name, each, claims[group[0]][name][1], looks)
             elif _are_whole(each) and steps:
-                norm = group in peers and all(
-                    id(one.tensor) in norms[at] for at, one in zip(group, each, strict=True)
+                norm = all(
+                    group in peers and id(w.tensor) in norms[at] for at, w in zip(group, each, strict=True)
                 )
                 if norm or (group in working and not any(one.constant for one in each)):
                     alike &= looks[steps[0]]
-                    found += (
-                        [Replica(group, name, each, "norm" if norm else "", looks)] if looks[steps[0]] else []
-                    )
+                    found += [Replica(group, name, each, "norm" if norm else "", looks)] * looks[steps[0]]
         chosen = group in sure and group in exchanging  # the script reduces what it means to
         for one in found if alike or not working.get(group) else ():
             if one.by or _SHARED.search(one.name) or not (chosen or _is_own(one)):
@@ -90,7 +87,7 @@ def _groups(groups: Any) -> set[_Group]:
     return {tuple(sorted(ranks)) for one in groups for ranks in one}
 
 
-def _working(records: Sequence[RankRecord], exchanging: set[_Group]) -> dict[_Group, bool]:
+def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group]) -> dict[_Group, bool]:
     """Return the groups whose ranks train one model, and whether that is so only if all they hold begins alike.
 
     Where just a wrapper, a sampler or a metric tells, the ranks may have pieces of a model.
@@ -116,7 +113,7 @@ def _is_own(replica: Replica) -> bool:
     return any(_OWN.search(text) for text in (re.sub(r"^\w+#\d+\.", "", replica.name), *marks))
 
 
-def drifts(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
+def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
     """Yield the kind, line and facts of what begins or becomes different where it has to be alike, the surest first."""
     found, first = list(replicas(records)), records[0]
     for one in found:
