@@ -89,12 +89,9 @@ def _scale_finding(
     """Return the finding of a reduced gradient that is that of one GPU times the number of ranks, or divided by it."""
     first = records[0]
     for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
-        for key, by in (("divided", ranks), ("summed", 1 / ranks)):
-            scaled = [
-                p._replace(total=p.total * by, squares=p.squares * by**2, weighed=p.weighed * by)
-                for p in many
-            ]
-            if {"alike", "parts"} & set(_ways(one, scaled, eps)):
+        for key, by in (("divided", 1 / ranks), ("summed", ranks)):
+            scaled = Print(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
+            if {"alike", "parts"} & set(_ways(scaled, many, eps)):
                 places = [reduced.place for reduced in first.by_hand.values()] * (key == "summed")
                 where = [*places, first.steps[facts["step"] - 1].place][0]
                 return KINDS[f"gradient_scale.{key}"](where, ranks=ranks, **facts)

@@ -15,7 +15,7 @@ from ..calls.faults import ranks_text
 from .records import RankRecord, Watched
 
 # How libraries name and mark what each rank has for itself, and what all have beside it.
-_OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)|_parallel$|^(skip_)?allreduce$|^dp_comm$")
+_OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)|parallel$|^(skip_)?allreduce$|^dp_comm$")
 _SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
 _Group = tuple[int, ...]
 
