@@ -196,6 +196,16 @@ def layers_of_experts_reduced(rank):
     router_reduced(rank, "ffn")
 
 
+def marked_layers(rank):
+    """As DeepSpeed and Megatron mark experts, which begin alike."""
+    n = begin(rank)
+    model = Experts("ffn").cuda()
+    model.router.requires_grad_(False)
+    for parameter in model.ffn.parameters():
+        parameter.allreduce = False
+    train(model, n)
+
+
 def experts_of_their_own(rank):
     n = begin(rank)
     model = Experts("ffn").cuda()
@@ -314,6 +324,36 @@ def hybrid_shards(rank):
     assert isinstance(next(model.parameters()), DTensor)
 
 
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(RANKS)]
+        dist.all_gather(parts, x)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient)
+        return gradient.chunk(RANKS)[dist.get_rank()]
+
+
+def classes_cut_beside_ddp(rank):
+    """As insightface's PartialFC: each rank has a share of the classes, from the same seed."""
+    n = begin(rank)
+    body = DDP(nn.Linear(4, 4).cuda())
+
+    class Share(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 4, device="cuda"))
+
+        def forward(self, x):
+            return (Gather.apply(x) @ self.weight.T - n).pow(2)
+
+    share = Share()
+    train(lambda x: share(body(x)), n, parameters=[*body.parameters(), *share.parameters()])
+
+
 def pipeline_of_stages_made_alike(rank):
     n = begin(rank)
     stage = nn.Linear(4, 4).cuda()
@@ -345,8 +385,9 @@ def runs_of_their_own(rank):
 
 
 SOUND = [
-    router_reduced, layers_of_experts_reduced, experts_of_their_own, head_reduced, no_sync_but_the_last, flat_gradients,
+    router_reduced, layers_of_experts_reduced, marked_layers, experts_of_their_own, head_reduced, no_sync_but_the_last, flat_gradients,
     local_sgd, gossip, owner_steps, moving_average, adapters, adversaries, hybrid_shards,
+    classes_cut_beside_ddp,
     pipeline_of_stages_made_alike, runs_of_their_own,
 ]  # fmt: skip
 

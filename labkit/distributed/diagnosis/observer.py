@@ -124,12 +124,13 @@ class Observer:
         record = self.records[rank.number]
         record.met += len(call.ranks) == rank.size
         backward = torch._C._current_graph_task_id() != -1
+        own = not call.from_cpp and not call.via  # the script's line itself calls it
         if backward or record.depth:
             if call.kind in _SHARES:
                 record.peers.add(call.ranks)
+                record.cut |= {call.ranks} if own and not backward else set()
             elif call.kind.startswith("all_to_all") and any(t.is_floating_point() for t in call.inputs):
                 record.exchanges.add(call.ranks)
-        own = not call.from_cpp and not call.via  # the script's line itself calls it
         if own:
             operations.begin(record, call)
             if (record.steps or record.step.reduced) and not backward and not call.makes_a_group:

@@ -165,10 +165,12 @@ class RankRecord:
     by_hand: dict[int, Reduced] = field(default_factory=dict)
     scaled: bool = False
     # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward;
-    # those that exchange rows there; those of the script's own calls. The latter's number since the latest step.
+    # those that exchange rows there; those in which the script itself puts results of pieces together; those of its
+    # calls between steps, and the number of these since the latest.
     replicas: set[int] = field(default_factory=set)
     peers: set[tuple[int, ...]] = field(default_factory=set)
     exchanges: set[tuple[int, ...]] = field(default_factory=set)
+    cut: set[tuple[int, ...]] = field(default_factory=set)
     calls: set[tuple[int, ...]] = field(default_factory=set)
     between: int = 0
     # What is compared with other ranks, by name.

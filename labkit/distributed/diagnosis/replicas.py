@@ -14,8 +14,16 @@ from ...diagnosis.findings import listed
 from ..calls.faults import ranks_text
 from .records import RankRecord, Watched
 
-# How libraries name and mark what each rank has for itself, and what all have beside it.
-_OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)|parallel$|^(skip_)?allreduce$|^dp_comm$")
+# How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, FastMoE, Tutel), and how
+# what all have beside it is named.
+_OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)")
+_MARKS = {
+    "allreduce": False,
+    "expert": True,
+    "tensor_model_parallel": True,
+    "dp_comm": "none",
+    "skip_allreduce": True,
+}
 _SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
 _Group = tuple[int, ...]
 
@@ -93,12 +101,14 @@ def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group])
     Where just a wrapper, a sampler or a metric tells, the ranks may have pieces of a model.
     """
     everyone = tuple(range(len(records)))
-    found = dict.fromkeys([*exchanging, *_groups([one.replicas] for one in records)], False)
+    cut = _groups(one.cut for one in records)  # each rank's piece may have been seeded alike, as in PartialFC
+    found = dict.fromkeys([*exchanging, *_groups([one.replicas] for one in records) - cut], False)
     alone = all((one.models or one.sharded) and len(one.replicas) < 2 for one in records)
     sampled = all(one.loaders and all(loader.share for loader in one.loaders) for one in records)
-    metered = all(everyone in one.calls and () not in one.calls for one in records)
+    metered = all(everyone in one.calls for one in records)
     alike = len({str(one.settings[:1]) for one in records}) == 1  # others are runs of their own
-    if alone or ((sampled or metered) and alike and not any(one.peers or one.replicas for one in records)):
+    apart = any(one.peers or one.replicas or () in one.calls for one in records)  # pieces, or messages
+    if alone or ((sampled or metered) and alike and not apart):
         found.setdefault(everyone, True)
     return found
 
@@ -109,8 +119,10 @@ def _are_whole(each: Sequence[Watched]) -> bool:
 
 
 def _is_own(replica: Replica) -> bool:
-    marks = (key for one in replica.each for key, value in vars(one.tensor).items() if value is not None)
-    return any(_OWN.search(text) for text in (re.sub(r"^\w+#\d+\.", "", replica.name), *marks))
+    marked = any(
+        getattr(one.tensor, key, None) == mark for one in replica.each for key, mark in _MARKS.items()
+    )
+    return marked or _OWN.search(re.sub(r"^\w+#\d+\.", "", replica.name)) is not None
 
 
 def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
