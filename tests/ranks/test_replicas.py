@@ -385,10 +385,9 @@ def runs_of_their_own(rank):
 
 
 SOUND = [
-    router_reduced, layers_of_experts_reduced, marked_layers, experts_of_their_own, head_reduced, no_sync_but_the_last, flat_gradients,
-    local_sgd, gossip, owner_steps, moving_average, adapters, adversaries, hybrid_shards,
-    classes_cut_beside_ddp,
-    pipeline_of_stages_made_alike, runs_of_their_own,
+    router_reduced, layers_of_experts_reduced, marked_layers, experts_of_their_own, head_reduced,
+    no_sync_but_the_last, flat_gradients, local_sgd, gossip, owner_steps, moving_average, adapters,
+    adversaries, hybrid_shards, classes_cut_beside_ddp, pipeline_of_stages_made_alike, runs_of_their_own,
 ]  # fmt: skip
 
 

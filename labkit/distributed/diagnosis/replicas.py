@@ -14,16 +14,10 @@ from ...diagnosis.findings import listed
 from ..calls.faults import ranks_text
 from .records import RankRecord, Watched
 
-# How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, FastMoE, Tutel), and how
+# How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, Tutel), and how
 # what all have beside it is named.
 _OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)")
-_MARKS = {
-    "allreduce": False,
-    "expert": True,
-    "tensor_model_parallel": True,
-    "dp_comm": "none",
-    "skip_allreduce": True,
-}
+_MARKS = {"allreduce": False, "skip_allreduce": True, "expert": True, "tensor_model_parallel": True}
 _SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
 _Group = tuple[int, ...]
 
