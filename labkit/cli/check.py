@@ -2,7 +2,8 @@
 
 What each rank's GPU held, and how long it waited; what is wrong, on which line, and what to do; how the result
 compares with one GPU. SCRIPT's own arguments follow it.
-Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage.
+Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage, 3 if it is not judged: no model was trained, the
+ranks exchanged nothing, or nothing was there to compare with, which the page says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from .diagnose import exit_code
 from .ending import write
 from .torchrun import summary
 from .usage import UsageError, at_least, bad_usage, checked_path, checked_script, loading
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if options.sarif:
         text = json.dumps(sarif(found, Path(script)), indent=1, ensure_ascii=False)
         write(options.sarif, text, "--sarif")
-    return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
+    return exit_code(found, options.fail_on)
 
 
 def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
@@ -101,7 +103,12 @@ def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
         }
         for finding in found.findings
     ]
-    return {"version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    notes = [{"level": "warning", "message": {"text": found.summary()}}] * (
+        not getattr(found, "judged", True)
+    )
+    invocation = {"executionSuccessful": True, "toolExecutionNotifications": notes}
+    one = {"tool": {"driver": driver}, "invocations": [invocation], "results": results}
+    return {"version": "2.1.0", "runs": [one]}
 
 
 def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ and its first steps twice more: on two nodes, and on one GPU.
 
 FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
 ``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.
-Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage.
+Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage, 3 if nothing could be compared among the ranks.
 """
 
 from __future__ import annotations
@@ -110,7 +110,14 @@ def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]
 
 def _told(found: Diagnosis, options: argparse.Namespace) -> int:
     print(found.to_json() if options.json else found)
-    return int(not found.ok if options.fail_on == "warning" else found.count("error") > 0)
+    return exit_code(found, options.fail_on)
+
+
+def exit_code(found: Diagnosis, fail_on: str) -> int:
+    """Return 3 if nothing of a script could be compared, and 1 if something is wrong."""
+    if not getattr(found, "judged", True):
+        return 3
+    return int(not found.ok if fail_on == "warning" else found.count("error") > 0)
 
 
 def _found(factory: str) -> Callable[[], Any]:

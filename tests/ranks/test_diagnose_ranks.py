@@ -723,7 +723,7 @@ NOT_COMPARED = {
 def test_why_it_was_not_compared_with_one_gpu_is_said(program):
     found = diagnose_ranks(lambda rank: program() if begin(rank) in range(RANKS) else None, RANKS)
     assert found.findings == ()
-    assert NOT_COMPARED[program] in found.compared[-1]
+    assert NOT_COMPARED[program] in found.uncompared[-1]
 
 
 class Crossed(nn.Module):
@@ -765,8 +765,9 @@ def test_a_fault_of_several_loaders_is_one_finding():
 
     (finding,) = diagnose_ranks(program, RANKS).findings
     assert finding.name == "same_rows"
-    assert finding.where == (
-        "loader 1 (SequentialSampler); alike in loader 2 (SequentialSampler), loader 3 (SequentialSampler)"
+    assert finding.where.startswith("test_diagnose_ranks.py:")
+    assert finding.where.endswith(
+        ", loader 1 (SequentialSampler); alike in loader 2 (SequentialSampler), loader 3 (SequentialSampler)"
     )
 
 

@@ -4,11 +4,13 @@ import queue
 import re
 import sys
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
@@ -147,8 +149,9 @@ def test_unequal_numbers_of_batches():
     assert isinstance(error, Deadlock)
     text = str(error)
     assert re.search(r"rank 0 +waits for ranks 1, 2 in all_reduce SUM \[10\] float32", text)
-    assert "ranks 1, 2 came to this line (`Tensor.backward`) 2 times and ended" in text
+    assert "ranks 1, 2 came to a collective of this line (`Tensor.backward`) 2 times and ended" in text
     assert "rank 0 stands there for the 3rd time" in text
+    assert "or left the loop by a number of their own" in text
     assert "drop_last" in text
     assert "Join" in text
     assert line(program, ".backward()") in text
@@ -165,6 +168,51 @@ def test_a_collective_that_only_rank_0_calls():
     assert "ranks 1, 2 never came to this line (`all_gather_object`), rank 0 did" in text
     assert line(program, "all_gather_object") in text
     assert "if rank == 0:" in text
+
+
+def test_one_call_more_is_no_matter_of_shapes():
+    def program(n):
+        if n == 0:
+            dist.all_reduce(vector(1))
+        dist.all_reduce(vector(4))
+
+    error = failing(program).error
+    assert error.report.fault == "calls_differ"
+    assert "one call more" in str(error)
+    assert "drop_last" not in str(error)
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        dist.all_to_all_single(y, x.contiguous())
+        return y
+
+    backward = staticmethod(lambda ctx, gradient: Exchange.forward(ctx, gradient))
+
+
+def test_a_graph_that_was_cut_in_one_rank():
+    def program(n):
+        x = torch.ones(3, 2, device="cuda", requires_grad=True)
+        y = Exchange.apply(x)
+        (y if n else x).sum().backward()
+
+    error = failing(program).error
+    assert error.report.fault == "collective_in_some_ranks"
+    assert "rank 0 did not make this all_to_all_single in backward" in str(error)
+    assert "print" not in error.report.advice
+
+
+def test_a_wait_in_a_context_manager_of_torch_is_at_the_users_line():
+    def program(n):
+        model = FullyShardedDataParallel(torch.nn.Linear(2, 2).cuda())
+        with FullyShardedDataParallel.summon_full_params(model) if n else nullcontext():
+            pass
+
+    text = str(failing(program).error)
+    assert "contextlib" not in text
+    assert line(program, "with Fully") in text
 
 
 def test_an_early_end():

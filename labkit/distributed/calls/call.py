@@ -187,7 +187,7 @@ class Call:
             name = frame.f_globals.get("__name__")
             if is_torch_module(name):
                 codes.append(frame.f_code)
-            elif not is_our_module(name):
+            elif not is_our_module(name) and name != "contextlib":  # which runs torch's context managers
                 last = frame
                 break
             frame = frame.f_back  # type: ignore[assignment]  # None ends the loop

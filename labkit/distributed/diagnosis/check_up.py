@@ -18,7 +18,7 @@ from ...diagnosis.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system import Left
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .meaning import PHRASES, compared, findings, on_nodes, said
+from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said
 from .observer import Observer
 from .records import STEPS, RankRecord
 
@@ -37,6 +37,23 @@ class RanksDiagnosis(Diagnosis):
     ranks: int = 0
 
     @property
+    def judged(self) -> bool:
+        """Whether something was compared, or found: else nothing is known of the script."""
+        return bool(self.compared or self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and there is neither an error nor a warning."""
+        return bool(self.compared) and all(finding.severity == "note" for finding in self.findings)
+
+    def summary(self) -> str:
+        return super().summary() if self.judged else self._subject() + PHRASES["not_judged"]()
+
+    def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
+        title = say(en="What is not looked at:", zh="不检查的内容：")
+        return super()._comparisons() + [(title, (PHRASES["left_out"](),))] * (self.ok or not self.judged)
+
+    @property
     def gpus(self) -> int:
         return self.ranks
 
@@ -45,8 +62,11 @@ class RanksDiagnosis(Diagnosis):
             "script": self.model,
             "ranks": self.ranks,
             "ok": self.ok,
+            "judged": self.judged,
             "findings": [asdict(finding) for finding in self.findings],
             "compared": list(self.compared),
+            "uncompared": list(self.uncompared),
+            "not_looked_at": PHRASES["left_out"](),
         }
 
     def _subject(self) -> str:
@@ -89,7 +109,7 @@ def diagnose_ranks(
     gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
     records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
     found: list[Finding] = findings(records, failure)
-    looked = compared(records)
+    looked, missed = compared(records), reasons_not_compared(records)
     if failure is None and nodes == 1:
         several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
         _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
@@ -102,12 +122,13 @@ def diagnose_ranks(
         if failure is not None:
             found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
         elif alone is not None:
-            looked = (*looked, PHRASES["not_compared.fails"](problem=said(alone[1])))
+            missed.append(PHRASES["not_compared.fails"](problem=said(alone[1])))
         else:
-            more, line = one_gpu.against(records, one)
-            found, looked = found + more, (*looked, *filter(None, [line]))
+            more, line, why = one_gpu.against(records, one)
+            found, looked, missed = found + more, looked + line, missed + why
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return RanksDiagnosis(name, None, tuple(found), compared=looked, ranks=ranks)  # type: ignore[arg-type]
+    lines = {"compared": tuple(looked), "uncompared": () if found else tuple(missed)}
+    return RanksDiagnosis(name, None, tuple(found), **lines, ranks=ranks)  # type: ignore[arg-type]
 
 
 def _run(
@@ -136,6 +157,8 @@ def _run(
     ):
         try:
             world.run(program, to_end=True)
+            for record in observer.records:
+                record.digest_shared()
         except RanksFailed as failed:
             if not enough or not isinstance(failed.error, Left):
                 return observer.records, (failed.rank, failed.error)

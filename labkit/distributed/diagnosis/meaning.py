@@ -21,6 +21,7 @@ from ...diagnosis.result import Finding
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
 from .records import Loader, Loss, RankRecord, Step
+from .replicas import find_drift, replicas
 
 _TOPICS = Path(__file__).with_name("topics.txt")
 KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
@@ -39,9 +40,9 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
     looks += [] if unreduced else [_drift]
     return [
         *ended_by,
-        *_once("same_rows", _same_rows(records)),
-        *_once("set_epoch_forgotten", _set_epoch(records)),
-        *_once("rows_counted_twice", _padded(records)),
+        *_once(_same_rows(records)),
+        *_once(_set_epoch(records)),
+        *_once(_padded(records)),
         *(found for look in looks for found in islice(look(records), 1)),  # the first of each
     ]
 
@@ -99,14 +100,15 @@ def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
         yield list(loaders)
 
 
-# Where, and the facts.
-_Found = Iterator[tuple[str, dict[str, Any]]]
+# A loader's number, the loader, the kind of finding, and the facts.
+_Found = Iterator[tuple[int, Loader, str, dict[str, Any]]]
 
 
-def _once(key: str, found: _Found) -> Iterator[Finding]:
+def _once(found: _Found) -> Iterator[Finding]:
     """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
-    for where, facts in found:
-        if others := [name for name, _ in found]:
+    for number, loader, key, facts in found:
+        where = ", ".join(filter(None, [loader.place, _loader(number, loader)]))
+        if others := [_loader(number, other) for number, other, *_ in found]:
             where = PHRASES["also"](where=where, others=listed(others))
         yield KINDS[key](where, **facts)
 
@@ -127,10 +129,13 @@ def _same_rows(records: Sequence[RankRecord]) -> _Found:
             distinct = len({row for part in parts for row in part.rows})
             # A sampler that pads reads some rows twice, fewer than there are ranks.
             if read - distinct >= len(ranks) and read > 1.5 * distinct:
-                yield _loader(number, loaders[0]), {
-                    "who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct,
-                    "times": f"{read / distinct:.3g}",
-                }  # fmt: skip
+                one, key = loaders[0], "same_rows.all"
+                facts = {"who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct}
+                facts["times"] = f"{read / distinct:.3g}"
+                if one.share and one.share[0] > 1 and {loader.share for loader in loaders} == {one.share}:
+                    key = "same_rows.part"
+                    facts |= {"part": one.share[1], "parts": one.share[0]}
+                yield number, one, key, facts
                 break
 
 
@@ -141,7 +146,8 @@ def _set_epoch(records: Sequence[RankRecord]) -> _Found:
         for first in range(min(len(loader.epochs) for loader in loaders) - 1):
             pairs = [(loader.epochs[first].rows, loader.epochs[first + 1].rows) for loader in loaders]
             if all(rows == again and len(rows) > 1 for rows, again in pairs):
-                yield _loader(number, loaders[0]), {"first": first + 1, "second": first + 2}
+                facts = {"first": first + 1, "second": first + 2}
+                yield number, loaders[0], "set_epoch_forgotten", facts
                 break
 
 
@@ -156,7 +162,8 @@ def _padded(records: Sequence[RankRecord]) -> _Found:
             # All of them in several ranks: each evaluates for itself.
             if len(set(rows)) == size < len(rows) < 2 * size and twice:
                 which = listed([str(row) for row in twice])
-                yield _loader(number, loaders[0]), {"read": len(rows), "rows": size, "which": which}
+                facts = {"read": len(rows), "rows": size, "which": which}
+                yield number, loaders[0], "rows_counted_twice", facts
                 break
 
 
@@ -287,30 +294,7 @@ def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    by_hand = not any(one.models for one in records)
-    for group in _groups(records):
-        replicas = [records[rank] for rank in group]
-        # Only then: wrapped models were made alike when they were wrapped.
-        if by_hand and (name := _unlike([one.began for one in replicas])):
-            yield KINDS["weights_differ_from_the_start"](name, who=name)
-        yield from _drift_in(replicas, "weights_drift")
-    for group in sorted({group for one in records for group in one.peers if len(group) > 1}):
-        peers = [records[rank] for rank in group]
-        if by_hand and not _unlike([one.began for one in peers]):
-            yield from _drift_in(peers, "norm_gradients_not_reduced")
-
-
-def _drift_in(records: Sequence[RankRecord], key: str) -> Iterator[Finding]:
-    for number, steps in _steps(records):
-        if name := _unlike([step.weights for step in steps]):
-            yield KINDS[key](records[0].called(name) or name, step=number, who=re.sub(r"#\d+", "", name))
-
-
-def _unlike(weights: Sequence[dict[str, int]]) -> str:
-    """Return the first name under which the ranks have different digests; "" if all agree."""
-    if any(one.keys() != weights[0].keys() for one in weights):
-        return ""
-    return next((name for name in weights[0] if len({one[name] for one in weights}) > 1), "")
+    return (KINDS[key](where, **facts) for key, where, facts in find_drift(records))
 
 
 def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
@@ -334,18 +318,26 @@ def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
         yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
 
 
-def compared(records: Sequence[RankRecord]) -> tuple[str, ...]:
+def compared(records: Sequence[RankRecord]) -> list[str]:
     """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
-    if any(step.weights for one in records for step in one.steps[:steps]):
-        names = max(len(step.weights) for step in records[0].steps)
-        lines.append(PHRASES["compared.weights"](names=names, ranks=len(records), steps=steps))
-    for number, loaders in enumerate(_loaders(records)):
+    alike = [one for one in replicas(records) if one.is_compared()]
+    if alike and steps:
+        names, ranks = len({one.name for one in alike}), len({rank for one in alike for rank in one.group})
+        lines.append(PHRASES["compared.weights"](names=names, ranks=ranks, steps=steps))
+    for number, loaders in enumerate(_loaders(records) if _groups(records) else ()):
         read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
         loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)
         lines.append(PHRASES["compared.rows"](loader=loader, read=read, epochs=epochs))
     weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
-    if weighed:
+    if weighed and all(one.models or one.sharded for one in records):
         lines.append(PHRASES["compared.losses"](count=weighed))
-    return tuple(lines)
+    return lines
+
+
+def reasons_not_compared(records: Sequence[RankRecord]) -> list[str]:
+    """Return why the weights of the ranks were not compared, if they were not."""
+    together = any(one.peers or one.exchanges or one.calls or one.replicas for one in records)
+    why = "steps" if not all(one.steps for one in records) else "pieces" if together else "alone"
+    return [] if any(one.is_compared() for one in replicas(records)) else [PHRASES[f"not_compared.{why}"]()]

@@ -35,7 +35,7 @@ from ..rank.rank import Rank, rank_here
 from ..rank.system import Left
 from . import operations
 from .one_gpu import joined, kept
-from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Step, digest, line_here, printed
+from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Reduced, Step, digest, line_here, printed
 
 _Look = Callable[..., Any]
 # As many steps' weights are compared.
@@ -75,6 +75,7 @@ class Observer:
 
     def _table(self) -> Iterator[Patch]:
         iterator: Any = loading._BaseDataLoaderIter
+        yield self._watch(DataLoader, "__init__", after=_keep_place)
         yield self._watch(DataLoader, "__iter__", _begin_epoch)
         yield self._watch(iterator, "__init__", _keep_loader)
         yield self._watch(iterator, "_next_index", after=_read_index)
@@ -123,11 +124,18 @@ class Observer:
         record = self.records[rank.number]
         record.met += len(call.ranks) == rank.size
         backward = torch._C._current_graph_task_id() != -1
-        if call.kind in _SHARES and (backward or record.depth):
-            record.peers.add(call.ranks)
         own = not call.from_cpp and not call.via  # the script's line itself calls it
+        if backward or record.depth:
+            if call.kind in _SHARES:
+                record.peers.add(call.ranks)
+                record.cut |= {call.ranks} if own and not backward else set()
+            elif call.kind.startswith("all_to_all") and any(t.is_floating_point() for t in call.inputs):
+                record.exchanges.add(call.ranks)
         if own:
             operations.begin(record, call)
+            if (record.steps or record.step.reduced) and not backward and not call.makes_a_group:
+                record.between += 1
+                record.calls.add(() if call.is_message else call.ranks)
         if call.kind not in _REDUCES:
             return
         wrapped = record.models or record.sharded or record.flat
@@ -160,10 +168,11 @@ class Observer:
         if record is None or record.stepping not in (None, optimizer):
             return  # one within another, which has not done its step
         record.stepping, step = optimizer, len(record.steps)
-        if not record.began and not step:
-            record.began = record.weights()
-            if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
-                record.replicas.update(*record.by_hand.values())
+        record.step.line = line_here()[0]
+        if step < _MOST_STEPS:
+            record.watch_shared(step)
+        if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
+            record.replicas.update(*(one.ranks for one in record.by_hand.values()))
         if record.again is not None and not record.times:
             size, gradient, before = record.again[1:]
             record.times = size if abs(_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
@@ -182,7 +191,7 @@ class Observer:
             return
         record.stepping = None
         if len(record.steps) < _MOST_STEPS:
-            record.step.weights = record.weights()
+            record.digest_shared(at=len(record.steps) + 1)
         record.steps.append(record.step)
         record.step = Step(place=record.step.place)
         record.unused = record.without_gradient()
@@ -222,6 +231,10 @@ class Observer:
 
 def _begin_epoch(record: RankRecord, loader: Any) -> None:
     record.loader(loader).epochs.append(Epoch())
+
+
+def _keep_place(_: RankRecord, __: None, loader: Any, *___: Any) -> None:
+    loader._labkit_place = line_here()[0]
 
 
 def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
@@ -287,12 +300,13 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
     several = len(record.replicas & set(call.ranks)) > 1
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
-        for at, parameter in enumerate(record.held()):
+        for parameter in record.held():
             gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
             if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
                 continue
-            if not (record.models or record.sharded or record.flat):
-                record.by_hand[at] = call.ranks
+            if not (id(parameter) in record.wrapped or record.sharded or record.flat):
+                late = bool(record.steps) and not record.step.reduced
+                record.by_hand.setdefault(id(parameter), Reduced(call.ranks, call.short_place, late))
             elif several and any(record.step.reduced) and record.again is None:
                 size = len(call.ranks) if call.op == "SUM" else 1
                 record.again = call.short_place, size, gradient, _norm(gradient)
@@ -324,6 +338,7 @@ def _enter(record: RankRecord, module: Any, given: Any) -> None:
 
 def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
     record.models.append(model)
+    record.wrapped.update(id(parameter) for parameter in model.module.parameters() if parameter.requires_grad)
     record.replicas.update(model.process_group.transport().ranks)
 
 

@@ -48,17 +48,17 @@ def kept(batch: Any) -> Any:
         return mapped(batch, lambda _, tensor: tensor.detach().clone())
 
 
-def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], str]:
-    """Return what the ranks compute otherwise than ``one``, which had their batches together; and what was compared."""
+def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], list[str], list[str]]:
+    """Return what the ranks compute otherwise than ``one``, which had their batches; what was compared; why not."""
     lost = _lost(records, one)
     if lost is not None:
-        return [lost], ""
+        return [lost], [], []
     if any(record.drew for record in records):
-        return [], PHRASES["not_compared.random"]()
+        return [], [], [PHRASES["not_compared.random"]()]
     if any(record.norms for record in records):
-        return [], PHRASES["not_compared.norms"]()
+        return [], [], [PHRASES["not_compared.norms"]()]
     if not any(loader.given for loader in one.loaders) and not _alike(records):
-        return [], PHRASES["not_compared.data"]()
+        return [], [], [PHRASES["not_compared.data"]()]
     # What is computed in float16 is rounded so, whatever it is kept in.
     eps = max(seen.eps for record in (one, *records) for seen in record.seen.values())
     largest = max((seen.squares for key, seen in one.seen.items() if key[1] == "gradient"), default=0.0)
@@ -70,15 +70,32 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
             continue
         ways = set(_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
         if what in ("weight", "input") and not ways & {"alike", "parts"}:
-            return [], PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()
+            return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
             facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_clean(name))}
+            if what == "gradient" and (scaled := _scale_finding(seen, many, records, eps, facts)) is not None:
+                return [scaled], [], []
             if "sum" in ways:
-                return [KINDS["gradients_not_reduced"](seen.place, **facts)], ""
+                return [KINDS["gradients_not_reduced"](seen.place, **facts)], [], []
             off = 100 * max(_off(seen, other) for other in many)
-            return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], ""
+            return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], [], []
         count += what not in ("weight", "input")
-    return [], PHRASES["compared.one_gpu"](count=count, steps=len(one.steps)) if count else ""
+    return [], [PHRASES["compared.one_gpu"](count=count, steps=len(one.steps))] if count else [], []
+
+
+def _scale_finding(
+    one: Print, many: Sequence[Print], records: Sequence[RankRecord], eps: float, facts: dict[str, Any]
+) -> Finding | None:
+    """Return the finding of a reduced gradient that is that of one GPU times the number of ranks, or divided by it."""
+    first = records[0]
+    for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
+        for key, by in (("divided", 1 / ranks), ("summed", ranks)):
+            scaled = Print(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
+            if {"alike", "parts"} & set(_ways(scaled, many, eps)):
+                places = [reduced.place for reduced in first.by_hand.values()] * (key == "summed")
+                where = [*places, first.steps[facts["step"] - 1].place][0]
+                return KINDS[f"gradient_scale.{key}"](where, ranks=ranks, **facts)
+    return None
 
 
 def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,12 +37,16 @@ class Loader:
 
     size       how many rows the data set has; None if it has no length.
     sampler    the name of its sampler's class.
+    place      the line that made it.
+    share      into how many parts the sampler cuts the rows, and the number of this rank's; None if it doesn't.
     by_epoch   whether the sampler shuffles by the epoch that ``set_epoch`` tells it.
     """
 
     size: int | None
     sampler: str
     by_epoch: bool
+    place: str = ""
+    share: tuple[int, int] | None = None
     epochs: list[Epoch] = field(default_factory=list)
     # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
     batches: list[Any] = field(default_factory=list)
@@ -63,14 +67,41 @@ class Step:
 
     losses     of the backward passes since the last step.
     reduced    how many collectives of gradients there were in each of these passes.
-    place      the line of the last.
-    weights    digests of parameters and buffers after the step, by name.
+    place      the line of the last; ``line`` that of the optimizer's step.
     """
 
     losses: list[Loss] = field(default_factory=list)
     reduced: list[int] = field(default_factory=list)
     place: str = ""
-    weights: dict[str, int] = field(default_factory=dict)
+    line: str = ""
+
+
+@dataclass
+class Watched:
+    """A parameter or buffer of one rank that may have to be alike in several.
+
+    local      this rank's piece; ``among`` the ranks that have it too, by DDP's or a DTensor's word, in their order.
+    constant   whether all its numbers were the same when it was first seen, as zeros and ones are.
+    values     its digest before the first step (0), after each when the next begins, after the last at once.
+    latest     its digest right after the latest step, then at the end.
+    moved      whether it was changed between steps while the rank communicated, as by averaging.
+    """
+
+    tensor: Any
+    local: Tensor
+    among: tuple[int, ...]
+    constant: bool
+    values: dict[int, int] = field(default_factory=dict)
+    latest: int = 0
+    moved: bool = False
+
+
+class Reduced(NamedTuple):
+    """A gradient that the script reduces: over which ranks, where, and whether only after the optimizer's step."""
+
+    ranks: tuple[int, ...]
+    place: str
+    late: bool
 
 
 class Draw(NamedTuple):
@@ -123,19 +154,27 @@ class RankRecord:
     """Everything that was observed of one rank."""
 
     loaders: list[Loader] = field(default_factory=list)
-    # Its steps, and the one that has not been done; whether it is within a loss; digests before the first step.
+    # Its steps, and the one that has not been done; whether it is within a loss.
     steps: list[Step] = field(default_factory=list)
     step: Step = field(default_factory=Step)
     losing: bool = False
-    began: dict[str, int] = field(default_factory=dict)
-    # The replicated models; the gradients that are reduced without one, with the ranks; whether losses are scaled for
-    # float16.
+    # The replicated models, and the ids of the parameters that they reduce; the gradients that the script reduces, by
+    # the parameter's id; whether losses are scaled for float16.
     models: list[Any] = field(default_factory=list)
-    by_hand: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    wrapped: set[int] = field(default_factory=set)
+    by_hand: dict[int, Reduced] = field(default_factory=dict)
     scaled: bool = False
-    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward.
+    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward;
+    # those that exchange rows there; those in which the script itself puts results of pieces together; those of its
+    # calls between steps, and the number of these since the latest.
     replicas: set[int] = field(default_factory=set)
     peers: set[tuple[int, ...]] = field(default_factory=set)
+    exchanges: set[tuple[int, ...]] = field(default_factory=set)
+    cut: set[tuple[int, ...]] = field(default_factory=set)
+    calls: set[tuple[int, ...]] = field(default_factory=set)
+    between: int = 0
+    # What is compared with other ranks, by name.
+    watched: dict[str, Watched] = field(default_factory=dict)
     # The line of the latest backward if ``no_sync`` was on, and of one that reduced all the same; gradients that were
     # reduced once more: where, by how many ranks, and how many times as large they are in the optimizer's step.
     unsyncing: str = ""
@@ -198,7 +237,10 @@ class RankRecord:
             with suppress(TypeError):
                 size = len(loader.dataset)
             by_epoch = hasattr(sampler, "set_epoch") and bool(getattr(sampler, "shuffle", False))
-            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch)
+            parts, part = (getattr(sampler, key, None) for key in ("num_replicas", "rank"))
+            share = (parts, part) if isinstance(parts, int) and isinstance(part, int) else None
+            place = getattr(loader, "_labkit_place", "")
+            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch, place, share)
             self.loaders.append(found)
         return found
 
@@ -227,38 +269,81 @@ class RankRecord:
             if (seen := printed(tensor, place)) is not None:
                 self.seen[step, what, name, number] = seen
 
-    def weights(self) -> dict[str, int]:
-        """Digests of what replicas must have in common: parameters, and buffers except BatchNorm's statistics.
+    def watch_shared(self, at: int) -> None:
+        """Look at what may have to be alike in several ranks, when step ``at`` is done and the next begins."""
+        for name, tensor, among in [*self._shared_tensors()]:
+            local = getattr(tensor, "_local_tensor", tensor)
+            if name in self.watched:
+                self.watched[name].local = local  # a buffer may have been replaced
+            elif type(local) in (Tensor, nn.Parameter) and local.numel():
+                with Plain(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
+                    digest(local)
+                    constant = bool((local.reshape(-1)[0] == local).all())
+                    self.watched[name] = Watched(tensor, local, among, constant)
+        for watched in self.watched.values():
+            value = watched.values[at] = digest(watched.local)
+            watched.moved |= bool(self.between and watched.latest and value != watched.latest)
+        self.between = 0
 
-        Without replicas, of what is reduced by hand, and of norms whose weights every rank has.
+    def digest_shared(self, at: int | None = None) -> None:
+        """Look again, right after step ``at``, or at the end."""
+        for watched in self.watched.values():
+            watched.latest = digest(watched.local)
+            if at is not None:
+                watched.values[at] = watched.latest
+
+    def _shared_tensors(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+        """Yield names, tensors, and the ranks that are known to have them alike.
+
+        Of replicated models, parameters and buffers except BatchNorm's statistics; then what optimizers hold, and
+        called modules (a rank's optimizer may hold its share).
         """
-        found: dict[str, int] = {}
+        done = set[int]()
         for number, model in enumerate(self.models):
             prefix = f"{number}." if len(self.models) > 1 else ""
-            norms = {
-                f"{name}.{key}"
-                for name, module in model.module.named_modules()
-                if isinstance(module, nn.modules.batchnorm._BatchNorm)
-                for key, _ in module.named_buffers(recurse=False)
-            }
-            for name, parameter in model.module.named_parameters():
-                if name not in model.parameters_to_ignore:
-                    found[prefix + name] = digest(parameter)
-            for name, buffer in model.module.named_buffers():
-                if name not in norms and not buffer.is_sparse:
-                    found[prefix + name] = digest(buffer)
-        if self.models:
-            return found
-        held = self.held()
-        for at in self.by_hand:
-            found[self.names.get(id(held[at]), f"parameter {at}")] = digest(held[at])
-        for root in () if self.flat else self.roots:
-            for module in root.modules():
-                if type(module).__name__.endswith(_WHOLE_NORMS):
-                    for parameter in module.parameters(recurse=False):
-                        if type(parameter) is nn.Parameter:
-                            found[self.names[id(parameter)]] = digest(parameter)
-        return found
+            ranks, left_out = (
+                tuple(sorted(model.process_group.transport().ranks)),
+                set(model.parameters_to_ignore),
+            )
+            for name, module in model.module.named_modules(prefix=""):
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    left_out |= {
+                        f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)
+                    }
+            for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
+                done.add(id(tensor))
+                if name not in left_out:
+                    yield prefix + name, tensor, ranks
+        modules = () if self.flat or self.sharded else self.roots
+        called = [parameter for root in modules for parameter in root.parameters() if parameter.requires_grad]
+        for at, parameter in enumerate([] if self.flat else [*self.held(), *called]):
+            if id(parameter) not in done:
+                done.add(id(parameter))
+                yield (
+                    self.names.get(id(parameter), f"parameter {at}"),
+                    parameter,
+                    _ranks_with_piece(parameter),
+                )
+
+    def whole_norms(self) -> set[int]:
+        """The ids of the weights of norms that all ranks of tensor parallelism hold."""
+        norms = [
+            one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
+        ]
+        return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+
+
+def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
+    """Return the ranks that have the same piece of a DTensor as this rank."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    place = mesh and mesh.get_coordinate()
+    if not place:
+        return ()
+    at = tuple(
+        slice(None) if how.is_replicate() else one for how, one in zip(tensor.placements, place, strict=True)
+    )
+    with Plain():
+        return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
 
 
 def line_here() -> tuple[str, Call]:

@@ -330,7 +330,7 @@ class Group(_Base):  # type: ignore[misc]
         """The Work of a call whose tensors are those that have the memory."""
         rank = timed_here()
         call.watched = trace.recording is not None
-        call.backward = call.watched and torch._C._current_graph_task_id() != -1
+        call.backward = torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
             for at, tensor in enumerate(brought):
                 if type(tensor) is not Tensor and (wait := getattr(tensor, "trigger_wait", None)):

@@ -21,7 +21,13 @@ _TEXTS = texts_beside(__file__)
 
 # The faults that have a name of their own in a check-up, by why none can go on.
 _IN_SOME = "collective_in_some_ranks"
-_FAULTS = {"uneven": "uneven_inputs", "alone": _IN_SOME, "split_alone": _IN_SOME, "skipped": _IN_SOME}
+_FAULTS = {
+    "uneven": "uneven_inputs",
+    "alone": _IN_SOME,
+    "alone_in_backward": _IN_SOME,
+    "split_alone": _IN_SOME,
+    "skipped": _IN_SOME,
+}
 
 
 class Unmet(RuntimeError):
@@ -189,11 +195,21 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
     ended = [one.rank for one in away if one.ended]
     through = f" (`{via}`)" if (via := call.via) else ""
     group = {"kind": call.kind, "members": ranks_text(call.ranks)}
+    forward = all(one.last is not None and not one.last.backward for one in away)
+    if call.backward and away and not by[call.rank].passes and (never or forward):
+        here = ranks_text([one.rank for one in standings if one not in away])
+        return "alone_in_backward", {"names": names, "kind": call.kind, "here": here}
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
         rounds, passes = series(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
+        # What torch does on a line may be several collectives.
+        what = (
+            say(en="a collective of this line", zh="这一行里的集合通信")
+            if via
+            else say(en="this line", zh="这一行")
+        )
         facts: dict[str, object] = {
-            "names": names, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
+            "names": names, "what": what, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
         }  # fmt: skip
         if passes and all(one.passes >= passes for one in away):
             return "skipped", facts

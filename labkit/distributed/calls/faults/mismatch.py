@@ -104,14 +104,16 @@ def report_of(calls: Sequence[Call], what: str) -> Report:
         head = _TEXTS["collective",](number=first.seq, group=group_of(first))
     key = what
     if what == "shape":
-        key = "shape_of_message" if first.is_message else "shape_of_pieces" if first.kind in _UNEVEN else what
+        apart = first.root is None and len({(call.code, call.line) for call in calls}) > 1
+        key = "shape_of_pieces" if first.kind in _UNEVEN else what
+        key = "shape_of_message" if first.is_message else "other_lines" if apart else key
     facts: dict[str, object] = {}
     if what == "kind" and (split := next((call for call in calls if call.makes_a_group), None)):
         away = [call.rank for call in calls if not call.makes_a_group]
         key = "split_alone"
         facts = {"names": ranks_text(away), "kind": split.kind, "members": ranks_text(split.ranks)}
     meaning, advice = explained(key, **facts)
-    fault = "shapes_differ" if what in ("shape", "dtype") else "calls_differ"
+    fault = "shapes_differ" if what in ("shape", "dtype") and key != "other_lines" else "calls_differ"
     return Report(fault, (head, *table(calls), meaning), advice, tuple(call.short_place for call in calls))
 
 
