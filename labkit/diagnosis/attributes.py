@@ -7,16 +7,14 @@ copy, and lost; a list or a dict is the same object in every replica, written by
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, jit, nn
-
-from ..base.tree import children
 
 T = TypeVar("T")
 
@@ -25,6 +23,7 @@ _OWN = frozenset(nn.Module().__dict__)
 # How far containers in containers are followed.
 _DEPTH = 3
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
+_CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 
 
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -85,11 +84,13 @@ class AttributeChanges:
 
 
 class Contents:
-    """A copy of the tensors and simple values that some attributes of a model hold."""
+    """A copy of the tensors and simple values that some attributes of a model, or the variables ``others``, hold."""
 
-    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
-        held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
-        self._found = {name: dict(_leaves(held.get(name), "")) for name in names}
+    def __init__(
+        self, model: nn.Module, names: Iterable[str], others: dict[str, list[object]] | None = None
+    ) -> None:
+        held = {**dict(attributes_of(model)), **dict(model.named_buffers()), **(others or {})}
+        self._found = {name: dict(_leaves(held.get(name), "", _DEPTH + 1)) for name in names}
 
     def differing(self, other: Contents) -> list[str]:
         """Return the names of the attributes that hold other values in ``other``."""
@@ -101,10 +102,12 @@ class Contents:
         return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
 
 
-def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
+def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
     items = items_of(value) if depth else []
     if isinstance(value, Tensor):
         yield path, value.detach().clone()
+    elif isinstance(value, (set, frozenset)):
+        yield path, frozenset(mark(item) for _, item in items)
     elif items:
         for step, item in items:
             yield from _leaves(item, path + step, depth - 1)
@@ -157,17 +160,33 @@ def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, o
 
 def items_of(value: object) -> list[tuple[str, object]]:
     """Return the items of a container or a plain object, with the last step of the way to each."""
-    inside = children(list(value) if isinstance(value, deque) else value, dataclasses=False)
-    if inside is None:
-        return [(f".{name}", item) for name, item in _attributes(value).items()]
-    return inside
+    if base_of(value):
+        return [(f"[{key!r}]", item) for key, item in pairs_in(value)]
+    return [(f".{name}", item) for name, item in _attributes(value).items()]
+
+
+def base_of(value: object) -> type | None:
+    """Return which of Python's own containers ``value`` is, itself or a subclass; None for another object."""
+    return next((base for base in _CONTAINERS if isinstance(value, base)), None)
+
+
+def pairs_in(value: Any) -> list[tuple[Any, Any]]:
+    """Return what a container holds, each with its key or number, or no pairs for another object.
+
+    The methods of Python's own types are called, for those of a subclass may fail, make objects, or import packages.
+    """
+    base: Any = base_of(value)
+    pairs = (
+        base.items(value) if base in (OrderedDict, dict) else enumerate(base.__iter__(value) if base else ())
+    )
+    return list(pairs)
 
 
 def _attributes(value: object) -> dict[str, object]:
     """Return the attributes of an object of a user's class, which keeps its state in them; none of another object."""
     if (
         isinstance(value, (*_SIMPLE, nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
-        or callable(getattr(value, "__get__", None))  # functions and descriptors
+        or hasattr(type(value), "__get__")  # functions and descriptors
     ):
         return {}
     slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
@@ -188,8 +207,9 @@ def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> obje
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.is_inference() else value._version
     if isinstance(value, (set, frozenset)):
-        held += value
-        return frozenset(map(mark, value))
+        elements = [element for _, element in pairs_in(value)]
+        held += elements
+        return frozenset(map(mark, elements))
     items = items_of(value) if depth else []
     held += (item for _, item in items)
     return [(step, mark(item), marks_inside(item, held, depth - 1)) for step, item in items]

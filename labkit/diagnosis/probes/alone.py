@@ -100,8 +100,7 @@ def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVaria
     """Return the attributes and outer variables to which other rows give other contents: all but caches."""
     if not (all_names := [*names, *outside.changes()]):
         return []
-    before = Contents(model, names)
-    outside.note()
+    before = Contents(model, all_names, outside.values())
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
         dim = runs.subject.dim
@@ -118,7 +117,7 @@ def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVaria
             given.of(model)
     except Exception:
         return all_names
-    return [*before.differing(Contents(model, names)), *outside.changes()]
+    return before.differing(Contents(model, all_names, outside.values()))
 
 
 def _mixes(runs: Runs, model: nn.Module) -> bool:
