@@ -115,7 +115,7 @@ class Comparison:
         """The model in ``nn.DataParallel`` on all GPUs."""
         return self._run(lambda model: self.subject.in_parallel(model, self.ids))
 
-    def _run(self, wrapped: Callable[[nn.Module], nn.Module]) -> Outcome:
+    def _run(self, wrapped: Callable[[nn.Module], Callable[..., Any]]) -> Outcome:
         try:
             if self.subject.lazy:
                 self._materialise()
@@ -198,6 +198,17 @@ class Comparison:
         except Exception:
             return True
 
+    @cached_property
+    def seeds_itself(self) -> bool:
+        """Whether forward seeds Python's or numpy's random numbers: they end alike, however they begin."""
+        if not self.drew_python:
+            return False
+        ends = []
+        for seed in (1, 2):
+            self.evaluated(self.inputs, seed)
+            ends.append(python_state())
+        return any(one is not None and one == other for one, other in zip(*ends, strict=True))
+
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Whether two results of the model are the same up to the rounding of the types it computes in."""
         if self.random:
@@ -248,6 +259,24 @@ class Comparison:
             return found
         one, many = precise.one.tensors[path].reshape(()), precise.many.tensors[path]
         return [way for way in found if difference(one.double(), way(many.double())) <= _SURE]
+
+    @cached_property
+    def pieces(self) -> Outcome:
+        """The model on one GPU, given the pieces one after the other."""
+        return self._run(self._in_pieces)
+
+    def _in_pieces(self, model: nn.Module) -> Callable[..., Any]:
+        dim, count = self.subject.dim, len(self.ids)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given, found = ModelInputs(args, kwargs), []
+            for at in range(min(len(one.chunk(count, dim)) for one in given.tensors().values())):
+                part = given.mapped(lambda _, one, at=at: one.chunk(count, dim)[at])  # type: ignore[misc]
+                found.append(opened(model(*part.args, **part.kwargs)))
+            parts = [tensors(output) for output in found]
+            return mapped(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
+
+        return run
 
     def backward(self, outcome: Outcome) -> Tensor | None:
         """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""

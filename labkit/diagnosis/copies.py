@@ -11,15 +11,19 @@ import re
 import sys
 from contextlib import suppress
 from functools import partial
+from threading import Lock, RLock
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from .attributes import base_of, pairs_in
+from .attributes import attributes_of, base_of, everything_in, pairs_in
 
 Value = TypeVar("Value")
+
+# What Python cannot copy, and what copies can share.
+_SHARED = (type(Lock()), type(RLock()), ModuleType)
 
 # Of these modules the variables are no concern of a model's.
 NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"}
@@ -28,6 +32,9 @@ NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"
 def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
     """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
     memo = {} if known is None else known
+    if isinstance(value, nn.Module):
+        held = (pair for where, one in attributes_of(value) for pair in everything_in(one, where, 3))
+        memo.update((id(one), one) for _, one in held if isinstance(one, _SHARED))
     with torch.no_grad():  # TorchScript's parameters are cloned, with a history that leads to the original
         copied = copy.deepcopy(value, memo)
     if isinstance(value, nn.Module) and isinstance(copied, nn.Module):

@@ -13,6 +13,7 @@ from ...base.language import series
 from ...base.tree import is_dataclass, leaves, output_name
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
 from ..comparison import batch_norms, quiet
+from ..copies import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
 from ..findings import KINDS, listed
 from ..outer_variables import OuterVariables
@@ -78,7 +79,7 @@ def state(runs: Runs) -> Iterator[Finding]:
     if kept := outside.of_functions([name for name in around if name in written]):
         yield KINDS["shared_state.function"](listed(kept))
     mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
-    if lost_then := [name for name in lost if name in written]:
+    if lost_then := [name for name in lost if name in written and not _is_internal(model, name)]:
         yield KINDS["attributes_lost"](listed(lost_then))
     shared_then = [name for name in shared if name in written or mixed]
     if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
@@ -118,6 +119,12 @@ def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVaria
     except Exception:
         return all_names
     return before.differing(Contents(model, all_names, outside.values()))
+
+
+def _is_internal(model: nn.Module, name: str) -> bool:
+    """Whether a module of a library keeps the attribute ``name`` for itself: nobody else misses it."""
+    owner, _, attribute = name.rpartition(".")
+    return attribute.startswith("_") and is_library(type(model.get_submodule(owner)))
 
 
 def _mixes(runs: Runs, model: nn.Module) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from ...base.tree import output_name, tensors
-from ..attributes import unregistered_tensors
+from ...base.tree import output_name, tensors, tensors_in
+from ..attributes import attributes_of, everything_in, unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
 from ..inputs import opened
@@ -82,7 +84,52 @@ def devices(runs: Runs) -> Iterator[Finding]:
     for where in left:
         yield KINDS["not_registered.tensor"](where)
     if not objects and not left:
-        yield KINDS["fixed_device"].of(error)
+        yield _kept_weight(runs) or KINDS["fixed_device"].of(error)
+
+
+def _kept_weight(runs: Runs) -> Finding | None:
+    """Return the finding if a replica on the next GPU computes with a weight of the model itself: who has kept it."""
+    model, calls = runs.mode.fresh(), _Calls()
+    try:
+        with runs.mode.quiet():
+            replica = nn.parallel.replicate(model, [0, 1])[1]
+            with calls:
+                runs.inputs.moved("cuda:1").of(replica)
+    except Exception as error:
+        used = [tensor.data_ptr() for tensor in tensors_in(calls.last) if tensor.layout is torch.strided]
+        for name, weight in model.named_parameters():
+            if weight.data_ptr() in used:
+                held = (pair for where, one in attributes_of(model) for pair in everything_in(one, where, 2))
+                way, keeper = next((pair for pair in held if _reaches(pair[1], weight)), ("", None))
+                if isinstance(keeper, (nn.Module, Tensor)):
+                    return KINDS["not_registered.partner"](way, weight=name, problem=short_text(error))
+                where = ", ".join(filter(None, (way, line_of(error))))
+                return KINDS["fixed_device.kept"](where, weight=name, problem=short_text(error))
+    return None
+
+
+def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
+    """Whether ``value`` is ``weight``, a module that has it, or a function that keeps one of them."""
+    if isinstance(value, nn.Module):
+        return any(weight is one for one in value.parameters())
+    kept: list[object] = [
+        getattr(value, "__self__", None),
+        getattr(value, "func", None),
+        *getattr(value, "args", ()),
+    ]
+    with suppress(ValueError):  # a variable that is not assigned yet
+        kept += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    return value is weight or (depth > 0 and any(_reaches(one, weight, depth - 1) for one in kept))
+
+
+class _Calls(TorchFunctionMode):
+    """Remembers the arguments of the last call of a torch function."""
+
+    last: object = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.last = args, kwargs
+        return func(*args, **(kwargs or {}))
 
 
 def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
