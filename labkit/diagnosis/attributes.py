@@ -43,8 +43,9 @@ def move_unregistered(
     model: nn.Module, device: torch.device | str, staying: frozenset[str] = frozenset()
 ) -> None:
     """Move the unregistered tensors and modules, except ``staying``, as their owner would have to by hand."""
-    for module in unregistered_modules(model).values():
-        module.to(device)
+    for where, module in unregistered_modules(model).items():
+        if where not in staying:
+            module.to(device)
     for where, tensor in unregistered_tensors(model).items():
         if where in staying:
             continue

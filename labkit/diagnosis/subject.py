@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +54,14 @@ class Subject:
         self._on_host = [name for name, one in loose if one.device.type == "cpu"]
         self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
+        # What its class does not let be copied is the user's own, in the copy too.
+        own = {id(one) for _, one in _held(model)}
+        shared = {where: one for where, one in _held(self.model) if id(one) in own}
+        self.outside.keep(shared.values())
+        self._shared = frozenset(shared)
         if isinstance(self.model, torch.jit.ScriptModule):  # it takes no hooks, which the check-up needs
             self.model = _Caller(self.model)
-        move_unregistered(self.model, "cpu")
+        move_unregistered(self.model, "cpu", self._shared)
         self.wrapped, compiled = _unwrap(self.model)
         self.compiled += compiled
         self.inputs = inputs.moved("cpu")
@@ -81,7 +86,7 @@ class Subject:
     def copied_to(self, device: str) -> nn.Module:
         """Return a copy of the model on ``device``."""
         model = deep_copy(self.model).to(device)
-        move_unregistered(model, device, self.staying)
+        move_unregistered(model, device, self.staying | self._shared)
         return model
 
     def in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:
@@ -98,6 +103,12 @@ class _Caller(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.script(*args, **kwargs)
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield what the attributes of modules hold, with the way to each."""
+    for where, value in attributes_of(model):
+        yield from everything_in(value, where, _DEPTH)
 
 
 def _copied(model: nn.Module) -> nn.Module:
