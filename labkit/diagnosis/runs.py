@@ -91,7 +91,7 @@ class Runs:
 
     def say_how(self) -> None:
         """Note which random numbers the runs drew, and what was left out."""
-        wrong = any(finding.severity != "note" for finding in self.findings)
+        wrong = any(finding.severity == "error" for finding in self.findings)
         if not wrong and not self.uncompared and not any(map(_has_values, (self.evaluation, self.mode))):
             self.uncompared.append(PHRASES["uncompared.no_value"]())
         if not self.compared:
