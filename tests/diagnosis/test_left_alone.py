@@ -275,7 +275,8 @@ def of_torch():
     """What a check-up may change of torch, Python and numpy."""
     return (
         torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device(), torch.cuda.is_available(),
-        torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state()), torch.Tensor.to, nn.Module.__call__,
+        torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state()),
+        torch.Tensor.to, nn.Module.__call__,
         nn.DataParallel.forward, len(nn.modules.module._global_forward_hooks), torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(), warnings.filters[:], sys.stdout,
     )  # fmt: skip
@@ -366,7 +367,8 @@ def test_a_package_in_site_packages_is_not_written_to(tmp_path, monkeypatch):
     (folder / "parts.py").write_text(
         "import torch, lazy_package\nREGISTRY, FILLED = {}, []\n"
         "class Part(torch.nn.Linear):\n    def forward(self, x):\n        lazy_package\n"
-        "        if not FILLED:\n            FILLED.append(1), REGISTRY.update(a=1)\n        return super().forward(x)\n"
+        "        if not FILLED:\n            FILLED.append(1), REGISTRY.update(a=1)\n"
+        "        return super().forward(x)\n"
     )
     monkeypatch.syspath_prepend(str(folder.parent))
     import lazy_package
