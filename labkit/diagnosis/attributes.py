@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import ModuleType
 from typing import Any, TypeVar
@@ -85,20 +85,19 @@ class AttributeChanges:
 
 
 class Contents:
-    """A copy of the tensors and simple values that some attributes of a model, or the variables ``others``, hold."""
+    """A copy of the tensors and simple values that attributes of a model, and other variables, hold."""
 
-    def __init__(
-        self, model: nn.Module, names: Iterable[str], others: dict[str, list[object]] | None = None
-    ) -> None:
-        held = {**dict(attributes_of(model)), **dict(model.named_buffers()), **(others or {})}
-        self._found = {name: dict(_leaves(held.get(name), "", _DEPTH + 1)) for name in names}
+    def __init__(self, model: nn.Module, names: Iterable[str], others: Mapping[str, object]) -> None:
+        held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
+        values = {name: held.get(name) for name in names} | dict(others)
+        self._found = {name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in values.items()}
 
     def differing(self, other: Contents) -> list[str]:
-        """Return the names of the attributes that hold other values in ``other``."""
-        return [name for name, found in self._found.items() if not _alike(found, other._found[name])]
+        """Return the names of what holds other values in ``other``."""
+        return [name for name, found in other._found.items() if not _alike(self._found.get(name, {}), found)]
 
     def with_tensors(self) -> list[str]:
-        """Return the names of the attributes that hold tensors."""
+        """Return the names of what holds tensors."""
         found = self._found.items()
         return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
 
@@ -121,7 +120,8 @@ def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]
 def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
     def same(value: object, there: object) -> bool:
         if isinstance(value, Tensor) and isinstance(there, Tensor):
-            return value.shape == there.shape and torch.equal(value.nan_to_num(), there.nan_to_num())
+            alike = value.shape == there.shape and value.device == there.device
+            return alike and torch.equal(value.nan_to_num(), there.nan_to_num())
         return type(value) is type(there) and value == there
 
     return one.keys() == other.keys() and all(same(value, other[path]) for path, value in one.items())

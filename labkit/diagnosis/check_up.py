@@ -110,7 +110,9 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
         stack.callback(torch.random.set_rng_state, state)
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         device = torch.get_default_device()  # setting it costs time in every call of torch from then on
-        stack.callback(lambda: torch.get_default_device() == device or torch.set_default_device(device))
+        stack.callback(
+            lambda: None if torch.get_default_device() == device else torch.set_default_device(device)
+        )
         if owner is not None:
             stack.enter_context(lent(owner, gpus, _PLENTY))
         subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attributes import attributes_of, base_of, everything_in, items_of, mark, marks_inside, pairs_in
+from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in
 from .copies import belongs_to_library, is_library, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
@@ -47,75 +47,51 @@ class Variable:
     set: Callable[[Any], object]
     told: bool = True
 
-    def restore(self) -> None:
-        """Set the variable to its value, if it has another."""
-        if self.get() is not self.value:
-            self.set(self.value)
-
 
 class OuterVariables:
-    """The variables that a model's functions reach, and their values now: :meth:`changes` says which have changed.
+    """The variables that a model's functions reach; :meth:`restore` gives them the values back that they have now."""
 
-    kept   whether copies of the values are kept, which :meth:`restore` puts back.
-    """
-
-    def __init__(self, model: nn.Module, kept: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         reached = _Reached()
         for function in _functions_of(model):
             reached.follow(function, _DEPTH)
-        self._variables, self._classes = reached.variables, list(reached.classes)
-        self._held: list[object] = []
-        self._undo: list[Callable[[], object]] = []
-        if kept:
-            self._undo += [one.restore for one in self._variables]
-            self._undo += [partial(_refill_class, kind, _data(kind)) for kind in self._classes]
-            self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in reached.caches]
-            self.keep([one.value for one in self._variables])
-            self.keep([value for kind in self._classes for value in _data(kind).values()])
-        self._before = self._marks()
+        self._reached, self._undo = reached, list[Callable[[], object]]()
 
-    def keep(self, values: Iterable[object]) -> None:
-        """Let :meth:`restore` give ``values`` their contents back, too."""
+    def keep(self, others: Iterable[object] = ()) -> None:
+        """Let :meth:`restore` give the variables, and ``others``, the contents back that they have now."""
+        variables, kinds = self._reached.variables, self._reached.classes
+        self._undo += [partial(one.set, one.value) for one in variables]
+        self._undo += [partial(_refill_class, kind, _data(kind)) for kind in kinds]
+        self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in self._reached.caches]
         modules = [module for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
         theirs = {id(one) for module in modules if is_library(module) for one in [*vars(module).values()]}
-        for value in values:
+        shared = [value for kind in kinds for value in _data(kind).values()]
+        for value in (*(one.value for one in variables), *shared, *others):
             self._undo += _contents(value, theirs, _DEPTH)
 
-    def changes(self) -> list[str]:
-        """Return the names of the variables that have another value, or other contents."""
-        changed = [name for (name, at), now in self._marks().items() if self._before.get((name, at)) != now]
-        return list(dict.fromkeys(changed))
-
     def values(self) -> dict[str, list[object]]:
-        """Return the values now, of all variables of each name."""
+        """Return what the variables of each name have now, but for those whose changes are nothing to tell."""
         found: dict[str, list[object]] = {}
-        for (name, _), value in self._told().items():
-            found.setdefault(name, []).append(value)
+        for one in self._reached.variables:
+            if one.told:
+                found.setdefault(one.name, []).append(one.get())
+        for kind in self._reached.classes:
+            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
+            every = issubclass(kind, torch.autograd.Function)
+            for name, value in _data(kind).items():
+                if every or not isinstance(value, dict):
+                    found.setdefault(f"{kind.__name__}.{name}", []).append(value)
         return found
 
     def of_functions(self, names: list[str]) -> list[str]:
         """Return those of ``names`` that a class of an autograd Function has."""
-        own = {kind.__name__ for kind in self._classes if issubclass(kind, torch.autograd.Function)}
+        own = {kind.__name__ for kind in self._reached.classes if issubclass(kind, torch.autograd.Function)}
         return [name for name in names if name.partition(".")[0] in own]
 
     def restore(self) -> None:
         """Give every variable its value back, and everything in one its contents."""
         for undo in self._undo:
             undo()
-
-    def _marks(self) -> dict[tuple[str, int], object]:
-        values = self._told()
-        self._held += values.values()  # so that no address is given to another object
-        return {name: (mark(value), marks_inside(value, self._held)) for name, value in values.items()}
-
-    def _told(self) -> dict[tuple[str, int], object]:
-        values = {(one.name, at): one.get() for at, one in enumerate(self._variables) if one.told}
-        for at, kind in enumerate(self._classes):
-            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
-            every = issubclass(kind, torch.autograd.Function)
-            own = ((name, one) for name, one in _data(kind).items() if every or not isinstance(one, dict))
-            values |= {(f"{kind.__name__}.{name}", at): value for name, value in own}
-        return values
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
@@ -214,9 +190,11 @@ def _contents(
     if isinstance(value, Tensor):
         plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
         if plain and not (value.is_meta or value.is_inference()):
-            grad = value.grad if value.is_leaf else None
-            yield partial(_put_back, value, value.detach().clone(), grad)
-            yield from _contents(grad, theirs, depth, known)
+            yield partial(setattr, value, "data", data := value.data)
+            yield partial(data.copy_, data.clone())
+            if value.is_leaf:
+                yield partial(setattr, value, "grad", value.grad)
+                yield from _contents(value.grad, theirs, depth, known)
     elif isinstance(value, nn.Module):
         yield partial(_refill, vars(value), pairs_in(vars(value)))
         for held in vars(value).values():
@@ -237,15 +215,6 @@ def _contents(
                 yield partial(_refill, inside, pairs_in(inside))
         for _, held in items_of(value):
             yield from _contents(held, theirs, depth - 1, known)
-
-
-def _put_back(tensor: Tensor, values: Tensor, grad: Tensor | None) -> None:
-    if tensor.shape == values.shape:
-        tensor.data.copy_(values)
-    else:
-        tensor.data = values.clone()
-    if tensor.is_leaf:
-        tensor.grad = grad
 
 
 def _refill(container: Any, pairs: list[tuple[Any, Any]]) -> None:

@@ -49,7 +49,7 @@ class Subject:
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
-        self.outside = OuterVariables(model, kept=True)
+        self.outside = OuterVariables(model)
         loose = unregistered_tensors(model).items()
         self._on_host = [name for name, one in loose if one.device.type == "cpu"]
         self.staying: frozenset[str] = frozenset()

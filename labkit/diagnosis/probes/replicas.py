@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -96,9 +97,10 @@ def _kept_weight(runs: Runs) -> Finding | None:
             with calls:
                 runs.inputs.moved("cuda:1").of(replica)
     except Exception as error:
-        used = [tensor.data_ptr() for tensor in tensors_in(calls.last) if tensor.layout is torch.strided]
+        last = tensors_in(calls.last) if is_mix(error) else []
+        used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}
         for name, weight in model.named_parameters():
-            if weight.data_ptr() in used:
+            if weight.numel() and weight.untyped_storage().data_ptr() in used:
                 held = (pair for where, one in attributes_of(model) for pair in everything_in(one, where, 2))
                 way, keeper = next((pair for pair in held if _reaches(pair[1], weight)), ("", None))
                 if isinstance(keeper, (nn.Module, Tensor)):
@@ -110,15 +112,15 @@ def _kept_weight(runs: Runs) -> Finding | None:
 
 def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
     """Whether ``value`` is ``weight``, a module that has it, or a function that keeps one of them."""
+    kept: list[object] = []
     if isinstance(value, nn.Module):
         return any(weight is one for one in value.parameters())
-    kept: list[object] = [
-        getattr(value, "__self__", None),
-        getattr(value, "func", None),
-        *getattr(value, "args", ()),
-    ]
-    with suppress(ValueError):  # a variable that is not assigned yet
-        kept += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    if isinstance(value, partial):
+        kept = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, MethodType):
+        kept = [value.__self__, value.__func__]
+    elif isinstance(value, FunctionType):
+        kept = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
     return value is weight or (depth > 0 and any(_reaches(one, weight, depth - 1) for one in kept))
 
 
