@@ -190,14 +190,15 @@ def _attributes(value: object) -> dict[str, object]:
         or hasattr(type(value), "__get__")  # functions and descriptors
     ):
         return {}
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots}}
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots_of(value)}}
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    """Return the names of the ``__slots__`` of ``kind``, if that is a class written in Python."""
-    slots = kind.__dict__.get("__slots__", ()) if kind.__module__ != "builtins" else ()
-    return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
+def slots_of(value: object) -> list[str]:
+    """Return the names of the ``__slots__`` that ``value`` has filled, of classes written in Python."""
+    kinds = [kind for kind in type(value).__mro__ if kind.__module__ != "builtins"]
+    named = [kind.__dict__.get("__slots__", ()) for kind in kinds]
+    names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
+    return [name for name in names if not name.startswith("__") and hasattr(value, name)]
 
 
 def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:

@@ -13,7 +13,7 @@ import random
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in
+from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in, slots_of
 from .copies import belongs_to_library, is_library, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
@@ -90,8 +90,9 @@ class OuterVariables:
 
     def restore(self) -> None:
         """Give every variable its value back, and everything in one its contents."""
-        for undo in self._undo:
-            undo()
+        with ExitStack() as stack:  # where one fails, the others are called all the same
+            for undo in self._undo:
+                stack.callback(undo)
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
@@ -174,8 +175,8 @@ def _data(kind: type) -> dict[str, Any]:
 def _keeps(value: object) -> bool:
     """Whether ``value`` is a container, or an object with attributes, and not of a library's class."""
     kind = type(value)
-    if kind.__module__ in ("builtins", "collections", "types"):
-        return isinstance(value, (*_CONTAINERS, SimpleNamespace))
+    if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
+        return kind.__module__ in ("builtins", "collections", "types") or not is_library(kind)
     return not is_library(kind) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
 
 
@@ -213,6 +214,8 @@ def _contents(
         for inside in (value, getattr(value, "__dict__", None)):
             if isinstance(inside, _CONTAINERS):
                 yield partial(_refill, inside, pairs_in(inside))
+        for name in slots_of(value):
+            yield partial(object.__setattr__, value, name, getattr(value, name))
         for _, held in items_of(value):
             yield from _contents(held, theirs, depth - 1, known)
 
