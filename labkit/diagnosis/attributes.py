@@ -141,11 +141,16 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
 def _held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
     """Return each ``kind`` in attributes of modules once, by the first way to it: ``heads[0]``, ``cache.keys``."""
     first: dict[int, tuple[str, T]] = {}
-    for where, value in attributes_of(model):
-        for way, held in everything_in(value, where, _DEPTH):
-            if isinstance(held, kind):
-                first.setdefault(id(held), (way, held))
+    for way, held in everything_held(model):
+        if isinstance(held, kind):
+            first.setdefault(id(held), (way, held))
     return first.values()
+
+
+def everything_held(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield what the attributes of all modules hold, with the way to each, an object as often as it is held."""
+    for where, value in attributes_of(model):
+        yield from everything_in(value, where, _DEPTH)
 
 
 def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -263,20 +263,16 @@ class Comparison:
     @cached_property
     def pieces(self) -> Outcome:
         """The model on one GPU, given the pieces one after the other."""
-        return self._run(self._in_pieces)
+        return self._run(lambda model: partial(self._in_pieces, model))
 
-    def _in_pieces(self, model: nn.Module) -> Callable[..., Any]:
-        dim, count = self.subject.dim, len(self.ids)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            given, found = ModelInputs(args, kwargs), []
-            for at in range(min(len(one.chunk(count, dim)) for one in given.tensors().values())):
-                part = given.mapped(lambda _, one, at=at: one.chunk(count, dim)[at])  # type: ignore[misc]
-                found.append(opened(model(*part.args, **part.kwargs)))
-            parts = [tensors(output) for output in found]
-            return mapped(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
-
-        return run
+    def _in_pieces(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given, dim, found = ModelInputs(args, kwargs), self.subject.dim, []
+        cut = {path: one.chunk(len(self.ids), dim) for path, one in given.tensors().items()}
+        for at in range(min(map(len, cut.values()))):
+            part = given.mapped(lambda path, _, at=at: cut[path][at])  # type: ignore[misc]
+            found.append(opened(model(*part.args, **part.kwargs)))
+        parts = [tensors(output) for output in found]
+        return mapped(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
 
     def backward(self, outcome: Outcome) -> Tensor | None:
         """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .attributes import attributes_of, base_of, everything_in, pairs_in
+from .attributes import base_of, everything_held, pairs_in
 
 Value = TypeVar("Value")
 
@@ -33,8 +33,7 @@ def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
     """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
     memo = {} if known is None else known
     if isinstance(value, nn.Module):
-        held = (pair for where, one in attributes_of(value) for pair in everything_in(one, where, 3))
-        memo.update((id(one), one) for _, one in held if isinstance(one, _SHARED))
+        memo.update((id(one), one) for _, one in everything_held(value) if isinstance(one, _SHARED))
     with torch.no_grad():  # TorchScript's parameters are cloned, with a history that leads to the original
         copied = copy.deepcopy(value, memo)
     if isinstance(value, nn.Module) and isinstance(copied, nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..base.language import wrong
-from .attributes import attributes_of, everything_in, move_unregistered, unregistered_tensors
+from .attributes import attributes_of, everything_held, everything_in, move_unregistered, unregistered_tensors
 from .copies import deep_copy
 from .errors import is_mix, words
 from .inputs import ModelInputs
@@ -55,8 +55,8 @@ class Subject:
         self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
         # What its class does not let be copied is the user's own, in the copy too.
-        own = {id(one) for _, one in _held(model)}
-        shared = {where: one for where, one in _held(self.model) if id(one) in own}
+        own = {id(one) for _, one in everything_held(model)}
+        shared = {where: one for where, one in everything_held(self.model) if id(one) in own}
         self.outside.keep(shared.values())
         self._shared = frozenset(shared)
         if isinstance(self.model, torch.jit.ScriptModule):  # it takes no hooks, which the check-up needs
@@ -103,12 +103,6 @@ class _Caller(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.script(*args, **kwargs)
-
-
-def _held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield what the attributes of modules hold, with the way to each."""
-    for where, value in attributes_of(model):
-        yield from everything_in(value, where, _DEPTH)
 
 
 def _copied(model: nn.Module) -> nn.Module:

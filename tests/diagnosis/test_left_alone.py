@@ -338,6 +338,32 @@ class Slots:
     __slots__ = ("calls",)
 
 
+class Key:
+    """A key that can be hashed once."""
+
+    hashed = False
+
+    def __hash__(self):
+        if self.hashed:
+            raise RuntimeError("no more")
+        self.hashed = True
+        return 1
+
+
+ENDS, KEYED, STARTS = [], {Key(): 1}, []
+
+
+def test_where_one_thing_cannot_be_restored_the_others_are():
+    def forward(module, given, out):
+        ENDS.append(1), STARTS.append(1), KEYED.clear()
+
+    model = nn.Linear(5, 5)
+    model.register_forward_hook(forward)
+    with pytest.raises(RuntimeError, match="no more"):
+        labkit.diagnose(model, X, gpus=2)
+    assert (ENDS, STARTS) == ([], [])
+
+
 COUNTED, TRAINED, SLOTS = numpy.zeros(2), nn.Parameter(torch.ones(5)), Slots()
 SLOTS.calls = 0
 
@@ -366,7 +392,7 @@ def test_arrays_weights_gradients_and_new_globals_are_as_before():
 
 
 def test_a_package_in_site_packages_is_not_written_to(tmp_path, monkeypatch):
-    """It imports itself, fills its registry at the first use, and would not do so again."""
+    """It imports itself, fills its registry at the first use, and would not do so again; what it keeps is its own."""
     folder = tmp_path / "site-packages" / "lazy_package"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("from . import parts\nfrom .parts import REGISTRY\n")
@@ -374,7 +400,7 @@ def test_a_package_in_site_packages_is_not_written_to(tmp_path, monkeypatch):
         "import torch, lazy_package\nREGISTRY, FILLED = {}, []\n"
         "class Part(torch.nn.Linear):\n    def forward(self, x):\n        lazy_package\n"
         "        if not FILLED:\n            FILLED.append(1), REGISTRY.update(a=1)\n"
-        "        return super().forward(x)\n"
+        "        self._scratch = x\n        return super().forward(x)\n"
     )
     monkeypatch.syspath_prepend(str(folder.parent))
     import lazy_package

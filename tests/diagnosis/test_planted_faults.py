@@ -1755,6 +1755,12 @@ def test_idle_gpus_are_named_beside_another_fault():
     assert names(found) == {"batch_moved", "idle_gpus"}
 
 
+def test_where_no_value_is_returned_nothing_was_compared():
+    found = check(Does(lambda self, x: self.linear(x)[:0]), X[:3])
+    assert names(found) == {"idle_gpus"}
+    assert len(found.uncompared) == 1
+
+
 def test_the_line_that_asks_for_parameters_is_named():
     fails = check(Does(lambda self, x: self.linear(x.to(next(self.parameters()).device))), X).findings[0]
     assert "test_planted_faults.py" in fails.where

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...base.tree import output_name, tensors, tensors_in
-from ..attributes import attributes_of, everything_in, unregistered_tensors
+from ..attributes import everything_held, unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
 from ..inputs import opened
@@ -101,8 +101,8 @@ def _kept_weight(runs: Runs) -> Finding | None:
         used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}
         for name, weight in model.named_parameters():
             if weight.numel() and weight.untyped_storage().data_ptr() in used:
-                held = (pair for where, one in attributes_of(model) for pair in everything_in(one, where, 2))
-                way, keeper = next((pair for pair in held if _reaches(pair[1], weight)), ("", None))
+                keepers = (pair for pair in everything_held(model) if _reaches(pair[1], weight))
+                way, keeper = next(keepers, ("", None))
                 if isinstance(keeper, (nn.Module, Tensor)):
                     return KINDS["not_registered.partner"](way, weight=name, problem=short_text(error))
                 where = ", ".join(filter(None, (way, line_of(error))))
