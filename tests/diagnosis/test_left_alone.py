@@ -355,7 +355,7 @@ ENDS, KEYED, STARTS = [], {Key(): 1}, []
 
 def test_where_one_thing_cannot_be_restored_the_others_are():
     def forward(module, given, out):
-        ENDS.append(1), STARTS.append(1), KEYED.clear()
+        ENDS.append(1), KEYED.clear(), STARTS.append(1)
 
     model = nn.Linear(5, 5)
     model.register_forward_hook(forward)
