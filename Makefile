@@ -20,7 +20,7 @@ lab: $(VENV)/.zh  ## open the course, in a copy of your own (LESSON=zh/03_split,
 test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
 	@$(PYTEST) -m "not more" $(ARGS)
 
-test-more: $(VENV)/.test  ## run the tests marked "more", which repeat in another way what `make test` holds
+test-more: $(VENV)/.more  ## run the tests marked "more": what `make test` holds, repeated in another way, and other people's models
 	@$(PYTEST) -m more $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS name no such test
 
 lint: $(VENV)/.test  ## check style and types
@@ -45,7 +45,7 @@ $(VENV)/bin/python:
 	  echo "could not make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # A stamp for each set of extras: made anew when what it installs from changes. (zh is lab with the menus in Chinese, too.)
-$(VENV)/.zh $(VENV)/.site $(VENV)/.test: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.zh $(VENV)/.site $(VENV)/.test $(VENV)/.more: $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing labkit[$*] into $(VENV) (once; some minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@

@@ -7,16 +7,14 @@ copy, and lost; a list or a dict is the same object in every replica, written by
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, jit, nn
-
-from ..base.tree import children
 
 T = TypeVar("T")
 
@@ -25,6 +23,7 @@ _OWN = frozenset(nn.Module().__dict__)
 # How far containers in containers are followed.
 _DEPTH = 3
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
+_CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 
 
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -44,8 +43,9 @@ def move_unregistered(
     model: nn.Module, device: torch.device | str, staying: frozenset[str] = frozenset()
 ) -> None:
     """Move the unregistered tensors and modules, except ``staying``, as their owner would have to by hand."""
-    for module in unregistered_modules(model).values():
-        module.to(device)
+    for where, module in unregistered_modules(model).items():
+        if where not in staying:
+            module.to(device)
     for where, tensor in unregistered_tensors(model).items():
         if where in staying:
             continue
@@ -85,26 +85,29 @@ class AttributeChanges:
 
 
 class Contents:
-    """A copy of the tensors and simple values that some attributes of a model hold."""
+    """A copy of the tensors and simple values that attributes of a model, and other variables, hold."""
 
-    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
+    def __init__(self, model: nn.Module, names: Iterable[str], others: Mapping[str, object]) -> None:
         held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
-        self._found = {name: dict(_leaves(held.get(name), "")) for name in names}
+        values = {name: held.get(name) for name in names} | dict(others)
+        self._found = {name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in values.items()}
 
     def differing(self, other: Contents) -> list[str]:
-        """Return the names of the attributes that hold other values in ``other``."""
-        return [name for name, found in self._found.items() if not _alike(found, other._found[name])]
+        """Return the names of what holds other values in ``other``."""
+        return [name for name, found in other._found.items() if not _alike(self._found.get(name, {}), found)]
 
     def with_tensors(self) -> list[str]:
-        """Return the names of the attributes that hold tensors."""
+        """Return the names of what holds tensors."""
         found = self._found.items()
         return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
 
 
-def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, object]]:
+def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
     items = items_of(value) if depth else []
     if isinstance(value, Tensor):
         yield path, value.detach().clone()
+    elif isinstance(value, (set, frozenset)):
+        yield path, frozenset(mark(item) for _, item in items)
     elif items:
         for step, item in items:
             yield from _leaves(item, path + step, depth - 1)
@@ -117,7 +120,8 @@ def _leaves(value: object, path: str, depth: int = _DEPTH) -> Iterator[tuple[str
 def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
     def same(value: object, there: object) -> bool:
         if isinstance(value, Tensor) and isinstance(there, Tensor):
-            return value.shape == there.shape and torch.equal(value.nan_to_num(), there.nan_to_num())
+            alike = value.shape == there.shape and value.device == there.device
+            return alike and torch.equal(value.nan_to_num(), there.nan_to_num())
         return type(value) is type(there) and value == there
 
     return one.keys() == other.keys() and all(same(value, other[path]) for path, value in one.items())
@@ -137,11 +141,16 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
 def _held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
     """Return each ``kind`` in attributes of modules once, by the first way to it: ``heads[0]``, ``cache.keys``."""
     first: dict[int, tuple[str, T]] = {}
-    for where, value in attributes_of(model):
-        for way, held in everything_in(value, where, _DEPTH):
-            if isinstance(held, kind):
-                first.setdefault(id(held), (way, held))
+    for way, held in everything_held(model):
+        if isinstance(held, kind):
+            first.setdefault(id(held), (way, held))
     return first.values()
+
+
+def everything_held(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield what the attributes of all modules hold, with the way to each, an object as often as it is held."""
+    for where, value in attributes_of(model):
+        yield from everything_in(value, where, _DEPTH)
 
 
 def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
@@ -157,27 +166,44 @@ def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, o
 
 def items_of(value: object) -> list[tuple[str, object]]:
     """Return the items of a container or a plain object, with the last step of the way to each."""
-    inside = children(list(value) if isinstance(value, deque) else value, dataclasses=False)
-    if inside is None:
-        return [(f".{name}", item) for name, item in _attributes(value).items()]
-    return inside
+    if base_of(value):
+        return [(f"[{key!r}]", item) for key, item in pairs_in(value)]
+    return [(f".{name}", item) for name, item in _attributes(value).items()]
+
+
+def base_of(value: object) -> type | None:
+    """Return which of Python's own containers ``value`` is, itself or a subclass; None for another object."""
+    return next((base for base in _CONTAINERS if isinstance(value, base)), None)
+
+
+def pairs_in(value: Any) -> list[tuple[Any, Any]]:
+    """Return what a container holds, each with its key or number, or no pairs for another object.
+
+    The methods of Python's own types are called, for those of a subclass may fail, make objects, or import packages.
+    """
+    base: Any = base_of(value)
+    pairs = (
+        base.items(value) if base in (OrderedDict, dict) else enumerate(base.__iter__(value) if base else ())
+    )
+    return list(pairs)
 
 
 def _attributes(value: object) -> dict[str, object]:
     """Return the attributes of an object of a user's class, which keeps its state in them; none of another object."""
     if (
         isinstance(value, (*_SIMPLE, nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
-        or callable(getattr(value, "__get__", None))  # functions and descriptors
+        or hasattr(type(value), "__get__")  # functions and descriptors
     ):
         return {}
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots}}
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots_of(value)}}
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    """Return the names of the ``__slots__`` of ``kind``, if that is a class written in Python."""
-    slots = kind.__dict__.get("__slots__", ()) if kind.__module__ != "builtins" else ()
-    return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))
+def slots_of(value: object) -> list[str]:
+    """Return the names of the ``__slots__`` that ``value`` has filled, of classes written in Python."""
+    kinds = [kind for kind in type(value).__mro__ if kind.__module__ != "builtins"]
+    named = [kind.__dict__.get("__slots__", ()) for kind in kinds]
+    names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
+    return [name for name in names if not name.startswith("__") and hasattr(value, name)]
 
 
 def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:
@@ -188,8 +214,9 @@ def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> obje
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.is_inference() else value._version
     if isinstance(value, (set, frozenset)):
-        held += value
-        return frozenset(map(mark, value))
+        elements = [element for _, element in pairs_in(value)]
+        held += elements
+        return frozenset(map(mark, elements))
     items = items_of(value) if depth else []
     held += (item for _, item in items)
     return [(step, mark(item), marks_inside(item, held, depth - 1)) for step, item in items]

@@ -98,7 +98,8 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
 
     Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
     lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states
-    of Python, of numpy, of torch and of the GPUs are given back too. Gradients are on.
+    of Python, of numpy, of torch and of the GPUs are given back too, and torch's default dtype and device. Gradients
+    are on.
     """
     drawn, state = random.getstate(), torch.random.get_rng_state()
     owner = machine_in_use()
@@ -107,6 +108,11 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
         if numpy := sys.modules.get("numpy"):
             stack.callback(numpy.random.set_state, numpy.random.get_state())
         stack.callback(torch.random.set_rng_state, state)
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        device = torch.get_default_device()  # setting it costs time in every call of torch from then on
+        stack.callback(
+            lambda: None if torch.get_default_device() == device else torch.set_default_device(device)
+        )
         if owner is not None:
             stack.enter_context(lent(owner, gpus, _PLENTY))
         subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones

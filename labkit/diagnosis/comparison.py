@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -115,7 +115,7 @@ class Comparison:
         """The model in ``nn.DataParallel`` on all GPUs."""
         return self._run(lambda model: self.subject.in_parallel(model, self.ids))
 
-    def _run(self, wrapped: Callable[[nn.Module], nn.Module]) -> Outcome:
+    def _run(self, wrapped: Callable[[nn.Module], Callable[..., Any]]) -> Outcome:
         try:
             if self.subject.lazy:
                 self._materialise()
@@ -198,6 +198,17 @@ class Comparison:
         except Exception:
             return True
 
+    @cached_property
+    def seeds_itself(self) -> bool:
+        """Whether forward seeds Python's or numpy's random numbers: they end alike, however they begin."""
+        if not self.drew_python:
+            return False
+        ends = []
+        for seed in (1, 2):
+            self.evaluated(self.inputs, seed)
+            ends.append(python_state())
+        return any(one is not None and one == other for one, other in zip(*ends, strict=True))
+
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Whether two results of the model are the same up to the rounding of the types it computes in."""
         if self.random:
@@ -248,6 +259,20 @@ class Comparison:
             return found
         one, many = precise.one.tensors[path].reshape(()), precise.many.tensors[path]
         return [way for way in found if difference(one.double(), way(many.double())) <= _SURE]
+
+    @cached_property
+    def pieces(self) -> Outcome:
+        """The model on one GPU, given the pieces one after the other."""
+        return self._run(lambda model: partial(self._in_pieces, model))
+
+    def _in_pieces(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given, dim, found = ModelInputs(args, kwargs), self.subject.dim, []
+        cut = {path: one.chunk(len(self.ids), dim) for path, one in given.tensors().items()}
+        for at in range(min(map(len, cut.values()))):
+            part = given.mapped(lambda path, _, at=at: cut[path][at])  # type: ignore[misc]
+            found.append(opened(model(*part.args, **part.kwargs)))
+        parts = [tensors(output) for output in found]
+        return mapped(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
 
     def backward(self, outcome: Outcome) -> Tensor | None:
         """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""

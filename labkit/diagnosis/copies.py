@@ -11,13 +11,19 @@ import re
 import sys
 from contextlib import suppress
 from functools import partial
+from threading import Lock, RLock
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from .attributes import base_of, everything_held, pairs_in
+
 Value = TypeVar("Value")
+
+# What Python cannot copy, and what copies can share.
+_SHARED = (type(Lock()), type(RLock()), ModuleType)
 
 # Of these modules the variables are no concern of a model's.
 NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"}
@@ -26,6 +32,8 @@ NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"
 def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
     """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
     memo = {} if known is None else known
+    if isinstance(value, nn.Module):
+        memo.update((id(one), one) for _, one in everything_held(value) if isinstance(one, _SHARED))
     with torch.no_grad():  # TorchScript's parameters are cloned, with a history that leads to the original
         copied = copy.deepcopy(value, memo)
     if isinstance(value, nn.Module) and isinstance(copied, nn.Module):
@@ -45,22 +53,19 @@ def names_in(code: CodeType) -> dict[str, None]:
     return found
 
 
-def _package(thing: Any) -> str:
-    name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
-    return str(name or "builtins").partition(".")[0]
+def is_library(thing: Any) -> bool:
+    """Whether a module, a function or a class is of Python, torch, labkit or a package that is installed."""
+    name = str((thing.__name__ if isinstance(thing, ModuleType) else thing.__module__) or "builtins")
+    path = str(getattr(sys.modules.get(name), "__file__", ""))
+    return name.partition(".")[0] in NOT_OWN or bool(re.search(r"[\\/](site|dist)-packages[\\/]", path))
 
 
-def is_own(thing: Any) -> bool:
-    """Whether a function, a class, a module or an object is of neither Python, nor torch, nor labkit."""
-    return _package(thing) not in NOT_OWN
-
-
-def is_near(thing: Any, around: dict[str, Any]) -> bool:
-    """Whether what the code of a module names is the user's own, or of the same package: of others, all is theirs."""
-    package = _package(thing)
-    path = str(getattr(sys.modules.get(package), "__file__", ""))
-    beside = package == str(around.get("__name__")).partition(".")[0]
-    return package not in NOT_OWN and (beside or not re.search(r"[\\/](site|dist)-packages[\\/]", path))
+def belongs_to_library(function: FunctionType) -> bool:
+    """Whether a library's module or class holds ``function``: one that it made for the user, none of them holds."""
+    held: Any = sys.modules.get(function.__module__ or "")
+    for step in function.__qualname__.split("."):
+        held = getattr(held, step, None)
+    return held is function and is_library(function)
 
 
 class _Functions:
@@ -98,20 +103,22 @@ class _Functions:
             self._done[id(value)] = value
             for inside in (value, getattr(value, "__dict__", None)):
                 if isinstance(inside, (list, dict)):
-                    pairs = inside.items() if isinstance(inside, dict) else enumerate(inside)
-                    for key, item in list(pairs):
+                    base: Any = base_of(inside)
+                    for key, item in pairs_in(inside):
                         if (other := self.rebound(item)) is not item:
-                            inside[key] = other
+                            base.__setitem__(inside, key, other)
         return value
 
     def _function(self, function: FunctionType) -> FunctionType:
+        if belongs_to_library(function):
+            return function
         if id(function) not in self._done:
             self._done[id(function)] = function  # it may reach itself
             around, code = function.__globals__, function.__code__
             others: dict[str, Any] = {}
             for name in names_in(code):
                 value = other = around.get(name)
-                if isinstance(value, FunctionType) and is_near(value, around):
+                if isinstance(value, FunctionType) and not is_library(value):
                     other = self._function(value)
                 elif id(value) in self._memo:
                     other = self._memo[id(value)]

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..base.language import wrong
@@ -56,7 +56,7 @@ class ModelInputs:
             lambda path, tensor: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         )
 
-    def of(self, module: nn.Module) -> Any:
+    def of(self, module: Callable[..., Any]) -> Any:
         """Call ``module`` with a copy of these inputs, which it may change in place, or take keys out of."""
         there = self.tensors().values()
         copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in there}

@@ -2,15 +2,18 @@
 
 What a function has around it in a closure is copied with the model; globals, and what a class shares with all its
 objects, are not: ``HISTORY.append`` writes to the user's own list, from every replica at once. So these variables
-are watched while the copies run, and afterwards are what they were.
+are watched while the copies run, and afterwards are what they were. What belongs to Python or to an installed package
+is neither watched nor written to: it may fill itself when it is first used, and would not do so again.
 """
 
 from __future__ import annotations
 
+import gc
 import random
-from collections import deque
+import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -19,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attributes import attributes_of, everything_in, items_of, mark, marks_inside
-from .copies import is_near, is_own, names_in
+from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in, slots_of
+from .copies import belongs_to_library, is_library, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -31,6 +34,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 _CONTAINERS = (list, dict, set, deque)
 _CACHE = type(lru_cache(len))
 _FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, partial, _CACHE)
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -40,60 +44,55 @@ class Variable:
     name: str
     value: object
     get: Callable[[], object]
-    set: Callable[[Any], None]
+    set: Callable[[Any], object]
     told: bool = True
 
 
 class OuterVariables:
-    """The variables that a model's functions reach, and their values now: :meth:`changes` says which have changed.
+    """The variables that a model's functions reach; :meth:`restore` gives them the values back that they have now."""
 
-    kept   whether copies of the values are kept, which :meth:`restore` puts back.
-    """
-
-    def __init__(self, model: nn.Module, kept: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         reached = _Reached()
         for function in _functions_of(model):
             reached.follow(function, _DEPTH)
-        self._variables, self._classes = reached.variables, list(reached.classes)
-        self._held: list[object] = []
-        self._undo: list[Callable[[], object]] = []
-        if kept:
-            self._undo += [partial(one.set, one.value) for one in self._variables]
-            self._undo += [partial(_refill_class, kind, _data(kind)) for kind in self._classes]
-            self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in reached.caches]
-            values = [one.value for one in self._variables]
-            shared = [value for kind in self._classes for value in _data(kind).values()]
-            self._undo += [undo for value in (*values, *shared) for undo in _contents(value)]
-        self.note()
+        self._reached, self._undo = reached, list[Callable[[], object]]()
 
-    def note(self) -> None:
-        """Take the values now for those that :meth:`changes` compares with."""
-        self._before = self._marks()
+    def keep(self, others: Iterable[object] = ()) -> None:
+        """Let :meth:`restore` give the variables, and ``others``, the contents back that they have now."""
+        variables, kinds = self._reached.variables, self._reached.classes
+        self._undo += [partial(one.set, one.value) for one in variables]
+        self._undo += [partial(_refill_class, kind, _data(kind)) for kind in kinds]
+        self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in self._reached.caches]
+        modules = [module for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+        theirs = {id(one) for module in modules if is_library(module) for one in [*vars(module).values()]}
+        shared = [value for kind in kinds for value in _data(kind).values()]
+        for value in (*(one.value for one in variables), *shared, *others):
+            self._undo += _contents(value, theirs, _DEPTH)
 
-    def changes(self) -> list[str]:
-        """Return the names of the variables that have another value, or other contents."""
-        changed = [name for (name, at), now in self._marks().items() if self._before.get((name, at)) != now]
-        return list(dict.fromkeys(changed))
+    def values(self) -> dict[str, list[object]]:
+        """Return what the variables of each name have now, but for those whose changes are nothing to tell."""
+        found: dict[str, list[object]] = {}
+        for one in self._reached.variables:
+            if one.told:
+                found.setdefault(one.name, []).append(one.get())
+        for kind in self._reached.classes:
+            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
+            every = issubclass(kind, torch.autograd.Function)
+            for name, value in _data(kind).items():
+                if every or not isinstance(value, dict):
+                    found.setdefault(f"{kind.__name__}.{name}", []).append(value)
+        return found
 
     def of_functions(self, names: list[str]) -> list[str]:
         """Return those of ``names`` that a class of an autograd Function has."""
-        own = {kind.__name__ for kind in self._classes if issubclass(kind, torch.autograd.Function)}
+        own = {kind.__name__ for kind in self._reached.classes if issubclass(kind, torch.autograd.Function)}
         return [name for name in names if name.partition(".")[0] in own]
 
     def restore(self) -> None:
         """Give every variable its value back, and everything in one its contents."""
-        for undo in self._undo:
-            undo()
-
-    def _marks(self) -> dict[tuple[str, int], object]:
-        values = {(one.name, at): one.get() for at, one in enumerate(self._variables) if one.told}
-        for at, kind in enumerate(self._classes):
-            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
-            every = issubclass(kind, torch.autograd.Function)
-            own = ((name, one) for name, one in _data(kind).items() if every or not isinstance(one, dict))
-            values |= {(f"{kind.__name__}.{name}", at): value for name, value in own}
-        self._held += values.values()  # so that no address is given to another object
-        return {name: (mark(value), marks_inside(value, self._held)) for name, value in values.items()}
+        with ExitStack() as stack:  # where one fails, the others are called all the same
+            for undo in self._undo:
+                stack.callback(undo)
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
@@ -119,7 +118,7 @@ class _Reached:
 
     def follow(self, function: Any, depth: int) -> None:
         """Collect what ``function``, a function or a class, reaches."""
-        if id(function) in self._seen or not depth:
+        if id(function) in self._seen or depth <= 0:
             return
         self._seen[id(function)] = function
         if isinstance(function, partial):
@@ -128,17 +127,17 @@ class _Reached:
         elif isinstance(function, (MethodType, BuiltinMethodType)):
             owner = function.__self__
             if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another
-                self.variables.append(Variable(type(owner).__name__, owner, lambda: owner, lambda _: None))
+                self.variables.append(Variable(type(owner).__name__, owner, lambda: owner, id))
             if isinstance(function, MethodType):
                 self.follow(function.__func__, depth)
         elif isinstance(function, _CACHE):
             self.caches.append(function)
             self.follow(function.__wrapped__, depth)
-        elif isinstance(function, type) and is_own(function):
+        elif isinstance(function, type) and not is_library(function):
             self.classes[function] = None
             for value in vars(function).values():
                 self.follow(getattr(value, "__func__", getattr(value, "fget", value)), depth)
-        elif isinstance(function, FunctionType) and is_own(function):
+        elif isinstance(function, FunctionType) and not belongs_to_library(function):
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                 with suppress(ValueError):  # not assigned yet
                     inside: object = cell.cell_contents
@@ -150,84 +149,109 @@ class _Reached:
             self._globals(function.__globals__, names_in(function.__code__), depth)
 
     def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
+        module = sys.modules.get(str(around.get("__name__")))
+        if depth <= 0 or (module is not None and is_library(module)):
+            return
         for name in names:
-            value = around.get(name)
+            value = around.get(name, _ABSENT)
             if isinstance(value, ModuleType):
-                if depth and is_near(value, around):
-                    self._globals(vars(value), names, depth - 1)
+                self._globals(vars(value), names, depth - 1)
             elif isinstance(value, (*_FUNCTIONS, type)):
-                self.follow(value if is_near(value, around) else None, depth - 1)
-            elif is_own(type(value)) and not is_near(type(value), around):
-                continue  # what another package keeps is its own
-            elif name in around and not name.startswith("__") and (id(around), name) not in self._named:
+                self.follow(value if isinstance(value, partial) or not is_library(value) else None, depth - 1)
+            elif not name.startswith("__") and (id(around), name) not in self._named:
                 self._named.add((id(around), name))
                 # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
                 told = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
-                put = partial(around.__setitem__, name)
-                self.variables.append(Variable(name, value, partial(around.get, name), put, told))
+                put = partial(around.pop if value is _ABSENT else around.__setitem__, name)
+                self.variables.append(Variable(name, value, partial(around.get, name, _ABSENT), put, told))
 
 
 def _data(kind: type) -> dict[str, Any]:
     """Return what a class shares with its objects beside functions, and what Python itself keeps there."""
     own = {name: value for name, value in vars(kind).items() if not name.startswith(("__", "_abc_"))}
-    return {name: one for name, one in own.items() if not callable(one) and not hasattr(one, "__get__")}
+    return {name: one for name, one in own.items() if not callable(one) and not hasattr(type(one), "__get__")}
 
 
 def _keeps(value: object) -> bool:
-    """Whether ``value`` is a container, or an object with attributes whose class is neither Python's nor torch's."""
+    """Whether ``value`` is a container, or an object with attributes, and not of a library's class."""
+    kind = type(value)
     if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
-        return True
-    return is_own(type(value)) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
+        return kind.__module__ in ("builtins", "collections", "types") or not is_library(kind)
+    return not is_library(kind) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
 
 
-def _contents(value: object) -> Iterator[Callable[[], object]]:
+def _contents(
+    value: Any, theirs: set[int], depth: int, known: dict[int, object] | None = None
+) -> Iterator[Callable[[], object]]:
     """Yield what gives the contents back that all in ``value`` has now: containers, objects, tensors, generators."""
-    for _, item in everything_in(value, "", _DEPTH - 1):
-        if isinstance(item, _CONTAINERS):
-            yield partial(_refill, item, item.copy())
-        elif isinstance(item, Tensor):
-            plain = type(item) in (Tensor, nn.Parameter) and item.layout is torch.strided
-            if plain and not (item.is_meta or item.is_inference()):
-                yield partial(item.data.copy_, item.detach().clone())
-        elif isinstance(item, nn.Module):
-            for module in item.modules():
-                yield partial(_refill, vars(module), vars(module).copy())
-                yield from (undo for buffer in module._buffers.values() for undo in _contents(buffer))
-        elif isinstance(item, torch.Generator):
-            yield partial(item.set_state, item.get_state())
-        elif isinstance(item, random.Random) and not isinstance(item, random.SystemRandom):
-            yield partial(item.setstate, item.getstate())
-        elif type(item).__module__.startswith("numpy.random"):
-            bits = getattr(item, "bit_generator", None) or getattr(item, "_bit_generator", None)
-            if bits is not None:
-                yield partial(setattr, bits, "state", bits.state)
-        elif hasattr(item, "__dict__") and _keeps(item):
-            yield partial(_refill, vars(item), vars(item).copy())
-
-
-def _refill(container: Any, inside: Any) -> None:
-    if list(map(id, _flat(container))) == list(map(id, _flat(inside))):
+    known = {} if known is None else known
+    if id(value) in known or id(value) in theirs or depth <= 0:
         return
-    container.clear()
-    if isinstance(container, (list, deque)):
-        container.extend(inside)
+    known[id(value)] = value
+    if isinstance(value, Tensor):
+        plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+        if plain and not (value.is_meta or value.is_inference()):
+            yield partial(setattr, value, "data", data := value.data)
+            yield partial(data.copy_, data.clone())
+            if value.is_leaf:
+                yield partial(setattr, value, "grad", value.grad)
+                yield from _contents(value.grad, theirs, depth, known)
+    elif isinstance(value, nn.Module):
+        yield partial(_refill, vars(value), pairs_in(vars(value)))
+        for held in vars(value).values():
+            yield from _contents(held, theirs, _DEPTH, known)
+    elif isinstance(value, torch.Generator):
+        yield partial(value.set_state, value.get_state())
+    elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        yield partial(value.setstate, value.getstate())
+    elif type(value).__module__ == "numpy" and hasattr(value, "__setitem__"):
+        yield partial(value.__setitem__, ..., value.copy())
+    elif type(value).__module__.startswith("numpy.random"):
+        bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
+        if bits is not None:
+            yield partial(setattr, bits, "state", bits.state)
+    elif _keeps(value) or isinstance(value, tuple):
+        for inside in (value, getattr(value, "__dict__", None)):
+            if isinstance(inside, _CONTAINERS):
+                yield partial(_refill, inside, pairs_in(inside))
+        for name in slots_of(value):
+            yield partial(object.__setattr__, value, name, getattr(value, name))
+        for _, held in items_of(value):
+            yield from _contents(held, theirs, depth - 1, known)
+
+
+def _refill(container: Any, pairs: list[tuple[Any, Any]]) -> None:
+    """Give a container its contents back, if it has others, by the methods of Python's own type alone."""
+    if _ids(pairs_in(container)) == _ids(pairs):
+        return
+    base: Any = base_of(container)
+    mapping = issubclass(base, dict)
+    contents = (
+        dict(pairs) if mapping else base(item for _, item in pairs)
+    )  # it may fail: before the other is emptied
+    base.clear(container)
+    if base is OrderedDict:  # its update calls __setitem__ of the class
+        for key, item in pairs:
+            base.__setitem__(container, key, item)
     else:
-        container.update(inside)
+        (base.extend if base in (list, deque) else base.update)(container, contents)
 
 
-def _flat(container: Any) -> list[object]:
-    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+def _ids(pairs: list[tuple[Any, Any]]) -> list[tuple[int, int]]:
+    return [(key if type(key) is int else id(key), id(item)) for key, item in pairs]
 
 
 def _refill_class(kind: type, inside: dict[str, Any]) -> None:
     for name in _data(kind).keys() - inside.keys():
-        delattr(kind, name)
+        type.__delattr__(kind, name)
     for name, value in inside.items():
         if vars(kind).get(name) is not value:
-            setattr(kind, name, value)
+            type.__setattr__(kind, name, value)
 
 
 def _clear(cache: Any, entries: int) -> None:
-    """Forget results of a function that were kept for the copies, on GPUs that are none of the user's."""
+    """Forget results of a function that were kept for the copies, with tensors on GPUs that are none of the user's."""
     if cache.cache_info().currsize != entries:
-        cache.cache_clear()
+        held = (one for result in gc.get_referents(cache) for _, one in everything_in(result, "", _DEPTH))
+        if any(isinstance(one, Tensor) for one in held):
+            cache.cache_clear()

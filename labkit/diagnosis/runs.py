@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from ..plans.split import Split, split
@@ -11,6 +12,7 @@ from .axes import batch_of
 from .comparison import SOURCE, Comparison, Loss, batch_norms, loss_of, quiet
 from .findings import PHRASES, gap_text
 from .result import Finding, GpuMemory
+from .rounding import difference, tolerance
 from .subject import Subject
 
 
@@ -89,7 +91,7 @@ class Runs:
 
     def say_how(self) -> None:
         """Note which random numbers the runs drew, and what was left out."""
-        wrong = any(finding.severity != "note" for finding in self.findings)
+        wrong = any(finding.severity == "error" for finding in self.findings)
         if not wrong and not self.uncompared and not any(map(_has_values, (self.evaluation, self.mode))):
             self.uncompared.append(PHRASES["uncompared.no_value"]())
         if not self.compared:
@@ -111,13 +113,17 @@ class Runs:
         if self.mode.random:
             self.uncompared.append(PHRASES["uncompared.random"](what=self._in_mode(what)))
         else:
-            self.say_compared(what, 0.0, True)
+            found = self.mode.many.tensors
+            gaps = [difference(one, found[path]) for path, one in self.mode.one.tensors.items()]
+            self.say_compared(what, max(gaps), True)
 
     def say_compared(self, what: str, gap: float, agree: bool) -> None:
         """Note that ``what`` was compared between 1 and n GPUs, in the mode that is asked about."""
-        facts = {"what": self._in_mode(what), "gpus": self.gpus}
-        apart = PHRASES["compared.apart"](gap=gap_text(gap), **facts)
-        self.compared.append(PHRASES["compared.same"](**facts) if agree else apart)
+        kind = "apart" if not agree else "near" if gap > tolerance(torch.float32) else "same"
+        gap_fact = {} if kind == "same" else {"gap": gap_text(gap)}
+        self.compared.append(
+            PHRASES[f"compared.{kind}"](what=self._in_mode(what), gpus=self.gpus, **gap_fact)
+        )
 
     def _in_mode(self, what: str) -> str:
         return PHRASES["in_training_mode" if self.mode.training else "in_eval_mode"](what=what)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..base.language import wrong
-from .attributes import attributes_of, everything_in, move_unregistered, unregistered_tensors
+from .attributes import attributes_of, everything_held, everything_in, move_unregistered, unregistered_tensors
 from .copies import deep_copy
 from .errors import is_mix, words
 from .inputs import ModelInputs
@@ -49,14 +49,19 @@ class Subject:
         self.places = sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())})
         self.inputs_at = next((t.device for t in inputs.tensors().values()), torch.device("cpu"))
         self.lazy = any(map(is_lazy, (*model.parameters(), *model.buffers())))
-        self.outside = OuterVariables(model, kept=True)
+        self.outside = OuterVariables(model)
         loose = unregistered_tensors(model).items()
         self._on_host = [name for name, one in loose if one.device.type == "cpu"]
         self.staying: frozenset[str] = frozenset()
         self.model = _copied(model).to("cpu")
+        # What its class does not let be copied is the user's own, in the copy too.
+        own = {id(one) for _, one in everything_held(model)}
+        shared = {where: one for where, one in everything_held(self.model) if id(one) in own}
+        self.outside.keep(shared.values())
+        self._shared = frozenset(shared)
         if isinstance(self.model, torch.jit.ScriptModule):  # it takes no hooks, which the check-up needs
             self.model = _Caller(self.model)
-        move_unregistered(self.model, "cpu")
+        move_unregistered(self.model, "cpu", self._shared)
         self.wrapped, compiled = _unwrap(self.model)
         self.compiled += compiled
         self.inputs = inputs.moved("cpu")
@@ -81,7 +86,7 @@ class Subject:
     def copied_to(self, device: str) -> nn.Module:
         """Return a copy of the model on ``device``."""
         model = deep_copy(self.model).to(device)
-        move_unregistered(model, device, self.staying)
+        move_unregistered(model, device, self.staying | self._shared)
         return model
 
     def in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:

@@ -2,7 +2,11 @@
 
 import functools
 import random
-from collections import deque
+import sys
+import threading
+import warnings
+from collections import OrderedDict, deque
+from contextlib import nullcontext, suppress
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 
 import numpy
@@ -11,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import labkit
+from labkit.diagnosis import attributes
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
 
@@ -208,3 +213,200 @@ def test_generators_and_modules_that_a_forward_names_are_as_before():
     assert NOTES.seen == []
     assert torch.equal(COINS.get_state(), before[0])
     assert DICE.getstate() == before[1]
+
+
+class Registry(OrderedDict):
+    """As transformers.activations.ACT2FN: what is asked for is made anew."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)(inplace=True, missing=True)
+
+
+def fails(*_, **__):
+    raise RuntimeError("a method of a container")
+
+
+# Of each of Python's containers those methods that could serve to copy, read, empty or fill it.
+METHODS = [
+    (base, name)
+    for base in (dict, list, set, OrderedDict, deque)
+    for name in ("copy", "clear", "update", "extend", "items", "values", "keys", "add", "append", "__iter__", "__len__",
+                 "__getitem__", "__setitem__", "__contains__", "__eq__", "__copy__", "__reduce_ex__")
+    if hasattr(base, name)
+]  # fmt: skip
+ODD = None
+
+
+def pairs(container):
+    return list(attributes.pairs_in(container))
+
+
+@pytest.mark.parametrize(("base", "method"), [*METHODS, (Registry, "")])
+def test_a_container_is_as_before_whichever_of_its_methods_fails(base, method):
+    global ODD
+    kind = type("Odd", (base,), {method: fails} if method else {})
+    ODD, own, around = kind(), kind(), kind()
+    mapping, add = issubclass(base, dict), {set: set.add, list: list.append, deque: deque.append}.get(base)
+    own_base = OrderedDict if issubclass(base, OrderedDict) else dict
+
+    def put(container, key):
+        own_base.__setitem__(container, key, nn.ReLU) if mapping else add(container, key)
+
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.own = nn.Linear(5, 5), own
+
+        def forward(self, x):
+            put(ODD, "written"), put(around, "written"), put(self.own, "written")
+            if len(x) < len(X):
+                raise ValueError("half-way")
+            return self.linear(x)
+
+    for container in (ODD, own):
+        put(container, "there"), put(container, 2)
+    before = [pairs(container) for container in (ODD, own, around)]
+    with suppress(ValueError):  # a model that cannot be copied is refused
+        labkit.diagnose(Writes(), X, gpus=2)
+    assert [pairs(container) for container in (ODD, own, around)] == before
+
+
+def of_torch():
+    """What a check-up may change of torch, Python and numpy."""
+    return (
+        torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device(), torch.cuda.is_available(),
+        torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state()),
+        torch.Tensor.to, nn.Module.__call__,
+        nn.DataParallel.forward, len(nn.modules.module._global_forward_hooks), torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(), warnings.filters[:], sys.stdout,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("half_way", [False, True])
+def test_the_state_of_torch_is_as_before(half_way):
+    def forward(x):
+        (
+            torch.set_default_dtype(torch.float64),
+            torch.set_default_device("cuda:0"),
+            torch.set_grad_enabled(False),
+        )
+        torch.rand(3), random.random(), numpy.random.rand()
+        if half_way:
+            raise SystemExit
+        return x * 2
+
+    model = nn.Linear(5, 5)
+    model.register_forward_hook(lambda module, given, out: forward(out))
+    before = of_torch()
+    with pytest.raises(SystemExit) if half_way else nullcontext():
+        labkit.diagnose(model, X, gpus=2)
+    assert of_torch() == before
+
+
+class Shared:
+    """What copies share: it says that it is its own copy."""
+
+    def __init__(self):
+        self.scale, self.calls, self.net, self.seen = torch.ones(5), 0, nn.Linear(5, 5), []
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_what_deepcopy_shares_stays_where_it_is():
+    shared = Shared()
+
+    def forward(module, given, out):
+        module.shared.calls += 1
+        module.shared.seen.append(out)
+        return out * module.shared.scale.to(out.device)
+
+    model = nn.Linear(5, 5)
+    model.shared = shared
+    model.register_forward_hook(forward)
+    found = labkit.diagnose(model, X, gpus=2)
+    assert [(one.name, one.where) for one in found.findings] == [("shared_state", "shared")]
+    assert (shared.calls, shared.seen, shared.scale.device.type, shared.net.weight.device.type) == (
+        0,
+        [],
+        "cpu",
+        "cpu",
+    )
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+
+class Key:
+    """A key that can be hashed once."""
+
+    hashed = False
+
+    def __hash__(self):
+        if self.hashed:
+            raise RuntimeError("no more")
+        self.hashed = True
+        return 1
+
+
+ENDS, KEYED, STARTS = [], {Key(): 1}, []
+
+
+def test_where_one_thing_cannot_be_restored_the_others_are():
+    def forward(module, given, out):
+        ENDS.append(1), KEYED.clear(), STARTS.append(1)
+
+    model = nn.Linear(5, 5)
+    model.register_forward_hook(forward)
+    with pytest.raises(RuntimeError, match="no more"):
+        labkit.diagnose(model, X, gpus=2)
+    assert (ENDS, STARTS) == ([], [])
+
+
+COUNTED, TRAINED, SLOTS = numpy.zeros(2), nn.Parameter(torch.ones(5)), Slots()
+SLOTS.calls = 0
+
+
+class Trains(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.lock, self.changed = nn.Linear(5, 5), threading.RLock(), threading.Event()
+
+    def forward(self, x):
+        global LATER
+        with self.lock:
+            LATER, COUNTED[0] = x, COUNTED[0] + 1
+            SLOTS.calls += 1
+            TEACHER[0].weight.data.mul_(2)
+        return self.linear(x) * TRAINED.to(x.device)
+
+
+def test_arrays_weights_gradients_and_new_globals_are_as_before():
+    weights = TEACHER[0].weight.detach().clone()
+    labkit.diagnose(Trains(), X, gpus=2)
+    assert (COUNTED.tolist(), SLOTS.calls) == ([0, 0], 0)
+    assert "LATER" not in globals()
+    assert TRAINED.grad is None
+    assert torch.equal(TEACHER[0].weight, weights)
+
+
+def test_a_package_in_site_packages_is_not_written_to(tmp_path, monkeypatch):
+    """It imports itself, fills its registry at the first use, and would not do so again; what it keeps is its own."""
+    folder = tmp_path / "site-packages" / "lazy_package"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("from . import parts\nfrom .parts import REGISTRY\n")
+    (folder / "parts.py").write_text(
+        "import torch, lazy_package\nREGISTRY, FILLED = {}, []\n"
+        "class Part(torch.nn.Linear):\n    def forward(self, x):\n        lazy_package\n"
+        "        if not FILLED:\n            FILLED.append(1), REGISTRY.update(a=1)\n"
+        "        self._scratch = x\n        return super().forward(x)\n"
+    )
+    monkeypatch.syspath_prepend(str(folder.parent))
+    import lazy_package
+
+    model = lazy_package.parts.Part(5, 5)
+    registry = lazy_package.REGISTRY
+    model.register_forward_hook(lambda *_: registry.get("a") and None)
+    assert labkit.diagnose(model, X, gpus=2).ok
+    assert (registry, lazy_package.parts.FILLED) == ({"a": 1}, [1])

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 import labkit
 from labkit.base.language import using
@@ -505,7 +506,7 @@ def test_a_gradient_that_is_cut_off():
     assert names(check(Does(forward), X), "error") == {"gradients_differ"}
 
 
-@finds("gradients_differ")
+@finds("gradients_differ.of_a_piece")
 def test_gradients_that_differ_by_little_and_not_by_rounding():
     """By so little as sums may be rounded: double precision decides, and finds the same."""
 
@@ -1504,6 +1505,90 @@ class Buffered(Does):
         self.register_buffer("table", table)
 
 
+class DividedByRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / len(gradient)
+
+
+def hook_on_a_tensor(self, x):
+    out = self.linear(x)
+    if out.requires_grad:
+        out.register_hook(lambda gradient: gradient / gradient.norm())
+    return out
+
+
+def seeds_numpy(self, x):
+    numpy.random.seed(0)
+    return self.linear(x) * torch.from_numpy(numpy.random.rand(*x.shape)).to(x)
+
+
+def keeping(kind):
+    """A model that has kept its own weights in a function or in a list."""
+    model = Does(lambda self, x: self.linear(x))
+    weight = model.linear.weight
+    if kind == "a bound method":
+        model.linear.forward = model.linear.forward
+    elif kind == "a checkpointed function":
+        around = lambda x: model.linear(x).relu()  # noqa: E731
+        model.part, model.does = around, lambda self, x: checkpoint(self.part, x, use_reentrant=False)
+    elif kind == "a weight in a closure":
+        model.times, model.does = (lambda x: x @ weight.t()), lambda self, x: self.times(self.linear(x))
+    elif kind == "a hook":
+        model.linear.register_forward_hook(lambda module, given, out: out @ weight)
+    else:
+        model.partners, model.does = [model.linear], lambda self, x: self.partners[0](self.linear(x))
+    return model
+
+
+# Each with where it is said to be.
+KEPT = {
+    "a bound method": "linear.forward, ", "a checkpointed function": "part, ", "a weight in a closure": "times, ",
+    "a hook": "test_planted_faults.py", "a partner": "partners[0]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_has_kept_a_weight_of_the_model_is_named(kind):
+    found = check(keeping(kind), X)
+    assert names(found, "error") == {"not_registered" if kind == "a partner" else "fixed_device"}
+    assert found.findings[0].where.startswith(KEPT[kind])
+    assert "`linear." in found.findings[0].reason
+
+
+FAULTS |= {
+    "a weight that a function has kept": (
+        "fixed_device.kept",
+        lambda: (keeping("a weight in a closure"), X),
+        lambda: (Does(lambda self, x: self.linear(x) @ self.linear.weight.t()), X),
+    ),
+    "a partner in a list": (
+        "not_registered.partner",
+        lambda: (keeping("a partner"), X),
+        lambda: (Does(lambda self, x: self.linear(self.linear(x)), partners=nn.ModuleList()), X),
+    ),
+    "a backward that divides by its rows": (
+        "gradients_differ.of_a_piece",
+        lambda: (Does(lambda self, x: DividedByRows.apply(self.linear(x))), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "a hook that divides by a norm": (
+        "gradients_differ.of_a_piece",
+        lambda: (Does(hook_on_a_tensor), X),
+        lambda: (Does(lambda self, x: self.linear(x)), X),
+    ),
+    "numpy's seed in forward": (
+        "outputs_differ.seeded",
+        lambda: (Does(seeds_numpy), X),
+        lambda: (Does(lambda self, x: self.linear(x) * torch.rand_like(x)), X),
+    ),
+}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_advice_mends_the_fault(fault, kinds_found, told):
     key, broken, mended = FAULTS[fault]
@@ -1668,6 +1753,12 @@ def test_two_faults_in_one_model(forward, expected):
 def test_idle_gpus_are_named_beside_another_fault():
     found = check(Does(lambda self, x: self.linear(x).t()), X[:10], gpus=8)
     assert names(found) == {"batch_moved", "idle_gpus"}
+
+
+def test_where_no_value_is_returned_nothing_was_compared():
+    found = check(Does(lambda self, x: self.linear(x)[:0]), X[:3])
+    assert names(found) == {"idle_gpus"}
+    assert len(found.uncompared) == 1
 
 
 def test_the_line_that_asks_for_parameters_is_named():

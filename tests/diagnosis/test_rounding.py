@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import labkit
 from labkit.diagnosis.rounding import difference, largest_gap, least_precise, same
 
 ONE = torch.tensor([1.0, -2.0, 4.0])
@@ -70,3 +71,13 @@ def test_values_without_a_measure_of_their_own():
     assert difference(infinite, infinite.clone()) == 0
     assert difference(infinite, -infinite) == float("inf")
     assert difference(torch.zeros(2), torch.full((2,), 1e-7)) == pytest.approx(0.1)  # in units of a millionth
+
+
+def test_a_gap_that_the_tolerance_decides_is_told():
+    class Half(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * (1.02 if len(x) < 16 else 1)
+
+    found = labkit.diagnose(Half(5, 5, dtype=torch.bfloat16), torch.ones(16, 5, dtype=torch.bfloat16), gpus=2)
+    assert found.ok
+    assert "%" in found.compared[0]

@@ -536,3 +536,22 @@ def test_a_custom_operator_gives_what_is_on_the_gpu():
 
 def squared(x: torch.Tensor) -> torch.Tensor:
     return x * x
+
+
+@pytest.mark.parametrize("kept", ["in a closure", "on the module"])
+def test_a_cache_by_device_is_sound_wherever_it_is(kept):
+    """Also one that is filled again with equal values."""
+    cache = {}
+
+    class Rotates(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 5)
+            self.cache = {}
+
+        def forward(self, x):
+            held = cache if kept == "in a closure" else self.cache
+            held[x.device] = torch.arange(5.0, device=x.device)
+            return super().forward(x) * held[x.device]
+
+    assert labkit.diagnose(Rotates(), torch.rand(16, 5), gpus=4).ok
+    assert cache == {}

@@ -13,6 +13,7 @@ from ...base.language import series
 from ...base.tree import is_dataclass, leaves, output_name
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
 from ..comparison import batch_norms, quiet
+from ..copies import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
 from ..findings import KINDS, listed
 from ..outer_variables import OuterVariables
@@ -59,7 +60,7 @@ def state(runs: Runs) -> Iterator[Finding]:
     """
     model = runs.as_given()
     watch, outside = AttributeChanges(model), OuterVariables(model)
-    registered = dict(model.named_parameters())
+    registered, before = dict(model.named_parameters()), Contents(model, (), outside.values())
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
@@ -73,17 +74,17 @@ def state(runs: Runs) -> Iterator[Finding]:
     lost, shared = watch.changes()
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
         yield KINDS["lazy_modules.made"](listed(made))
-    around = outside.changes()
-    written = _written(runs, model, [*lost, *shared], outside)
+    around = before.differing(Contents(model, (), outside.values()))
+    written = _written(runs, model, [*lost, *shared], around, outside)
     if kept := outside.of_functions([name for name in around if name in written]):
         yield KINDS["shared_state.function"](listed(kept))
     mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
-    if lost_then := [name for name in lost if name in written]:
+    if lost_then := [name for name in lost if name in written and not _is_internal(model, name)]:
         yield KINDS["attributes_lost"](listed(lost_then))
     shared_then = [name for name in shared if name in written or mixed]
     if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
         yield KINDS["shared_state"](listed(shared_then))
-    cached = Contents(model, [name for name in (*lost, *shared) if name not in written]).with_tensors()
+    cached = Contents(model, [name for name in (*lost, *shared) if name not in written], {}).with_tensors()
     if cached and not mixed and _mixes(runs, model):
         yield KINDS["cache_on_one_gpu"](listed(cached))
     if used:
@@ -96,12 +97,13 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield kind(name, rows=rows, batch=runs.batch, values=values)
 
 
-def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVariables) -> list[str]:
+def _written(
+    runs: Runs, model: nn.Module, names: list[str], around: list[str], outside: OuterVariables
+) -> list[str]:
     """Return the attributes and outer variables to which other rows give other contents: all but caches."""
-    if not (all_names := [*names, *outside.changes()]):
+    if not (all_names := [*names, *around]):
         return []
-    before = Contents(model, names)
-    outside.note()
+    before = Contents(model, names, outside.values())
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
         dim = runs.subject.dim
@@ -118,7 +120,13 @@ def _written(runs: Runs, model: nn.Module, names: list[str], outside: OuterVaria
             given.of(model)
     except Exception:
         return all_names
-    return [*before.differing(Contents(model, names)), *outside.changes()]
+    return before.differing(Contents(model, names, outside.values()))
+
+
+def _is_internal(model: nn.Module, name: str) -> bool:
+    """Whether a module of a library keeps the attribute ``name`` for itself: nobody else misses it."""
+    owner, _, attribute = name.rpartition(".")
+    return attribute.startswith("_") and is_library(type(model.get_submodule(owner)))
 
 
 def _mixes(runs: Runs, model: nn.Module) -> bool:

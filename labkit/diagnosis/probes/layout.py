@@ -184,6 +184,8 @@ def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
         return KINDS["uncut_input"](listed(uncut))
     if untracked := [name for name, norm in batch_norms(runs.subject.model) if norm.running_mean is None]:
         return KINDS["untracked_norm"](listed(untracked))
+    if runs.mode.seeds_itself:
+        return KINDS["outputs_differ.seeded"](path, gpus=runs.gpus)
     return KINDS["outputs_differ"](path, gap=gap_text(gap))
 
 

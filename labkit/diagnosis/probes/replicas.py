@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from ...base.tree import output_name, tensors
-from ..attributes import unregistered_tensors
+from ...base.tree import output_name, tensors, tensors_in
+from ..attributes import everything_held, unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, listed
 from ..inputs import opened
@@ -82,7 +85,53 @@ def devices(runs: Runs) -> Iterator[Finding]:
     for where in left:
         yield KINDS["not_registered.tensor"](where)
     if not objects and not left:
-        yield KINDS["fixed_device"].of(error)
+        yield _kept_weight(runs) or KINDS["fixed_device"].of(error)
+
+
+def _kept_weight(runs: Runs) -> Finding | None:
+    """Return the finding if a replica on the next GPU computes with a weight of the model itself: who has kept it."""
+    model, calls = runs.mode.fresh(), _Calls()
+    try:
+        with runs.mode.quiet():
+            replica = nn.parallel.replicate(model, [0, 1])[1]
+            with calls:
+                runs.inputs.moved("cuda:1").of(replica)
+    except Exception as error:
+        last = tensors_in(calls.last) if is_mix(error) else []
+        used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}
+        for name, weight in model.named_parameters():
+            if weight.numel() and weight.untyped_storage().data_ptr() in used:
+                keepers = (pair for pair in everything_held(model) if _reaches(pair[1], weight))
+                way, keeper = next(keepers, ("", None))
+                if isinstance(keeper, (nn.Module, Tensor)):
+                    return KINDS["not_registered.partner"](way, weight=name, problem=short_text(error))
+                where = ", ".join(filter(None, (way, line_of(error))))
+                return KINDS["fixed_device.kept"](where, weight=name, problem=short_text(error))
+    return None
+
+
+def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
+    """Whether ``value`` is ``weight``, a module that has it, or a function that keeps one of them."""
+    kept: list[object] = []
+    if isinstance(value, nn.Module):
+        return any(weight is one for one in value.parameters())
+    if isinstance(value, partial):
+        kept = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, MethodType):
+        kept = [value.__self__, value.__func__]
+    elif isinstance(value, FunctionType):
+        kept = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+    return value is weight or (depth > 0 and any(_reaches(one, weight, depth - 1) for one in kept))
+
+
+class _Calls(TorchFunctionMode):
+    """Remembers the arguments of the last call of a torch function."""
+
+    last: object = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.last = args, kwargs
+        return func(*args, **(kwargs or {}))
 
 
 def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:

@@ -52,7 +52,18 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     some = PHRASES["gradients.some"](count=count, total=total)
     runs.say_compared(PHRASES["gradients"](count=count) if count == total else some, worst, agree)
     if not agree and not biased:
-        yield KINDS["gradients_differ"](name, gap=gap_text(worst))
+        own = ".of_a_piece" * _agree_with_pieces(mode)
+        yield KINDS["gradients_differ" + own](name, gap=gap_text(worst))
+
+
+def _agree_with_pieces(mode: Comparison) -> bool:
+    """Whether one GPU computes the gradients of n GPUs when it gets the pieces one after the other."""
+    try:
+        mode.backward(mode.pieces)
+    except Exception:
+        return False
+    model, many = mode.pieces.model, mode.many.model
+    return model is not None and _worst_gap(model, many, tolerance(mode.one.least))[2]
 
 
 def _agree_in_double(mode: Comparison) -> bool:
