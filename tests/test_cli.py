@@ -219,6 +219,13 @@ def test_what_is_misspelt_is_told_with_what_was_meant(labkit, line, text):
     assert text in done.stderr
 
 
+@pytest.mark.parametrize("line", ["torchrun --chakra traces x.py", "torchrun --chakra=traces x.py"])
+def test_an_option_that_was_removed_is_refused_with_what_to_use(labkit, line):
+    done = labkit(*line.split())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "--trace FILE.json" in done.stderr
+
+
 def test_what_is_like_nothing_else_is_only_told(labkit):
     assert labkit("run", "--xyzzy", "x.py").stderr == (
         "labkit: unrecognized arguments: --xyzzy (see labkit run --help)\n"

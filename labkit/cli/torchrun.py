@@ -41,7 +41,7 @@ NOTHING_TO_DO = (
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
 _PATH = {"type": Path}
-WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH, chakra=_PATH)
+WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH)
 # No GPU has so many bytes: what is given where none is to be too small.
 MOST = 16 << 40
 
@@ -296,7 +296,7 @@ def _taught(code: int, faults: Sequence[str]) -> int:
 
 
 def _drawn(options: argparse.Namespace) -> bool:
-    return bool(options.timeline or options.trace or options.chakra)
+    return bool(options.timeline or options.trace)
 
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
@@ -315,13 +315,6 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
         write_timeline(options.timeline, kept.trace, title, kept.left_out, options.times)
     if options.trace:
         write(options.trace, kept.trace.to_chrome(), "--trace")
-    if options.chakra:
-        try:
-            options.chakra.mkdir(parents=True, exist_ok=True)
-            for name, content in kept.trace.to_chakra().items():
-                (options.chakra / name).write_bytes(content)
-        except OSError as error:
-            print(f"labkit: --chakra: {error}", file=sys.stderr)
 
 
 def summary(kept: Kept, parts: Sequence[Part]) -> str:
