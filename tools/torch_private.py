@@ -173,9 +173,6 @@ PRIVATE = [
             "_cufft_clear_plan_cache",
             "the plans that cuFFT keeps are counted (machine.features.cuda_runtime)"),
     Private("torch: _int_mm", "CUDA's rows and columns (machine.features.kernels.answers)"),
-    Private("warnings._showwarnmsg",  # Python's
-            "a warning names the user's line (machine.features.warned_lines)",
-            lambda: callable(warnings._showwarnmsg)),
     Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
             "wrappers are on a GPU and take no room there (machine.features.dispatch.classes)",
             probes.wrappers),
