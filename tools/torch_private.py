@@ -171,7 +171,7 @@ PRIVATE = [
             probes.dispatch_mode),
     Private("torch: _cufft_get_plan_cache_size, _cufft_get_plan_cache_max_size, _cufft_set_plan_cache_max_size, "
             "_cufft_clear_plan_cache",
-            "the plans that cuFFT keeps are counted (machine.features.cuda_runtime)"),
+            "refused (machine.features.refused)"),
     Private("torch: _int_mm", "CUDA's rows and columns (machine.features.kernels.answers)"),
     Private("torch.Tensor._make_wrapper_subclass, _extra_dispatch_keys, torch._C._disabled_torch_dispatch_impl",
             "wrappers are on a GPU and take no room there (machine.features.dispatch.classes)",

@@ -43,9 +43,6 @@ ANSWERS = {
     "_accelerator_resetPeakStats": ((0,), None),
     "_accelerator_setDeviceIndex": ((1,), None),
     "_accelerator_synchronizeDevice": ((1,), None),
-    "_cuda_cudaCachingAllocator_raw_alloc": ((512, 0), 1 << 46),
-    "_cuda_cudaCachingAllocator_raw_delete": ((0,), None),
-    "_cuda_getCurrentBlasHandle": ((), 1 << 45),
     "_cuda_record_memory_history": ((None,), None),
     "_cuda_record_memory_history_legacy": ((False, False), None),
     "_cuda_canDeviceAccessPeer": ((1, 1), False),
@@ -83,7 +80,7 @@ ANSWERS = {
 OBJECTS = {
     "_accelerator_getDeviceCapability", "_accelerator_getDeviceStats", "_accelerator_getStream",
     "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_broadcast_out",
-    "_cuda_hostMemoryStats", "_cuda_memorySnapshot", "_cuda_memoryStats", "_gather", "_gather_out",
+    "_cuda_memorySnapshot", "_cuda_memoryStats", "_gather", "_gather_out",
     "_group_tensors_by_device_and_dtype", "_scatter", "_scatter_out",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Parts of torch's Python that a simulated machine does not have: graphs, memory pools, Triton, export.
+"""Parts of torch that a simulated machine does not have: graphs, memory pools, raw handles, Triton, export.
 
 Nor is there NCCL, where a program opened its machine itself.
 """
@@ -15,6 +15,7 @@ from ...base.language import say
 from ...base.patches import Patch
 from ...base.texts import texts_beside
 from .. import hooks
+from ..handlers import handles, listed
 from ..state.gpu import TheMachine
 from ..state.in_use import replaces
 from ..torch_api.absent import Absent, refusing
@@ -24,6 +25,11 @@ _TEXTS = texts_beside(__file__)
 
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:
     raise Absent(str(_TEXTS[what,]))
+
+
+@handles(*listed("plans of transforms"))
+def _refuse_plans(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+    _refuse("plans")
 
 
 @hooks.patches.add
