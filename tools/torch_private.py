@@ -224,12 +224,8 @@ PRIVATE = [
     Private("torch._C._nested.nested_tensor", "tells no mode (machine.ops.moves)",
             lambda: torch._C._nested.nested_tensor
             not in seen(lambda: torch._C._nested.nested_tensor([torch.ones(1)]))),
-    Private("torch._C: _to_dlpack, _to_dlpack_versioned, _from_dlpack, _torchDeviceToDLDevice",
-            "capsules of tensors on simulated GPUs say so (machine.features.dlpack)",
-            lambda: torch._C._torchDeviceToDLDevice(torch.device("cuda:1")) == (2, 1)
-            and torch._C._from_dlpack(torch._C._to_dlpack_versioned(torch.ones(1), dl_device=None, copy=None)) == 1
-            and asks(torch.utils.dlpack.from_dlpack, "_from_dlpack")
-            and asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
+    Private("torch._C: _to_dlpack, _to_dlpack_versioned", "refused (machine.features.refused)",
+            lambda: asks(Tensor.__dlpack__, "_to_dlpack", "_to_dlpack_versioned")),
     Private("torch._library.triton.wrap_triton", "refused (machine.features.refused)"),
     Private("torchgen/packaged/ATen/native/native_functions.yaml",
             "how each operator checks devices (machine.rules.operators)",

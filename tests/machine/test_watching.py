@@ -1,6 +1,5 @@
 """use_deterministic_algorithms: CUDA's objections, and nothing while it is off; and which calls let the host wait."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
