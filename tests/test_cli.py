@@ -219,11 +219,19 @@ def test_what_is_misspelt_is_told_with_what_was_meant(labkit, line, text):
     assert text in done.stderr
 
 
-@pytest.mark.parametrize("line", ["torchrun --chakra traces x.py", "torchrun --chakra=traces x.py"])
-def test_an_option_that_was_removed_is_refused_with_what_to_use(labkit, line):
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("torchrun --chakra traces x.py", "--trace FILE.json"),
+        ("torchrun --chakra=traces x.py", "--trace FILE.json"),
+        ("run --backing cuda:0 x.py", "kept on the CPU"),
+    ],
+)
+def test_an_option_that_was_removed_is_refused_with_what_to_use(labkit, line, text):
     done = labkit(*line.split())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert "--trace FILE.json" in done.stderr
+    assert "was removed" in done.stderr
+    assert text in done.stderr
 
 
 def test_what_is_like_nothing_else_is_only_told(labkit):
@@ -278,7 +286,6 @@ def test_bad_memory_and_order_are_one_line(labkit, script):
         ("--memory", "lots"),
         ("--order", "2,0"),
         ("--order", "fast"),
-        ("--backing", "cuda:0"),
     ):
         done = labkit("run", "--gpus", 2, option, value, path)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr

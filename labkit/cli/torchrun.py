@@ -148,7 +148,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
             zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
         ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(gpus, options.memory, "cpu", None, options.gpu_model)
+        machine = children.asked(gpus, options.memory, None, options.gpu_model)
     seen = len(machine.visible(os.environ))
     if wanted in ("gpu", "auto"):
         options.nproc_per_node = str(seen)

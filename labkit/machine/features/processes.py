@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
 
-from ...base.language import wrong
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...children import told as children
@@ -37,7 +36,6 @@ from ..state.gpu import TheMachine
 from ..state.in_use import machine_here, machine_in_use, replaces
 from ..state.marks import MARK, Mark
 from ..state.placement import gpu_of
-from ..torch_api.absent import Absent
 
 
 @hooks.patches.add
@@ -185,9 +183,6 @@ def _refuse(index: int | None) -> NoReturn:
 def storages(machine: TheMachine) -> Iterator[Patch]:
     """The methods of storages that torch.multiprocessing calls."""
     storage = torch.UntypedStorage
-    if machine.backing.type != "cpu":
-        yield Patch(storage, "_share_cuda_", _not_shared)
-        return
     yield Patch(storage, "_share_cuda_", _share)
     yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
     yield Patch(storage, "_release_ipc_counter_cuda", staticmethod(lambda *_: None))
@@ -249,15 +244,3 @@ def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
     """It is on the sender's GPU and takes none of this process's memory there."""
     setattr(handle.storage, MARK, Mark(machine_here().gpu(device), 0))
     return handle.storage
-
-
-def _not_shared(storage: torch.UntypedStorage, *_: object) -> NoReturn:
-    if storage.device.type != "cuda":
-        raise RuntimeError("_share_cuda_: only available on CUDA")
-    raise wrong(
-        Absent,
-        en=f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
-        "(backing): send it from the host (.cpu()), and move it to its GPU over there",
-        zh=f"数值存放在真 GPU 上（backing）时，{storage.device} 上的张量不能发给别的进程："
-        "先用 .cpu() 移到主机再发，到了那边再移到 GPU",
-    )
