@@ -97,7 +97,7 @@ LATE = {
     "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
     "course": "what lessons import, from the table of public names there",
     "cli.diagnose": "the user's module",
-    "cli.torchrun": "what a definition in PyTorch's text names",
+    "cli.doctor": "packages of an extra, none of them labkit's",
     "machine.features": "whatever lies beside it",
     "distributed.torchrun.worker": "modules of the user's script",
 }

@@ -241,38 +241,6 @@ def test_what_is_like_nothing_else_is_only_told(labkit):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["missing.py"], ["--help"], ["--lang", "zh", "--help"], ["--bad", "x.py"]]
-)
-def test_torchruns_help_and_its_mistakes_want_no_torch(arguments):
-    program = f"""
-import sys
-from labkit.cli import main
-try:
-    main(["torchrun", *{arguments}])
-finally:
-    sys.exit("torch" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=ENVIRONMENT, timeout=60)
-    assert done.returncode == 0
-
-
-def test_torchruns_arguments_are_pytorchs_own():
-    from torch.distributed.run import get_args_parser
-
-    from labkit.cli.torchrun import lifted
-
-    def known(parser):
-        names = ("dest", "option_strings", "nargs", "const", "default", "choices", "required", "help")
-        return [
-            [type(action).__name__, *(vars(action).get(name) for name in names)] for action in parser._actions
-        ]
-
-    found = known(lifted("distributed/run.py", "get_args_parser")())
-    assert found == known(get_args_parser())
-    assert len(found) > 25
-
-
-@pytest.mark.parametrize(
     "arguments", [["copy", "there"], ["copy", "--dir", "there"], ["copy", "--dir=there"]]
 )
 def test_lessons_are_copied_to_a_folder_however_it_is_named(labkit, tmp_path, arguments):
