@@ -125,7 +125,7 @@ class Trace(Drawn):
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
-                f"  {duration(seconds):>8}{waiting * met}  {listed}".rstrip()
+                f"  {duration(seconds):>8}{waiting if met else ''}  {listed}".rstrip()
             )
         return "\n".join(lines)
 

@@ -20,7 +20,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
-from typing import Any, NoReturn
+from runpy import run_path
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
@@ -106,27 +107,19 @@ def _start(
 
 @replaces(multiprocessing.spawn, "get_preparation_data")
 def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
-    """multiprocessing sends this to a process that it starts; the name is the first part that the process reads."""
-    return {**real(name), "name": _Name(name, machine.told)}
+    """Add to what multiprocessing sends to a process that it starts. That reads the first key first, and ignores it."""
+    return {"labkit": _Follow(machine.told), **real(name)}
 
 
-class _Name(str):
-    """The name of a process; when the process unpickles it, it sees the machine from then on."""
+class _Follow(NamedTuple):
+    """A process that unpickles this runs the bootstrap, and sees the machine that ``told`` describes from then on."""
 
     told: str
 
-    def __new__(cls, name: str, told: str) -> _Name:
-        made = super().__new__(cls, name)
-        made.told = told
-        return made
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # The child reads this before labkit is on its path, so it has to go by the file. A pickle calls one function
-        # that is there already: only eval can run a file and then call a function of it.
+        # By the file: labkit is not on the path of the process yet.
         path = children.with_bootstrap(os.environ.get(children.PATH))
-        follow = f"__import__('runpy').run_path({children.BOOTSTRAP!r})['follow']"
-        follow += f"({self.told!r}, {path!r}, {children.ENTRIES!r})"
-        return eval, (f"({follow}, {str(self)!r})[1]",)
+        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.told, path, children.ENTRIES)})
 
 
 @replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
