@@ -48,7 +48,7 @@ _TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 class _Told(OpOverload):
     """An operator that is taken for ``operator``, and goes on with ``run`` when it is called.
 
-    Modes ask for an OpOverload's schema and packet, compare it and look it up in tables, then call it. The real operator
+    Modes ask for an OpOverload's schema and packet, compare it, look it up in tables and call it. The real operator
     would call C++'s group instead of ours, so a subclass with the real one's attributes is what they are given.
     """
 
