@@ -7,7 +7,7 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cost import PROFILES, predict_scaling, race
+from labkit.cost import PROFILES, predict_scaling
 from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
@@ -64,12 +64,6 @@ SHOWN = [
         "rank has it; rank 0 receives 3 whole gradients and sends as many.",
         "第 3 步之后（共 6 步）：4 个 rank 经过 rank 0 的全归约。3 步之后，rank 0 有了总和；6 步之后，每个 rank 都有；"
         "rank 0 要收 3 份完整的梯度，再发出同样多。",
-    ),
-    (
-        race(440_000_000, PROFILES["v100-nvlink"], (1, 4)),
-        "4 GPUs, gradients of 440 MB: the busiest link carries 1.5 times that in the ring and 3 times in the star; "
-        "5.137 ms against 20.37 ms.",
-        "4 块 GPU，每份梯度 440 MB：最忙的链路，环形要传 1.5 份，星形要传 3 份；分别用 5.137 ms 和 20.37 ms。",
     ),
     (
         labkit.data_parallel_memory(8, 4, weights=GIB, optimizer=2 * GIB, capacity=4 * GIB),
