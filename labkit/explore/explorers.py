@@ -69,27 +69,6 @@ class RingExplorer(Explorer):
         return all_reduce_picture(Ring(self.ranks, min(self.step, self.span("step")[1])))
 
 
-class LinkedExplorer(Explorer):
-    """Base of those with a menu of links: where there is one machine only, GPUs are no more than it has."""
-
-    choices = {"link": tuple(PROFILES)}
-
-    def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
-        self._state = state  # the links first: of them depends how many GPUs there can be
-        most = min(usual, self.span("doublings")[1])
-        super().__init__(**state, doublings=most if doublings is None else doublings)
-
-    def span(self, name: str) -> tuple[int, int]:
-        least, most = super().span(name)
-        hardware = PROFILES.get(self._state["link"])
-        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
-            return least, most
-        return least, min(most, hardware.machine_size.bit_length() - 1)
-
-    def called(self, name: str) -> dict[str, str]:
-        return {key: profile.name for key, profile in PROFILES.items()}
-
-
 class ShapesExplorer(Explorer):
     """An output whose batch of ``rows`` rows (1 to 128) is on dimension ``batch_dim``, made on ``gpus`` GPUs.
 
