@@ -64,8 +64,8 @@ class BucketExplorer(Explorer):
     def __init__(
         self, megabytes: int = 25, rows: int = 1, doublings: int | None = None, link: str = "v100-nvlink"
     ) -> None:
-        state = {"link": link, "megabytes": megabytes, "rows": rows}
-        self._state: dict[str, int | str] = state  # the link first: of it depends how many GPUs there can be
+        state: dict[str, int | str] = {"link": link, "megabytes": megabytes, "rows": rows}
+        self._state = state  # the link first: of it depends how many GPUs there can be
         most = min(5, self.span("doublings")[1])
         super().__init__(**state, doublings=most if doublings is None else doublings)
 
