@@ -7,7 +7,6 @@ test that killed each change; a change that survives shows behaviour that no tes
 
 It works on a copy of the last commit in ``--folder`` and notes each result there: started again, it goes on where it
 was, with the commit that it began with. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
-``--survivors`` judges once more what survived, by the tests of the last commit.
 """
 
 from __future__ import annotations
@@ -273,15 +272,6 @@ def drawn(root: Path, seed: int, within: str) -> Iterator[Mutation]:
             yield mutation
 
 
-def here(root: Path, row: dict[str, Any]) -> Mutation | None:
-    """The change of ``row`` in a later tree, where it can stand on another line."""
-    if not (root / row["path"]).exists():
-        return None
-    names = ("inside", "was", "becomes")
-    every = (mutation for found in sites(root, row["path"]).values() for mutation in found)
-    return next((m for m in every if all(getattr(m, name) == row[name] for name in names)), None)
-
-
 # Running.
 
 TEST = 120  # seconds that a test may take; twice as long without a word is the end of a run, whatever it hangs in
@@ -303,11 +293,6 @@ class Copy:
         self.failing: set[str] = set()  # and those that fail without one: nothing is learned of them
         # Python trusts compiled code whose source has the same second and size: each state has a second of its own.
         self.second = int(time.time())
-
-    def renew(self) -> None:
-        """Moves the copy on to the last commit."""
-        _git(self.root, "fetch", "-q", "origin", _git(ROOT, "rev-parse", "HEAD"))
-        _git(self.root, "checkout", "-q", "-f", "FETCH_HEAD")
 
     def write(self, path: str, source: str) -> None:
         self.second += 2
@@ -417,21 +402,15 @@ def judged(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str, str]:
     others = [word for path in first for word in ("--ignore", path)]
     rounds: list[tuple[list[str], float, list[str]]] = [(first, 1800, [])]
     rounds += [] if near_only else [([], 3600, others)]
-    unsure: list[str] = []  # tests that fail now and then: with the change they failed once, and passed once
     try:
         for targets, seconds, options in rounds:
             while True:
                 copy.write(mutation.path, mutation.apply(source))
-                test, how = copy.pytest(targets, seconds, *options, *map("--deselect={}".format, unsure))
+                test, how = copy.pytest(targets, seconds, *options)
                 if how == "passed":
                     break
-                if not test or test in copy.failing or test in unsure:
+                if not test or test in copy.passing:
                     return test or "(the run itself)", how
-                if copy.pytest([test], 300)[1] == "passed":
-                    unsure.append(test)
-                    continue
-                if test in copy.passing:
-                    return test, how
                 copy.write(mutation.path, source)
                 if copy.pytest([test], 300)[1] == "passed":
                     copy.passing.add(test)
@@ -470,7 +449,6 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--near", action="store_true", help="run the tests that concern the file, and no others"
     )
-    parser.add_argument("--survivors", action="store_true", help="judge once more what survived")
     options = parser.parse_args(words)
     if options.list:
         for number, mutation in enumerate(
@@ -490,17 +468,10 @@ def main(words: list[str] | None = None) -> None:
         )
         return {row["number"]: row for row in rows}
 
-    work: list[tuple[int, Mutation]] = []
-    if options.survivors:
-        copy.renew()
-        for number, row in known().items():
-            found = here(copy.root, row) if row["how"] == "survived" else None
-            work += [(number, found)] if found else []
-    else:
-        work += enumerate(islice(drawn(copy.root, options.seed, options.within), options.count), 1)
-        work = [(number, mutation) for number, mutation in work if number not in known()]
-    for number, mutation in work:
-        if number % parts != share % parts:
+    for number, mutation in enumerate(
+        islice(drawn(copy.root, options.seed, options.within), options.count), 1
+    ):
+        if number in known() or number % parts != share % parts:
             continue
         began = time.time()
         why = equivalent(mutation)

@@ -241,7 +241,7 @@ _BATCHES = (
 def _differs(seen: Seen) -> Named:
     """The hint that shows the result beside the right one."""
     result, right = described(seen.result), described(seen.right)
-    alone = ".alone" * seen.alone
+    alone = ".alone" if seen.alone else ""
     if result != right:
         return Named(f"shape{alone}", result=result, right=right)
     places, wanted = (", ".join(tensors(each, "")) for each in (seen.result, seen.right))

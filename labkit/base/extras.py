@@ -10,7 +10,7 @@ from .ours import PACKAGE
 
 # The packages that labkit imports beyond its core, by the extra of pyproject.toml that brings them; a test holds it.
 EXTRA_OF = dict.fromkeys(
-    ("ipykernel", "ipywidgets", "jupyter_client", "jupyter_core", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
+    ("ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
      "nbformat", "papermill"),
     "lab",
 ) | {"argcomplete": "shell"}  # fmt: skip

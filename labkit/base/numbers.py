@@ -67,8 +67,8 @@ def must(name: str, value: object, *, en: str, zh: str, typed: bool = False) -> 
     """An error's text about an argument: ``"rows must be at least 1, got 0"``. ``typed``: it names the type, too."""
     kind = type(value).__name__
     return say(
-        en=f"{name} must be {en}, got {value!r}" + f" ({kind})" * typed,
-        zh=f"{name} 必须{zh}，现在是 {value!r}" + f"（{kind}）" * typed,
+        en=f"{name} must be {en}, got {value!r}" + (f" ({kind})" if typed else ""),
+        zh=f"{name} 必须{zh}，现在是 {value!r}" + (f"（{kind}）" if typed else ""),
     )
 
 

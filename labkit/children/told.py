@@ -35,7 +35,6 @@ class Described:
 
     gpus       how many there are, before CUDA_VISIBLE_DEVICES hides any.
     memory     bytes of each, one number for all or a list.
-    backing    where values are kept.
     order      of replicas: None, "threads" or GPU numbers.
     heedless   the CUDA_VISIBLE_DEVICES under which ``simulate()`` was called, which takes no notice of it; a process
                that finds another value there follows that. ``labkit run`` always follows it: None.
@@ -44,7 +43,6 @@ class Described:
 
     gpus: int
     memory: int | list[int]
-    backing: str = "cpu"
     order: str | list[int] | None = None
     heedless: str | None = None
     model: str | None = None
@@ -55,8 +53,7 @@ class Described:
     def visible(self, environment: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the GPUs that CUDA would show a process with this environment, in its order."""
         listed = environment.get(VISIBLE)
-        if listed is None or listed == self.heedless or self.backing != "cpu":
-            # Of a real backing GPU, the variable says which of the real ones are there.
+        if listed is None or listed == self.heedless:
             return tuple(range(self.gpus))
         return visible(self.gpus, listed)
 
@@ -66,7 +63,6 @@ class Described:
         return {
             "gpus": len(seen),
             "memory": [self.memory[k] for k in seen] if isinstance(self.memory, list) else self.memory,
-            "backing": self.backing,
             "order": tuple(k for k in order if k < len(seen)) if isinstance(order, list) else order,
             "gpu_model": self.model,
         }
@@ -80,7 +76,6 @@ def described(text: str) -> Described:
 def asked(
     gpus: int,
     memory: str | int | None,
-    backing: str,
     order: str | Sequence[int] | None,
     model: str | None = None,
 ) -> Described:
@@ -89,7 +84,7 @@ def asked(
     order = checked_order(order, gpus)
     size: Any = with_model(memory, model)[0]
     listed = list(order) if isinstance(order, tuple) else order
-    return Described(gpus, parse_bytes(size), backing, listed, model=model)
+    return Described(gpus, parse_bytes(size), listed, model=model)
 
 
 def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:

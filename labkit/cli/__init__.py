@@ -105,6 +105,7 @@ def _add_arguments(parser: Parser, command: str) -> ModuleType:
     """Give the parser the command's usage and options: all of its rows, or those that its module adds itself."""
     found = import_module(f"{__name__}.{command}")
     parser.usage = found.WORDING.usage()
+    parser.removed = {option: str(text) for option, _, text in found.WORDING.group("removed")}
     if hasattr(found, "add_arguments"):
         found.add_arguments(parser)
     else:

@@ -26,7 +26,6 @@ _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
 WORDING = Wording(
     "run",
     order={"default": None},
-    backing={"default": "cpu"},
     timeline={"type": Path},
     m={"dest": "module", "nargs": argparse.REMAINDER},
     c={"dest": "code", "nargs": argparse.REMAINDER},
@@ -130,11 +129,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
                 zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
             ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(options.gpus, options.memory, options.backing, order, options.gpu_model)
-        if machine.backing != "cpu":
-            from ..machine import simulate  # heavy: torch, which alone knows the real GPUs
-
-            simulate(machine.gpus, backing=machine.backing).close()
+        machine = children.asked(options.gpus, options.memory, order, options.gpu_model)
     seen = len(machine.visible(os.environ))
     if seen < machine.gpus:
         listed = os.environ[children.VISIBLE]

@@ -7,19 +7,16 @@ The arguments are those of PyTorch's own parser. Ranks are threads of one proces
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from ..base.language import get_language, say, series
 from ..base.numbers import MOST_GPUS, plural
-from ..base.ours import torch_files
 from ..base.units import bytes_text, duration, told_bytes
 from ..children import told as children
 from ..cost.hardware import accelerator
@@ -41,7 +38,7 @@ NOTHING_TO_DO = (
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
 _PATH = {"type": Path}
-WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH, chakra=_PATH)
+WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH)
 # No GPU has so many bytes: what is given where none is to be too small.
 MOST = 16 << 40
 
@@ -70,37 +67,9 @@ def chinese() -> dict[str, str]:
 
 def _torchruns() -> list[argparse.Action]:
     """Torchrun's own arguments, in the order in which its parser has them."""
-    try:
-        make = lifted("distributed/run.py", "get_args_parser")
-    except Exception:  # another PyTorch, which has it otherwise
-        make = import_module("torch.distributed.run").get_args_parser
-    return [action for action in make()._actions if action.dest != "help"]
+    from torch.distributed.run import get_args_parser  # it takes seconds to load torch
 
-
-def lifted(file: str, name: str) -> Any:
-    """The function or class ``name`` of a file of torch's, made from its text alone.
-
-    Torch is not imported, which takes seconds, so that help is there and a mistake is told at once. What the definition
-    names is imported or made in the same way.
-    """
-    body = ast.parse(Path(*torch_files(file)).read_text("utf-8")).body
-    definition = next(node for node in body if getattr(node, "name", None) == name)
-    names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)}
-    world: dict[str, Any] = {"__name__": file}
-    for node in body:
-        for alias in node.names if isinstance(node, ast.ImportFrom | ast.Import) else ():
-            known, module = alias.asname or alias.name, getattr(node, "module", "")
-            if known not in names:
-                continue
-            if module.startswith("torch."):
-                inner = module.removeprefix("torch.").replace(".", "/")
-                world[known] = lifted(f"{inner}.py", alias.name)
-            elif module:
-                world[known] = getattr(import_module(module), alias.name)
-            else:
-                world[known] = import_module(alias.name)
-    exec(compile(ast.Module([definition], []), file, "exec"), world)
-    return world[name]
+    return [action for action in get_args_parser()._actions if action.dest != "help"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,7 +117,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
             zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
         ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(gpus, options.memory, "cpu", None, options.gpu_model)
+        machine = children.asked(gpus, options.memory, None, options.gpu_model)
     seen = len(machine.visible(os.environ))
     if wanted in ("gpu", "auto"):
         options.nproc_per_node = str(seen)
@@ -296,7 +265,7 @@ def _taught(code: int, faults: Sequence[str]) -> int:
 
 
 def _drawn(options: argparse.Namespace) -> bool:
-    return bool(options.timeline or options.trace or options.chakra)
+    return bool(options.timeline or options.trace)
 
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
@@ -315,13 +284,6 @@ def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> Non
         write_timeline(options.timeline, kept.trace, title, kept.left_out, options.times)
     if options.trace:
         write(options.trace, kept.trace.to_chrome(), "--trace")
-    if options.chakra:
-        try:
-            options.chakra.mkdir(parents=True, exist_ok=True)
-            for name, content in kept.trace.to_chakra().items():
-                (options.chakra / name).write_bytes(content)
-        except OSError as error:
-            print(f"labkit: --chakra: {error}", file=sys.stderr)
 
 
 def summary(kept: Kept, parts: Sequence[Part]) -> str:

@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage.
 
     Each command complains of its own options, and says what was meant if that is known. ``passed_on`` are options of
-    another program that the command hands to it.
+    another program that the command hands to it; ``removed`` has a sentence for each option that no longer exists.
     """
 
     strict = True
@@ -92,12 +92,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:  # as the parsers of its own actions are made, too
         super().__init__(**options)
         self.passed_on: Collection[str] = ()
+        self.removed: Mapping[str, str] = {}
         self.suggest_on_error = False  # newer argparse has an answer of its own, for choices alone
         self._negative_number_matcher = re.compile(r"-\.?\d")  # -3GiB is a value, too
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and self.strict:
+            for word in unknown:
+                if sentence := self.removed.get(word.partition("=")[0]):
+                    raise UsageError(sentence)
             words = "unrecognized arguments: %s"
             ours = [option for action in self._actions for option in action.option_strings]
             meant = _meant(unknown, [*ours, *self.passed_on])

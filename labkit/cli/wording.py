@@ -1,7 +1,8 @@
 """What a command says, in both languages: the file ``.txt`` that has its name, read when the first text is wanted.
 
 Options stand there in groups, one for each ``add_options``: ``%% release --to FOLDER`` is an option of the group
-``release``. ``%% usage`` says how the command is called. Any other entry is a text, called by all its words.
+``release``. ``%% usage`` says how the command is called, and ``%% removed --old`` why an option of former versions
+is refused. Any other entry is a text, called by all its words.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ judges answers where a table cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from random import Random
 from typing import Any, TypeVar
 
@@ -202,17 +202,28 @@ class Exercise:
                 refused = refused or error
         raise refused or Unreadable
 
+    @cached_property
+    def _tables(self) -> dict[tuple[int, ...], dict[Any, Answer]]:
+        """The tables of answers that were made so far, by the facts of the question."""
+        return {}
+
+    def _rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[Any, Answer]]:
+        """Yield each value that the table of answers names, with what it says of it."""
+        if self._clicked:
+            yield from enumerate(self.answers, 1)
+            return
+        kind = self.kind
+        for answer in self.answers:
+            for text in answer.text.filled(facts).en.split(" or "):
+                yield (text if text == _ANY_OTHER else kind.read(kinds.typed(text))), answer
+
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
         """The hint that the table of answers has for ``value``."""
+        asked = tuple(facts.values())
         facts = {**facts, **self.code.derived(**facts), "answer": value}
-        table: dict[Any, Answer] = {}
-        for number, answer in enumerate(self.answers, 1):
-            if self._clicked:
-                table[number] = answer
-                continue
-            for text in answer.text.filled(facts).en.split(" or "):
-                table[text if text == _ANY_OTHER else self.kind.read(kinds.typed(text))] = answer
-        found = table.get(value, table.get(_ANY_OTHER))
+        if asked not in self._tables:
+            self._tables[asked] = dict(self._rows(facts))
+        found = self._tables[asked].get(value, self._tables[asked].get(_ANY_OTHER))
         if found is None:
             raise Unreadable
         if found.hint is None:

@@ -11,7 +11,6 @@ from ..cost.published import GPT2, GPT2_GRADIENTS
 from ..cost.settings import Plan
 from ..cost.sizes import MODELS
 from ..explore.explorer import Explorer
-from ..explore.explorers import LinkedExplorer
 from ..plans.buckets import BUCKET, FIRST, MIB, buckets
 from ..plans.shards import Shards
 from ..view.picture import Picture
@@ -50,7 +49,7 @@ class WorldExplorer(Explorer):
         return world_picture(self.nodes, self.per_node, self.chosen_by)
 
 
-class BucketExplorer(LinkedExplorer):
+class BucketExplorer(Explorer):
     """A step of GPT-2 under DDP: each gradient sent by itself, in buckets of ``megabytes`` (1 to 500), and all in one.
 
     rows        1 to 16, of 1,024 tokens, on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 8) times twice as many.
@@ -58,13 +57,27 @@ class BucketExplorer(LinkedExplorer):
     """
 
     limits = {"megabytes": (1, 500), "rows": (1, 16), "doublings": (0, 8)}
+    choices = {"link": tuple(PROFILES)}
     unfolds = "megabytes"
     labels = {"rows": "rows-per-gpu"}
 
     def __init__(
         self, megabytes: int = 25, rows: int = 1, doublings: int | None = None, link: str = "v100-nvlink"
     ) -> None:
-        super().__init__(doublings, 5, link=link, megabytes=megabytes, rows=rows)
+        state: dict[str, int | str] = {"link": link, "megabytes": megabytes, "rows": rows}
+        self._state = state  # the link first: of it depends how many GPUs there can be
+        most = min(5, self.span("doublings")[1])
+        super().__init__(**state, doublings=most if doublings is None else doublings)
+
+    def span(self, name: str) -> tuple[int, int]:
+        least, most = super().span(name)
+        hardware = PROFILES.get(self._state["link"])
+        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
+            return least, most
+        return least, min(most, hardware.machine_size.bit_length() - 1)
+
+    def called(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
 
     def drawn(self) -> Picture:
         most = self.megabytes * MIB

@@ -55,7 +55,7 @@ class DataParallel(nn.DataParallel[nn.Module]):
     """A drop-in for ``torch.nn.DataParallel``: same arguments, same results, clearer errors.
 
     It is an ``nn.DataParallel`` to code that asks, as many a script does before it takes ``.module``; every step is
-    labkit's own. Where it differs on purpose is listed in :mod:`tools.differences`.
+    labkit's own. Where it differs on purpose is listed in ``docs/differences.md``.
     """
 
     module: nn.Module

@@ -1,4 +1,4 @@
-"""The simulated multi-GPU machine: torch sees several GPUs, values live on the CPU or on one real GPU."""
+"""The simulated multi-GPU machine: torch sees several GPUs, values live on the CPU."""
 
 from . import features
 from .machine import Machine

@@ -37,7 +37,6 @@ class Machine:
 
     gpus       the simulated GPUs, a tuple.
     order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
-    backing    where the values really are: the CPU or one real GPU.
     model      what the GPUs pass for.
     numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
     told       the machine in words for child processes (:mod:`labkit.children.told`), all of it.
@@ -47,14 +46,12 @@ class Machine:
         self,
         gpus: int,
         memory: str | int | Sequence[str | int] | None = None,
-        backing: str | torch.device = "cpu",
         order: str | tuple[int, ...] | None = None,
         *,
         gpu_model: str | None = None,
         numbers: Sequence[int] | None = None,
         told: str | None = None,
     ) -> None:
-        self.backing = torch.device(backing)
         self.order = order
         size, self.model = with_model(memory, gpu_model)
         sizes: Any = size if isinstance(size, (list, tuple)) else [size] * gpus
@@ -102,9 +99,7 @@ class Machine:
 
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
         """The device that really holds values of ``target``; for the host, ``device`` itself (or the CPU)."""
-        if target is not None:
-            return self.backing
-        return torch.device("cpu" if device is None else device)
+        return torch.device("cpu" if target is not None or device is None else device)
 
     def entered(self) -> Entered:
         """Context manager: inside, this thread sees the machine (it may already)."""
@@ -193,9 +188,7 @@ class Machine:
     def activate(self) -> None:
         """From now on torch sees this machine."""
         prepare_process(self)
-        if self.backing.type == "cuda":
-            torch.cuda.init()  # the real one, before torch's own functions are answered by the machine
-        self.random.begin(self.backing)
+        self.random.begin()
         self._patches.put_in()
         use(self)
         for gpu in self.gpus:
@@ -250,7 +243,7 @@ class Machine:
     def _described(self) -> Described:
         sizes = [gpu.capacity for gpu in self.gpus]
         return Described(
-            len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes, str(self.backing),
+            len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes,
             list(self.order) if isinstance(self.order, tuple) else self.order, os.environ.get(VISIBLE),
             None if self.model is SIMULATED else self.model.called,
         )  # fmt: skip
@@ -333,28 +326,13 @@ def _settle() -> None:
 
 
 @contextmanager
-def set_aside() -> Iterator[None]:
-    """Inside, torch is as it really is."""
-    with _changing:
-        refuse_beside_a_block()
-        machine = machine_in_use()
-        if machine is not None:
-            machine.deactivate()
-        try:
-            yield
-        finally:
-            if machine is not None:
-                machine.activate()
-
-
-@contextmanager
 def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
     """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
 
     Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
     ``owner`` is in use again.
     """
-    machine = Machine(max(gpus, len(owner.gpus)), memory, owner.backing)
+    machine = Machine(max(gpus, len(owner.gpus)), memory)
     with ExitStack() as back:
         for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
             back.callback(gpu.lend(machine, new.capacity))

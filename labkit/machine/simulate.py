@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from ..base.language import say, wrong
-from ..base.numbers import MOST_GPUS, must, plural, whole
+from ..base.numbers import MOST_GPUS, plural, whole
 from ..base.patches import Patch, Patches
 from ..base.torch_releases import warn_if_untried
 from ..children import told as children
 from ..plans.footprint import Occupancy
-from .machine import Machine, refuse_beside_a_block, set_aside
+from .machine import Machine, refuse_beside_a_block
 from .state.in_use import machine_in_use
 from .tracebacks import hide_ours
 
@@ -22,7 +22,7 @@ def simulate(
     gpus: int = 8,
     *,
     memory: str | int | Sequence[str | int] | None = None,
-    backing: str | torch.device = "cpu",
+    backing: str = "cpu",
     order: Sequence[int] | str | None = None,
     gpu_model: str | None = None,
 ) -> Machine:
@@ -33,7 +33,7 @@ def simulate(
     gpus        how many, 1 to 1024.
     memory      of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU. Default: what the
                 model has, 16 GiB without one.
-    backing     where values are really kept: "cpu", or one real GPU, "cuda:0".
+    backing     where values are really kept: "cpu", and nowhere else.
     order       of the replicas of a data-parallel call: None runs them in device order, so that what they
                 print is the same every time; "threads" lets them race as on real GPUs; a list such as
                 [2, 0, 1] runs them in that order.
@@ -52,7 +52,7 @@ def simulate(
     order = children.checked_order(order, gpus)
     _check_backing(backing)
     warn_if_untried(torch.__version__)
-    return _take_over(Machine(gpus, memory, backing, order, gpu_model=gpu_model))
+    return _take_over(Machine(gpus, memory, order, gpu_model=gpu_model))
 
 
 def inherit() -> Machine | None:
@@ -72,7 +72,7 @@ def inherit() -> Machine | None:
 def use_gpus(gpus: int) -> Machine | RealGpus:
     """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones.
 
-    With one real GPU, the simulated ones keep their values on it; with none, on the CPU.
+    Simulated ones keep their values on the CPU, whatever real GPU there is.
     """
     gpus = whole("gpus", gpus, 0, MOST_GPUS)
     refuse_beside_a_block()
@@ -83,7 +83,7 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
     have = torch.cuda.device_count()
     if have >= gpus and have > 0 and gpus > 0:
         return RealGpus(gpus)
-    return _take_over(Machine(gpus, backing="cuda:0" if have and gpus else "cpu"))
+    return _take_over(Machine(gpus))
 
 
 def _take_over(machine: Machine) -> Machine:
@@ -91,21 +91,13 @@ def _take_over(machine: Machine) -> Machine:
     return machine.open()
 
 
-def _check_backing(backing: str | torch.device) -> None:
-    try:
-        device = torch.device(backing)
-    except (RuntimeError, TypeError) as error:
-        en, zh = "'cpu' or a real GPU like 'cuda:0'", "是 'cpu' 或真 GPU，如 'cuda:0'"
-        raise ValueError(must("backing", backing, en=en, zh=zh)) from error
-    if device.type == "cpu":
-        return
-    with set_aside():
-        if device.type != "cuda" or (device.index or 0) >= torch.cuda.device_count():
-            count = torch.cuda.device_count()
-            raise wrong(
-                en=f"backing={backing!r}: this computer has {count} real GPUs; use backing='cpu'",
-                zh=f"backing={backing!r}：这台电脑有 {count} 块真 GPU；请用 backing='cpu'",
-            )
+def _check_backing(backing: object) -> None:
+    """Refuse the place of former versions for values: a real GPU, on which they were never tried."""
+    if str(backing) != "cpu":
+        raise wrong(
+            en=f"backing must be 'cpu', got {backing!r}: the values of simulated GPUs are kept on the CPU",
+            zh=f"backing 只能是 'cpu'，现在是 {backing!r}：模拟 GPU 的数值都存放在 CPU 上",
+        )
 
 
 _open: RealGpus | None = None

@@ -68,11 +68,11 @@ class Batches(Drawn, Sequence[Split]):
         sizes = listed(self.batch_size, self.full, self.short or None)
         return say(
             en=f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
-            + f"; {self.dropped} dropped" * bool(self.dropped)
-            + f" (on {self.gpus} GPUs)" * (self.gpus > 1),
+            + (f"; {self.dropped} dropped" if self.dropped else "")
+            + (f" (on {self.gpus} GPUs)" if self.gpus > 1 else ""),
             zh=f"{self.rows} 行，每批 {self.batch_size} 行：{sizes}"
-            + f"；丢弃 {self.dropped} 行" * bool(self.dropped)
-            + f"（{self.gpus} 块 GPU）" * (self.gpus > 1),
+            + (f"；丢弃 {self.dropped} 行" if self.dropped else "")
+            + (f"（{self.gpus} 块 GPU）" if self.gpus > 1 else ""),
         )
 
 

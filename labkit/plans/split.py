@@ -88,8 +88,9 @@ class Split(Drawn):
         named = series(idle) if few else say(en=f"{idle[0]} to {idle[-1]}", zh=f"{idle[0]} 到 {idle[-1]}")
         return say(
             en=f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.listed}"
-            + f"; idle: {named}" * bool(idle),
-            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}" + f"；空闲：{named}" * bool(idle),
+            + (f"; idle: {named}" if idle else ""),
+            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}"
+            + (f"；空闲：{named}" if idle else ""),
         )
 
 

@@ -72,7 +72,10 @@ class MemoryTimeline(Drawn):
         for name, lane in self.lanes.items():
             top = max(self.of(lane), key=lambda one: one.peak)
             step = sum(at < top.at for at in self.steps) + 1
-            words = [say(en=f"step {step}", zh=f"第 {step} 步")] * bool(self.steps) + [top.label, top.line]
+            words = ([say(en=f"step {step}", zh=f"第 {step} 步")] if self.steps else []) + [
+                top.label,
+                top.line,
+            ]
             listed = say(en=", ", zh="，").join(filter(None, words)) if top.peak else ""
             lines.append(f"{name:<8} {bytes_text(top.peak):>9}  {listed}".rstrip())
         return "\n".join(lines)

@@ -11,7 +11,6 @@ from ..base.display import Drawn
 from ..base.language import say, series
 from ..base.numbers import plural
 from ..base.units import duration
-from .chakra import chakra_files
 from .chrome import chrome_json
 from .events import PAIRS, Event, Meeting, devices_of, meetings_of, ranks_of
 from .memory import MemorySample, MemoryTimeline
@@ -126,7 +125,7 @@ class Trace(Drawn):
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
-                f"  {duration(seconds):>8}{waiting * met}  {listed}".rstrip()
+                f"  {duration(seconds):>8}{waiting if met else ''}  {listed}".rstrip()
             )
         return "\n".join(lines)
 
@@ -152,14 +151,6 @@ class Trace(Drawn):
         Times in microseconds since the recording began, or on the ranks' clock.
         """
         return chrome_json(self.events, self.samples)
-
-    def to_chakra(self) -> dict[str, bytes]:
-        """What ranks did, as Chakra execution traces: the contents of files by their names.
-
-        One for each rank, for simulators of networks; ``comm_group.json`` has the members of the groups. Computation
-        has the times that it took here, on the CPU.
-        """
-        return chakra_files(self.events)
 
 
 @dataclass(repr=False)

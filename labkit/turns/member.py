@@ -89,7 +89,6 @@ class Member(Turn):
     def sleep(self, deadline: float | None = None) -> None:
         """Return with the baton. After ``deadline`` it does not matter any more whether what it waits for is there."""
         ends = inf if deadline is None else deadline
-        self._sleeper.rest()
         try:
             while not self._gate.passed(_BEAT if ends == inf else min(_BEAT, max(0, ends - monotonic()))):
                 with self.ring:
@@ -104,9 +103,7 @@ class Member(Turn):
                     self.ring.judge()
         except BaseException:
             self._break_off()
-            self._sleeper.rise()  # nobody wakes it any more
             raise
-        self._sleeper.rise()
         self._come()
         self.raise_error()
 

@@ -74,12 +74,12 @@ class Ring:
                 self.live.rotate(-1)
         if member.over and member in self.live:
             self.live.remove(member)
-        chosen = self.resume(host, near=True)
+        chosen = self.resume(host)
         if self.holder is None:
             self.judge()
         return chosen
 
-    def resume(self, host: Party | None = None, near: bool = False) -> Turn | None:
+    def resume(self, host: Party | None = None) -> Turn | None:
         """If nobody has the baton, give it to the first that can go on, as :meth:`hand_on` does."""
         if self.holder is not None or self._choosing or not self.live:
             return None
@@ -100,7 +100,7 @@ class Ring:
             chosen.state = State.RUNS
             return chosen
         try:
-            chosen.go(near)
+            chosen.go()
         except Exception as error:  # no thread can be started
             chosen.failure = error
             chosen.finish()

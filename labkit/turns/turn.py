@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from functools import cache
 from typing import Any, NamedTuple
 
 # As C has them: a machine that watches locks is not to see those of the turns themselves.
@@ -70,53 +68,6 @@ class Gate:
         return _acquire(self._lock, True, -1 if timeout is None else timeout)
 
 
-class Sleeper:
-    """A thread that takes turns with another wakes on the core of the one that woke it. Linux only.
-
-    A system wakes a thread on a core that idles. For two that take turns that is the wrong one: its caches hold nothing
-    of the other's work, and an exchange that takes a few microseconds costs twice as much. Awake, a thread may run
-    wherever it could before. It calls :meth:`rest` and :meth:`rise` itself, the other calls :meth:`beckon`.
-    """
-
-    __slots__ = ("_beckoned", "_cores", "_thread")
-
-    def __init__(self) -> None:
-        self._thread, self._beckoned = 0, False
-        self._cores: set[int] = set()
-
-    def rest(self) -> None:
-        """It is about to sleep."""
-        if _core() is not None:
-            self._thread, cores = threading.get_native_id(), os.sched_getaffinity(0)
-            if not self._beckoned:  # else the other was quicker, and these are the cores to which it was sent
-                self._cores = cores
-
-    def beckon(self) -> None:
-        """Let it wake on the caller's core, if it may run there. The caller wakes it next, and then sleeps."""
-        core = _core()
-        if core is not None and len(self._cores) > 1 and (here := core()) in self._cores:
-            self._beckoned = True
-            try:
-                os.sched_setaffinity(self._thread, (here,))
-            except OSError:  # it is no more, or that is not allowed
-                self._cores = set()
-
-    def rise(self) -> None:
-        """It is awake."""
-        if self._beckoned:
-            self._beckoned = False
-            if self._cores:
-                os.sched_setaffinity(0, self._cores)
-
-
-@cache
-def _core() -> Any:
-    """The function that says which core the caller runs on; None where threads cannot be sent to one."""
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    return getattr(ctypes.PyDLL(None), "sched_getcpu", None)
-
-
 class Party:
     """The participants of one call, in order. ``caller`` is the participant that made the call, if one did."""
 
@@ -148,7 +99,6 @@ class Turn:
         self.called = False
         self.thread = 0
         self._gate, self._end = Gate(), Gate()
-        self._sleeper = Sleeper()
 
     @property
     def over(self) -> bool:
@@ -166,14 +116,12 @@ class Turn:
             return self.waits.ready()
         return self.state in (State.NEW, State.READY)
 
-    def go(self, near: bool = False) -> None:
-        """Give it the baton. ``near``: this thread, which had it, is about to sleep."""
+    def go(self) -> None:
+        """Give it the baton."""
         new, self.state, self.called = self.state is State.NEW, State.RUNS, True
         if new:
             self._begin()
         else:
-            if near:
-                self._sleeper.beckon()
             self._gate.open()
 
     def finish(self) -> None:

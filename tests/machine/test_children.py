@@ -11,7 +11,6 @@ import torch
 
 import labkit
 from labkit.children import told as children
-from labkit.machine.features import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -256,8 +255,3 @@ def test_what_was_put_on_a_gpu_before_a_fork_is_lost_in_the_child(gpus):
         )
     child.join()
     assert (x + 1).tolist() == [2, 2]
-
-
-def test_where_values_are_on_a_real_gpu_nothing_is_shared_and_the_hosts_own_is_told_as_torch_does():
-    with pytest.raises(RuntimeError, match="^_share_cuda_: only available on CUDA$"):
-        processes._not_shared(torch.zeros(1).untyped_storage())

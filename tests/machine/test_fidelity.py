@@ -43,9 +43,6 @@ ANSWERS = {
     "_accelerator_resetPeakStats": ((0,), None),
     "_accelerator_setDeviceIndex": ((1,), None),
     "_accelerator_synchronizeDevice": ((1,), None),
-    "_cuda_cudaCachingAllocator_raw_alloc": ((512, 0), 1 << 46),
-    "_cuda_cudaCachingAllocator_raw_delete": ((0,), None),
-    "_cuda_getCurrentBlasHandle": ((), 1 << 45),
     "_cuda_record_memory_history": ((None,), None),
     "_cuda_record_memory_history_legacy": ((False, False), None),
     "_cuda_canDeviceAccessPeer": ((1, 1), False),
@@ -63,7 +60,6 @@ ANSWERS = {
     "_cuda_hasPrimaryContext": ((1,), False),
     "_host_emptyCache": ((), None),
     "_cuda_getMemoryFraction": ((1,), 1.0),
-    "_cuda_get_sync_debug_mode": ((), 0),
     "_cuda_init": ((), None),
     "_cuda_ipc_collect": ((), None),
     "_cuda_isCurrentStreamCapturing": ((), False),
@@ -74,7 +70,6 @@ ANSWERS = {
     "_cuda_setDevice": ((1,), None),
     "_cuda_setMemoryFraction": ((0.5, 1), None),
     "_cuda_setStream": ((40, 1, 1), None),
-    "_cuda_set_sync_debug_mode": ((1,), None),
     "_cuda_sleep": ((10**6,), None),
     "_cuda_synchronize": ((), None),
     "_get_accelerator": ((), torch.device("cuda")),
@@ -83,7 +78,7 @@ ANSWERS = {
 OBJECTS = {
     "_accelerator_getDeviceCapability", "_accelerator_getDeviceStats", "_accelerator_getStream",
     "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_broadcast_out",
-    "_cuda_hostMemoryStats", "_cuda_memorySnapshot", "_cuda_memoryStats", "_gather", "_gather_out",
+    "_cuda_memorySnapshot", "_cuda_memoryStats", "_gather", "_gather_out",
     "_group_tensors_by_device_and_dtype", "_scatter", "_scatter_out",
 }  # fmt: skip
 

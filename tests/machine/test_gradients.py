@@ -395,7 +395,7 @@ def test_a_stream_of_a_closed_machine_is_nobodys():
 
 
 def test_the_gradient_of_a_copy_into_another_gpus_tensor_is_no_part_of_what_is_there():
-    # On the backing device the backward of copy_ hands the same tensor on.
+    # Where the values really are the backward of copy_ hands the same tensor on.
     x = torch.ones(3, device="cuda:0", requires_grad=True)
     copied, seed = torch.empty(3, device="cuda:1").copy_(x), torch.ones(3, device="cuda:1")
     (grad,) = torch.autograd.grad(copied, x, seed)

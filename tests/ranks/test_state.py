@@ -303,7 +303,7 @@ def test_torchs_settings_are_each_ranks(processes):
 
 
 def test_every_place_is_in_this_torch():
-    """``tools.torch_private`` says what moved; this, that no name here is spelled wrong."""
+    """``tools.torch_private`` says what is gone; this, that no name here is spelled wrong."""
     import importlib
 
     for module, names, fresh in OWNED:

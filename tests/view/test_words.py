@@ -7,8 +7,6 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cost import PROFILES, predict_scaling, race
-from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
@@ -66,23 +64,11 @@ SHOWN = [
         "rank 0 要收 3 份完整的梯度，再发出同样多。",
     ),
     (
-        race(440_000_000, PROFILES["v100-nvlink"], (1, 4)),
-        "4 GPUs, gradients of 440 MB: the busiest link carries 1.5 times that in the ring and 3 times in the star; "
-        "5.137 ms against 20.37 ms.",
-        "4 块 GPU，每份梯度 440 MB：最忙的链路，环形要传 1.5 份，星形要传 3 份；分别用 5.137 ms 和 20.37 ms。",
-    ),
-    (
         labkit.data_parallel_memory(8, 4, weights=GIB, optimizer=2 * GIB, capacity=4 * GIB),
         "cuda:0 holds 5 GiB, every other GPU at most 2 GiB; 1 of 4 would run out of memory.",
         "cuda:0 占用 5 GiB，其余 GPU 最多各占 2 GiB；4 块 GPU 中有 1 块显存不够。",
     ),
     (Occupancy((GIB, 0), (4 * GIB, 4 * GIB)), "2 simulated GPUs, 1 GiB in use.", "2 块模拟 GPU，显存共用去 1 GiB。"),
-    (
-        predict_scaling(BERT, PROFILES["v100-dlperf"], (4, 16)),
-        "32 rows on each of 16 GPUs: perfect scaling takes 267.6 ms a step; DDP reaches 78% of that throughput, "
-        "DataParallel cannot leave one machine.",
-        "16 块 GPU，每块 32 行：理想扩展每个训练步 267.6 ms；DDP 达到其吞吐量的 78%，DataParallel 则不能跨机器。",
-    ),
     (
         STEP,
         "3 events on 3 devices in 4 ms; the busiest GPU computes for 75% of it; 1,500 bytes are moved.",

@@ -125,3 +125,5 @@ def run_hidden() -> None:
 if __name__ == "sitecustomize":
     begin()
     run_hidden()
+elif "FOLLOWED" in globals():  # multiprocessing's child runs this file by its path
+    follow(*globals()["FOLLOWED"])

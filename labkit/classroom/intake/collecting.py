@@ -129,7 +129,9 @@ def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tupl
     if proven:
         return proven[0], None
     if claims:
-        return None, note("forged", *["named"] * bool(by_name), claimed=claims[0].student, by_name=by_name)
+        return None, note(
+            "forged", *(["named"] if by_name else []), claimed=claims[0].student, by_name=by_name
+        )
     return by_name, note("untagged" if by_name else "nobody")
 
 

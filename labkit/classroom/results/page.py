@@ -59,7 +59,9 @@ def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
     """A table, "" without rows; cells are HTML already, those of the columns in ``numeric`` are set to the right."""
 
     def line(kind: str, row: list[str]) -> str:
-        cells = [f"<{kind}{' class=n' * (at in numeric)}>{cell}</{kind}>" for at, cell in enumerate(row)]
+        cells = [
+            f"<{kind}{' class=n' if at in numeric else ''}>{cell}</{kind}>" for at, cell in enumerate(row)
+        ]
         return f"<tr>{''.join(cells)}</tr>"
 
     body = "".join(line("td", row) for row in rows)

@@ -80,41 +80,18 @@ class Sweep:
         }
 
     def occupied(self) -> list[str]:
-        """The files to be written that are there already and not of this sweep, each with what it is instead."""
+        """The files to be written that are there already and not of this sweep, each with a sentence that says so."""
         found = []
         for count in self.gpus:
             notebook, page = self.files(count)
-            if notebook.exists():
-                found += self._foreign(notebook, count)
-            elif page.exists():
+            if notebook.exists() and _mark(notebook).get("run") != self.identity(count):
+                en, zh = f"{notebook} is no run of this sweep", f"{notebook} 不是这次 sweep 的结果"
+                found.append(say(en=en, zh=zh))
+            elif page.exists() and not notebook.exists():
                 found.append(say(en=f"{page} exists already", zh=f"{page} 已经存在"))
         if self.report.exists() and GENERATOR not in self.report.read_text("utf-8", errors="replace"):
             found.append(say(en=f"{self.report} exists already", zh=f"{self.report} 已经存在"))
         return found
-
-    def _foreign(self, notebook: Path, count: int) -> list[str]:
-        there, here = _mark(notebook).get("run"), self.identity(count)
-        if there is None:
-            return [say(en=f"{notebook} exists already", zh=f"{notebook} 已经存在")]
-        odd = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-        if not odd:
-            return []
-        facts = say(en=", ", zh="，").join(_then(name, there.get(name)) for name in odd)
-        en, zh = (
-            f"{notebook} was made by another sweep ({facts})",
-            f"{notebook} 是另一次 sweep 的结果（{facts}）",
-        )
-        return [say(en=en, zh=zh)]
-
-
-def _then(name: str, value: object) -> str:
-    """Says how something of :meth:`Sweep.identity` was when a run was made that is not of this sweep."""
-    if name == "lesson":
-        return say(en="the notebook has changed since", zh="笔记本后来改过")
-    name = name.removeprefix("-p ")
-    if value is None:
-        return say(en=f"{name} was not given then", zh=f"当时没有给 {name}")
-    return say(en=f"{name} was {value} then", zh=f"当时 {name} 是 {value}")
 
 
 # Where a notebook says what it is a run of, and how a page says that it was made here.

@@ -51,7 +51,7 @@ def _line(wait: Wait) -> str:
     whom = series(wait.waits_for)
     if wait.state == "waits":
         zh = f"在等 rank {whom}，停在" if whom else "停在"
-        state = say(en="waits" + f" for {whom} in" * bool(whom), zh=zh)
+        state = say(en=f"waits for {whom} in" if whom else "waits", zh=zh)
     else:
         state = say(en="ended", zh="已结束") if wait.state == "ended" else say(en="failed", zh="出错")
     return f"rank {wait.rank}  {state}{call}{group}" + (f"  {wait.place}" if wait.place else "")

@@ -46,7 +46,11 @@ _TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 
 
 class _Told(OpOverload):
-    """An operator that is taken for ``operator``, and goes on with ``run`` when it is called."""
+    """An operator that is taken for ``operator``, and goes on with ``run`` when it is called.
+
+    Modes ask for an OpOverload's schema and packet, compare it, look it up in tables and call it. The real operator
+    would call C++'s group instead of ours, so a subclass with the real one's attributes is what they are given.
+    """
 
     def __init__(self, operator: Any, run: Callable[..., Any]) -> None:
         self.__dict__.update(vars(operator), _op=run, stands_for=operator)

@@ -134,7 +134,7 @@ def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) ->
 
 def _name(one: Forecast) -> str:
     plan = one.plan
-    again = " R" * bool(plan.recompute)
+    again = " R" if plan.recompute else ""
     return f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}{again}"
 
 

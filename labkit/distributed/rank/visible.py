@@ -44,7 +44,7 @@ def sight(machine: TheMachine) -> Sight:
     gpus = tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(memory))
     random = DeviceRandom(gpus)
     before = machine.random.generators
-    random.begin(machine.backing, before[0].initial_seed() if before else None)
+    random.begin(before[0].initial_seed() if before else None)
     return Sight(gpus, random, found.visible(os.environ))
 
 
@@ -72,7 +72,7 @@ class Nodes:
     def sight(self, node: int, seed: int) -> Sight:
         """The sight of a process on ``node``."""
         made = DeviceRandom(self.gpus[node])
-        made.begin(self._machine.backing, seed)
+        made.begin(seed)
         return Sight(self.gpus[node], made, self._own.numbers)
 
     def chosen(self) -> Sight:

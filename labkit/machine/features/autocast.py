@@ -82,9 +82,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Let ``torch.autocast("cuda")`` bring the mode with it. A real GPU has CUDA's own autocast."""
-    if machine.backing.type != "cpu":
-        return
+    """Let ``torch.autocast("cuda")`` bring the mode with it."""
 
     def mode(context: torch.autocast) -> AutocastMode | None:
         if context.device.partition(":")[0] != "cuda":  # "cuda:1" means the same

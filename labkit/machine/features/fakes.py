@@ -79,8 +79,6 @@ def _placed(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """The mode knows that there is no GPU for it to touch."""
-    if machine.backing.type != "cpu":
-        return
     avoid: Any = FakeTensorMode.avoid_device_init
 
     def avoids(self: Any) -> bool:
@@ -93,13 +91,11 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 def _from_real(
     machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    if machine.backing.type == "cpu":
-        check_gradient(t.requires_grad, gpu_of(t))
+    check_gradient(t.requires_grad, gpu_of(t))
     return seeing(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
 
 
 @replaces(FakeTensor, "requires_grad_")
 def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = True) -> Any:
-    if machine.backing.type == "cpu":
-        check_gradient(requires_grad, machine.resolve(self.fake_device))
+    check_gradient(requires_grad, machine.resolve(self.fake_device))
     return real(self, requires_grad)

@@ -23,7 +23,10 @@ _MOST_FRAMES = 64
 
 
 class _Asked(int):
-    """The bytes of one storage: a key that is equal to no other, with the block's address and where it was made."""
+    """The bytes of one storage: a key that is equal to no other, with the block's address and where it was made.
+
+    A GPU sums the keys of its marks as sizes, so that a key which tells storages apart has to be a number too.
+    """
 
     address: int
     frames: list[dict[str, Any]]

@@ -20,12 +20,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
-from typing import Any, NoReturn
+from runpy import run_path
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.multiprocessing import get_sharing_strategy, reductions
 
-from ...base.language import wrong
 from ...base.patches import Patch
 from ...base.tree import tensors_in
 from ...children import told as children
@@ -37,7 +37,6 @@ from ..state.gpu import TheMachine
 from ..state.in_use import machine_here, machine_in_use, replaces
 from ..state.marks import MARK, Mark
 from ..state.placement import gpu_of
-from ..torch_api.absent import Absent
 
 
 @hooks.patches.add
@@ -108,27 +107,19 @@ def _start(
 
 @replaces(multiprocessing.spawn, "get_preparation_data")
 def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
-    """multiprocessing sends this to a process that it starts; the name is the first part that the process reads."""
-    return {**real(name), "name": _Name(name, machine.told)}
+    """Add to what multiprocessing sends to a process that it starts. That reads the first key first, and ignores it."""
+    return {"labkit": _Follow(machine.told), **real(name)}
 
 
-class _Name(str):
-    """The name of a process; when the process unpickles it, it sees the machine from then on."""
+class _Follow(NamedTuple):
+    """A process that unpickles this runs the bootstrap, and sees the machine that ``told`` describes from then on."""
 
     told: str
 
-    def __new__(cls, name: str, told: str) -> _Name:
-        made = super().__new__(cls, name)
-        made.told = told
-        return made
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # The child reads this before labkit is on its path, so it has to go by the file. A pickle calls one function
-        # that is there already: only eval can run a file and then call a function of it.
+        # By the file: labkit is not on the path of the process yet.
         path = children.with_bootstrap(os.environ.get(children.PATH))
-        follow = f"__import__('runpy').run_path({children.BOOTSTRAP!r})['follow']"
-        follow += f"({self.told!r}, {path!r}, {children.ENTRIES!r})"
-        return eval, (f"({follow}, {str(self)!r})[1]",)
+        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.told, path, children.ENTRIES)})
 
 
 @replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
@@ -185,9 +176,6 @@ def _refuse(index: int | None) -> NoReturn:
 def storages(machine: TheMachine) -> Iterator[Patch]:
     """The methods of storages that torch.multiprocessing calls."""
     storage = torch.UntypedStorage
-    if machine.backing.type != "cpu":
-        yield Patch(storage, "_share_cuda_", _not_shared)
-        return
     yield Patch(storage, "_share_cuda_", _share)
     yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
     yield Patch(storage, "_release_ipc_counter_cuda", staticmethod(lambda *_: None))
@@ -249,15 +237,3 @@ def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
     """It is on the sender's GPU and takes none of this process's memory there."""
     setattr(handle.storage, MARK, Mark(machine_here().gpu(device), 0))
     return handle.storage
-
-
-def _not_shared(storage: torch.UntypedStorage, *_: object) -> NoReturn:
-    if storage.device.type != "cuda":
-        raise RuntimeError("_share_cuda_: only available on CUDA")
-    raise wrong(
-        Absent,
-        en=f"a tensor on {storage.device} cannot be sent to another process while the values are on a real GPU "
-        "(backing): send it from the host (.cpu()), and move it to its GPU over there",
-        zh=f"数值存放在真 GPU 上（backing）时，{storage.device} 上的张量不能发给别的进程："
-        "先用 .cpu() 移到主机再发，到了那边再移到 GPU",
-    )

@@ -1,4 +1,4 @@
-"""Parts of torch's Python that a simulated machine does not have: graphs, memory pools, Triton, export.
+"""Parts of torch that a simulated machine does not have: graphs, memory pools, DLPack, Triton, export.
 
 Nor is there NCCL, where a program opened its machine itself.
 """
@@ -10,13 +10,17 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
+from torch.utils.dlpack import DLDeviceType
 
 from ...base.language import say
 from ...base.patches import Patch
 from ...base.texts import texts_beside
 from .. import hooks
+from ..handlers import handles, listed
 from ..state.gpu import TheMachine
 from ..state.in_use import replaces
+from ..state.placement import gpu_of
 from ..torch_api.absent import Absent, refusing
 
 _TEXTS = texts_beside(__file__)
@@ -24,6 +28,33 @@ _TEXTS = texts_beside(__file__)
 
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:
     raise Absent(str(_TEXTS[what,]))
+
+
+@handles(*listed("plans of transforms"))
+def _refuse_plans(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+    _refuse("plans")
+
+
+@handles(Tensor.__dlpack_device__)
+def _dlpack_device(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    gpu = gpu_of(args[0])
+    return func(*args, **kwargs) if gpu is None else (DLDeviceType.kDLCUDA, gpu.index)
+
+
+@handles(Tensor.__dlpack__)
+def _dlpack(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if gpu_of(args[0]) is not None:
+        _refuse("dlpack")
+    return func(*args, **kwargs)
+
+
+@replaces(torch._C, "_to_dlpack", "_to_dlpack_versioned")
+@replaces(torch.utils.dlpack, "to_dlpack")
+@replaces(torch, "to_dlpack")
+def _to_dlpack(machine: TheMachine, real: Any, data: Any, **options: Any) -> Any:
+    if isinstance(data, Tensor) and gpu_of(data) is not None:
+        _refuse("dlpack")
+    return real(data, **options)
 
 
 @hooks.patches.add

@@ -1,8 +1,7 @@
 """The machine's mode tells of operators without a fixed order, and of waiting for a GPU, while someone asks for it.
 
-``torch.use_deterministic_algorithms`` and ``torch.cuda.set_sync_debug_mode`` let the mode answer by another function,
-so that it costs nothing while neither is on. While one is, each call on a GPU runs under a dispatch mode that sees its
-operators, and so does each backward.
+``torch.use_deterministic_algorithms`` lets the mode answer by another function, so that it costs nothing while it is
+off. While it is on, each call on a GPU runs under a dispatch mode that sees its operators, and so does each backward.
 
 The operators are facts of ``aten/src/ATen/native/cuda`` (2.12): the calls of ``alertNotDeterministic``, and what copies
 a number to the host (``item``, ``memcpy_and_sync``). The CPU tells of its own share (``put_``, ``max_unpool``) in the
@@ -11,14 +10,12 @@ same words.
 
 from __future__ import annotations
 
-import functools
 import threading
 import types
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -38,21 +35,11 @@ _here = threading.local()
 # torch/_tensor_str.py takes the modes off).
 _READ_ON_HOST = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__repr__))
 _functional = torch.nn.functional
-# Machine -> what it does about calls that wait; one that is not here does nothing.
-_levels: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
 
 
-def level(machine: TheMachine) -> int:
-    """The answer to calls that wait: 0 nothing, 1 a warning, 2 an error."""
-    return _levels.get(machine, 0)
-
-
-def tell(machine: TheMachine) -> None:
-    """This call waits for a GPU (``c10/cuda/CUDAFunctions.cpp``, ``warn_or_error_on_sync``)."""
-    if level(machine) == 2:
-        raise RuntimeError("called a synchronizing CUDA operation")
-    if level(machine) == 1:
-        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+def _wait(machine: TheMachine) -> None:
+    for waited in hooks.waited:
+        waited(machine)
 
 
 def _body(function: Any) -> Callable[..., Any]:
@@ -79,7 +66,7 @@ def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: A
         with mode.machine.entered():
             return _ORDERED[func](*args, **(kwargs or {}))
     if func in _READ_ON_HOST:
-        tell(mode.machine)
+        _wait(mode.machine)
     with _Watch(mode.machine, {id(tensor) for tensor in tensors if gpu_of(tensor) is None}):
         return plain(mode, func, types, args, kwargs)
 
@@ -117,14 +104,14 @@ class _Watch(OperatorMode):
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
                 warnings.warn(objection(caller, warn_only), stacklevel=1)
-        if level(self._machine) and waits(func, args, kwargs, self._on_host):
-            tell(self._machine)
+        if hooks.waited and waits(func, args, kwargs, self._on_host):
+            _wait(self._machine)
         with without_modes():  # the engine runs with the machine in sight
             return func(*args, **kwargs)
 
 
 def _is_asked_for(machine: TheMachine) -> bool:
-    return level(machine) > 0 or torch.are_deterministic_algorithms_enabled()
+    return torch.are_deterministic_algorithms_enabled()
 
 
 @hooks.opened.add
@@ -132,36 +119,6 @@ def _settle(machine: TheMachine) -> None:
     """Watch, or stop watching, as is asked for now."""
     if not machine.closed:
         machine.mode.answer_by(_watched if _is_asked_for(machine) else None)
-
-
-@hooks.answers.add
-class _Functions:
-    """Two functions that torch.cuda calls in C++ (torch/csrc/cuda/Module.cpp, THCPModule_cudaSetSyncDebugMode)."""
-
-    def __init__(self, machine: TheMachine) -> None:
-        self._machine = machine
-
-    def _cuda_get_sync_debug_mode(self) -> int:
-        return level(self._machine)
-
-    def _cuda_set_sync_debug_mode(self, value: int) -> None:
-        _say_that_it_is_a_prototype()
-        if not isinstance(value, int):
-            raise RuntimeError("invalid argument to set_sync_debug_mode")
-        if not 0 <= value <= 2:
-            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
-        _levels[self._machine] = value
-        if tell not in hooks.waited:  # from the first wish on, since a move asks each time
-            hooks.waited.add(tell)
-        _settle(self._machine)
-
-
-@functools.cache
-def _say_that_it_is_a_prototype() -> None:
-    warnings.warn(
-        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
-        stacklevel=1,
-    )
 
 
 @replaces(torch._C, "_set_deterministic_algorithms")

@@ -49,7 +49,7 @@ _STREAM = "_labkit_stream"
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
     """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
 
-    A gradient can share its storage with one on another GPU, because on the backing device the backward of
+    A gradient can share its storage with one on another GPU, because where the values really are the backward of
     a copy is the identity (aten: ToCopyBackward0 is a ``to`` of the same device), and of a sum it hands the same
     tensor to both sides.
     """

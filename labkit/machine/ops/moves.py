@@ -130,7 +130,7 @@ def move(
     _wait(machine, source, target, non_blocking)
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = perf_counter() if trace.recording is not None else 0.0
-    # Real values never leave the backing device: between two devices only copy=True gives a storage of its own.
+    # All values are on the CPU: between two devices only copy=True gives a storage of its own.
     stays = source is target and not tensor.is_meta
     place, copy = () if stays else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
@@ -159,7 +159,7 @@ def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bo
 
 
 def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
-    """The gradient of a copy is a copy back: on the backing device C++ would hand the same tensor on."""
+    """The gradient of a copy is a copy back: where the values really are C++ would hand the same tensor on."""
     if machine_in_use() is None:
         return None
     there: Any = "cpu" if source is None else source.device

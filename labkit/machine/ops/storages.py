@@ -40,7 +40,7 @@ def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = No
     if args and isinstance(args[0], int):
         gpu.make_room(args[0], written=False)
     with refusals(gpu):
-        storage = real(cls, *args, **options, device=machine.backing)
+        storage = real(cls, *args, **options, device="cpu")
     gpu.put(storage)
     return storage
 

@@ -42,7 +42,6 @@ def _block(size: int) -> int:
 class TheMachine(Protocol):
     """A machine, as the modules below :mod:`labkit.machine.machine` know it; each attribute is explained there."""
 
-    backing: torch.device
     chosen: set[int]
     closed: bool
     current: Any
@@ -170,7 +169,7 @@ class Gpu:
             gc.collect()  # as recount() does
             if (live := self.live()) + _block(size) > self._limit():
                 raise self.out_of_memory(_block(size), live)
-        if written and size >= host.WORTH and self.machine.backing.type == "cpu":
+        if written and size >= host.WORTH:
             host.check(self.device, size)
 
     def refused(self, error: Exception) -> Exception:
@@ -257,7 +256,7 @@ class Gpu:
             if live > limit and newest is not None:
                 block = self._take_off(newest)
                 raise self.out_of_memory(block, live - block)
-        if live - self._seen >= host.WORTH and newest is not None and self.machine.backing.type == "cpu":
+        if live - self._seen >= host.WORTH and newest is not None:
             try:
                 host.check(self.device, getattr(newest, MARK).block, written=True)
             except host.OutOfHostMemory:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,10 +18,6 @@ from .gpu import Gpu
 from .marks import HOST, KEPT, MARK, PINNED
 
 _storage: Any = Tensor.untyped_storage
-# The storages in pinned memory, each with its bytes.
-pinned: WeakKeyDictionary[torch.UntypedStorage, int] = WeakKeyDictionary()
-# How many there ever were, and their bytes.
-ever_pinned = [0, 0]
 _real_type = Tensor.type
 # aten/src/ATen/LegacyBatchedTensorImpl.h, kVmapNumLevels
 _MOST_LEVELS = 64
@@ -126,13 +121,7 @@ def pin(tensor: Tensor) -> None:
     """Remember that ``tensor`` is in pinned memory of the host."""
     keep_on_host(tensor)
     for part in parts(tensor):
-        storage = part.untyped_storage()
-        if not getattr(storage, PINNED):
-            setattr(storage, PINNED, True)
-            # CUDA's allocator takes powers of two (aten/src/ATen/core/CachingHostAllocator.h).
-            size = 1 << (storage.nbytes() - 1).bit_length() if storage.nbytes() else 0
-            pinned[storage] = size
-            ever_pinned[:] = ever_pinned[0] + 1, ever_pinned[1] + size
+        setattr(part.untyped_storage(), PINNED, True)
 
 
 def is_kept(tensor: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Random numbers per simulated GPU: each has its own generator, as each real GPU has.
 
-The numbers are those of the CPU generator with the same seed (or the backing GPU's); that they depend only on
-the GPU's own seed, and leave the other devices' generators alone, is as on the real machine.
+The numbers are those of the CPU generator with the same seed; that they depend only on the GPU's own seed, and leave
+the other devices' generators alone, is as on the real machine.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class DeviceRandom:
         # The GPU in whose place torch's default generator draws now.
         self._lent: Gpu | None = None
 
-    def begin(self, backing: torch.device, seed: int | None = None) -> None:
-        """Make the generators, on the device that draws, while torch is as it really is; once.
+    def begin(self, seed: int | None = None) -> None:
+        """Make the generators, while torch is as it really is; once.
 
         seed   of all of them; default: that of torch's own generator.
         """
@@ -49,8 +49,6 @@ class DeviceRandom:
         self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
             generator.manual_seed(seed)
-        if backing.type == "cuda":
-            self._default = torch.cuda.default_generators[backing.index or 0]
 
     @contextmanager
     def instead_of_default(self, gpu: Gpu) -> Iterator[None]:
@@ -80,11 +78,7 @@ class DeviceRandom:
 
 
 def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
-    """A generator's state ``offset`` further. CUDA's has an offset in it; the CPU's becomes another for each offset."""
-    if state.numel() == 16:  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
-        state = state.clone()
-        state.view(torch.int64)[1] += offset
-        return state
+    """A generator's state ``offset`` further: the CPU's has no offset, and becomes another for each."""
     if not offset:
         return state
     with torch._C.DisableTorchFunction():
@@ -117,7 +111,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         if gpu is None and machine is not None:
             gpu = machine.resolve(device)
         make: Any = _RealGenerator.__new__
-        made = make(cls, gpu.machine.backing if gpu is not None else device)
+        made = make(cls, "cpu" if gpu is not None else device)
         made._labkit_gpu, made._labkit_offsets = gpu, {}
         return made
 

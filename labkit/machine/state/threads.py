@@ -100,7 +100,7 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
         # It begins when its turn comes. That is not before the first is joined, when all are known.
         at, device = len(call.baton.members), _argument(self, "device")
         where = f"cuda:{device}" if isinstance(device, int) else device
-        name = f"replica {at}" + f" on {where}" * bool(where)
+        name = f"replica {at} on {where}" if where else f"replica {at}"
         self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))
 
     def begin(self: threading.Thread) -> None:

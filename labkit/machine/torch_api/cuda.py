@@ -173,7 +173,10 @@ class CudaFunctions:
             key = first.device if gpu is None else gpu.device, first.dtype
             groups.setdefault(key, []).append(at)
         return {
-            key: ([[row[at] for at in places] if row else [] for row in tensorlists], places * with_indices)
+            key: (
+                [[row[at] for at in places] if row else [] for row in tensorlists],
+                places if with_indices else [],
+            )
             for key, places in groups.items()
         }
 

@@ -238,7 +238,7 @@ def memory_picture(memory: Footprints) -> Picture:
         most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
         words = caption("memory", "more", where=devices(gpus), gpus=len(gpus), most=most)
         over = len(set(gpus) & too_much)
-        return words + say(en=f", {over} too much", zh=f"，其中 {over} 块超出") * bool(over)
+        return words + (say(en=f", {over} too much", zh=f"，其中 {over} 块超出") if over else "")
 
     for at, gpu in lane.one_by_one(sketch, shown, told):
         found, x = memory.gpus[gpu], float(_LEFT)

@@ -54,7 +54,7 @@ def all_reduce_picture(plan: AllReduce) -> Picture:
         sketch.add(*_circle(plan, plan.step))
         clock = _clock(plan, plan.step, height + 4)
         sketch.add(*clock)
-        height += 66 * bool(clock)
+        height += 66 if clock else 0
     return sketch.picture(height, _description(plan))
 
 
@@ -183,7 +183,7 @@ def _panel(
                 found.append(_share(plan, step, rank, chunks, cell))
             received = (rank, chunks[0]) in new
             if cell.width > _FINEST and len(groups) == plan.ranks:
-                label = f"rank {rank} chunk {chunks[0]}" + " received" * received
+                label = f"rank {rank} chunk {chunks[0]}" + (" received" if received else "")
                 found.append(replace(cell, label=label, strong=received))
     # The chunks' numbers over them: all where there is room, else the first and the last.
     for chunk in range(plan.ranks) if across > 14 else sorted({0, plan.ranks - 1}):

@@ -133,8 +133,8 @@ def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any,
     device = home.device
 
     def named(value: Any) -> Any:
-        is_backing = value.__class__ is torch.device and value.type == machine.backing.type
-        return device if is_backing else value
+        is_cpu = value.__class__ is torch.device and value.type == "cpu"
+        return device if is_cpu else value
 
     return tuple(map(named, args)), {name: named(value) for name, value in kwargs.items()}
 
@@ -226,6 +226,6 @@ def _make_wrapper(machine: TheMachine, real: Any, cls: type, size: Any, *args: A
     if gpu is None:
         return real(cls, size, *args, **kwargs)
     # With dispatch_device, C++ would ask the wrapper for its device, and get a GPU that is not there.
-    wrapper = real(cls, size, **options | {"device": machine.backing, "dispatch_device": False})
+    wrapper = real(cls, size, **options | {"device": "cpu", "dispatch_device": False})
     put_wrapper(wrapper, gpu)
     return wrapper
