@@ -54,7 +54,7 @@ distributed.planning  | base cost trace view distributed.pictures machine.featur
 distributed           | base plans cost explore view machine distributed.plans distributed.threads distributed.pictures
 
 cost              | base plans trace
-view              | base plans trace
+view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
 distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
@@ -310,7 +310,7 @@ def test_what_only_running_can_tell_is_listed():
         ("machine.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
         ("view.split", "from labkit.engine import scatter"),
         ("trace.events", "from ..engine import scatter"),
-        ("cost.step", "from ..view import draw_split"),
+        ("cost.step", "from ..view import draw_scaling"),
         ("plans.split", "from ..trace import events"),
         ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
         ("engine.gather", "sys.modules.get('labkit.machine')"),

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
+from labkit.cost.hardware import PROFILES
 from labkit.cost.sizes import MODELS
 from labkit.diagnosis.findings import listed
 from labkit.distributed.calls.faults.words import ranks_text
@@ -72,6 +73,7 @@ SHOWN = {
     "Plan": lambda: [str(labkit.Plan(dp=8, stage=3, recompute=True))],
     "Plans": lambda: [labkit.plan(MODELS["8B"], gpus=8, batch=64), labkit.plan(MODELS["70B"], gpus=2, batch=2)],
     "WaitForGraph": lambda: [WAITS],
+    "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
 }  # fmt: skip
 
 

@@ -50,17 +50,17 @@ REFERENCE = (
     ),
     (
         "What a step costs", "一步的代价",
-        "plan Plans ScriptPlan RankPlan forecast Forecast Plan Sizes Accelerator Step "
+        "plan Plans ScriptPlan RankPlan forecast Forecast Plan Sizes Accelerator predict_scaling Scaling Step "
         "Workload Hardware PROFILES",
     ),
     (
         "Pictures", "图",
-        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory "
+        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
         "draw_all_reduce draw_waits",
     ),
     (
         "Explorers", "探索器",
-        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer "
+        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
         "RingExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
         "ShardingExplorer SlicesExplorer PlanExplorer",
     ),

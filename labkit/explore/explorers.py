@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, step_trace
-from ..cost.published import RESNET50
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
+from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import Ring
 from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
+from ..view.pictures.charts import scaling_picture
 from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
@@ -115,6 +116,31 @@ class MemoryExplorer(Explorer):
             self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
         )  # fmt: skip
         return memory_picture(memory)
+
+
+class ScalingExplorer(LinkedExplorer):
+    """Steps with ``rows`` rows (1 to 128) on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 12) times twice as many.
+
+    parameters   millions of them, 1 to 1,000, in float32.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    work         what else a step computes and moves: by default BERT-base.
+    """
+
+    limits = {"rows": (1, 128), "parameters": (1, 1000), "doublings": (0, 12)}  # to 4,096 GPUs
+    unfolds = "rows"
+    labels = {"rows": "rows-per-gpu"}
+
+    def __init__(
+        self, rows: int = 32, parameters: int = 110, doublings: int | None = None, link: str = "v100-nvlink",
+        *, work: Workload = BERT,
+    ) -> None:  # fmt: skip
+        self._work = instance("work", work, Workload)
+        super().__init__(doublings, 6, link=link, rows=rows, parameters=parameters)
+
+    def drawn(self) -> Picture:
+        work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)
+        found = predict_scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows)
+        return scaling_picture(found)
 
 
 class TimelineExplorer(Explorer):

@@ -21,6 +21,7 @@ EXPLORERS = {
     "shapes": ("ShapesExplorer(batch_dim=0, gpus=8)", 0, "✓ [32, 65, 5530]", "✗ [520, 4, 5530]"),
     "timeline": ("TimelineExplorer(rows=32, gpus=8, moment=50)", 2, "16.5 ms", "16.8 ms"),
     "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
+    "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
     "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
 }
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
@@ -29,6 +30,7 @@ WORDS = {
     "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"),
     "memory": ("optimizer", "优化器状态"),
+    "scaling": ("efficiency", "效率"),
     "ring": ("rank 0", "环形"),
 }
 CLIPPED = """svg => { const outer = svg.getBoundingClientRect();
@@ -229,7 +231,7 @@ def test_sliders_without_a_kernel_begin_below_one_another_and_have_their_value_b
         labkit.MemoryExplorer(parameters=1000),
         labkit.MeshExplorer(),
         labkit.PlanExplorer(),
-        labkit.BucketExplorer(),
+        labkit.ScalingExplorer(),
     )
     page = browser.new_page(viewport={"width": 1000, "height": 900})
     try:

@@ -30,6 +30,7 @@ MOVES = [
     ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
+    ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
     ("WorldExplorer", {"per_node": 3}, "chosen_by", "RANK", "cuda:5 ?</text>"),
 ]
 NAMES = [name for name, *_ in MOVES]
@@ -74,18 +75,18 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
 
 
 def test_gpus_end_with_the_machine_where_there_is_no_network():
-    explorer = labkit.BucketExplorer()
-    assert explorer.doublings == 5
+    explorer = labkit.ScalingExplorer()
+    assert explorer.doublings == 6
     explorer.link = "titan-pcie"  # two GPUs, and no way to more
     assert explorer.doublings == 1
     assert explorer._controls["doublings"].max == 1
     with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 2"):
         explorer.doublings = 2
     explorer.link = "h200"
-    explorer.doublings = 8
-    assert labkit.BucketExplorer(link="titan-nvlink").doublings == 1
+    explorer.doublings = 10
+    assert labkit.ScalingExplorer(link="titan-nvlink").doublings == 1
     with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 5"):
-        labkit.BucketExplorer(doublings=5, link="titan-nvlink")
+        labkit.ScalingExplorer(doublings=5, link="titan-nvlink")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_gpus_end_with_the_machine_where_there_is_no_network():
         (lambda: labkit.CallExplorer(step=8), ValueError, "step must be from 0 to 7, got 8"),
         (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
         (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
-        (lambda: labkit.MemoryExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
+        (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
         (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
         (lambda: labkit.SplitExplorer(rows=True), TypeError, "rows must be a whole number, got True"),
         (lambda: labkit.TimelineExplorer("run"), TypeError, r"trace must be a Trace, got 'run' \(str\)"),
@@ -104,7 +105,7 @@ def test_gpus_end_with_the_machine_where_there_is_no_network():
             "hardware must be a Hardware, got 'h200'",
         ),
         (lambda: labkit.TimelineExplorer(work=None), TypeError, "work must be a Workload, got None"),
-        (lambda: labkit.TimelineExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
+        (lambda: labkit.ScalingExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
     ],
 )
 def test_bad_state_is_refused(make, error, text):

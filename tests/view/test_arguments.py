@@ -3,6 +3,7 @@
 import pytest
 
 import labkit
+from labkit import cost
 
 
 @pytest.mark.parametrize(
@@ -10,7 +11,9 @@ import labkit
     [
         (lambda: labkit.draw_timeline("x"), "data must be what labkit.record"),
         (lambda: labkit.draw_memory(None), "data must be what labkit.data_parallel_memory gives, got None"),
+        (lambda: labkit.draw_scaling(5), "data must be what labkit.predict_scaling gives, got 5"),
         (lambda: labkit.draw_split(10, 2, ax="q"), "ax must be a matplotlib Axes, got 'q'"),
+        (lambda: cost.predict_scaling(5, 5), "work must be a Workload, got 5"),
     ],
 )
 def test_the_argument_is_named(call, text):

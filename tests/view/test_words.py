@@ -7,6 +7,8 @@ import pytest
 
 import labkit
 from labkit.base.language import using
+from labkit.cost import PROFILES, predict_scaling
+from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
@@ -69,6 +71,12 @@ SHOWN = [
         "cuda:0 占用 5 GiB，其余 GPU 最多各占 2 GiB；4 块 GPU 中有 1 块显存不够。",
     ),
     (Occupancy((GIB, 0), (4 * GIB, 4 * GIB)), "2 simulated GPUs, 1 GiB in use.", "2 块模拟 GPU，显存共用去 1 GiB。"),
+    (
+        predict_scaling(BERT, PROFILES["v100-dlperf"], (4, 16)),
+        "32 rows on each of 16 GPUs: perfect scaling takes 267.6 ms a step; DDP reaches 78% of that throughput, "
+        "DataParallel cannot leave one machine.",
+        "16 块 GPU，每块 32 行：理想扩展每个训练步 267.6 ms；DDP 达到其吞吐量的 78%，DataParallel 则不能跨机器。",
+    ),
     (
         STEP,
         "3 events on 3 devices in 4 ms; the busiest GPU computes for 75% of it; 1,500 bytes are moved.",

@@ -1,24 +1,35 @@
-"""A chart of losses against steps: lines told apart by dashes, marks and a name at their end."""
+"""Charts of values against a count (of GPUs, of steps): lines told apart by dashes, marks and a name at their end.
+
+How training scales, and trainings beside one another, are shown so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log2
 from typing import Any
 
 from ...base.language import say
+from ...base.units import duration, time_unit
+from ...cost import Scaling
 from ...trace.curves import Curves
 from ..captions import caption
-from ..layout import legend, text_width
+from ..layout import legend, text_width, together
 from ..palette import CPU
 from ..picture import Box, Line, Picture, Sketch, Text
 
 TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
-# Left edge and width of what the axes span. Right of it are the names.
-LEFT, ACROSS = 58, 516
+# The two charts of a picture: left edge and width of what the axes span. Right of it are the names.
+CHARTS = ((58, 206), (418, 206))
+# The same of a picture with a single chart.
+WIDE = ((58, 516),)
 _MARK, _NAME = 7.0, 10.5
+# Of more counts, some are drawn.
+_MOST_COUNTS = 128
+_TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 # The names of trainings that are words; any other is shown as it was given.
 _NAMED = ("one_gpu", "data_parallel", "mean_of_means")
 # By the order in which they are given: so curves that lie on one another can all be seen.
@@ -30,13 +41,13 @@ _LOOKS: tuple[dict[str, Any], ...] = ({"strong": True}, {"mark": "disc"}, _SQUAR
 class Curve:
     """One method's line: ``name`` in full, ``short`` at its end. ``mark``: "disc", "square", or "" for none.
 
-    values   a value for each step.
+    values   for each chart a value for each count, None where there is none.
     """
 
     key: str
     name: str
     short: str
-    values: Sequence[float]
+    values: Sequence[Sequence[float | None]]
     dashed: bool = False
     strong: bool = False
     mark: str = ""
@@ -49,6 +60,7 @@ class Axis:
     title: str
     top: float
     tick: Callable[[float], str]
+    told: Callable[[float], str]
 
     def share(self, value: float) -> float:
         """How far up ``value`` is: 0 at the foot, 1 at the top."""
@@ -59,17 +71,40 @@ class Axis:
         return [self.top * share for share in (0, 0.25, 0.5, 0.75, 1)]
 
 
-def _under(steps: int, places: Sequence[float]) -> list[Text]:
-    """As many step numbers as there is room for under the axis: the round ones, and the last."""
-    last, texts, edge = steps - 1, list[Text](), -1e9
-    apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, steps) if last / a <= 12)
-    free = places[-1] - text_width(str(last), 11) / 2 - 4
-    for step, x in enumerate(places):
-        half = text_width(str(step), 11) / 2
-        if step == last or (step % apart == 0 and x - half > edge and x + half < free):
-            texts.append(Text(x, TOP + TALL + 18, str(step), 11, "middle", muted=True))
-            edge = x + half + 4
-    return texts
+@dataclass(frozen=True)
+class Counts:
+    """The axis to the right: ``numbers`` of ``unit``, called ``title``.
+
+    GPUs stand so that each doubling is equally far, anything else so that each step is.
+    """
+
+    numbers: Sequence[int]
+    title: str
+    unit: str = "GPU"
+
+    @property
+    def even(self) -> bool:
+        return self.unit != "GPU"
+
+    def places(self, left: float, across: float) -> list[float]:
+        """The place of each of them."""
+        at = [float(count) if self.even else log2(count) for count in self.numbers]
+        low, high = min(at), max(at)
+        if high == low:
+            return [left + across / 2] * len(at)
+        return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
+
+    def under(self, places: list[float]) -> list[Text]:
+        """As many as there is room for under the axis, the last one always; of even steps the round ones."""
+        last, texts, edge = self.numbers[-1], list[Text](), -1e9
+        apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, last + 1) if last / a <= 12) if self.even else 1
+        free = places[-1] - text_width(str(last), 11) / 2 - 4
+        for at, (count, x) in enumerate(zip(self.numbers, places, strict=True)):
+            half = text_width(str(count), 11) / 2
+            if at == len(places) - 1 or (count % apart == 0 and x - half > edge and x + half < free):
+                texts.append(Text(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
+                edge = x + half + 4
+        return texts
 
 
 def _key(curves: Sequence[Curve]) -> list[Box | Line | Text]:
@@ -78,39 +113,73 @@ def _key(curves: Sequence[Curve]) -> list[Box | Line | Text]:
     for curve in curves:
         line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
         marks.append((curve.name, [line, *_marked(16, 20, curve, f"legend {curve.key}")]))
-    return legend(LEFT, 24, marks, mark=40, gap=24, size=12)
+    return legend(CHARTS[0][0], 24, marks, mark=40, gap=24, size=12)
 
 
-def _chart(axis: Axis, title: str, curves: Sequence[Curve]) -> list[Box | Line | Text]:
-    """The axes, the lines with their marks, and the name of each line at its end."""
-    steps = len(curves[0].values)
-    places = (
-        [LEFT + 8 + (ACROSS - 16) * step / (steps - 1) for step in range(steps)]
-        if steps > 1
-        else [LEFT + ACROSS / 2]
-    )
-    found: list[Box | Line | Text] = [Text(LEFT - 46, TOP - 18, axis.title, 12, bold=True)]
+def _chart(
+    at: int, span: tuple[float, float], axis: Axis, counts: Counts, curves: Sequence[Curve]
+) -> list[Box | Line | Text]:
+    """Chart number ``at`` in ``span``, the left edge and the width of what its axes span."""
+    left, across = span
+    places = counts.places(left, across)
+    found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
     for tick in axis.ticks():
         y = TOP + TALL * (1 - axis.share(tick))
-        found.append(Line(LEFT, y, LEFT + ACROSS, y, muted=True))
-        found.append(Text(LEFT - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
-    found += _under(steps, places)
-    found.append(Text(LEFT + ACROSS / 2, TOP + TALL + 38, title, 11, "middle", muted=True))
+        found.append(Line(left, y, left + across, y, muted=True))
+        found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
+    found += counts.under(places)
+    found.append(Text(left + across / 2, TOP + TALL + 38, counts.title, 11, "middle", muted=True))
     ends = []
     for curve in curves:
         points = [
-            (x, TOP + TALL * (1 - axis.share(value)), step, value)
-            for step, (x, value) in enumerate(zip(places, curve.values, strict=True))
-        ]
+            (x, TOP + TALL * (1 - axis.share(value)), count, value)
+            for x, count, value in zip(places, counts.numbers, curve.values[at], strict=True)
+            if value is not None
+        ]  # fmt: skip
         # Without marks the line may be one stroke where it is straight; its dashes then stay whole.
         flat = not curve.mark and len({round(y, 3) for _, y, *_ in points}) == 1
         for one, other in pairwise([points[0], points[-1]] if flat else points):
             found.append(Line(*one[:2], *other[:2], dashed=curve.dashed, strong=curve.strong))
-        for x, y, step, value in points[:: 1 + len(points) // 20]:
-            tip = f"{curve.name} · {step} {title} · {axis.tick(value)}"
-            found += _marked(x, y, curve, f"{curve.key} {step} {axis.title}", tip)
-        ends.append((points[-1][0] + 9, points[-1][1], curve.short))
-    return found + _apart(ends)
+        for x, y, count, value in points[:: 1 + len(points) // 20 if counts.even else 1]:
+            tip = f"{curve.name} · {count} {counts.unit} · {axis.told(value)}"
+            found += _marked(x, y, curve, f"{curve.key} {count} {axis.title}", tip)
+        if points:
+            ends.append((points[-1][0] + 9, points[-1][1], curve.short))
+    last = places[-1] + 9  # behind a line that ends before it the others go on
+    names = _apart([end for end in ends if end[0] == last])
+    lines = [shape for shape in found if isinstance(shape, Line)]
+    names += [_beside(end, lines, names) for end in ends if end[0] < last]
+    return found + names
+
+
+def _beside(end: tuple[float, float, str], lines: Sequence[Line], names: Sequence[Text]) -> Text:
+    """The name of a line that ends among others: as near to its end as no line and no name crosses it."""
+    x, y, words = end
+    stop = x + text_width(words, _NAME)
+    taken = [(name.y - _NAME, name.y) for name in names if name.x < stop]
+    for line in lines:
+        low, high = max(x, line.x1), min(stop, line.x2)
+        if low < high:
+            slope = (line.y2 - line.y1) / (line.x2 - line.x1)
+            ys = [line.y1 + slope * (at - line.x1) for at in (low, high)]
+            taken.append((min(ys), max(ys)))
+    half = _NAME / 2 + 1
+    heights = [y + side * away for away in range(0, TALL, 3) for side in (-1, 1)]
+    inside = (at for at in heights if TOP - half <= at <= TOP + TALL)
+    free = (at for at in inside if all(high < at - half or low > at + half for low, high in taken))
+    return Text(x, next(free, y) + 3.5, words, _NAME)
+
+
+def charts_picture(
+    curves: Sequence[Curve], axes: Sequence[Axis], counts: Counts, note: str, description: str
+) -> Picture:
+    """One chart, or two side by side, of the same methods; ``note`` stands at the foot."""
+    sketch = Sketch()
+    sketch.add(*_key(curves))
+    for at, span in enumerate(CHARTS if len(axes) > 1 else WIDE):
+        sketch.add(*_chart(at, span, axes[at], counts, curves))
+    sketch.add(Text(12, HEIGHT - 10, note, 11, muted=True))
+    return sketch.picture(HEIGHT, description)
 
 
 def _marked(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[Box]:
@@ -142,19 +211,58 @@ def nice(value: float) -> float:
     return next(power * step for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12) if power * step >= value)
 
 
+def scaling_picture(found: Scaling) -> Picture:
+    """Two charts: the time of a step on the left, efficiency on the right."""
+    # Of each group of neighbours the last is drawn, and the first count of all.
+    shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
+    counts = [found.counts[n] for n in shown]
+    some = ["some"] if len(counts) < len(found.counts) else []
+    under = caption("scaling", "counts", *some, shown=len(counts), all=len(found.counts))
+    share = say(en="efficiency, % of perfect", zh="效率（占理想的百分比）")
+    seconds = {way: [found.seconds[way][n] for n in shown] for way in ("perfect", "ddp", "data_parallel")}
+    longest = max(s for values in seconds.values() for s in values if s is not None)
+    scale, unit = time_unit(longest)
+    title = say(en=f"training step, {unit}", zh=f"每个训练步（{_TIMES[unit]}）")
+    time = Axis(title, nice(longest * scale or 1.0), "{:.4g}".format, f"{{:.4g}} {unit}".format)
+
+    def values(way: str) -> list[list[float | None]]:
+        shares = found.efficiency(way)
+        return [[s and s * scale for s in seconds[way]], [shares[n] for n in shown]]
+
+    ours = "data_parallel"
+    perfect, short = say(en="perfect scaling", zh="理想扩展"), say(en="perfect", zh="理想")
+    curves = (
+        Curve("perfect", perfect, short, values("perfect"), dashed=True),
+        Curve("ddp", "DistributedDataParallel", "DDP", values("ddp"), mark="disc"),
+        Curve(ours, "DataParallel", "DataParallel", values(ours), strong=True, mark="square"),
+    )
+    axes = (time, Axis(share, 1.0, "{:.0%}".format, "{:.1%}".format))
+    return charts_picture(curves, axes, Counts(counts, under), found.hardware, _scaling_in_words(found))
+
+
+def _scaling_in_words(found: Scaling) -> str:
+    """The prediction for the most GPUs."""
+    count, perfect = found.counts[-1], found.seconds["perfect"][-1] or 0.0
+    ddp, last = found.efficiency("ddp")[-1], found.efficiency("data_parallel")[-1]
+    text = caption("scaling", rows=found.rows, gpus=count, time=duration(perfect, digits=4), ddp=ddp)
+    if last is None:
+        return text + say(en=", DataParallel cannot leave one machine.", zh="，DataParallel 则不能跨机器。")
+    return text + say(en=f", DataParallel {last:.0%}.", zh=f"，DataParallel 达到 {last:.0%}。")
+
+
 def curves_picture(found: Curves) -> Picture:
     """One chart: upwards the loss, to the right the steps."""
     names = {name: caption("curve", name) if name in _NAMED else name for name in found.losses}
     curves = []
     for at, (name, values) in enumerate(found.losses.items()):
-        curves.append(Curve(name, names[name], f"{values[-1]:.2f}", values, **_LOOKS[at % len(_LOOKS)]))
+        curves.append(Curve(name, names[name], f"{values[-1]:.2f}", [values], **_LOOKS[at % len(_LOOKS)]))
+    steps = range(len(next(iter(found.losses.values()))))
     most = max(max(values) for values in found.losses.values())
-    axis = Axis(say(en="loss", zh="损失"), nice(most or 1.0), "{:.4g}".format)
+    axis = Axis(say(en="loss", zh="损失"), nice(most or 1.0), "{:.4g}".format, "{:.4g}".format)
     told = say(en="; ", zh="；").join(
         say(en=f"{names[name]}: from {values[0]:.2f} to {values[-1]:.2f}",
             zh=f"{names[name]}：从 {values[0]:.2f} 到 {values[-1]:.2f}")
         for name, values in found.losses.items()
     )  # fmt: skip
-    sketch = Sketch()
-    sketch.add(*_key(curves), *_chart(axis, say(en="steps", zh="步"), curves))
-    return sketch.picture(HEIGHT, caption("curves", told=told))
+    unit = say(en="steps", zh="步")
+    return charts_picture(curves, [axis], Counts(steps, unit, unit), "", caption("curves", told=told))
