@@ -61,7 +61,7 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
         "ShardingExplorer SlicesExplorer PlanExplorer",
     ),
     ("Language", "语言", "set_language get_language"),

@@ -82,6 +82,11 @@ def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int =
     return steps + hardware.start * gpus.bit_length()
 
 
+def star_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
+    """The same sum through GPU 0: all others send it ``nbytes``, one after the other, and it sends as many back."""
+    return 2 * (gpus - 1) * hardware.message_seconds(nbytes, gpus)
+
+
 def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, messages: int = 1) -> float:
     """All-gathers, or reduce-scatters, of ``nbytes`` in all, in so many messages: rings, whatever their size."""
     if gpus == 1:

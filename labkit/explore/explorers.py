@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
 from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
-from ..plans.ring import Ring
+from ..plans.ring import AllReduce, Ring, Star
 from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
-from ..view.pictures.charts import scaling_picture
+from ..view.pictures.charts import race_picture, scaling_picture
 from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
@@ -51,14 +51,12 @@ class CallExplorer(Explorer):
         return flow_picture(split(self.rows, self.gpus), self.step)
 
 
-class RingExplorer(Explorer):
-    """An all-reduce around a ring of ``ranks`` ranks (1 to 16) after ``step`` steps (0 to 2 × (ranks − 1)).
-
-    Play runs through the steps; a clock shows how far the star is at the same time.
-    """
+class _AllReduceExplorer(Explorer):
+    """Base of the ring's and the star's explorer: ``ranks`` (1 to 16) and ``step``, 0 to 2 × (ranks − 1)."""
 
     limits = {"ranks": (1, 16), "step": (0, 30)}
     unfolds = plays = "step"
+    _way: type[AllReduce]
 
     def __init__(self, ranks: int = 4, step: int = 0) -> None:
         super().__init__(ranks=ranks, step=step)
@@ -67,7 +65,62 @@ class RingExplorer(Explorer):
         return (0, 2 * (self.ranks - 1)) if name == "step" else super().span(name)
 
     def drawn(self) -> Picture:
-        return all_reduce_picture(Ring(self.ranks, min(self.step, self.span("step")[1])))
+        return all_reduce_picture(self._way(self.ranks, min(self.step, self.span("step")[1])))
+
+
+class RingExplorer(_AllReduceExplorer):
+    """An all-reduce around a ring of ``ranks`` ranks (1 to 16) after ``step`` steps (0 to 2 × (ranks − 1)).
+
+    Play runs through the steps; a clock shows how far the star is at the same time.
+    """
+
+    _way = Ring
+
+
+class StarExplorer(_AllReduceExplorer):
+    """The same all-reduce with everything through rank 0: as many steps, but each takes ``ranks`` times as long."""
+
+    _way = Star
+
+
+class LinkedExplorer(Explorer):
+    """Base of those with a menu of links: where there is one machine only, GPUs are no more than it has."""
+
+    choices = {"link": tuple(PROFILES)}
+
+    def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
+        self._state = state  # the links first: of them depends how many GPUs there can be
+        most = min(usual, self.span("doublings")[1])
+        super().__init__(**state, doublings=most if doublings is None else doublings)
+
+    def span(self, name: str) -> tuple[int, int]:
+        least, most = super().span(name)
+        hardware = PROFILES.get(self._state["link"])
+        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
+            return least, most
+        return least, min(most, hardware.machine_size.bit_length() - 1)
+
+    def called(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
+
+
+class RaceExplorer(LinkedExplorer):
+    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (1 to 10) times twice as many: one alone sends nothing.
+
+    parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    """
+
+    limits = {"doublings": (1, 10), "parameters": (1, 1000)}
+    unfolds = plays = "doublings"
+
+    def __init__(
+        self, doublings: int | None = None, parameters: int = 110, link: str = "v100-nvlink"
+    ) -> None:
+        super().__init__(doublings, 5, link=link, parameters=parameters)
+
+    def drawn(self) -> Picture:
+        return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
 
 
 class ShapesExplorer(Explorer):

@@ -1,6 +1,6 @@
 """Charts of values against a count (of GPUs, of steps): lines told apart by dashes, marks and a name at their end.
 
-How training scales, and trainings beside one another, are shown so.
+How training scales, a race of two all-reduces, and trainings beside one another are shown so.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log2
+from math import ceil, floor, log2, log10
 from typing import Any
 
 from ...base.language import say
 from ...base.units import duration, time_unit
-from ...cost import Scaling
+from ...cost import Race, Scaling
 from ...trace.curves import Curves
 from ..captions import caption
 from ..layout import legend, text_width, together
@@ -30,6 +30,7 @@ _MARK, _NAME = 7.0, 10.5
 # Of more counts, some are drawn.
 _MOST_COUNTS = 128
 _TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 # The names of trainings that are words; any other is shown as it was given.
 _NAMED = ("one_gpu", "data_parallel", "mean_of_means")
 # By the order in which they are given: so curves that lie on one another can all be seen.
@@ -55,20 +56,30 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """The upward axis from 0: a title with its unit, the value at the top, how ticks and values are written."""
+    """The upward axis: a title with its unit, the value at the top, how ticks and values are written.
+
+    bottom   the value at the foot. Above 0, a power of ten, each factor of ten is equally high, and the top is a power
+             of ten too.
+    """
 
     title: str
     top: float
     tick: Callable[[float], str]
     told: Callable[[float], str]
+    bottom: float = 0.0
 
     def share(self, value: float) -> float:
         """How far up ``value`` is: 0 at the foot, 1 at the top."""
+        if self.bottom:
+            return min(max(log10(value / self.bottom) / log10(self.top / self.bottom), 0.0), 1.0)
         return min(value / self.top, 1.0)
 
     def ticks(self) -> list[float]:
         """The values that have a line across."""
-        return [self.top * share for share in (0, 0.25, 0.5, 0.75, 1)]
+        if not self.bottom:
+            return [self.top * share for share in (0, 0.25, 0.5, 0.75, 1)]
+        decades = round(log10(self.top / self.bottom))
+        return [self.bottom * 10**at for at in range(0, decades + 1, 1 + decades // 8)]
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,13 @@ class Counts:
         return texts
 
 
+def decades(values: Sequence[float]) -> tuple[float, float]:
+    """The powers of ten around ``values``, of which those that are 0 do not count: foot and top of an axis."""
+    some = [value for value in values if value > 0] or [1.0]
+    low, high = floor(log10(min(some))), ceil(log10(max(some)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
 def _key(curves: Sequence[Curve]) -> list[Box | Line | Text]:
     """The legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
@@ -124,7 +142,7 @@ def _chart(
     places = counts.places(left, across)
     found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
     for tick in axis.ticks():
-        y = TOP + TALL * (1 - axis.share(tick))
+        y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
         found.append(Line(left, y, left + across, y, muted=True))
         found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
     found += counts.under(places)
@@ -134,7 +152,7 @@ def _chart(
         points = [
             (x, TOP + TALL * (1 - axis.share(value)), count, value)
             for x, count, value in zip(places, counts.numbers, curve.values[at], strict=True)
-            if value is not None
+            if value is not None and (value or not axis.bottom)
         ]  # fmt: skip
         # Without marks the line may be one stroke where it is straight; its dashes then stay whole.
         flat = not curve.mark and len({round(y, 3) for _, y, *_ in points}) == 1
@@ -248,6 +266,39 @@ def _scaling_in_words(found: Scaling) -> str:
     if last is None:
         return text + say(en=", DataParallel cannot leave one machine.", zh="，DataParallel 则不能跨机器。")
     return text + say(en=f", DataParallel {last:.0%}.", zh=f"，DataParallel 达到 {last:.0%}。")
+
+
+def race_picture(found: Race) -> Picture:
+    """Two charts: on the left the bytes over the busiest link, on the right the time."""
+    size, unit = _unit(max(map(max, found.carried.values())) or 1.0)
+    carried = {way: [value / size for value in values] for way, values in found.carried.items()}
+    star, through = say(en="star", zh="星形"), say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）")
+    ring = say(en="ring", zh="环形")
+    curves = (
+        Curve("star", through, star, (carried["star"], found.seconds["star"]), strong=True, mark="square"),
+        Curve("ring", ring, ring, (carried["ring"], found.seconds["ring"]), mark="disc"),
+    )
+    # On these axes both ways can be read: the star is soon a thousand times the ring.
+    link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
+    low, high = decades([*carried["star"], *carried["ring"]])
+    axes = [Axis(link, high, "{:.4g}".format, f"{{:.4g}} {unit}".format, low)]
+    low, high = decades([*found.seconds["star"], *found.seconds["ring"]])
+    axes.append(Axis(say(en="all-reduce", zh="全归约"), high, duration, duration, low))
+    counts = Counts(found.counts, say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）"))
+    return charts_picture(curves, axes, counts, found.hardware, _race_in_words(found))
+
+
+def _unit(nbytes: float) -> tuple[int, str]:
+    """The largest unit of which ``nbytes`` are at least one; decimal, as links are measured."""
+    return next(((size, unit) for size, unit in _UNITS if nbytes >= size), _UNITS[-1])
+
+
+def _race_in_words(found: Race) -> str:
+    count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
+    size = f"{found.nbytes / scale:.4g} {unit}"
+    facts = {way: found.carried[way][-1] / found.nbytes for way in ("ring", "star")}
+    took = {f"{way}_time": duration(found.seconds[way][-1], digits=4) for way in ("ring", "star")}
+    return caption("race", gpus=count, size=size, **facts, **took)
 
 
 def curves_picture(found: Curves) -> Picture:
