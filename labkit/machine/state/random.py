@@ -18,8 +18,8 @@ from .. import hooks
 from .gpu import Gpu, TheMachine
 from .in_use import machine_in_use
 
-_RealGenerator = torch.Generator
-_real_device = _RealGenerator.device.__get__
+RealGenerator = torch.Generator
+_real_device = RealGenerator.device.__get__
 # So many of a generator's last offsets can be gone back to; the state of each takes 5 kB.
 _MOST_OFFSETS = 100
 
@@ -88,7 +88,7 @@ def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
     if not offset:
         return state
     with torch._C.DisableTorchFunction():
-        drawn = _RealGenerator()
+        drawn = RealGenerator()
         drawn.set_state(state)
         number = int(torch.empty((), dtype=torch.int64).random_(generator=drawn))
         other = drawn.manual_seed((number + offset) % 2**64).get_state()
@@ -100,23 +100,23 @@ def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
 # class that stands for it makes one on the device that really draws, and remembers the GPU.
 
 
-class _AnyGenerator(type(_RealGenerator)):  # type: ignore[misc]  # torch says which metaclass
+class _AnyGenerator(type(RealGenerator)):  # type: ignore[misc]  # torch says which metaclass
     """Generators that were made without a machine are ``torch.Generator`` objects too."""
 
     def __instancecheck__(cls, generator: object) -> bool:
-        return isinstance(generator, _RealGenerator)
+        return isinstance(generator, RealGenerator)
 
 
-class Generator(_RealGenerator, metaclass=_AnyGenerator):
+class Generator(RealGenerator, metaclass=_AnyGenerator):
     """Stands for ``torch.Generator``: one that can be made for a simulated GPU."""
 
-    __module__, __qualname__ = _RealGenerator.__module__, _RealGenerator.__qualname__
+    __module__, __qualname__ = RealGenerator.__module__, RealGenerator.__qualname__
 
     def __new__(cls, device: Any = "cpu", gpu: Gpu | None = None) -> Any:
         machine = machine_in_use()
         if gpu is None and machine is not None:
             gpu = machine.resolve(device)
-        make: Any = _RealGenerator.__new__
+        make: Any = RealGenerator.__new__
         made = make(cls, gpu.machine.backing if gpu is not None else device)
         made._labkit_gpu, made._labkit_offsets = gpu, {}
         return made
@@ -175,7 +175,7 @@ class Generator(_RealGenerator, metaclass=_AnyGenerator):
         return known[seed]
 
     def _fresh(self, seed: int) -> torch.Tensor:
-        return _RealGenerator(_real_device(self)).manual_seed(seed).get_state()
+        return RealGenerator(_real_device(self)).manual_seed(seed).get_state()
 
     def _counts(self) -> bool:
         """Whether it is a CPU's generator that stands for a GPU's, which has an offset."""
