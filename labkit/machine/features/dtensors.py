@@ -6,9 +6,9 @@ or, in backward, on the thread's current GPU, which is the rank's.
 
 Random numbers differ between shards and agree between copies; afterwards all ranks go on alike. PyTorch counts in
 CUDA's generator: each shard draws from an offset of its own, and afterwards every rank's stands behind the whole tensor
-(torch/distributed/tensor/_random.py). The generators of simulated GPUs cannot be wound to an offset; from where they
-are, each offset leads to a place of its own, which depends on nothing else. So a replicated tensor gets the numbers of
-one GPU, and a sharded one others than on CUDA.
+(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`); from
+where they are, each offset leads to a stream of its own, which depends on nothing else. So a replicated tensor gets the
+numbers of one GPU, and a sharded one others than on CUDA.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .. import hooks
 from ..state.gpu import TheMachine
 from ..state.in_use import machine_here, machine_in_use, seeing, work
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
-from ..state.random import moved_on
+from ..state.random import RealGenerator
 
 
 class _Answers(dict[Any, Any]):
@@ -126,17 +126,20 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
     given   the user's generator, which stands for the GPU's.
     """
     own, drawing = _generators()
-    source = given or drawing
-    base = source.get_state()
-    before = {generator: generator.get_state() for generator in {own, drawing}}
+    counted = own if getattr(given, "_labkit_gpu", None) is None else given
+    source = drawing if counted is own else given
+    state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
+    before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
+    there = own.as_twister(own.moved_on(state, start))
     for generator in before:
-        generator.set_state(moved_on(base, start))
+        RealGenerator.set_state(generator, there)
     try:
         yield
     finally:
-        for generator, state in before.items():
-            generator.set_state(state)
-        source.set_state(moved_on(base, end))
+        for generator, kept in before.items():
+            RealGenerator.set_state(generator, kept)
+        vars(own).update(seen)
+        RealGenerator.set_state(source, counted.as_twister(counted.moved_on(state, end)))
 
 
 def _generators() -> tuple[Any, Any]:
@@ -155,12 +158,13 @@ def _tracker(base: Any) -> Any:
             seeing(super().__init__, mesh, run_state_sync)
 
         def _get_device_state(self) -> Tensor:
-            # In words of 8 bytes: torch compares it with the first rank's one by one, in Python.
-            state: Tensor = _generators()[1].get_state()
-            return state.view(torch.int64).to(self._device)
+            own, drawing = _generators()
+            state: Tensor = own.as_cuda(RealGenerator.get_state(drawing))
+            return state.to(self._device)
 
         def _set_device_state(self, state: Tensor) -> None:
-            _generators()[1].set_state(state.to("cpu").view(torch.uint8))
+            own, drawing = _generators()
+            RealGenerator.set_state(drawing, own.as_twister(state.to("cpu")))
 
         def _distribute_region(self, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
             if not self.distribute_region_enabled:

@@ -2,10 +2,16 @@
 
 The numbers are those of the CPU generator with the same seed (or the backing GPU's); that they depend only on
 the GPU's own seed, and leave the other devices' generators alone, is as on the real machine.
+
+A state is what CUDA's is, 16 bytes: a seed and an offset. The Mersenne Twister has no offset: how many words it gave
+since its seed is found by drawing on from the last known place until its state comes, and a place is reached by drawing
+so many words. An offset is four times that number, for CUDA's are multiples of 4; its upper bits are the number of a
+stream (0: the seed's own), for places that are not to overlap, as those of a DTensor's shards.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +26,15 @@ from .in_use import machine_in_use
 
 RealGenerator = torch.Generator
 _real_device = RealGenerator.device.__get__
-# So many of a generator's last offsets can be gone back to; the state of each takes 5 kB.
-_MOST_OFFSETS = 100
+# So many of the last places are remembered; the Twister's state of each takes 5 kB.
+_MOST_PLACES = 100
+_places: dict[tuple[int, int], torch.Tensor] = {}
+_STREAM = 38  # the bits of an offset below the number of its stream
+# The Twister's state in words of 8 bytes (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy): the seed,
+# what is left of the block, the next word in it, the block of 624; then normal numbers that were kept for the next call.
+_NEXT, _BLOCK, _NORMALS, _WORDS = 2, 3, 627, 624
+_LOW = 2**24  # random_ draws a word for each number below this
+_FAR = 2**31  # words after which a state is not looked for any more
 
 
 class DeviceRandom:
@@ -66,12 +79,12 @@ class DeviceRandom:
                 yield
                 return
             before, self._lent, outer = default.get_state(), gpu, self._lent
-            default.set_state(mine.get_state())
+            default.set_state(RealGenerator.get_state(mine))
             try:
                 yield
             finally:
                 self._lent = outer
-                mine.set_state(default.get_state())
+                RealGenerator.set_state(mine, _without_normals(default.get_state()))
                 default.set_state(before)
 
     def drawing(self, gpu: Gpu) -> torch.Generator:
@@ -79,21 +92,73 @@ class DeviceRandom:
         return self._default if self._lent is gpu else self.generators[gpu.index]
 
 
-def moved_on(state: torch.Tensor, offset: int) -> torch.Tensor:
-    """A generator's state ``offset`` further. CUDA's has an offset in it; the CPU's becomes another for each offset."""
-    if state.numel() == 16:  # seed and offset (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)
-        state = state.clone()
-        state.view(torch.int64)[1] += offset
-        return state
-    if not offset:
-        return state
-    with torch._C.DisableTorchFunction():
-        drawn = RealGenerator()
-        drawn.set_state(state)
-        number = int(torch.empty((), dtype=torch.int64).random_(generator=drawn))
-        other = drawn.manual_seed((number + offset) % 2**64).get_state()
-        other[:8] = state[:8]  # its seed (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy)
-        return other
+def _mixed(*numbers: int) -> int:
+    """Return 64 bits that depend on all bits of ``numbers``."""
+    value = b"".join((number % 2**64).to_bytes(8, "little") for number in numbers)
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+
+
+def _stream_of(*numbers: int) -> int:
+    """Return the offset at which the stream begins that depends on ``numbers``."""
+    return max(1, _mixed(*numbers) >> (_STREAM + 1)) << _STREAM
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Inside, no mode sees operations on tensors."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield
+
+
+def _without_normals(twister: torch.Tensor) -> torch.Tensor:
+    with _unseen():
+        twister.view(torch.int64)[_NORMALS:].zero_()
+    return twister
+
+
+def _draw(generator: torch.Generator, words: int) -> torch.Tensor:
+    return torch.empty(words, dtype=torch.int64).random_(0, _LOW, generator=generator)
+
+
+def _state_at(seed: int, offset: int) -> torch.Tensor:
+    """Return the Twister's state at a place."""
+    if (seed, offset) not in _places:
+        stream, words = offset >> _STREAM, (offset & (1 << _STREAM) - 1) // 4
+        generator = RealGenerator().manual_seed(_mixed(seed, stream) if stream else seed)
+        while words:
+            words -= len(_draw(generator, min(words, 2**20)))
+        state = generator.get_state()
+        state.view(torch.int64)[0] = seed
+        _remember(seed, offset, state)
+    return _places[seed, offset]
+
+
+def _remember(seed: int, offset: int, state: torch.Tensor) -> None:
+    _places[seed, offset] = state
+    if len(_places) > _MOST_PLACES:
+        del _places[next(iter(_places))]
+
+
+def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
+    """Return how many words a Twister gives from the state ``first`` to ``second``; None if it never gets there."""
+    a, b = first.view(torch.int64), second.view(torch.int64)
+    ahead = int(b[_NEXT]) - int(a[_NEXT])
+    if ahead >= 0 and torch.equal(a[_BLOCK:_NORMALS], b[_BLOCK:_NORMALS]):
+        return ahead
+    wanted = b[_BLOCK : _BLOCK + 4]
+    for shift, mask in ((-11, -1), (7, 0x9D2C5680), (15, 0xEFC60000), (-18, -1)):  # what the Twister does to a word
+        wanted = wanted ^ ((wanted << shift if shift > 0 else wanted >> -shift) & mask)
+    generator = RealGenerator()
+    generator.set_state(first)
+    passed = int(first.view(torch.int32)[2]) - 1  # the rest of its block
+    _draw(generator, passed)
+    blocks = 4
+    while passed < _FAR:
+        found = (_draw(generator, blocks * _WORDS).view(blocks, _WORDS)[:, :4] == wanted % _LOW).all(1).nonzero()
+        if len(found):
+            return passed + int(found[0]) * _WORDS + int(b[_NEXT])
+        passed, blocks = passed + blocks * _WORDS, min(4 * blocks, 2048)
+    return None
 
 
 # torch.Generator says for which device it was made, in C (torch/csrc/Generator.cpp), and cannot be told otherwise: the
@@ -118,7 +183,8 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             gpu = machine.resolve(device)
         make: Any = RealGenerator.__new__
         made = make(cls, gpu.machine.backing if gpu is not None else device)
-        made._labkit_gpu, made._labkit_offsets = gpu, {}
+        # Where it was seen last: the Twister's state there, and the offset; None: at its seed.
+        made._labkit_gpu, made._labkit_seen = gpu, None
         return made
 
     @property
@@ -133,49 +199,80 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         made.set_state(self.get_state())
         return made
 
-    def get_offset(self) -> int:
-        """The number of a GPU generator's state, counted as Philox does; :meth:`set_offset` goes back to it."""
+    def manual_seed(self, seed: int) -> Generator:
+        self._labkit_seen = None
+        return super().manual_seed(seed)  # type: ignore[return-value]  # itself
+
+    def seed(self) -> int:
+        self._labkit_seen = None
+        return super().seed()
+
+    def get_state(self) -> torch.Tensor:
+        """16 bytes for a GPU's, as CUDA gives: the seed and the offset."""
+        return self.as_cuda(super().get_state())
+
+    def set_state(self, state: torch.Tensor) -> Generator:
+        """Take a state of 16 bytes for a GPU's, one of a real GPU too; of 8: the seed alone."""
+        return super().set_state(self.as_twister(state))  # type: ignore[return-value]  # itself
+
+    def as_cuda(self, twister: torch.Tensor) -> torch.Tensor:
+        """Return the state of 16 bytes for the Twister's state in which this generator now is, or another in its place."""
         if not self._counts():
-            return super().get_offset()
-        known = self._known()
-        state = self.get_state()
-        for offset, other in known.items():
-            if torch.equal(other, state):
-                return offset
-        known[(offset := max(known) + 4)] = state
-        if len(known) > _MOST_OFFSETS:
-            del known[next(iter(known))]
-        return offset
+            return twister
+        with _unseen():
+            seed = int(twister.view(torch.int64)[0])
+            if self._labkit_seen is None:
+                self._labkit_seen = RealGenerator().manual_seed(seed).get_state(), 0
+            before, offset = self._labkit_seen
+            words = _words_between(before, twister)
+            if words is None:  # set by somebody else
+                offset = _stream_of(*twister.view(torch.int64).tolist())
+            else:
+                offset += 4 * words
+            self._labkit_seen = twister, offset
+            _remember(seed, offset, twister)
+            return torch.tensor((seed - 2**64 if seed >= 2**63 else seed, offset)).view(torch.uint8)
+
+    def as_twister(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the Twister's state for one of 16 bytes, at which this generator is from now on."""
+        if not self._counts():
+            return state
+        # aten/src/ATen/core/Generator.h, check_rng_state; cuda/CUDAGeneratorImpl.cpp, set_state
+        if state.device.type != "cpu" or state.dtype is not torch.uint8 or state.layout is not torch.strided:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        if state.numel() not in (8, 16):
+            raise RuntimeError("RNG state is wrong size")
+        with _unseen():
+            seed, offset = (*state.contiguous().view(torch.int64).tolist(), 0)[:2]
+            if offset % 4:  # set_philox_offset_per_thread there
+                raise RuntimeError("offset must be a multiple of 4")
+            twister = _state_at(seed, offset)
+        self._labkit_seen = twister, offset
+        return twister
+
+    def moved_on(self, state: torch.Tensor, offset: int) -> torch.Tensor:
+        """Return ``state`` as ``offset`` further: CUDA adds it, the Twister goes to another stream for each offset."""
+        state = state.clone()
+        seed, before = state.view(torch.int64).tolist()
+        if offset and self._counts():
+            before, offset = _stream_of(seed, before, offset), 0
+        state.view(torch.int64)[1] = before + offset
+        return state
+
+    def get_offset(self) -> int:
+        return int(self.get_state().view(torch.int64)[1]) if self._counts() else super().get_offset()
 
     def set_offset(self, offset: int) -> Generator:
-        """Go back to the state at which :meth:`get_offset` gave ``offset``. Any other offset has a state of its own.
-
-        The CPU's generator has no offset, so the numbers that follow such a state are not CUDA's.
-        """
         if not self._counts():
             return super().set_offset(offset)  # type: ignore[return-value]  # itself
-        if offset % 4:  # aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_philox_offset_per_thread
-            raise RuntimeError("offset must be a multiple of 4")
-        known = self._known()
-        if offset not in known:
-            other = self._fresh((self.initial_seed() + offset) % 2**64)
-            # A state begins with its seed (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy).
-            other[:8] = self.get_state()[:8]
-            known[offset] = other
-        self.set_state(known[offset])
-        return self
+        state = self.get_state()
+        state.view(torch.int64)[1] = offset
+        return self.set_state(state)
 
-    def _known(self) -> dict[int, torch.Tensor]:
-        """The states of this seed, by the offsets that :meth:`get_offset` gave."""
-        seed = self.initial_seed()
-        known: dict[int, dict[int, torch.Tensor]] = self._labkit_offsets  # type: ignore[attr-defined]
-        if seed not in known:
-            known.clear()
-            known[seed] = {0: self._fresh(seed)}
-        return known[seed]
-
-    def _fresh(self, seed: int) -> torch.Tensor:
-        return RealGenerator(_real_device(self)).manual_seed(seed).get_state()
+    def forget_normals(self) -> None:
+        """Drop the normal number that the CPU keeps for the next call, as CUDA keeps none: a state has no room for it."""
+        if self._counts():
+            super().set_state(_without_normals(super().get_state()))
 
     def _counts(self) -> bool:
         """Whether it is a CPU's generator that stands for a GPU's, which has an offset."""
@@ -184,14 +281,14 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
     def __reduce__(self) -> tuple[Any, ...]:
         made, _, state = super().__reduce__()  # whose device is the one that really draws
         if self._counts():
-            state = state[0], self.get_offset(), state[2]
+            state = state[0], self.get_offset(), self.get_state()
         return made, (self.device,), state
 
     def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
-        seed, offset, values = state
-        super().__setstate__((seed, None, values) if self._counts() else state)
-        if self._counts() and offset is not None:
-            self._known()[offset] = self.get_state()
+        if self._counts():
+            self.set_state(state[2])
+        else:
+            super().__setstate__(state)
 
 
 @hooks.patches.add
