@@ -221,7 +221,7 @@ def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
     # aten/src/ATen/native/Memory.cpp, _pin_memory
     gpu = gpu_of(tensor)
     if gpu is not None or tensor.device.type != "cpu":
-        name = type_name(tensor)
+        name = type_in_errors(tensor)
         if gpu is None:
             name = f"Meta{name.rpartition('.')[2].removesuffix('Tensor')}Type"
         raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")

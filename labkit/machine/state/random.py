@@ -5,8 +5,8 @@ the GPU's own seed, and leave the other devices' generators alone, is as on the 
 
 A state is what CUDA's is, 16 bytes: a seed and an offset. The Mersenne Twister has no offset: how many words it gave
 since its seed is found by drawing on from the last known place until its state comes, and a place is reached by drawing
-so many words. An offset is four times that number, for CUDA's are multiples of 4; its upper bits are the number of a
-stream (0: the seed's own), for places that are not to overlap, as those of a DTensor's shards.
+so many words. An offset is four times that number, for CUDA's are multiples of 4. Places that are not to overlap, as
+those of a DTensor's shards, are on streams of their own; so is one that a real GPU reached and that is too far to draw.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _real_device = RealGenerator.device.__get__
 # So many of the last places are remembered; the Twister's state of each takes 5 kB.
 _MOST_PLACES = 100
 _places: dict[tuple[int, int], torch.Tensor] = {}
-_STREAM = 38  # the bits of an offset below the number of its stream
+# An offset below _NEAR counts the words of the seed's own stream. With _OURS it has 24 bits for the number of a stream
+# and 38 for the words on it; any other is a real GPU's.
+_NEAR, _OURS, _STREAM, _STREAMS = 2**30, 2**62, 38, 2**24
 # The Twister's state in words of 8 bytes (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy): the seed,
 # what is left of the block, the next word in it, the block of 624; then normal numbers that were kept for the next call.
 _NEXT, _BLOCK, _NORMALS, _WORDS = 2, 3, 627, 624
@@ -98,9 +100,22 @@ def _mixed(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
 
 
+def _place_of(offset: int) -> tuple[int, int]:
+    """Return the number of the stream, and the words on it."""
+    if 0 <= offset < _NEAR:
+        return 0, offset // 4
+    if offset >= _OURS:
+        return (offset >> _STREAM) % _STREAMS, offset % 2**_STREAM // 4
+    return _stream_of(offset), 0
+
+
+def _offset_of(stream: int, words: int) -> int:
+    return 4 * words if not stream and 4 * words < _NEAR else _OURS + (stream << _STREAM) + 4 * words
+
+
 def _stream_of(*numbers: int) -> int:
-    """Return the offset at which the stream begins that depends on ``numbers``."""
-    return max(1, _mixed(*numbers) >> (_STREAM + 1)) << _STREAM
+    """Return the number of the stream that depends on ``numbers``."""
+    return 1 + _mixed(*numbers) % (_STREAMS - 1)
 
 
 @contextmanager
@@ -123,7 +138,7 @@ def _draw(generator: torch.Generator, words: int) -> torch.Tensor:
 def _state_at(seed: int, offset: int) -> torch.Tensor:
     """Return the Twister's state at a place."""
     if (seed, offset) not in _places:
-        stream, words = offset >> _STREAM, (offset & (1 << _STREAM) - 1) // 4
+        stream, words = _place_of(offset)
         generator = RealGenerator().manual_seed(_mixed(seed, stream) if stream else seed)
         while words:
             words -= len(_draw(generator, min(words, 2**20)))
@@ -226,9 +241,10 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             before, offset = self._labkit_seen
             words = _words_between(before, twister)
             if words is None:  # set by somebody else
-                offset = _stream_of(*twister.view(torch.int64).tolist())
-            else:
-                offset += 4 * words
+                offset = _offset_of(_stream_of(*twister.view(torch.int64).tolist()), 0)
+            elif words:
+                stream, passed = _place_of(offset)
+                offset = _offset_of(stream, passed + words)
             self._labkit_seen = twister, offset
             _remember(seed, offset, twister)
             return torch.tensor((seed - 2**64 if seed >= 2**63 else seed, offset)).view(torch.uint8)
@@ -255,7 +271,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         state = state.clone()
         seed, before = state.view(torch.int64).tolist()
         if offset and self._counts():
-            before, offset = _stream_of(seed, before, offset), 0
+            before, offset = _offset_of(_stream_of(seed, before, offset), 0), 0
         state.view(torch.int64)[1] = before + offset
         return state
 
