@@ -135,3 +135,22 @@ def test_the_plan_for_a_module(world, kind, balanced):
         torch.testing.assert_close(found, of_one_gpu(*qkv, weight, None), atol=1e-5, rtol=1e-3)
 
     world.run(work)
+
+
+def test_a_layer_of_torchs_within_a_shared_sequence(world):
+    def work(rank):
+        from torch.distributed.tensor.experimental import context_parallel
+
+        torch.manual_seed(1)
+        layer = nn.MultiheadAttention(16, 2, batch_first=True, device="cuda")
+        x, weight = (torch.randn(2, N * 64, 16, device="cuda") for _ in range(2))
+        mask = nn.Transformer.generate_square_subsequent_mask(N * 64, device="cuda")
+        options = {"need_weights": False, "is_causal": True}
+        (layer(x, x, x, attn_mask=mask, **options)[0] * weight).sum().backward()
+        wanted, layer.in_proj_weight.grad = layer.in_proj_weight.grad, None
+        with context_parallel(init_device_mesh("cuda", (N,)), buffers=[x, weight], buffer_seq_dims=[1, 1]):
+            (layer(x, x, x, attn_mask=mask, **options)[0] * weight).sum().backward()
+        dist.all_reduce(layer.in_proj_weight.grad)
+        torch.testing.assert_close(layer.in_proj_weight.grad, wanted, atol=1e-4, rtol=1e-3)
+
+    world.run(work)

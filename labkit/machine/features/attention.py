@@ -29,9 +29,8 @@ from ...base.tree import tensors_in
 from .. import hooks
 from ..handlers import Handler, around
 from ..ops.mode import MachineMode
-from ..state.gpu import TheMachine
-from ..state.in_use import replaces, seeing
-from ..state.placement import gpu_of
+from ..state.in_use import seeing, work
+from ..state.placement import gpu_of, put_all
 from ..torch_api.cuda import DeviceProperties
 from . import attention_kernels
 
@@ -41,6 +40,7 @@ _KERNELS = {row[1]: row[2].split() for row in rows_beside(__file__) if row[0] ==
 # The numbers of torch.nn.attention.SDPBackend, and the order in which CUDA asks (0: the mathematical one).
 _NUMBERS = {1: "Flash", 2: "Memory Efficient", 3: "cuDNN"}
 _ORDER = [1, 2, 0, 3, 4]
+_RING = "torch.distributed.tensor.experimental._context_parallel._attention"
 _HALVES = (torch.float16, torch.bfloat16)
 # As C++ writes them.
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float"}
@@ -65,10 +65,24 @@ def _deprioritized() -> bool:
 _SIGNATURE = inspect.signature(_call)
 
 
-@replaces(torch.nn.functional, "scaled_dot_product_attention")
-def _from_within(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
-    """A call from within another function of torch (multi_head_attention_forward), where the mode is off, is seen."""
-    return seeing(real, *args, **kwargs)
+@around(torch.nn.functional.multi_head_attention_forward)
+def _attend_in_layer(
+    go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Within this function the mode is off: bring it back for the attention of DTensors, and of context_parallel."""
+    functional, attend = vars(torch.nn.functional), torch.nn.functional.scaled_dot_product_attention
+    if attend.__module__ != _RING and not is_traceable_wrapper_subclass(args[0]):
+        return go_on(mode, func, args, kwargs)
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        put_all((args, kwargs), work.gpu)
+        return seeing(attend, *args, **kwargs)
+
+    functional["scaled_dot_product_attention"] = seen
+    try:
+        return go_on(mode, func, args, kwargs)
+    finally:
+        functional["scaled_dot_product_attention"] = attend
 
 
 @around(torch.nn.functional.scaled_dot_product_attention)
@@ -125,7 +139,7 @@ def _run_operator(asked: _Asked, kernel: str, *_: Any, **__: Any) -> Tensor:
 def _check_ring(query: Any, kernel: str) -> None:
     """Refuse rows that the ring of context_parallel cannot merge: with CUDA it fails over the padded logsumexp."""
     spec = getattr(query, "_spec", None)
-    ring: Any = sys.modules.get("torch.distributed.tensor.experimental._context_parallel._attention")
+    ring: Any = sys.modules.get(_RING)
     if spec is None or ring is None or kernel != "Memory Efficient" or spec.mesh.size() == 1:
         return
     rows, parts = query.to_local().size(2), 2 if ring._cp_options.enable_load_balance else 1
