@@ -182,7 +182,10 @@ def test_operations_of_attention_are_counted():
 
 def test_the_operators_themselves_refuse_floats_and_pad_as_cudas():
     operators, q = torch.ops.aten, some(1, 2, 40, 16, dtype=torch.float32)
-    for refusing in (operators._scaled_dot_product_flash_attention, operators._scaled_dot_product_cudnn_attention):
+    for refusing in (
+        operators._scaled_dot_product_flash_attention,
+        operators._scaled_dot_product_cudnn_attention,
+    ):
         with pytest.raises(RuntimeError, match="only support fp16 and bf16 data type"):
             refusing(q, q, q, *([None, True] if "cudnn" in refusing.__name__ else []))
     out, logsumexp, *_ = operators._scaled_dot_product_efficient_attention(q, q, q, None, True)
@@ -210,11 +213,15 @@ def test_a_bias_that_flexible_attention_reads_gets_its_gradient(mode):
     wanted = torch.autograd.grad(((q @ k.mT / 4 + bias).softmax(-1) @ v).square().sum(), (q, bias))
     with mode():
         out = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + bias[j])
-        torch.testing.assert_close(torch.autograd.grad(out.square().sum(), (q, bias)), wanted, atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(
+            torch.autograd.grad(out.square().sum(), (q, bias)), wanted, atol=1e-4, rtol=1e-3
+        )
 
 
 def test_a_mode_without_a_rule_for_flexible_attention_is_told_so():
     given = flexible()
-    with FlopCounterMode(display=False), pytest.raises(NotImplementedError, match="has no rule for this operator"):
+    with (
+        FlopCounterMode(display=False),
+        pytest.raises(NotImplementedError, match="has no rule for this operator"),
+    ):
         flex_attention(*given)
-

@@ -380,7 +380,14 @@ def test_a_driver_has_nothing_to_say(gpus, monkeypatch):
     gpus.close()
     monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)  # a computer that has it, and GPUs of its own
     labkit.simulate(gpus=1)
-    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "list_gpu_processes"):
+    for name in (
+        "utilization",
+        "temperature",
+        "power_draw",
+        "clock_rate",
+        "memory_usage",
+        "list_gpu_processes",
+    ):
         with pytest.raises(NotImplementedError, match="a simulated GPU has no driver"):
             getattr(torch.cuda, name)()
     held = torch.ones(1000, device="cuda")
@@ -609,7 +616,13 @@ def test_streams_and_events_say_what_they_are_and_what_they_lack():
     assert torch.cuda.Stream.priority_range() == (0, -3)
     assert repr(stream) == f"<torch.cuda.Stream device=cuda:1 cuda_stream={stream.stream_id:#x}>"
     assert repr(event) == "<torch.cuda.Event uninitialized>"
-    assert [torch.cuda.Stream(priority=wanted).priority for wanted in (-9, -3, -1, 0, 1)] == [-3, -3, -1, 0, 0]
+    assert [torch.cuda.Stream(priority=wanted).priority for wanted in (-9, -3, -1, 0, 1)] == [
+        -3,
+        -3,
+        -1,
+        0,
+        0,
+    ]
     event.record(stream)
     with pytest.raises(RuntimeError, match="^Event device 1 does not match recording stream's device 0.$"):
         event.record(torch.cuda.default_stream(0))

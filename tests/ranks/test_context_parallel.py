@@ -71,7 +71,9 @@ def test_attention_of_a_shared_sequence_is_one_gpus(world, kernel):
         for rotate, balanced in itertools.product(("allgather", "alltoall"), (True, False)):
             for found, wanted in zip(*shared(64, dtype, kernel, rotate, balanced), strict=True):
                 assert found.device == torch.device("cuda", rank.local)
-                torch.testing.assert_close(found, wanted, atol=1e-5 if dtype is torch.float32 else 2e-2, rtol=1e-2)
+                torch.testing.assert_close(
+                    found, wanted, atol=1e-5 if dtype is torch.float32 else 2e-2, rtol=1e-2
+                )
 
     world.run(work)
 
@@ -83,7 +85,9 @@ def test_what_cuda_cannot_share_is_refused(world):
                 shared(64, torch.float32, kernel, "allgather", True)
         with pytest.raises(RuntimeError, match="got mixed torch.Tensor and DTensor"):
             shared(64, torch.float32, SDPBackend.MATH, "allgather", True)
-        with pytest.raises(RuntimeError, match="each rank has 32 rows of the sequence.* takes multiples of 64 here"):
+        with pytest.raises(
+            RuntimeError, match="each rank has 32 rows of the sequence.* takes multiples of 64 here"
+        ):
             shared(32, torch.float32, None, "allgather", True)
         found, wanted = shared(32, torch.float32, None, "allgather", False)
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
@@ -119,12 +123,16 @@ def test_the_plan_for_a_module(world, kind, balanced):
         module = parallelize_module(Attention(attend if kind == "SDPA" else flex_attention), mesh, plan)
         buffers, options = [*qkv, weight], {"is_causal": True}
         if kind == "FLEX":
-            buffers.append(create_block_mask(lambda b, h, i, j: i >= j, 1, 1, N * 128, N * 128, device="cuda"))
+            buffers.append(
+                create_block_mask(lambda b, h, i, j: i >= j, 1, 1, N * 128, N * 128, device="cuda")
+            )
         *own, own_weight = cp._context_parallel_shard(
             mesh, buffers[: 4 + (kind == "FLEX")], [2] * len(buffers), load_balancer=balancer
-        )[: 4]
+        )[:4]
         if kind == "FLEX":
-            options = {"block_mask": cp._context_parallel_shard(mesh, buffers[4:], [2], load_balancer=balancer)[0]}
+            options = {
+                "block_mask": cp._context_parallel_shard(mesh, buffers[4:], [2], load_balancer=balancer)[0]
+            }
         own = [one.detach().requires_grad_() for one in own]
         cp._enable_context_parallel_dispatcher()
         out = module(*own, **options)

@@ -13,7 +13,6 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base.language import wrong
 from ...cost.hardware import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank

@@ -29,7 +29,9 @@ _MODULE: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
 def _differentiate(
     _: TheMachine, real: Any, score_mod: Callable[..., Tensor], *__: Any
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def joint(score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor, grad: Tensor, *buffers: Tensor) -> Any:
+    def joint(
+        score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor, grad: Tensor, *buffers: Tensor
+    ) -> Any:
         def of(score: Tensor, *buffers: Tensor) -> Tensor:
             return score_mod(score, b, h, m, n, *buffers)
 

@@ -1,7 +1,8 @@
 """Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views.
 
 A sparse tensor takes its values and indices to ``device=``; without it tensors stay where they are, and lists come to
-the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout takes the tensors to the first one's device.
+the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout
+takes the tensors to the first one's device.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs
 @around(*listed("made sparse"))
 def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     at = 1 if func is torch.sparse_coo_tensor else 2
-    values = args[at] if len(args) > at else kwargs.get("values")
+    values: Any = args[at] if len(args) > at else kwargs.get("values")
     if kwargs.get("device") is not None:
         target = mode.machine.resolve(kwargs["device"])
     elif isinstance(values, Tensor):
@@ -126,7 +127,7 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
         columns = any(kind in f"{func.__name__} {kwargs.get('layout')}" for kind in ("csc", "bsc"))
         names = ("ccol_indices", "row_indices") if columns else ("crow_indices", "col_indices")
         first, second = [tensor for tensor in tensors if tensor is not values][:2]
-        other, name = (values, "values") if gpu_of(first) is not target else (second, names[1])
+        other, name = (second, names[1]) if gpu_of(first) is target else (values, "values")
         raise RuntimeError(  # aten/src/ATen/native/sparse/SparseCsrTensor.cpp, its device invariants
             f"device of {names[0]} (={place(first)}) must match device of {name} (={place(other)})"
         )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import Tensor, sparse_coo, strided
+from torch import Tensor
 
 from ...base.files import rows_beside
 from ...base.language import wrong
@@ -20,7 +20,7 @@ from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, place, type_in_errors, type_name
+from ..state.placement import gpu_of, name_of, place, type_in_errors
 
 Rule = Callable[..., None]
 

@@ -33,7 +33,7 @@ _places: dict[tuple[int, int], torch.Tensor] = {}
 # and 38 for the words on it; any other is a real GPU's.
 _NEAR, _OURS, _STREAM, _STREAMS = 2**30, 2**62, 38, 2**24
 # The Twister's state in words of 8 bytes (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy): the seed,
-# what is left of the block, the next word in it, the block of 624; then normal numbers that were kept for the next call.
+# what is left of the block, the next word in it, the block of 624; then normal numbers kept for the next call.
 _NEXT, _BLOCK, _NORMALS, _WORDS = 2, 3, 627, 624
 _LOW = 2**24  # random_ draws a word for each number below this
 _FAR = 2**31  # words after which a state is not looked for any more
@@ -161,7 +161,12 @@ def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
     if ahead >= 0 and torch.equal(a[_BLOCK:_NORMALS], b[_BLOCK:_NORMALS]):
         return ahead
     wanted = b[_BLOCK : _BLOCK + 4]
-    for shift, mask in ((-11, -1), (7, 0x9D2C5680), (15, 0xEFC60000), (-18, -1)):  # what the Twister does to a word
+    for shift, mask in (
+        (-11, -1),
+        (7, 0x9D2C5680),
+        (15, 0xEFC60000),
+        (-18, -1),
+    ):  # what the Twister does to a word
         wanted = wanted ^ ((wanted << shift if shift > 0 else wanted >> -shift) & mask)
     generator = RealGenerator()
     generator.set_state(first)
@@ -169,7 +174,9 @@ def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
     _draw(generator, passed)
     blocks = 4
     while passed < _FAR:
-        found = (_draw(generator, blocks * _WORDS).view(blocks, _WORDS)[:, :4] == wanted % _LOW).all(1).nonzero()
+        found = (
+            (_draw(generator, blocks * _WORDS).view(blocks, _WORDS)[:, :4] == wanted % _LOW).all(1).nonzero()
+        )
         if len(found):
             return passed + int(found[0]) * _WORDS + int(b[_NEXT])
         passed, blocks = passed + blocks * _WORDS, min(4 * blocks, 2048)
@@ -191,6 +198,8 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
     """Stands for ``torch.Generator``: one that can be made for a simulated GPU."""
 
     __module__, __qualname__ = RealGenerator.__module__, RealGenerator.__qualname__
+
+    _labkit_seen: tuple[torch.Tensor, int] | None
 
     def __new__(cls, device: Any = "cpu", gpu: Gpu | None = None) -> Any:
         machine = machine_in_use()
@@ -231,7 +240,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         return super().set_state(self.as_twister(state))  # type: ignore[return-value]  # itself
 
     def as_cuda(self, twister: torch.Tensor) -> torch.Tensor:
-        """Return the state of 16 bytes for the Twister's state in which this generator now is, or another in its place."""
+        """Return the state of 16 bytes for the Twister's in which this generator, or another in its place, now is."""
         if not self._counts():
             return twister
         with _unseen():
@@ -286,7 +295,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         return self.set_state(state)
 
     def forget_normals(self) -> None:
-        """Drop the normal number that the CPU keeps for the next call, as CUDA keeps none: a state has no room for it."""
+        """Drop the normal number that the CPU keeps for the next call: CUDA keeps none, and a state has no room."""
         if self._counts():
             super().set_state(_without_normals(super().get_state()))
 

@@ -234,6 +234,11 @@ def memory_info(gpu: Gpu) -> tuple[int, int]:
     return gpu.free(), gpu.capacity
 
 
+def _memory_used(machine: TheMachine, device: Any = None) -> int:
+    free, total = memory_info(machine.gpu(torch.cuda._get_device_index(device, True)))
+    return total - free
+
+
 _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
 
 
@@ -275,8 +280,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(cuda, "_cached_device_count", None)
     # What a driver says of a GPU (features/refused.py): it has nothing to say of GPUs that it does not have.
     yield Patch(cuda, "_HAS_PYNVML", False)
-    used = lambda device=None: (gpu := machine.gpu(cuda._get_device_index(device, True))).capacity - gpu.free()
-    yield Patch(cuda, "device_memory_used", used)
+    yield Patch(cuda, "device_memory_used", partial(_memory_used, machine))
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:

@@ -35,7 +35,6 @@ from ...state.gpu import TheMachine
 from ...state.in_use import at_work, machine_in_use, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put, put_wrapper
 
-
 _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
 
 
