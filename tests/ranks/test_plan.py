@@ -564,11 +564,8 @@ def test_a_router_gives_each_expert_the_same_number_of_tokens_and_it_is_said(
     assert "routing" not in str(labkit.plan(written(tmp_path, SCRIPTS["DDP"]), gpus=2))
 =======
 SHARING = """
-import os, torch, torch.distributed as dist, torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
 q = torch.randn(1, 4, ROWS * dist.get_world_size(), 64, device="cuda")
 layer = torch.nn.Linear(64, 64, device="cuda")
 for _ in range(2):
@@ -576,7 +573,6 @@ for _ in range(2):
         x = layer(q)
         F.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()
     layer.zero_grad()
-dist.destroy_process_group()
 """
 
 
