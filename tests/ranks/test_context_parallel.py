@@ -162,3 +162,31 @@ def test_a_layer_of_torchs_within_a_shared_sequence(world):
         torch.testing.assert_close(layer.in_proj_weight.grad, wanted, atol=1e-4, rtol=1e-3)
 
     world.run(work)
+
+
+def test_each_rank_has_its_own_rules_and_options(world):
+    def work(rank):
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor.experimental import _attention, context_parallel
+
+        def rule():
+            found = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+            return found[torch.ops.aten._scaled_dot_product_flash_attention.default].__name__
+
+        outside, one = rule(), torch.ones(1, device="cuda")
+        _attention._cp_options.enable_load_balance = rank.number == 0
+        with context_parallel(
+            init_device_mesh("cuda", (N,)), buffers=[sequence(64, torch.float32)[0]], buffer_seq_dims=[2]
+        ):
+            dist.all_reduce(one)
+            inside = rule()
+            if rank.number:  # the other one has left by now
+                dist.all_reduce(one)
+                assert rule() == inside != outside
+        if not rank.number:
+            dist.all_reduce(one)
+        dist.all_reduce(one)
+        assert rule() == outside
+        assert _attention._cp_options.enable_load_balance == (rank.number == 0)
+
+    world.run(work)
