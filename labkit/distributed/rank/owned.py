@@ -133,8 +133,18 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     # loss_parallel adds to them while it is entered.
     ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", entries),
     # context_parallel has rules of its own while it is entered.
-    ("torch.distributed.tensor._api", "DTensor._op_dispatcher.sharding_propagator", "op_strategy_funcs", entries),
-    ("torch.distributed.tensor._api", "DTensor._op_dispatcher.sharding_propagator", "op_to_schema_info", entries),
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator",
+        "op_strategy_funcs",
+        entries,
+    ),
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator",
+        "op_to_schema_info",
+        entries,
+    ),
     # Answers given before have devices: cuda:0's are not cuda:1's. (DTensor asks fake tensors for shapes.)
     ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", empty),
     # One object that three modules import by its name: what is in it is the rank's own.
