@@ -159,6 +159,14 @@ PRIVATE = [
             lambda: asks(torch.set_grad_enabled.__init__, "_set_grad_enabled")),
     Private("torch._C.Generator", "the class, under its second name (machine.state.random)",
             probes.generators_can_be_subclassed),
+    Private("torch._C._has_cudnn", "torch.backends.cudnn.is_available (machine.torch_api.cuda)",
+            lambda: asks(torch.backends.cudnn.is_available, "_has_cudnn")),
+    Private("torch._dynamo._trace_wrapped_higher_order_op",
+            "a score function's indices are tensors (machine.features.flexible_attention)"),
+    Private("torch.ops.aten: _scaled_dot_product_, _attention, _scaled_dot_product_flash_attention_backward, "
+            "_scaled_dot_product_efficient_attention_backward, _scaled_dot_product_cudnn_attention_backward",
+            "CUDA's operators of attention have kernels here (machine.features.attention_kernels)",
+            lambda: hasattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention_backward")),
 
     # Operators and their rules.
     Private("torch.utils._python_dispatch.TorchDispatchMode, torch._C._len_torch_dispatch_stack",

@@ -126,8 +126,9 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
     given   the user's generator, which stands for the GPU's.
     """
     own, drawing = _generators()
-    counted = own if getattr(given, "_labkit_gpu", None) is None else given
-    source = drawing if counted is own else given
+    source = drawing if given is None else given
+    # C++ hands on a generator of the user's without what Python knows of it.
+    counted = own if given is None else type(own)(gpu=own._labkit_gpu)
     state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
     before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
     there = own.as_twister(own.moved_on(state, start))
