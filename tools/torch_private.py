@@ -163,7 +163,8 @@ PRIVATE = [
             lambda: asks(torch.backends.cudnn.is_available, "_has_cudnn")),
     Private("torch._dynamo._trace_wrapped_higher_order_op",
             "a score function's indices are tensors (machine.features.flexible_attention)"),
-    Private("torch.ops.aten: _scaled_dot_product_, _attention, _scaled_dot_product_flash_attention_backward, "
+    Private("torch.ops.aten: _scaled_dot_product_flash_attention, _scaled_dot_product_efficient_attention, "
+            "_scaled_dot_product_cudnn_attention, _scaled_dot_product_flash_attention_backward, "
             "_scaled_dot_product_efficient_attention_backward, _scaled_dot_product_cudnn_attention_backward",
             "CUDA's operators of attention have kernels here (machine.features.attention_kernels)",
             lambda: hasattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention_backward")),

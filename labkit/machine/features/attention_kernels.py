@@ -28,9 +28,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 _aten: Any = torch.ops.aten
 _cpu: Any = _aten._scaled_dot_product_flash_attention_for_cpu
 _cpu_backward: Any = _aten._scaled_dot_product_flash_attention_for_cpu_backward
-FLASH, EFFICIENT, CUDNN = (
-    getattr(_aten, f"_scaled_dot_product_{name}_attention") for name in ("flash", "efficient", "cudnn")
-)
+FLASH: Any = _aten._scaled_dot_product_flash_attention
+EFFICIENT: Any = _aten._scaled_dot_product_efficient_attention
+CUDNN: Any = _aten._scaled_dot_product_cudnn_attention
 
 
 def _fits_cpu(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
