@@ -246,7 +246,10 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         with _unseen():
             seed = int(twister.view(torch.int64)[0])
             if self._labkit_seen is None:
-                self._labkit_seen = RealGenerator().manual_seed(seed).get_state(), 0
+                known = (at for (_, at), there in _places.items() if torch.equal(there, twister))
+                offset = next(known, None)
+                first = RealGenerator().manual_seed(seed).get_state()
+                self._labkit_seen = (first, 0) if offset is None else (twister, offset)
             before, offset = self._labkit_seen
             words = _words_between(before, twister)
             if words is None:  # set by somebody else
