@@ -390,10 +390,29 @@ def test_a_driver_has_nothing_to_say(gpus, monkeypatch):
     gpus.close()
     monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)  # a computer that has it, and GPUs of its own
     labkit.simulate(gpus=1)
-    asked = (torch.cuda.utilization, torch.cuda.temperature, torch.cuda.power_draw, torch.cuda.clock_rate)
-    for ask in (*asked, torch.cuda.memory_usage, torch.cuda.device_memory_used):
-        with pytest.raises(ModuleNotFoundError, match="nvidia-ml-py does not seem to be installed"):
-            ask()
+    for name in (
+        "utilization",
+        "temperature",
+        "power_draw",
+        "clock_rate",
+        "memory_usage",
+        "list_gpu_processes",
+    ):
+        with pytest.raises(NotImplementedError, match="a simulated GPU has no driver"):
+            getattr(torch.cuda, name)()
+    held = torch.ones(1000, device="cuda")
+    assert torch.cuda.device_memory_used(0) == held.untyped_storage().nbytes() + 96
+
+
+def test_cudnn_is_there_and_takes_no_weights():
+    from torch.backends import cudnn
+
+    assert cudnn.is_available()
+    assert cudnn.version() > 91500  # the first with which attention prefers it
+    with cudnn.flags(enabled=True, benchmark=True, deterministic=True):
+        assert cudnn.benchmark
+        assert nn.LSTM(2, 3).cuda()(torch.ones(1, 1, 2, device="cuda"))[0].is_cuda
+    assert not cudnn.is_acceptable(torch.ones(1, device="cuda"))
 
 
 def test_nvtx_ranges_around_operations():
@@ -604,10 +623,20 @@ def test_streams_and_events_say_what_they_are_and_what_they_lack():
     stream, event, other = torch.cuda.Stream(device=1), *(torch.cuda.Event(enable_timing=True) for _ in "ab")
     assert stream.query() is True
     assert event.query() is True
-    assert torch.cuda.Stream.priority_range() == (0, -1)
+    assert torch.cuda.Stream.priority_range() == (0, -3)
     assert repr(stream) == f"<torch.cuda.Stream device=cuda:1 cuda_stream={stream.stream_id:#x}>"
     assert repr(event) == "<torch.cuda.Event uninitialized>"
+    assert [torch.cuda.Stream(priority=wanted).priority for wanted in (-9, -3, -1, 0, 1)] == [
+        -3,
+        -3,
+        -1,
+        0,
+        0,
+    ]
     event.record(stream)
+    with pytest.raises(RuntimeError, match="^Event device 1 does not match recording stream's device 0.$"):
+        event.record(torch.cuda.default_stream(0))
+    assert event.device.index == 1
     assert repr(event) == "<torch.cuda.Event 0.000005 s>"
     with pytest.raises(ValueError, match="^Both events must be recorded before calculating elapsed time.$"):
         event.elapsed_time(other)

@@ -509,8 +509,9 @@ def test_a_tensor_on_a_gpu_is_not_pinned(make, gpus):
 
 def test_what_cannot_be_pinned_is_named_as_cpp_names_it(gpus):
     for x, name in (
-        (torch.ones(1, device=CUDA0), "CUDAFloatType"),
-        (torch.eye(2, dtype=torch.half, device=CUDA0).to_sparse(), "SparseCUDAHalfType"),
+        (torch.ones(1, device=CUDA0), "torch.cuda.FloatTensor"),
+        (torch.ones(1, device=CUDA0, dtype=torch.bfloat16), "CUDABFloat16Type"),
+        (torch.eye(2, dtype=torch.half, device=CUDA0).to_sparse(), "torch.cuda.sparse.HalfTensor"),
         (torch.empty(1, dtype=torch.long, device="meta"), "MetaLongType"),
     ):
         with pytest.raises(RuntimeError, match=f"^cannot pin '{name}' only dense CPU tensors can be pinned$"):

@@ -21,14 +21,23 @@ def places(sparse):
     return {sparse.device, *(part.device for part in parts)}
 
 
-def test_indices_are_brought_to_the_values_and_stay_where_they_were():
+def test_indices_are_brought_to_a_named_device_or_refused_and_stay_where_they_were():
     indices, values = torch.tensor([[0, 1], [0, 1]]), torch.ones(2, device=CUDA1, requires_grad=True)
-    there = torch.sparse_coo_tensor(indices, values)
+    there = torch.sparse_coo_tensor([[0, 1], [0, 1]], values)
     assert places(there) == {CUDA1}
+    with pytest.raises(
+        RuntimeError, match="at least two devices, cpu and cuda:1!.* for argument values in method"
+    ):
+        torch.sparse_coo_tensor(indices, values)
     assert places(torch.sparse_coo_tensor(indices, values, device="cuda:0")) == {CUDA0}
     assert places(torch.sparse_coo_tensor(indices, values, (2, 2), device="cpu")) == {CPU}
     rows, columns = torch.tensor([0, 1, 2], device=CUDA0), torch.tensor([0, 1])
-    assert places(torch.sparse_csr_tensor(rows, columns, values)) == {CUDA1}
+    for first, words in (
+        (rows, "=cuda:0. must match device of values .=cuda:1"),
+        (rows.cuda(1), "col_indices .=cpu"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^device of crow_indices .*{words}"):
+            torch.sparse_csr_tensor(first, columns, values)
     assert places(torch.sparse_csc_tensor(rows, columns, values.detach(), device=CUDA0)) == {CUDA0}
     assert (indices.device, columns.device, rows.device, values.device) == (CPU, CPU, CUDA0, CUDA1)
     there.to_dense().sum().backward()
@@ -36,6 +45,16 @@ def test_indices_are_brought_to_the_values_and_stay_where_they_were():
     with torch.device("cuda:1"):
         assert places(torch.sparse_coo_tensor([[0], [0]], [1.0])) == {CUDA1}
     assert places(torch.sparse_coo_tensor(size=(2, 3), device=CUDA0)) == {CUDA0}
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA1])
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_sparse_tensor_is_written_into(layout, device):
+    one = getattr(torch.eye(3, device=device), layout)()
+    out = getattr(torch.zeros(3, 3, device=device), layout)()
+    assert torch.add(one, one, out=out) is out
+    assert places(out) == {device}
+    assert torch.equal(out.to_dense(), 2 * torch.eye(3, device=device))
 
 
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])

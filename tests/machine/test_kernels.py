@@ -701,3 +701,29 @@ def test_only_a_stream_can_be_recorded():
         ):
             torch.ones(1, device="cuda").record_stream("x")
         torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda x, window: torch.stft(x, 64, window=window, return_complex=True),
+        lambda x, window: x.stft(64, window=window, return_complex=True),
+        lambda x, window: torch._refs.fft.rfft(x * 0.1),
+    ],
+)
+def test_fourier_transforms_of_halves_within_others(gpus, transform):
+    x, window = torch.randn(256).half().cuda().requires_grad_(), torch.hann_window(64).half().cuda()
+    found = transform(x, window)
+    assert found.dtype is torch.complex32
+    wanted = transform(x.detach().cpu().float(), window.cpu().float())
+    torch.testing.assert_close(found.detach().to(torch.complex64).cpu(), wanted, atol=1e-2, rtol=1e-2)
+    if found.requires_grad and found.dim() == 2:  # PyTorch's prims have no backward
+        torch.view_as_real(found).sum().backward()
+        assert x.grad.dtype is torch.float16
+    with pytest.raises(RuntimeError, match="cuFFT doesn't support tensor of type: BFloat16"):
+        torch.stft(x.bfloat16(), 64, return_complex=True)
+
+
+def test_cufft_refuses_odd_sizes_of_halves_within_others(gpus):
+    with pytest.raises(RuntimeError, match="powers of two .*signal size of.60"):
+        torch._refs.fft.fft(torch.ones(60, dtype=torch.float16, device="cuda"))

@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import labkit
+from labkit.machine.state import random
 
 pytestmark = pytest.mark.usefixtures("gpus")
 
@@ -190,3 +192,48 @@ def test_a_cloned_generator_is_on_the_same_gpu_and_goes_on_alike():
             assert torch.equal(first, second)
             torch.rand(1, device=device, generator=one)
             assert not torch.equal(one.get_state(), other.get_state())
+
+
+def test_a_state_is_a_seed_and_an_offset_from_which_numbers_go_on_alike():
+    torch.cuda.manual_seed(2**63 + 5)
+    torch.randn(7, device="cuda"), torch.rand(2000, device="cuda"), nn.init.normal_(zeros(3).cuda(0))
+    state = torch.cuda.get_rng_state()
+    assert state.shape == (16,)
+    seed, offset = state.view(torch.int64).tolist()
+    assert (seed % 2**64, offset % 4) == (2**63 + 5, 0)
+    generator = torch.cuda.default_generators[0]
+    assert (generator.initial_seed(), generator.get_offset()) == (seed % 2**64, offset)
+    first = [DRAWS["dropout"](), torch.randn(5, device="cuda"), torch.rand(2000, device="cuda")]
+    random._places.clear()  # as in another process
+    torch.cuda.set_rng_state(state)
+    again = [DRAWS["dropout"](), torch.randn(5, device="cuda"), torch.rand(2000, device="cuda")]
+    assert all(map(torch.equal, first[1:], again[1:]))
+
+
+def test_a_state_is_a_real_gpus_or_refused_in_its_words():
+    for seed, offset in ((42, 0), (-7, 4 * 10**6), (3, 4 * 10**12)):
+        state = torch.tensor([seed, offset]).view(torch.uint8)
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+    first = torch.rand(3, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), first)
+    for wrong, words in (
+        (torch.get_rng_state(), "^RNG state is wrong size$"),
+        (torch.tensor([3, 7]).view(torch.uint8), "^offset must be a multiple of 4$"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            torch.cuda.set_rng_state(wrong)
+    with pytest.raises(TypeError, match="^RNG state must be a torch.ByteTensor$"):
+        torch.cuda.set_rng_state(torch.zeros(16))
+
+
+def test_a_checkpoint_draws_again_what_it_drew():
+    x = torch.ones(500, device="cuda:1", requires_grad=True)
+    for reentrant in (False, True):
+        y = checkpoint(lambda x: F.dropout(x) * torch.rand_like(x), x, use_reentrant=reentrant)
+        (grad,) = torch.autograd.grad(y.sum(), x) if not reentrant else (None,)
+        if reentrant:
+            y.sum().backward()
+            grad = x.grad
+        assert torch.equal(grad, y.detach())

@@ -513,16 +513,6 @@ for _ in range(3):
     assert sum(two.allocated.values()) == pytest.approx(sum(plain.allocated.values()), rel=0.3)
 
 
-def test_a_script_that_shares_a_sequence_is_not_covered(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    script = "from torch.distributed.tensor.experimental import context_parallel\n" + SCRIPTS["DDP"]
-    assert main(["plan", "--nproc-per-node", "2", written(tmp_path, script)]) == 2
-    said = capfd.readouterr().err
-    assert "context_parallel is not covered" in said
-    assert said.count("\n") == 1
-
-
 ROUTED = """
 from torch.distributed._functional_collectives import all_to_all_single_autograd as exchange
 
@@ -561,3 +551,27 @@ def test_a_router_gives_each_expert_the_same_number_of_tokens_and_it_is_said(
     assert main(["plan", "--nproc-per-node", "4", written(tmp_path, script)]) == 0
     assert "routing is assumed to be balanced" in capsys.readouterr().out
     assert "routing" not in str(labkit.plan(written(tmp_path, SCRIPTS["DDP"]), gpus=2))
+
+
+SHARING = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+q = torch.randn(1, 4, ROWS * dist.get_world_size(), 64, device="cuda")
+layer = torch.nn.Linear(64, 64, device="cuda")
+for _ in range(2):
+    with context_parallel(init_device_mesh("cuda", (dist.get_world_size(),)), buffers=[q], buffer_seq_dims=[2]):
+        x = layer(q)
+        F.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()
+    layer.zero_grad()
+"""
+
+
+def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plans = {
+        ranks: measure(Program(written(tmp_path, SHARING.replace("ROWS", str(rows)))), ranks)[0]
+        for ranks, rows in ((1, 2048), (4, 512))
+    }
+    # The ring sends keys and values round, so a rank holds more than a fourth.
+    assert plans[4].peak < 0.75 * plans[1].peak
+    assert main(["plan", "--nproc-per-node", "2", written(tmp_path, SHARING.replace("ROWS", "48"))]) == 2
+    assert "each rank has 48 rows of the sequence" in capfd.readouterr().err

@@ -13,7 +13,6 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base.language import wrong
 from ...cost.hardware import Accelerator
 from ...machine.features.hollow import Hollow, fresh_memory
 from ..rank.rank import Rank
@@ -108,12 +107,6 @@ def _run(
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
-                named = getattr(vars(rank.main).get("context_parallel"), "__module__", "")
-                if named.startswith("torch.distributed"):
-                    raise wrong(
-                        en="context_parallel is not covered: here attention is not shared around a ring",
-                        zh="不支持 context_parallel：这里的注意力不会绕着环分摊",
-                    )
                 sends = any(kind.startswith("all_to_all") for _, _, kind in rank.came)
                 census.routed = sends and hollow.chose
                 if not census.steps:

@@ -96,7 +96,7 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     (f"{_TENSOR}._redistribute", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION", same),
     (f"{_TENSOR}._redistribute", "_warned_flatten_issues", empty),
     (f"{_CONTEXT}._attention", "_dispatch_mode", same),
-    (f"{_CONTEXT}._attention", "_cp_options _replaced_functions", empty),
+    (f"{_CONTEXT}._attention", "_replaced_functions", empty),
     (f"{_CONTEXT}._attention", "_compiled_create_block_mask", none),
     (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", empty),
     # Context parallelism puts its own in its place.
@@ -132,8 +132,25 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results", copy.copy),
     # loss_parallel adds to them while it is entered.
     ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", entries),
+    # context_parallel has rules of its own while it is entered.
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator",
+        "op_strategy_funcs",
+        entries,
+    ),
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator",
+        "op_to_schema_info",
+        entries,
+    ),
     # Answers given before have devices: cuda:0's are not cuda:1's. (DTensor asks fake tensors for shapes.)
     ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", empty),
+    # One object that three modules import by its name: what is in it is the rank's own.
+    (f"{_CONTEXT}._attention", "_cp_options", "convert_to_f32", same),
+    (f"{_CONTEXT}._attention", "_cp_options", "enable_load_balance", same),
+    (f"{_CONTEXT}._attention", "_cp_options", "rotate_method", same),
     ("matplotlib._pylab_helpers", "Gcf", "figs", empty),
     ("tqdm.std", "tqdm", "_instances", empty),
     # Transformers binds accelerate's names as it is imported, and Lightning these: a copy for each rank would not do.

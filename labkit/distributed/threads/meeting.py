@@ -130,8 +130,13 @@ class Meeting:
             root = calls[0].root
             if root is not None and root not in of:
                 raise NotRunning((self.ranks[root],))
-        for call in calls:
-            semantics.write(semantics.outputs(every, call.at))
+        try:
+            for call in calls:
+                semantics.write(semantics.outputs(every, call.at))
+        except RuntimeError:
+            if self._running is None:
+                raise
+            raise NotRunning(self.ranks) from None  # a ring: what one sends is not what its stand-in would
 
     def announce(self, call: Call) -> list[Call]:
         """The calls by which members have made the group of this number, ``call`` among them."""

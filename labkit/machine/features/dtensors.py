@@ -6,14 +6,9 @@ or, in backward, on the thread's current GPU, which is the rank's.
 
 Random numbers differ between shards and agree between copies; afterwards all ranks go on alike. PyTorch counts in
 CUDA's generator: each shard draws from an offset of its own, and afterwards every rank's stands behind the whole tensor
-(torch/distributed/tensor/_random.py). The generators of simulated GPUs cannot be wound to an offset; from where they
-are, each offset leads to a place of its own, which depends on nothing else. So a replicated tensor gets the numbers of
-one GPU, and a sharded one others than on CUDA.
-
-Attention is cut up by heads or by rows of the batch, with the CPU's kernel as with CUDA's.
-``scaled_dot_product_attention`` of the CPU build is an operator that CUDA does not have
-(aten/src/ATen/native/transformers/attention.cpp), and torch has sharding strategies for CUDA's alone
-(torch/distributed/tensor/_ops/_matrix_ops.py): ours say for the CPU's what those say.
+(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`); from
+where they are, each offset leads to a stream of its own, which depends on nothing else. So a replicated tensor gets the
+numbers of one GPU, and a sharded one others than on CUDA.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from .. import hooks
 from ..state.gpu import TheMachine
 from ..state.in_use import machine_here, machine_in_use, seeing, work
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
-from ..state.random import moved_on
+from ..state.random import RealGenerator
 
 
 class _Answers(dict[Any, Any]):
@@ -93,7 +88,6 @@ def _rows(kind: Any) -> Iterator[Patch]:
         yield Patch.around(dispatcher, tail, seeing)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
     yield from _of_random_numbers()
-    yield from _of_attention(kind._op_dispatcher)
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
     yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
 
@@ -132,17 +126,21 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
     given   the user's generator, which stands for the GPU's.
     """
     own, drawing = _generators()
-    source = given or drawing
-    base = source.get_state()
-    before = {generator: generator.get_state() for generator in {own, drawing}}
+    source = drawing if given is None else given
+    # C++ hands on a generator of the user's without what Python knows of it.
+    counted = own if given is None else type(own)(gpu=own._labkit_gpu)
+    state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
+    before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
+    there = own.as_twister(own.moved_on(state, start))
     for generator in before:
-        generator.set_state(moved_on(base, start))
+        RealGenerator.set_state(generator, there)
     try:
         yield
     finally:
-        for generator, state in before.items():
-            generator.set_state(state)
-        source.set_state(moved_on(base, end))
+        for generator, kept in before.items():
+            RealGenerator.set_state(generator, kept)
+        vars(own).update(seen)
+        RealGenerator.set_state(source, counted.as_twister(counted.moved_on(state, end)))
 
 
 def _generators() -> tuple[Any, Any]:
@@ -161,12 +159,13 @@ def _tracker(base: Any) -> Any:
             seeing(super().__init__, mesh, run_state_sync)
 
         def _get_device_state(self) -> Tensor:
-            # In words of 8 bytes: torch compares it with the first rank's one by one, in Python.
-            state: Tensor = _generators()[1].get_state()
-            return state.view(torch.int64).to(self._device)
+            own, drawing = _generators()
+            state: Tensor = own.as_cuda(RealGenerator.get_state(drawing))
+            return state.to(self._device)
 
         def _set_device_state(self, state: Tensor) -> None:
-            _generators()[1].set_state(state.to("cpu").view(torch.uint8))
+            own, drawing = _generators()
+            RealGenerator.set_state(drawing, own.as_twister(state.to("cpu")))
 
         def _distribute_region(self, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
             if not self.distribute_region_enabled:
@@ -196,42 +195,3 @@ def _of_random_numbers() -> Iterator[Patch]:
 
     if hasattr(dispatch, "run_dtensor_rng_op"):  # from torch 2.13 on
         yield Patch.around(dispatch, "run_dtensor_rng_op", run_apart)
-
-
-def _of_attention(dispatcher: Any) -> Iterator[Patch]:
-    """The strategies that ``dispatcher``, that of DTensor's operators, is to know."""
-    aten, propagator = torch.ops.aten, dispatcher.sharding_propagator
-    known, of_schemas = propagator.op_strategy_funcs, propagator.op_to_schema_info
-    forward = aten._scaled_dot_product_flash_attention_for_cpu.default
-    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    if forward in known:  # torch has its own by now
-        return
-    info = sys.modules["torch.distributed.tensor._op_schema"].RuntimeSchemaInfo
-    # Output and logsumexp of query, key and value; their gradients of grad_out, the three, output and logsumexp.
-    ours = {forward: partial(_strategy, outputs=2, inputs=3)}
-    ours[backward] = partial(_strategy, outputs=3, inputs=6)
-    yield Patch(propagator, "op_strategy_funcs", known | ours)
-    yield Patch(
-        propagator, "op_to_schema_info",
-        {**of_schemas, forward: info(3, ["attn_mask"]), backward: info(6, ["attn_mask"])},
-    )  # fmt: skip
-
-
-def _strategy(schema: Any, outputs: int, inputs: int) -> Any:
-    """Everything is [batch, heads, …]: all replicated, or all cut along the one or the other."""
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
-
-    mask = schema.kwargs_schema.get("attn_mask")
-    ways: list[list[Any]] = []
-    for cut in (None, 0, 1):
-        place = Replicate() if cut is None else Shard(cut)
-        way = [place] * (outputs + inputs)
-        if mask is not None:
-            shape = mask.shape
-            if cut is not None and len(shape) == 4 and shape[cut] != 1:
-                continue  # it would have to be cut too; tensors by keyword are handed on as they are
-            way.append(Replicate())
-        ways.append(way)
-    mesh = schema.get_mesh_from_args(validate=False)
-    return expand_to_full_mesh_op_strategy(mesh, schema, ways, input_index=outputs)

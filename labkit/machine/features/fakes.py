@@ -9,6 +9,7 @@ without CUDA answers can end the process (torch/csrc/autograd/input_metadata.cpp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,3 +100,21 @@ def _from_real(
 def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = True) -> Any:
     check_gradient(requires_grad, machine.resolve(self.fake_device))
     return real(self, requires_grad)
+
+
+@hooks.backward.add
+@contextmanager
+def _checked(machine: TheMachine, outputs: Any) -> Iterator[None]:
+    """Refuse a backward pass through fake tensors on a GPU: C++ would end the process."""
+    nodes = [one.grad_fn for one in outputs if isinstance(one, FakeTensor)] if machine.gpus else []
+    known: set[Any] = {node for node in nodes if node is not None}
+    left = list(known)
+    while left:
+        node = left.pop()
+        for data in node._input_metadata:
+            if data.device.type == "cuda":
+                check_gradient(True, machine.resolve(data.device))
+        found = {after for after, _ in node.next_functions if after is not None} - known
+        known |= found
+        left += found
+    yield

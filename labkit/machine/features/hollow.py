@@ -154,7 +154,9 @@ class Hollow(Seen):
                     return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
                 return func(*args, **kwargs)
         made = _sizes(func, args, kwargs)
-        if made is None or (not tensors and all(spec is None or is_small(spec[3], spec[2]) for spec in made)):
+        if made is None or (
+            not tensors and all(not isinstance(spec, tuple) or is_small(spec[3], spec[2]) for spec in made)
+        ):
             return func(*args, **kwargs)
         results = [
             (kwargs[given[0]] if given[0] in kwargs else args[given[1]]) if given else _empty(spec)
@@ -182,8 +184,8 @@ def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
 
 
 def _empty(spec: Any) -> Any:
-    if spec is None:
-        return None
+    if not isinstance(spec, tuple):
+        return spec  # no tensor, or a number
     size, stride, dtype, _ = spec
     if dtype is None:
         return [_empty(one) for one in size]
@@ -218,7 +220,7 @@ def _spec(value: Any) -> Any:
     if isinstance(value, list):
         made = list(map(_spec, value))
         return made, None, None, max((one[3] for one in made if one), default=0)
-    return (value.shape, value.stride(), value.dtype, value.numel()) if isinstance(value, Tensor) else None
+    return (value.shape, value.stride(), value.dtype, value.numel()) if isinstance(value, Tensor) else value
 
 
 def _key(value: Any) -> Any:

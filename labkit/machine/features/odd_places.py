@@ -1,7 +1,8 @@
 """Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views.
 
-A sparse tensor takes its values to ``device=``, and its indices to the values (torch/csrc/utils/tensor_new.cpp,
-sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout takes the tensors to the first one's device.
+A sparse tensor takes its values and indices to ``device=``; without it tensors stay where they are, and lists come to
+the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout
+takes the tensors to the first one's device.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..ops.moves import default_gpu, move
 from ..rules.functions import check_function
 from ..state.gpu import TheMachine
 from ..state.in_use import replaces
-from ..state.placement import gpu_of, put, put_again, put_all, type_name
+from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
 
 
 @handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
@@ -105,13 +106,31 @@ def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs
 @around(*listed("made sparse"))
 def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     at = 1 if func is torch.sparse_coo_tensor else 2
-    values = args[at] if len(args) > at else kwargs.get("values")
+    values: Any = args[at] if len(args) > at else kwargs.get("values")
     if kwargs.get("device") is not None:
         target = mode.machine.resolve(kwargs["device"])
     elif isinstance(values, Tensor):
         target = gpu_of(values)
     else:
         target = default_gpu(mode.machine)
+
+    tensors = tensors_in(args, kwargs)
+    if kwargs.get("device") is None and len(set(map(gpu_of, tensors))) > 1:
+        # Tensors stay where they are (tensor_new.cpp, internal_new_from_data), and are refused.
+        if func is torch.sparse_coo_tensor:
+            places = " and ".join(map(place, tensors[:2]))
+            raise RuntimeError(  # the wrapper of the operator of which it consists
+                f"Expected all tensors to be on the same device, but found at least two devices, {places}! (when "
+                "checking argument for argument values in method "
+                "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors)"
+            )
+        columns = any(kind in f"{func.__name__} {kwargs.get('layout')}" for kind in ("csc", "bsc"))
+        names = ("ccol_indices", "row_indices") if columns else ("crow_indices", "col_indices")
+        first, second = [tensor for tensor in tensors if tensor is not values][:2]
+        other, name = (second, names[1]) if gpu_of(first) is target else (values, "values")
+        raise RuntimeError(  # aten/src/ATen/native/sparse/SparseCsrTensor.cpp, its device invariants
+            f"device of {names[0]} (={place(first)}) must match device of {name} (={place(other)})"
+        )
 
     def brought(value: Any) -> Any:
         if not isinstance(value, Tensor) or gpu_of(value) is target:

@@ -70,6 +70,11 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     name = "_cuda_CUDAAllocator_AllocatorState"
     if not hasattr(torch._C, name):
         yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
+    # The driver (NVML) is asked for these, and knows nothing of simulated GPUs.
+    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
+        yield Patch(cuda, name, partial(_refuse, "driver"))
+    for owner in (cuda, cuda.memory):
+        yield Patch(owner, "list_gpu_processes", partial(_refuse, "driver"))
     # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
     yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
     for owner in (torch.library, torch._library.triton):

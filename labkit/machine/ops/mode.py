@@ -36,7 +36,7 @@ from ..stack import hands_on, without_modes
 from ..state.gpu import Gpu, TheMachine
 from ..state.in_use import at_work, replaces, seeing
 from ..state.marks import HOST
-from ..state.placement import gpu_of, note_leaf, put, put_again, put_all
+from ..state.placement import gpu_of, note_leaf, put, put_all, put_anew
 from .failures import answered
 from .mixed import run_mixed
 
@@ -192,7 +192,7 @@ class MachineMode(TorchFunctionMode):
             note_leaf(result)
         if "out" in kwargs:  # an out tensor of another size was given a new one
             for out in tensors_in(kwargs["out"]):
-                put_again(out.untyped_storage())
+                put_anew(out, target)
         return result
 
     def own(self, gpu: Gpu | None) -> None:

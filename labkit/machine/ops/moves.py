@@ -95,6 +95,9 @@ _OTHERS = [
     ),
 ]
 
+# Those whose kernels on the CPU keep a normal number for the next call.
+_NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
+
 
 def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keywords for a call of ``func`` on ``gpu``: with the generator of ``gpu``, unless one is given."""
@@ -113,7 +116,10 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     kwargs = with_generator(mode, func, gpu, kwargs)
     if gpu is None or func in _SETTABLE:
-        return mode.general(func, args, kwargs)
+        result = mode.general(func, args, kwargs)
+        if gpu is not None and func in _NORMAL:
+            kwargs["generator"].forget_normals()
+        return result
     with mode.machine.random.instead_of_default(gpu):
         return mode.general(func, args, kwargs)
 
@@ -285,7 +291,10 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     # C++ makes a tensor of plain data on the target; data that are tensors, alone or in lists, are where they were.
     fresh = not tensors_in(args, kwargs)
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
-        result = func(*args, **with_generator(mode, func, target, kwargs))
+        kwargs = with_generator(mode, func, target, kwargs)
+        result = func(*args, **kwargs)
+    if target is not None and func in _NORMAL:
+        kwargs["generator"].forget_normals()
     put_all(result, target)
     if kwargs.get("requires_grad"):
         note_leaf(result)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import Tensor, sparse_coo, strided
+from torch import Tensor
 
 from ...base.files import rows_beside
 from ...base.language import wrong
@@ -20,7 +20,7 @@ from ...base.tree import tensors_in
 from ..handlers import named
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu
-from ..state.placement import gpu_of, name_of, place, type_in_errors, type_name
+from ..state.placement import gpu_of, name_of, place, type_in_errors
 
 Rule = Callable[..., None]
 
@@ -221,10 +221,10 @@ def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
     # aten/src/ATen/native/Memory.cpp, _pin_memory
     gpu = gpu_of(tensor)
     if gpu is not None or tensor.device.type != "cpu":
-        layout = "" if tensor.layout is strided else "Sparse" if tensor.layout is sparse_coo else "SparseCsr"
-        device = "Meta" if gpu is None else "CUDA"
-        kind = type_name(tensor).rpartition(".")[2].removesuffix("Tensor")
-        raise RuntimeError(f"cannot pin '{layout}{device}{kind}Type' only dense CPU tensors can be pinned")
+        name = type_in_errors(tensor)
+        if gpu is None:
+            name = f"Meta{name.rpartition('.')[2].removesuffix('Tensor')}Type"
+        raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
 
 
 def check_alias(tensor: Tensor, gpu: Gpu | None, copy: bool | None) -> None:

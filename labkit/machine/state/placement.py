@@ -146,6 +146,13 @@ def put_again(storage: torch.UntypedStorage) -> None:
         gpu.put(storage)
 
 
+def put_anew(tensor: Tensor, gpu: Gpu | None) -> None:
+    """Count the storages of ``tensor`` anew, which an operation may have resized, or replaced by others on ``gpu``."""
+    for storage in _storages(tensor):
+        put_again(storage)
+    put(tensor, gpu)
+
+
 def place(tensor: Tensor) -> str:
     """The device of ``tensor`` as messages write it: ``"cuda:1"``, ``"cpu"``."""
     gpu = gpu_of(tensor)

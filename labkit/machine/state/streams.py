@@ -23,6 +23,7 @@ from .in_use import machine_here, machine_in_use
 from .placement import gpu_of
 
 LAUNCH = 5e-6  # seconds
+HIGHEST = -3  # priority; newer GPUs have more, PyTorch uses four (c10/cuda/CUDAStream.h, priority_range)
 CUDA = 1  # the device type's number in C++ (c10/core/DeviceType.h)
 
 
@@ -56,7 +57,7 @@ class Stream:
             )
         self._gpu: Gpu = gpu
         self.stream_id: int = next(machine.stream_ids) if stream_id is None else stream_id
-        self.priority = max(-1, min(0, priority))
+        self.priority = max(HIGHEST, min(0, priority))
 
     device_type = CUDA
 
@@ -82,7 +83,7 @@ class Stream:
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        return 0, -1
+        return 0, HIGHEST
 
     def is_capturing(self) -> bool:
         return False
@@ -148,7 +149,12 @@ class Event:
     cuda_event = event_id
 
     def record(self, stream: Stream | None = None) -> None:
-        self._gpu = (machine_here().current.stream() if stream is None else stream)._gpu
+        gpu = (machine_here().current.stream() if stream is None else stream)._gpu
+        if self._gpu is not None and self._gpu is not gpu:  # c10/cuda/CUDAEvent.h, record
+            raise RuntimeError(
+                f"Event device {self._gpu.index} does not match recording stream's device {gpu.index}."
+            )
+        self._gpu = gpu
         self._time = self._gpu.clock.advance(LAUNCH)
 
     def wait(self, stream: Stream | None = None) -> None:

@@ -33,6 +33,9 @@ _PROPERTIES: dict[str, Any] = {
 }  # fmt: skip
 
 
+_CUDNN = 92000  # what PyTorch's builds for CUDA 13.0 bring
+
+
 class _Uuid:
     """Stands for ``torch.cuda.get_device_properties(0).uuid``: 16 bytes, written in hexadecimal."""
 
@@ -234,6 +237,11 @@ def memory_info(gpu: Gpu) -> tuple[int, int]:
     return gpu.free(), gpu.capacity
 
 
+def _memory_used(machine: TheMachine, device: Any = None) -> int:
+    free, total = memory_info(machine.gpu(torch.cuda._get_device_index(device, True)))
+    return total - free
+
+
 _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
 
 
@@ -273,12 +281,16 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(cuda, "_get_device_properties", lambda index: properties(machine.gpu(index)))
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
-    # utilization(), temperature() and their like: a driver has nothing to say of GPUs that it does not have.
+    # What a driver says of a GPU (features/refused.py): it has nothing to say of GPUs that it does not have.
     yield Patch(cuda, "_HAS_PYNVML", False)
+    yield Patch(cuda, "device_memory_used", partial(_memory_used, machine))
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:
         yield Patch(torch.version, "cuda", "13.0")
+    yield Patch(torch._C, "_has_cudnn", has_gpus or torch._C._has_cudnn)
+    if has_gpus and not torch.backends.cudnn.version():
+        yield Patch(torch.backends.cudnn, "version", lambda: _CUDNN)
     yield Patch(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     # PyTorch keeps the copy streams of its scatter here, one per GPU of the machine they were made for.
     yield Patch(torch.nn.parallel._functions, "_streams", None)

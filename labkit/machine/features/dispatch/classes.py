@@ -35,6 +35,8 @@ from ...state.gpu import TheMachine
 from ...state.in_use import at_work, machine_in_use, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put, put_wrapper
 
+_FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
+
 
 class NoteHome(TorchFunctionMode):
     """Notes where each operation is at work, for Python below it that must know."""
@@ -128,7 +130,8 @@ def _bring(machine: TheMachine, func: Any, args: Any, kwargs: Any) -> tuple[Any,
     elif home is not None and work.whole and None in gpus:
         for tensor in tensors:
             put(tensor, home)
-    if home is None:
+    # Fake tensors are made after the user's modes, for the device that is named here.
+    if home is None or _current(_FAKE) is not None:
         return args, kwargs
     device = home.device
 

@@ -35,6 +35,8 @@ def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
     found = lacking(words)
     if found is not None:
         return _widened(func, args, kwargs, *found)
+    if words.startswith(_NO_FFT):  # cuda/CuFFTPlanCache.h
+        raise RuntimeError(words.replace(_NO_FFT, "cuFFT doesn't support tensor of type")) from None
     if func in _WITH_OUT_DTYPE and ".dtype" in words:
         return _with_out_dtype(func, args, kwargs)
     if func in _NORMS and words.startswith("expected scalar type"):
@@ -187,7 +189,8 @@ _WIDER = {
     torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
     torch.bool: torch.uint8,
 }  # fmt: skip
-_FOURIER = ("Unsupported dtype Half", "MKL FFT doesn't support tensors of type: Half")
+_NO_FFT = "MKL FFT doesn't support tensors of type"
+_FOURIER = ("Unsupported dtype Half", f"{_NO_FFT}: Half")
 # Dtype -> wider dtypes, and what these are rounded to.
 _ROUNDED = {
     torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
@@ -220,7 +223,7 @@ def _widened(
         return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
 
     args, kwargs = mapped(args, widen), mapped(kwargs, widen)
-    if kwargs.get("dtype") is narrow:
+    if narrow is not None and kwargs.get("dtype") is narrow:
         kwargs["dtype"] = wide
     if kernel.startswith("nansum"):
         func = _NAN_SUMS.get(func, func)
@@ -293,11 +296,11 @@ class _HalfSignals(OperatorMode):
     """Refuses the Fourier transforms that cuFFT refuses of halves (``cuda/CuFFTPlanCache.h``)."""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func.overloadpacket.__name__ in ("_fft_r2c", "_fft_c2c", "_fft_c2r"):
-            signal, dims = args[0], args[1]
-            sizes = [signal.shape[dim] for dim in dims]
-            if func.overloadpacket.__name__ == "_fft_c2r":
-                sizes[-1] = args[3]
+        name = func.overloadpacket.__name__.lstrip("_")  # those of aten, and of prims
+        if name in ("fft_r2c", "fft_c2c", "fft_c2r"):
+            sizes = [args[0].shape[dim] for dim in (kwargs["dim"] if "dim" in kwargs else args[1])]
+            if name == "fft_c2r":
+                sizes[-1] = kwargs["last_dim_size"] if "last_dim_size" in kwargs else args[3]
             if any(size & (size - 1) for size in sizes):
                 raise RuntimeError(
                     "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
