@@ -28,6 +28,7 @@ from ...turns.locks import watching
 from ..calls import faults
 from ..calls.call import Call, place_of
 from ..calls.waits import WaitForGraph
+from ..rank.enqueued import forget_enqueued
 from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, not_by_a_rank, rank_here
@@ -152,10 +153,11 @@ class World:
         """
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
         self.failed, self._waits = {}, None
+        forget_enqueued(*self.ranks)
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
-        baton = turns.Baton(watch=watching, explain=self.explain)
+        baton = turns.Baton(watch=watching, explain=self._release_or_explain)
         baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
@@ -188,8 +190,11 @@ class World:
             if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
                 write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
-        if to_end and (calls := self.meetings.unmet()):
-            raise RanksFailed({calls[0].rank: faults.unmet(calls)}, calls[0].rank)
+        left = [work.call for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        if calls := self.meetings.unmet() if to_end else left:
+            error = faults.unmet(calls, [_standing(rank) for rank in self.ranks])
+            self.meetings.begin_anew()
+            raise RanksFailed({calls[0].rank: error}, calls[0].rank)
         return [rank.result for rank in chosen]
 
     def _beginning(
@@ -304,6 +309,14 @@ class World:
             for other, _ in watching.values():
                 other.memo["dead"] = text
 
+    def _release_or_explain(self, waits: str) -> str | None:
+        """Let those go on for whose calls NCCL makes the GPU wait, not the host; where none does, explain."""
+        standing = [rank.waits for rank in self.ranks if rank.waits is not None and not rank.reads]
+        released = [call for call in standing if call.waits_on_gpu]
+        for call in released:
+            call.memo["enqueued"] = True
+        return None if released else self.explain(waits)
+
     def explain(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
         standings = [_standing(rank) for rank in self.ranks]
@@ -361,7 +374,9 @@ def _standing(rank: Rank) -> faults.Standing:
         if code is not None
     }
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
-    return faults.Standing(rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes)
+    return faults.Standing(
+        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, rank.reads
+    )
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

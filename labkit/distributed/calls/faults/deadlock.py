@@ -6,7 +6,7 @@ NCCL's watchdog says the latter, in the words of WorkNCCL::checkTimeout in Proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from torch.distributed import DistBackendError
@@ -45,6 +45,7 @@ class Standing:
     seqs    how many calls of a group it has made: group -> number of its last.
     last    the last call that it made.
     passes  how often it has run a wrapped model's forward in training.
+    reads   the line at which its host waits for the GPU, on which ``call`` waits; "" where it stands in the call.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class Standing:
     seqs: Mapping[str, int] = field(default_factory=dict)
     last: Call | None = None
     passes: int = 0
+    reads: str = ""
 
     @property
     def ended(self) -> bool:
@@ -74,7 +76,8 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
         limit = timeout or timedelta(minutes=10)
-        real = _TEXTS["on-real-gpus",](seconds=f"{limit.total_seconds():g}", said=watchdog(stuck, limit))
+        text = "on-real-gpus" if stuck.is_connected else "on-first-call"
+        real = _TEXTS[text,](seconds=f"{limit.total_seconds():g}", said=watchdog(stuck, limit))
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
 
 
@@ -142,6 +145,8 @@ def _several(text: str) -> str:
 
 def _standing(one: Standing, standings: Sequence[Standing]) -> str:
     call, last = one.call, one.last
+    if one.reads:
+        return _standing(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
     if call is not None and call.is_message:
         return _TEXTS["message",](what=described(call), place=call.short_place)
     if call is not None:
@@ -240,12 +245,33 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
-def unmet(calls: Sequence[Call]) -> Unmet:
-    """The error to be raised for calls that were made and never met, when all ranks have ended."""
-    head, advice = explained("unmet")
-    places = tuple(call.short_place for call in calls)
-    report = Report("calls_never_met", (head, *table(calls)), advice, places)
+def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
+    """The error to be raised for calls that were made and never met, when all ranks have ended.
+
+    standings   of all ranks, where it is known that they made unequal numbers of a collective.
+    """
+    (head, advice), fault = explained("unmet"), "calls_never_met"
+    lines = [head, *table(calls)]
+    if standings and not calls[0].is_message:
+        key, facts = cause(calls[0], standings)
+        meaning, advice = explained(key, **facts)
+        lines, fault = [*lines, *standing_lines(standings), meaning], _FAULTS.get(key, fault)
+    real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
+    report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
     return report.on(Unmet(str(report)))
+
+
+def used_before(calls: Sequence[Call]) -> Exception | None:
+    """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
+
+    Its values then are not those of a GPU, which would have computed only now.
+    """
+    early = next((call for call in calls if "used" in call.memo), None)
+    if early is None:
+        return None
+    meaning, advice = explained("used_before", rank=early.rank, what=described(early), place=early.short_place)
+    report = Report("deadlock", (meaning,), advice, (early.short_place,))
+    return report.on(RuntimeError(str(report)))
 
 
 # torch/csrc/distributed/c10d/Work.cpp, opTypeToString; NCCL's barrier is an all-reduce of one number.
