@@ -76,8 +76,11 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
         limit = timeout or timedelta(minutes=10)
-        text = "on-real-gpus" if stuck.is_connected else "on-first-call"
-        real = _TEXTS[text,](seconds=f"{limit.total_seconds():g}", said=watchdog(stuck, limit))
+        seconds = f"{limit.total_seconds():g}"
+        if stuck.is_connected:
+            real = _TEXTS["on-real-gpus",](seconds=seconds, said=watchdog(stuck, limit))
+        else:
+            real = _TEXTS["on-first-call",](seconds=seconds)
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
 
 
@@ -236,6 +239,8 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     if gone:
         return "peer_ended", {"names": ranks_text(gone)}
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
+        if "behind" in held.memo:  # called after its rank had waited for the first: both came to that at once
+            break
         return "in_order", {
             "rank": held.rank,
             "first": first.kind,
@@ -248,14 +253,16 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
 def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
     """The error to be raised for calls that were made and never met, when all ranks have ended.
 
-    standings   of all ranks, where it is known that they made unequal numbers of a collective.
+    standings   of all ranks, where they are known.
     """
     (head, advice), fault = explained("unmet"), "calls_never_met"
     lines = [head, *table(calls)]
-    if standings and not calls[0].is_message:
-        key, facts = cause(calls[0], standings)
+    if standings:
+        first = {call.rank: call for call in reversed(calls)}
+        key, facts = _cause([replace(one, call=first.get(one.rank)) for one in standings])
         meaning, advice = explained(key, **facts)
-        lines, fault = [*lines, *standing_lines(standings), meaning], _FAULTS.get(key, fault)
+        places = [] if calls[0].is_message else standing_lines(standings)
+        lines, fault = [*lines, *places, meaning], _FAULTS.get(key, fault)
     real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
     report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
     return report.on(Unmet(str(report)))
