@@ -196,7 +196,7 @@ def uneven_batches(draw, ranks, good):
 def uneven_calls(draw, ranks, good):
     who, batches = draw.randrange(ranks), draw.randrange(2, 5)
     lines = [f"for step in range({batches} + (rank == {who})):", "    dist.all_reduce(vector())"]
-    ends = draw.choice(((STUCK, "host waits for it at train.py"), ("never met", "exit code 0")))
+    ends = draw.choice(((STUCK, "the host at train.py"), ("never met", "exit code 0")))
     lines += [READ] * (ends[0] == STUCK)
     return [*good, *lines], (*ends, "unequal numbers of batches", f"{batches} times")
 

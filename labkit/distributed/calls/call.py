@@ -64,7 +64,7 @@ class Call:
     memo      what its members' outputs share while it is computed, and where it stands until it is done: a message
               ("slot", "line", "away", "held", "batch"); who has come to its "communicator", of which "members"; where
               its rank has gone on ("enqueued"), and computed since ("used"); what stands before it ("behind") and
-              comes after it ("then"); that the host waits for it whatever it is ("timed").
+              comes after it ("then"); that the host waits for it whatever it is ("timed"); that its rank was told that nobody comes ("told").
     met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
@@ -132,10 +132,11 @@ class Call:
 
     @property
     def is_connected(self) -> bool:
-        """Whether its members have all come to their NCCL communicator, or to this pair's: until then the host waits.
+        """Whether it has connected its members, or a call before it has: until then the host waits in the call itself.
 
-        ProcessGroupNCCL.cpp, initNCCLComm, and in NCCL's src/transport.cc ncclTransportP2pSetup, which also connects the
-        ranks of a communicator that was there before (``device_id=``) where they first need it; pytorch#129341, #108378.
+        ProcessGroupNCCL.cpp, initNCCLComm (of a group, of a pair); NCCL's src/transport.cc, ncclTransportP2pSetup: where
+        the communicator was there before (``device_id=``), the first collective, and the first message of a pair, wait
+        for the others in bootstrapRecv; pytorch#108378, #129341, #88103.
         """
         come, members = self.memo.get("communicator", ((), frozenset()))
         return bool(members <= frozenset(come))

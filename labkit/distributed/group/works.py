@@ -80,6 +80,7 @@ class SlotWork(_Waited):
                 assert timeout is not None
                 slot.error = faults.timeout_error(self.call, timeout, slot.missing())
         except BaseException:  # it is ended here, or none can go on
+            self.call.memo["told"] = True
             self._tell_stuck()
             raise
         finally:

@@ -86,7 +86,7 @@ class Timed:
         self.untold: list[Untold] = []
         # Calls that it has enqueued and that have not run (see .enqueued), and where its host waits for them.
         self.enqueued: list[Any] = []
-        self.reads = ""
+        self.reads: str | None = None
         # The environment is asked at the first call: a script may set it.
         self._flight: flight.FlightRecorder | EllipsisType | None = ...
         self._ahead = 0.0

@@ -8,9 +8,11 @@ everything; ``~ProcessGroupNCCL``, at the end of a process, aborts.
 from __future__ import annotations
 
 import linecache
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ...base.language import say
 from ...machine import hooks
 from ...machine.state.in_use import machine_in_use
 from ..calls.call import Call
@@ -62,11 +64,14 @@ def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
     here.locate()
     assert here.code is not None
     source = linecache.getline(here.code.co_filename, here.line).strip()
-    rank.reads = here.short_place + (f", `{source}`" if source else "")
+    place = here.short_place
+    rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
+    if here.code.co_filename == threading.__file__:  # no line of the user's: a judge of the course reads the result
+        rank.reads = ""
     try:
         wait()
     finally:
-        rank.reads = ""
+        rank.reads = None
 
 
 @hooks.waited.add

@@ -190,7 +190,8 @@ class World:
             if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
                 write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
-        left = [work.call for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        left = [work.call for work in waited if "told" not in work.call.memo]
         if calls := self.meetings.unmet() if to_end else left:
             error = faults.unmet(calls, [_standing(rank) for rank in self.ranks])
             self.meetings.begin_anew()
@@ -311,7 +312,7 @@ class World:
 
     def _release_or_explain(self, waits: str) -> str | None:
         """Let those go on for whose calls NCCL makes the GPU wait, not the host; where none does, explain."""
-        standing = [rank.waits for rank in self.ranks if rank.waits is not None and not rank.reads]
+        standing = [rank.waits for rank in self.ranks if rank.waits is not None and rank.reads is None]
         released = [call for call in standing if call.waits_on_gpu]
         for call in released:
             call.memo["enqueued"] = True
@@ -375,7 +376,7 @@ def _standing(rank: Rank) -> faults.Standing:
     }
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
     return faults.Standing(
-        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, rank.reads
+        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, rank.reads or ""
     )
 
 
