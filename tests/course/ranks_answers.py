@@ -59,7 +59,9 @@ def reported(where=lambda: True, divided=True, speaks=lambda: dist.get_rank() ==
 
 
 def swap(sent, to, box, source):
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, box, source)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, box, source)]
+    ):
         work.wait()
 
 

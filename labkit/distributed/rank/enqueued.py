@@ -19,7 +19,6 @@ from ..calls.call import Call
 from .clock import Timed
 from .rank import timed_here
 
-
 _with_some: set[Timed] = set()  # the ranks that have such calls
 
 
@@ -66,7 +65,9 @@ def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
     source = linecache.getline(here.code.co_filename, here.line).strip()
     place = here.short_place
     rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
-    if here.code.co_filename == threading.__file__:  # no line of the user's: a judge of the course reads the result
+    if (
+        here.code.co_filename == threading.__file__
+    ):  # no line of the user's: a judge of the course reads the result
         rank.reads = ""
     try:
         wait()

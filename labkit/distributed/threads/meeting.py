@@ -134,7 +134,9 @@ class Meeting:
         pair = frozenset((call.at, call.root)) if call.is_message and call.root is not None else None
         come = self._connected.setdefault(pair, set())
         come.add(call.at)
-        if turns.participant() is not None:  # a thread of a rank has no turn to give away, and waits in wait() alone
+        if (
+            turns.participant() is not None
+        ):  # a thread of a rank has no turn to give away, and waits in wait() alone
             call.memo["communicator"] = come, pair or every
         if enqueued := self._world[call.rank].enqueued:
             call.memo["behind"] = tuple(enqueued)

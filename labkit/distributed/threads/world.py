@@ -368,6 +368,12 @@ def _standing(rank: Rank) -> faults.Standing:
     if call is not None and (held := held_up(call)) is not None:
         call = in_front(held) if held.rank == rank.number else call
         call.memo["held"] = held, in_front(held)
+    reads = rank.reads or ""
+    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), None)
+    if (
+        call is not None and call.backend == "nccl" and before not in (call, None)
+    ):  # the GPU stands in that one, and the host in this
+        call, reads = before, reads or call.short_place
     what = "" if member is None or member.over or call is not None else member.awaits
     came = {
         (place_of(code, line), kind): times
@@ -376,7 +382,7 @@ def _standing(rank: Rank) -> faults.Standing:
     }
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
     return faults.Standing(
-        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, rank.reads or ""
+        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, reads
     )
 
 

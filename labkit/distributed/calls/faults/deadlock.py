@@ -276,7 +276,9 @@ def used_before(calls: Sequence[Call]) -> Exception | None:
     early = next((call for call in calls if "used" in call.memo), None)
     if early is None:
         return None
-    meaning, advice = explained("used_before", rank=early.rank, what=described(early), place=early.short_place)
+    meaning, advice = explained(
+        "used_before", rank=early.rank, what=described(early), place=early.short_place
+    )
     report = Report("deadlock", (meaning,), advice, (early.short_place,))
     return report.on(RuntimeError(str(report)))
 
