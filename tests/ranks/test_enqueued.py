@@ -1,4 +1,4 @@
-"""NCCL's calls return before the other ranks have come: what makes the host wait for the GPU stands, and nothing else."""
+"""NCCL's calls return before the other ranks have come: what makes the host wait for the GPU stands, nothing else."""
 
 from datetime import timedelta
 

@@ -62,9 +62,9 @@ class Call:
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
     on_stuck  to be called when it is known that it will never be met.
     memo      what its members' outputs share while it is computed, and where it stands until it is done: a message
-              ("slot", "line", "away", "held", "batch"); who has come to its "communicator", of which "members"; where
-              its rank has gone on ("enqueued"), and computed since ("used"); what stands before it ("behind") and
-              comes after it ("then"); that the host waits for it whatever it is ("timed"); that its rank was told that nobody comes ("told").
+              ("slot", "line", "away", "held", "batch"); who has come to its "communicator", and who is to; whether its
+              rank has gone on ("enqueued"), has computed since ("used"), waits on the host whatever it is ("timed"), was
+              told that nobody comes ("told"); what its GPU does before it ("behind") and after it ("then").
     met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
@@ -134,9 +134,8 @@ class Call:
     def is_connected(self) -> bool:
         """Whether it has connected its members, or a call before it has: until then the host waits in the call itself.
 
-        ProcessGroupNCCL.cpp, initNCCLComm (of a group, of a pair); NCCL's src/transport.cc, ncclTransportP2pSetup: where
-        the communicator was there before (``device_id=``), the first collective, and the first message of a pair, wait
-        for the others in bootstrapRecv; pytorch#108378, #129341, #88103.
+        ProcessGroupNCCL.cpp, initNCCLComm, of a group or a pair; where that was there before (``device_id=``), NCCL's
+        src/transport.cc, ncclTransportP2pSetup, waits in bootstrapRecv. pytorch#108378, #129341, #88103.
         """
         come, members = self.memo.get("communicator", ((), frozenset()))
         return bool(members <= frozenset(come))

@@ -1,7 +1,7 @@
 """The calls that a rank has enqueued on its GPU and that have not run: NCCL's functions return, and the host goes on.
 
-torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: ``WorkNCCL::wait`` makes the current stream wait, and the host only for
-a barrier, with a timeout of its own, or with TORCH_NCCL_BLOCKING_WAIT; ``shutdown`` (destroy_process_group) flushes
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: ``WorkNCCL::wait`` makes the stream wait, and the host only for a
+barrier, with a timeout of its own, or with TORCH_NCCL_BLOCKING_WAIT; ``shutdown`` (destroy_process_group) flushes
 everything; ``~ProcessGroupNCCL``, at the end of a process, aborts.
 """
 

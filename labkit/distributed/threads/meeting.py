@@ -143,9 +143,10 @@ class Meeting:
 
     def flush(self, rank: int) -> None:
         """Wait until what ``rank`` has called and nobody has come to is over, but for what it was told of."""
-        for call, slot in [(call, slot) for slot in self._open() for call in slot.calls.values()]:
-            if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
-                slot.stand(call, slot.is_over, call.timeout)
+        for slot in self._open():
+            for call in [*slot.calls.values()]:
+                if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
+                    slot.stand(call, slot.is_over, call.timeout)
 
     def _compute(self, calls: list[Call]) -> None:
         """Write what all members of a collective get, or the receiver of a message."""

@@ -369,11 +369,9 @@ def _standing(rank: Rank) -> faults.Standing:
         call = in_front(held) if held.rank == rank.number else call
         call.memo["held"] = held, in_front(held)
     reads = rank.reads or ""
-    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), None)
-    if (
-        call is not None and call.backend == "nccl" and before not in (call, None)
-    ):  # the GPU stands in that one, and the host in this
-        call, reads = before, reads or call.short_place
+    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
+    if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
+        call, reads = before, reads or call.short_place  # the GPU stands in the one before
     what = "" if member is None or member.over or call is not None else member.awaits
     came = {
         (place_of(code, line), kind): times

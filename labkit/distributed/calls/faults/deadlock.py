@@ -75,7 +75,7 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     places = tuple(filter(None, map(_place, standings)))
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
-        limit = timeout or timedelta(minutes=10)
+        limit = timeout or stuck.timeout or timedelta(minutes=10)
         seconds = f"{limit.total_seconds():g}"
         if stuck.is_connected:
             real = _TEXTS["on-real-gpus",](seconds=seconds, said=watchdog(stuck, limit))
