@@ -63,7 +63,7 @@ class Call:
     on_stuck  to be called when it is known that it will never be met.
     memo      what its members' outputs share while it is computed, and where it stands until it is done: a message
               ("slot", "line", "away", "held", "batch"); who has come to its "communicator", and who is to; whether its
-              rank has gone on ("enqueued"), has computed since ("used"), waits on the host whatever it is ("timed"), was
+              rank has gone on ("enqueued"), has computed since ("used"), waits on the host in any case ("timed"), was
               told that nobody comes ("told"); what its GPU does before it ("behind") and after it ("then").
     met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.

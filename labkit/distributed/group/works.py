@@ -53,12 +53,10 @@ class SlotWork(_Waited):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
         slot, rank = self.slot, self.rank
-        if timeout is None or timeout.total_seconds() <= 0:  # -1 ms is "none given" in C++
-            timeout = self.timeout
-        else:
+        given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
+        if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
             self.call.memo["timed"] = True
-        if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") not in ("0", ""):
-            self.call.memo["timed"] = True
+        timeout = timeout if given else self.timeout
         began = 0.0 if rank is None else rank.clock()
         self._stand(lambda: self._ready() or "enqueued" in self.call.memo, timeout)
         if rank is not None and not self._ready():

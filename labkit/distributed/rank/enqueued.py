@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ...base.language import say
 from ...machine import hooks
@@ -22,21 +22,10 @@ from .rank import timed_here
 _with_some: set[Timed] = set()  # the ranks that have such calls
 
 
-@hooks.followed.add
-def _any_rank_has_some(_: Any) -> bool:
-    return bool(_with_some)
+hooks.followed.add(lambda _: bool(_with_some))
 
 
-class Enqueued(Protocol):
-    """A call that waits on the GPU."""
-
-    call: Call
-
-    def wait_on_host(self) -> None:
-        """Return when it has run; raises Deadlock if it never will."""
-
-
-def enqueue(rank: Timed, work: Enqueued) -> None:
+def enqueue(rank: Timed, work: Any) -> None:
     """Let ``rank`` go on though ``work`` has not run: from now on whatever makes its host wait for the GPU is seen."""
     rank.enqueued.append(work)
     if work.call.from_cpp:
@@ -53,8 +42,9 @@ def forget_enqueued(*ranks: Timed) -> None:
 
 def _settle(rank: Timed) -> None:
     (_with_some.add if rank.enqueued else _with_some.discard)(rank)
-    for opened in hooks.opened:
-        opened(machine_in_use())
+    if (machine := machine_in_use()) is not None:
+        for opened in hooks.opened:
+            opened(machine)
 
 
 def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
@@ -65,9 +55,7 @@ def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
     source = linecache.getline(here.code.co_filename, here.line).strip()
     place = here.short_place
     rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
-    if (
-        here.code.co_filename == threading.__file__
-    ):  # no line of the user's: a judge of the course reads the result
+    if here.code.co_filename == threading.__file__:  # no line of the user's: a judge of the course reads
         rank.reads = ""
     try:
         wait()

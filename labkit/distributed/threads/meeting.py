@@ -15,7 +15,7 @@ from typing import Any
 
 from ... import turns
 from ..calls import faults, semantics
-from ..calls.call import Call
+from ..calls.call import Call, place_of
 from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import Rank
@@ -134,9 +134,7 @@ class Meeting:
         pair = frozenset((call.at, call.root)) if call.is_message and call.root is not None else None
         come = self._connected.setdefault(pair, set())
         come.add(call.at)
-        if (
-            turns.participant() is not None
-        ):  # a thread of a rank has no turn to give away, and waits in wait() alone
+        if turns.participant() is not None:  # a thread of a rank has no turn, and waits in wait() alone
             call.memo["communicator"] = come, pair or every
         if enqueued := self._world[call.rank].enqueued:
             call.memo["behind"] = tuple(enqueued)
@@ -288,6 +286,32 @@ def held_up(call: Call) -> Call | None:
     slot = call.memo.get("slot")
     halves = [] if slot is None or slot.is_over() else slot.calls.values()
     return next((half for half in halves if in_front(half) is not half), None)
+
+
+def standing_of(rank: Rank) -> faults.Standing:
+    """Return the place of ``rank`` when none can go on."""
+    member, call = rank.member, rank.waits
+    if call is None:  # a thread of its own may wait in one
+        call = next(
+            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
+        )
+    if call is not None and (held := held_up(call)) is not None:
+        call = in_front(held) if held.rank == rank.number else call
+        call.memo["held"] = held, in_front(held)
+    reads = rank.reads or ""
+    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
+    if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
+        call, reads = before, reads or call.short_place  # the GPU stands in the one before
+    what = "" if member is None or member.over or call is not None else member.awaits
+    came = {
+        (place_of(code, line), kind): times
+        for (code, line, kind), times in rank.came.items()
+        if code is not None
+    }
+    error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
+    return faults.Standing(
+        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, reads
+    )
 
 
 def _leave(call: Call) -> list[Met]:

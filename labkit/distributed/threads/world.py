@@ -26,7 +26,7 @@ from ...machine.state.in_use import machine_in_use
 from ...trace import emitting as trace
 from ...turns.locks import watching
 from ..calls import faults
-from ..calls.call import Call, place_of
+from ..calls.call import Call
 from ..calls.waits import WaitForGraph
 from ..rank.enqueued import forget_enqueued
 from ..rank.flight import write_all
@@ -193,7 +193,7 @@ class World:
         waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
         left = [work.call for work in waited if "told" not in work.call.memo]
         if calls := self.meetings.unmet() if to_end else left:
-            error = faults.unmet(calls, [_standing(rank) for rank in self.ranks])
+            error = faults.unmet(calls, [standing_of(rank) for rank in self.ranks])
             self.meetings.begin_anew()
             raise RanksFailed({calls[0].rank: error}, calls[0].rank)
         return [rank.result for rank in chosen]
@@ -320,7 +320,7 @@ class World:
 
     def explain(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
-        standings = [_standing(rank) for rank in self.ranks]
+        standings = [standing_of(rank) for rank in self.ranks]
         self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
         return str(self._report)
 
@@ -331,6 +331,7 @@ class World:
         if self.closed:
             return
         self.closed = True
+        forget_enqueued(*self.ranks)
         for rank in self.ranks:
             rank.stop()
         self.stores.clear()
@@ -356,32 +357,6 @@ class World:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def _standing(rank: Rank) -> faults.Standing:
-    """The place of ``rank`` when none can go on."""
-    member, call = rank.member, rank.waits
-    if call is None:  # a thread of its own may wait in one
-        call = next(
-            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
-        )
-    if call is not None and (held := held_up(call)) is not None:
-        call = in_front(held) if held.rank == rank.number else call
-        call.memo["held"] = held, in_front(held)
-    reads = rank.reads or ""
-    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
-    if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
-        call, reads = before, reads or call.short_place  # the GPU stands in the one before
-    what = "" if member is None or member.over or call is not None else member.awaits
-    came = {
-        (place_of(code, line), kind): times
-        for (code, line, kind), times in rank.came.items()
-        if code is not None
-    }
-    error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
-    return faults.Standing(
-        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, reads
-    )
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

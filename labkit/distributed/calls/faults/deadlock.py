@@ -268,21 +268,6 @@ def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
     return report.on(Unmet(str(report)))
 
 
-def used_before(calls: Sequence[Call]) -> Exception | None:
-    """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
-
-    Its values then are not those of a GPU, which would have computed only now.
-    """
-    early = next((call for call in calls if "used" in call.memo), None)
-    if early is None:
-        return None
-    meaning, advice = explained(
-        "used_before", rank=early.rank, what=described(early), place=early.short_place
-    )
-    report = Report("deadlock", (meaning,), advice, (early.short_place,))
-    return report.on(RuntimeError(str(report)))
-
-
 # torch/csrc/distributed/c10d/Work.cpp, opTypeToString; NCCL's barrier is an all-reduce of one number.
 _OP_TYPES = {
     "all_reduce": "ALLREDUCE", "barrier": "ALLREDUCE", "broadcast": "BROADCAST", "reduce": "REDUCE",
