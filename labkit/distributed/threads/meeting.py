@@ -301,7 +301,7 @@ def standing_of(rank: Rank) -> faults.Standing:
     reads = rank.reads or ""
     before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
     if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
-        call, reads = before, reads or call.short_place  # the GPU stands in the one before
+        reads, call = reads or call.short_place, before  # the GPU stands in the one before
     what = "" if member is None or member.over or call is not None else member.awaits
     came = {
         (place_of(code, line), kind): times

@@ -77,8 +77,10 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     if stuck is not None and not stuck.makes_a_group:
         limit = timeout or stuck.timeout or timedelta(minutes=10)
         seconds = f"{limit.total_seconds():g}"
-        if stuck.is_connected:
-            real = _TEXTS["on-real-gpus",](seconds=seconds, said=watchdog(stuck, limit))
+        if stuck.is_connected:  # where ranks are processes, nobody looks for what reads the result
+            unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
+            text = "if-read" if unread else "on-real-gpus"
+            real = _TEXTS[text,](seconds=seconds, said=watchdog(stuck, limit))
         else:
             real = _TEXTS["on-first-call",](seconds=seconds)
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
