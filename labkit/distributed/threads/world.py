@@ -35,7 +35,7 @@ from ..rank.rank import Rank, not_by_a_rank, rank_here
 from ..rank.sampling import at_modules, sample
 from ..rank.visible import Nodes
 from .libraries import Libraries
-from .meeting import Meetings, held_up, in_front
+from .meeting import Meetings, standing_of
 from .shardings import Shardings
 from .torch_patches import patches
 from .watch import Watch
