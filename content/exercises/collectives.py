@@ -131,7 +131,9 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(answer, ranks, [(x,) for x in given])
         said: dict[str, Any] = {"ranks": ranks, "count": f"{count:,}"}
         if ran.failure and ran.failure.hangs:
-            yield Named("circle" if count > 100 else "receive", words=stuck(ran.failure, ranks), **said)
+            waits = getattr(ran.failure.error, "waits", None)
+            receive = waits is not None and {wait.call for wait in waits.ranks} == {"recv"}
+            yield Named("receive" if receive else "circle", words=stuck(ran.failure, ranks), **said)
         for rank, got in enumerate(ran.finished().results):
             got = returned(got, en="`exchange`", zh="`exchange` ")
             if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):

@@ -123,7 +123,7 @@ _SMALL, _LARGE = Text(", blocks of 256 B", "，每块 256 B"), Text(", blocks of
 def _shift(seen: Seen) -> Hints:
     stuck = {event.name for event in seen.got.events if event.phase == "stuck"}
     waits = getattr(seen.failure and seen.failure.error, "waits", None)
-    if waits is not None and stuck == {"recv"} and {wait.call for wait in waits.ranks} == {"send"}:
+    if waits is not None and "recv" in stuck and {wait.call for wait in waits.ranks} == {"send"}:
         yield Named("in_order")  # the send that stands in the way is not the call in which they wait
     if seen.hangs and stuck in ({"send"}, {"recv"}):
         yield Named("all_send" if stuck == {"send"} else "all_receive")

@@ -44,5 +44,11 @@ backward: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
 halves: Hook[Callable[[Any], object]] = Hook()
 # (machine): the host waits for a GPU.
 waited: Hook[Callable[[Any], object]] = Hook()
+# (machine): the host waits for a GPU, or takes what it has enqueued, where CUDA's sync debug mode does not look.
+drained: Hook[Callable[[Any], object]] = Hook()
+# (machine) -> whether all of these waits, and the operators below, are to be told of now.
+followed: Hook[Callable[[Any], bool]] = Hook()
+# (machine): an operator runs on a GPU, while somebody follows.
+ran: Hook[Callable[[Any], object]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

@@ -179,6 +179,7 @@ class Ring:
         explain = waiting[0].party.explain or deadlock_text
         text = explain(self._told())
         if text is None:
+            self.resume()  # it may have let some go on
             return
         for member in waiting:
             member.error, member.state = Deadlock(text), State.READY

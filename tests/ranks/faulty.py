@@ -86,6 +86,7 @@ def put(draw: random.Random, good: list[str], *lines: str) -> list[str]:
 
 MEET = r"ranks that meet in call \d+ of group default_pg do not call the same"
 STUCK = "no rank can go on"
+READ = "torch.cuda.synchronize()"  # NCCL's calls only make the GPU wait
 
 
 @fault
@@ -150,7 +151,7 @@ def other_kind(draw, ranks, good):
 
 @fault
 def asynchronous_and_never_waited_for(draw, ranks, good):
-    return [*good, "if rank: dist.all_reduce(vector(), async_op=True)"], (
+    return [*good, "dist.all_reduce(vector())", "if rank: dist.all_reduce(vector(), async_op=True)"], (
         "never met",
         r"all_reduce SUM \[4\] float32",
     )
@@ -186,6 +187,7 @@ def uneven_batches(draw, ranks, good):
         "model = DDP(torch.nn.Linear(3, 2).cuda())",
         f"for step in range({batches} + (rank == {who})):",
         "    model(torch.ones(2, 3, device='cuda')).sum().backward()",
+        READ,
     ]
     return [*good, *lines], (STUCK, r"Tensor\.backward", "unequal numbers of batches")
 
@@ -193,9 +195,10 @@ def uneven_batches(draw, ranks, good):
 @fault
 def uneven_calls(draw, ranks, good):
     who, batches = draw.randrange(ranks), draw.randrange(2, 5)
-    return [*good, f"for step in range({batches} + (rank == {who})):", "    dist.all_reduce(vector())"], (
-        STUCK, "unequal numbers of batches", f"{batches} times",
-    )  # fmt: skip
+    lines = [f"for step in range({batches} + (rank == {who})):", "    dist.all_reduce(vector())"]
+    ends = draw.choice(((STUCK, "the host at train.py"), ("never met", "exit code 0")))
+    lines += [READ] * (ends[0] == STUCK)
+    return [*good, *lines], (*ends, "unequal numbers of batches", f"{batches} times")
 
 
 @fault
@@ -211,10 +214,8 @@ def unused_parameters(draw, ranks, good):
 
 @fault
 def sent_and_never_received(draw, ranks, good):
-    return put(draw, good, "if rank == 0: dist.send(vector(), 1)"), (
-        "never met",
-        r"send to rank 1 \[4\] float32",
-    )
+    pair = "if rank == 0: dist.send(vector(), 1)", "if rank == 1: dist.recv(vector(), 0)"
+    return [*put(draw, good, *pair), pair[0]], ("never met", r"send to rank 1 \[4\] float32")
 
 
 @fault
@@ -232,7 +233,7 @@ def received_and_never_sent(draw, ranks, good):
 
 @fault
 def both_receive_first(draw, ranks, good):
-    lines = ["if rank < 2:", "    dist.recv(vector(), 1 - rank)", "    dist.send(vector(), 1 - rank)"]
+    lines = ["if rank < 2:", "    dist.recv(vector(), 1 - rank)", "    dist.send(vector(), 1 - rank)", READ]
     return [*good, *lines], (STUCK, "All receive, and nobody sends")
 
 
@@ -242,6 +243,7 @@ def both_send_much_first(draw, ranks, good):
         "if rank < 2:",
         "    dist.send(vector(2**21), 1 - rank)",
         "    dist.recv(vector(2**21), 1 - rank)",
+        READ,
     ]
     return [*good, *lines], (STUCK, "All send, and nobody receives")
 

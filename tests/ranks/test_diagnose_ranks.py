@@ -546,14 +546,15 @@ def gradients_not_reduced(rank, reduce=False):
 
 def calls_never_met(rank):
     n = begin(rank)
-    if n == 0:
-        dist.send(torch.ones(2).cuda(), 1)
+    for _ in range(2 - n):
+        dist.recv(torch.ones(2).cuda(), 0) if n else dist.send(torch.ones(2).cuda(), 1)
 
 
 def deadlock(rank):
     n = begin(rank)
     if n < 2:
-        dist.recv(torch.ones(2).cuda(), 1 - n)
+        dist.recv(x := torch.ones(2).cuda(), 1 - n)
+        print(x)
 
 
 def script_fails(rank):

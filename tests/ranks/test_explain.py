@@ -50,6 +50,7 @@ def never_comes(bad):
     dist.all_reduce(ones(3))
     if dist.get_rank() != bad:
         dist.all_gather_into_tensor(ones(4 * dist.get_world_size()), ones(4))
+        torch.cuda.synchronize()
 
 
 def other_shape(bad):
@@ -233,6 +234,7 @@ def test_a_dump_says_how_far_each_group_came(hang):
         else:
             dist.send(ones(1), 1, group=pair)
             dist.all_reduce(ones(1))
+            torch.cuda.synchronize()
 
     folder = hang(work, 2)
     dumps = [pickle.loads((folder / f"trace_{rank}").read_bytes()) for rank in range(2)]

@@ -144,13 +144,14 @@ def test_unequal_numbers_of_batches():
         model = DistributedDataParallel(torch.nn.Linear(4, 2).cuda())
         for _ in range(2 + (n == 0)):
             model(torch.ones(2, 4, device="cuda")).sum().backward()
+        torch.cuda.synchronize()
 
     error = failing(program).error
     assert isinstance(error, Deadlock)
     text = str(error)
     assert re.search(r"rank 0 +waits for ranks 1, 2 in all_reduce SUM \[10\] float32", text)
     assert "ranks 1, 2 came to a collective of this line (`Tensor.backward`) 2 times and ended" in text
-    assert "rank 0 stands there for the 3rd time" in text
+    assert "rank 0 came for the 3rd time" in text
     assert "or left the loop by a number of their own" in text
     assert "drop_last" in text
     assert "Join" in text
@@ -234,6 +235,7 @@ def test_groups_in_another_order():
         if n < 2:
             for group in reversed(groups) if n else groups:
                 dist.all_reduce(vector(), group=group)
+            torch.cuda.synchronize()
 
     text = str(failing(program).error)
     assert "different groups" in text
@@ -249,6 +251,7 @@ def test_messages_that_wait_for_each_other(first, said):
             # A message of 8 MiB is not on its way before somebody receives it.
             for kind in (first, {"recv": "send", "send": "recv"}[first]):
                 getattr(dist, kind)(vector(2**21), 1 - n)
+            torch.cuda.synchronize()
 
     text = str(failing(program).error)
     assert said in text
@@ -276,6 +279,7 @@ def receive_first(n, size):
     work = dist.irecv(here, 1 - n)
     dist.send(there, 1 - n)
     work.wait()
+    torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize(
@@ -387,6 +391,7 @@ def of_steps(skip, last):
             if n == 1 and step == skip:
                 continue
             loss.backward()
+        torch.cuda.synchronize()
 
     return program
 

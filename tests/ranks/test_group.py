@@ -45,6 +45,7 @@ def test_a_work_is_done_when_the_last_has_come():
     def later(rank):
         number = begin()
         others = dist.new_group()
+        dist.all_reduce(torch.ones(1, device="cuda"), group=others)  # which connects it
         x = torch.ones(2, device="cuda")
         if number == 0:
             going = dist.all_reduce(x, group=others, async_op=True)
@@ -79,6 +80,7 @@ def test_what_fills_nccls_buffer_is_on_its_way(more, hangs):
         x = torch.ones(BUFFER + more, dtype=torch.uint8, device="cuda")
         dist.send(x, 1 - number)
         dist.recv(x, 1 - number)
+        x.cpu()
 
     with World(2) as world:
         if hangs:
@@ -179,12 +181,12 @@ def test_what_a_rank_came_to_in_a_former_run_is_forgotten():
 
 def test_a_group_made_anew_does_not_meet_what_the_former_left():
     def work(rank):
-        number = begin()
+        number = begin("gloo")
         if number == 0:
-            dist.all_reduce(torch.full((1,), 100.0, device="cuda"), async_op=True)
+            dist.all_reduce(torch.full((1,), 100.0), async_op=True)
         dist.destroy_process_group()
-        dist.init_process_group("nccl")
-        x = torch.ones(1, device="cuda")
+        dist.init_process_group("gloo")
+        x = torch.ones(1)
         if number == 0:
             time.sleep(0.01)  # the other comes first
         dist.all_reduce(x)

@@ -224,7 +224,7 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert len(deadlocks) == 6  # one rank tells
     for text in "rank 0  waits in recv from rank 1", "rank 1  waits in recv from rank 0", "train.py:20":
         assert text in deadlocks[0]
-    for text in "rank 0  has ended; its last call was all_reduce, call 3", "stands there for the 3rd time":
+    for text in "rank 0  has ended; its last call was all_reduce, call 3", "came for the 3rd time":
         assert text in deadlocks[1]
     assert "rank 0  waits for rank 1 in barrier" in deadlocks[2]
     assert "rank 1  waits for store.wait('never') at train.py:34" in deadlocks[2]

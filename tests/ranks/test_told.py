@@ -174,7 +174,7 @@ def test_ranks_that_stand_for_good_are_drawn_to_the_edge():
         with pytest.raises(Deadlock):
             session.execute(
                 "import torch, torch.distributed as dist\nx = torch.ones(2, device=device)\n"
-                "dist.all_reduce(x)\nif rank: dist.all_reduce(x)"
+                "dist.all_reduce(x)\nif rank: dist.all_reduce(x)\nprint(x)"
             )
         found = session.trace
         session.execute("dist.barrier()")

@@ -286,24 +286,32 @@ def test_the_last_that_is_said_is_what_labkit_told(as_command, mode):
 
 @pytest.mark.parametrize(
     ("call", "kind"),
-    [("send(x, 1)", "send"), ("all_reduce(x, async_op=True)", "all_reduce")],
+    [
+        ("dist.recv(x, 0) if rank else dist.send(x, 1)", "send"),
+        ("dist.all_reduce(x)", "all_reduce"),
+        ("dist.all_reduce(x, async_op=True)", "all_reduce"),
+    ],
 )
 def test_a_call_that_nobody_came_to_is_told_when_all_have_ended(folder, capsys, call, kind):
-    """Real ranks hang at their end."""
+    """Real ranks end, unless something waits for the GPU (ProcessGroupNCCL.cpp, ~ProcessGroupNCCL and shutdown)."""
     text = (
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('nccl')\n"
         "torch.cuda.set_device(dist.get_rank())\n"
         "x = torch.ones(2).cuda()\n"
-        f"if dist.get_rank() == 0:\n    dist.{call}\n"
+        f"rank = dist.get_rank()\nfor step in range(3 - rank):\n    {call}\n"
     )
     assert torchrun(folder, text, "--nproc-per-node", "2") == 1
     err = capsys.readouterr().err
     assert "Unmet: all ranks have ended" in err
     assert kind in err
-    assert "script.py:6" in err
-    assert torchrun(folder, text + f"else:\n    dist.{call.replace('send(x, 1)', 'recv(x, 0)')}\n",
-                    "--nproc-per-node", "2") == 0  # fmt: skip
+    assert "script.py:7" in err
+    assert "exit code 0" in err
+    assert torchrun(folder, text.replace("3 - rank", "3"), "--nproc-per-node", "2") == 0
+    if kind != "send":  # it is in NCCL's buffer
+        assert torchrun(folder, text + "dist.destroy_process_group()\n", "--nproc-per-node", "2") == 1
+        assert "Deadlock" in (err := capsys.readouterr().err)
+        assert "script.py:8, `dist.destroy_process_group()`" in err
 
 
 def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):

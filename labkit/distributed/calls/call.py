@@ -10,6 +10,7 @@ from os.path import basename
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...base.ours import is_our_module, is_torch_module
@@ -60,7 +61,10 @@ class Call:
     backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
     code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
     on_stuck  to be called when it is known that it will never be met.
-    memo      what its members' outputs share while it is computed, and where a message stands until it is done.
+    memo      what its members' outputs share while it is computed, and where it stands until it is done: a message
+              ("slot", "line", "away", "held", "batch"); who has come to its "communicator", and who is to; whether its
+              rank has gone on ("enqueued"), has computed since ("used"), waits on the host in any case ("timed"), was
+              told that nobody comes ("told"); what its GPU does before it ("behind") and after it ("then").
     met       whether it is done: all that it wants have come, and its values are written.
     told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
     """
@@ -125,6 +129,26 @@ class Call:
     def is_message(self) -> bool:
         """Whether two ranks have part in it, and not all of the group."""
         return self.kind in ("send", "recv")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has connected its members, or a call before it has: until then the host waits in the call itself.
+
+        ProcessGroupNCCL.cpp, initNCCLComm, of a group or a pair; where that was there before (``device_id=``), NCCL's
+        src/transport.cc, ncclTransportP2pSetup, waits in bootstrapRecv. pytorch#108378, #129341, #88103.
+        """
+        come, members = self.memo.get("communicator", ((), frozenset()))
+        return bool(members <= frozenset(come))
+
+    @property
+    def waits_on_gpu(self) -> bool:
+        """Whether the GPU alone waits for its members, while the host goes on (see ..rank.enqueued)."""
+        if self.backend != "nccl" or self.kind == "barrier" or self.makes_a_group or "timed" in self.memo:
+            return False
+        # torch/csrc/distributed/c10d/reducer.cpp reads shapes, bucket indices and the map of used parameters.
+        counts = self.from_cpp and all(t.dtype == torch.int32 for t in self.inputs or self.outputs)
+        shapes = any(code.co_name == "_verify_param_shape_across_processes" for code in self.codes)
+        return self.is_connected and not counts and not shapes
 
     @property
     def place_of_gpu(self) -> tuple[int, int | str]:

@@ -26,6 +26,7 @@ from ...machine.state.gpu import Gpu
 from ...trace import emitting as trace
 from ..calls import checks, faults
 from ..calls.call import Call
+from ..rank.enqueued import wait_on_host
 from ..rank.rank import rank_here, timed_here
 from ..rank.sampling import sample
 from .arguments import bus_of, device_of, flat, listed, options_of, reduction
@@ -207,9 +208,13 @@ class Group(_Base):  # type: ignore[misc]
             self._meet(Call("new_group", members=call.members)).wait()
 
     def shutdown(self) -> None:
+        rank = timed_here()
+        if rank is not None and self._transport is not None and not self.destroyed:
+            wait_on_host(rank, lambda: self._transport.flush(rank.number))
         self.destroyed = True
 
-    abort = shutdown
+    def abort(self) -> None:
+        self.destroyed = True
 
     # Collectives.
 
@@ -362,6 +367,7 @@ class Group(_Base):  # type: ignore[misc]
         if slot.error is not None:  # said at once, for nobody may wait for it
             raise slot.error
         work = SlotWork(call, slot, results, call.timeout)
+        work.connect()
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -74,6 +74,9 @@ class Transport(Protocol):
     def come(self, call: Call) -> Slot:
         """``call`` has come; the slot may be over by then."""
 
+    def flush(self, rank: int) -> None:
+        """Wait until the calls of ``rank`` have run, as destroy_process_group does."""
+
     def announce(self, call: Call) -> list[Call]:
         """The calls by which members have made the group of this number, ``call`` among them; nobody waits for all."""
 

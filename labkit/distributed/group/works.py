@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,7 @@ from ...trace import emitting as trace
 from ...trace.events import Event
 from ..calls import faults
 from ..calls.call import Call
+from ..rank.enqueued import enqueue
 from ..rank.rank import timed_here
 from ..rank.sampling import sample
 from .slot import Slot
@@ -50,21 +53,15 @@ class SlotWork(_Waited):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
         slot, rank = self.slot, self.rank
-        if timeout is None or timeout.total_seconds() <= 0:  # -1 ms is "none given" in C++
-            timeout = self.timeout
+        given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
+        if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
+            self.call.memo["timed"] = True
+        timeout = timeout if given else self.timeout
         began = 0.0 if rank is None else rank.clock()
-        self.call.on_stuck = self._tell_stuck
-        try:
-            if not self._ready() and not slot.stand(self.call, self._ready, timeout):
-                assert timeout is not None
-                slot.error = faults.timeout_error(self.call, timeout, slot.missing())
-        except BaseException:  # it is ended here, or none can go on
-            self._tell_stuck()
-            raise
-        finally:
-            self.call.on_stuck = None  # nothing holds its tensors
-        if slot.error is not None:
-            raise copy.copy(slot.error)  # each with the traceback of its own rank
+        self._stand(lambda: self._ready() or "enqueued" in self.call.memo, timeout)
+        if rank is not None and not self._ready():
+            enqueue(rank, self)
+            return True
         if rank is not None and slot.done:
             rank.wait_until(slot.finished)
             if not self._told:
@@ -72,6 +69,32 @@ class SlotWork(_Waited):
         elif "away" in self.call.memo:
             self.results = []  # on its way: what still holds this Work does not hold what was sent
         return True
+
+    def _stand(self, ready: Callable[[], bool], timeout: timedelta | None) -> None:
+        slot = self.slot
+        self.call.on_stuck = self._tell_stuck
+        try:
+            if not ready() and not slot.stand(self.call, ready, timeout):
+                assert timeout is not None
+                slot.error = faults.timeout_error(self.call, timeout, slot.missing())
+        except BaseException:  # it is ended here, or none can go on
+            self.call.memo["told"] = True
+            self._tell_stuck()
+            raise
+        finally:
+            self.call.on_stuck = None  # nothing holds its tensors
+        if slot.error is not None:
+            raise copy.copy(slot.error)  # each with the traceback of its own rank
+
+    def connect(self) -> None:
+        """Wait for the other members if this is the first call that connects them, as NCCL's host does in the call."""
+        call = self.call
+        if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
+            self._stand(lambda: self.slot.is_over() or call.is_connected, self.timeout)
+
+    def wait_on_host(self) -> None:
+        """Stand here until it has run, though its rank had gone on."""
+        self._stand(self.slot.is_over, self.timeout)
 
     def _tell_stuck(self) -> None:
         if not self._told:
@@ -82,6 +105,8 @@ class SlotWork(_Waited):
         """Tell of it though nobody has waited for it."""
         if self.slot.done and not self._told:
             self._tell(0.0)
+        elif "enqueued" in self.call.memo:
+            self._tell_stuck()
 
     def _tell(self, waited: float) -> None:
         self._told = True

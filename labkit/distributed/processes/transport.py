@@ -155,6 +155,9 @@ class Gloo:
         work.get_future().add_done_callback(partial(self._headed, slot, heads))
         return slot
 
+    def flush(self, rank: int) -> None:
+        """Do nothing: each call has waited on the host already."""
+
     def announce(self, call: Call) -> list[Call]:
         """The calls by which members have made the group of this number, ``call`` among them."""
         text, made = packing.words(call), c10d.PrefixStore(f"made/{call.seq}", self._store)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import EllipsisType
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...machine.state.gpu import Gpu
 from ..calls.call import Call
@@ -84,6 +84,9 @@ class Timed:
         self.passes = 0  # of a wrapped model's forward, in training
         self.chose = False  # whether it has said itself which GPUs it sees
         self.untold: list[Untold] = []
+        # Calls that it has enqueued and that have not run (see .enqueued), and where its host waits for them.
+        self.enqueued: list[Any] = []
+        self.reads: str | None = None
         # The environment is asked at the first call: a script may set it.
         self._flight: flight.FlightRecorder | EllipsisType | None = ...
         self._ahead = 0.0

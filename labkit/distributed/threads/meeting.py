@@ -10,11 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ... import turns
 from ..calls import faults, semantics
-from ..calls.call import Call
+from ..calls.call import Call, place_of
 from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import Rank
@@ -82,6 +83,8 @@ class Meeting:
         self._lines: dict[tuple[int, int], deque[Call]] = {}
         # The calls by which each member has made groups, by the groups' numbers.
         self._made: dict[int, dict[int, Call]] = {}
+        # The members that have come to the group's communicator (None), and to those of pairs.
+        self._connected: dict[frozenset[int] | None, set[int]] = {}
         self._lock = threading.Lock()
         # The members' groups, whose numbers are made equal after a run that was broken off: to this or more.
         self._groups: list[Group] = []
@@ -89,6 +92,8 @@ class Meeting:
 
     def come(self, call: Call) -> Slot:
         """``call`` has come; the slot is done if it was the last."""
+        if call.backend == "nccl" and not call.makes_a_group:
+            self._connect(call)
         if call.is_message:
             return self._message(call)
         _acquire(self._lock)  # held for a moment: nobody hands the baton on for it
@@ -109,11 +114,37 @@ class Meeting:
         if first is not call and not faults.fit(first, call):
             slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
-            # All have come, and perhaps too late by the clocks: NCCL would have ended it before.
-            slot.error = faults.late(list(slot.calls.values()))
-            if slot.error is None:
-                _finish(slot, self._compute)
+            self._complete(slot)
         return slot
+
+    def _complete(self, slot: Met) -> None:
+        """Do a collective to which all have come, unless a call before it has not run on one of their GPUs."""
+        calls = list(slot.calls.values())
+        if slot.is_over() or _is_behind(calls, lambda: self._complete(slot)):
+            return
+        # They may have come too late by the clocks: NCCL would have ended it before.
+        slot.error = faults.late(calls) or faults.used_before(calls)
+        if slot.error is None:
+            _finish(slot, self._compute)
+
+    def _connect(self, call: Call) -> None:
+        """The rank of ``call`` has come to the group's communicator, or to that of its pair."""
+        running = self.ranks if self._running is None else self._running
+        every = frozenset(at for at, rank in enumerate(self.ranks) if rank in running)
+        pair = frozenset((call.at, call.root)) if call.is_message and call.root is not None else None
+        come = self._connected.setdefault(pair, set())
+        come.add(call.at)
+        if turns.participant() is not None:  # a thread of a rank has no turn, and waits in wait() alone
+            call.memo["communicator"] = come, pair or every
+        if enqueued := self._world[call.rank].enqueued:
+            call.memo["behind"] = tuple(enqueued)
+
+    def flush(self, rank: int) -> None:
+        """Wait until what ``rank`` has called and nobody has come to is over, but for what it was told of."""
+        for slot in self._open():
+            for call in [*slot.calls.values()]:
+                if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
+                    slot.stand(call, slot.is_over, call.timeout)
 
     def _compute(self, calls: list[Call]) -> None:
         """Write what all members of a collective get, or the receiver of a message."""
@@ -190,12 +221,18 @@ class Meeting:
             if len(calls) == 2 and slot.error is None:
                 slot.error = faults.fault(calls)
             ready = len(calls) == 2 and all(in_front(call) is call for call in calls)
+            if ready and slot.error is None:
+                if _is_behind(calls, partial(self._go_on, slot)):
+                    continue
+                slot.error = faults.used_before(calls)
             if ready or slot.error is not None:
                 for call in calls:
                     free += _leave(call)
                 if not slot.is_over():
                     _finish(slot, self._compute)
             elif send is not None and send.nbytes <= BUFFER and in_front(send) is send:
+                if _is_behind([send], partial(self._go_on, slot)):
+                    continue
                 if "away" not in send.memo:
                     with Plain():  # the sender may go on and change them
                         send.inputs = [tensor.clone() for tensor in send.inputs]
@@ -211,10 +248,13 @@ class Meeting:
 
     def unmet(self) -> list[Call]:
         """The calls to which not all have come."""
+        return [call for slot in self._open() for call in slot.calls.values()]
+
+    def _open(self) -> list[Met]:
         slots = [slot for _, slot in sorted(self._slots.items())]
         for waiting in (*self._sent.values(), *self._asked.values()):
             slots += waiting
-        return [call for slot in slots if not slot.is_over() for call in slot.calls.values()]
+        return [slot for slot in slots if not slot.is_over()]
 
     def begin_anew(self) -> None:
         """Forget what nobody will come to any more: the next call of each member meets the next of the others."""
@@ -248,6 +288,32 @@ def held_up(call: Call) -> Call | None:
     return next((half for half in halves if in_front(half) is not half), None)
 
 
+def standing_of(rank: Rank) -> faults.Standing:
+    """Return the place of ``rank`` when none can go on."""
+    member, call = rank.member, rank.waits
+    if call is None:  # a thread of its own may wait in one
+        call = next(
+            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
+        )
+    if call is not None and (held := held_up(call)) is not None:
+        call = in_front(held) if held.rank == rank.number else call
+        call.memo["held"] = held, in_front(held)
+    reads = rank.reads or ""
+    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
+    if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
+        reads, call = reads or call.short_place, before  # the GPU stands in the one before
+    what = "" if member is None or member.over or call is not None else member.awaits
+    came = {
+        (place_of(code, line), kind): times
+        for (code, line, kind), times in rank.came.items()
+        if code is not None
+    }
+    error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
+    return faults.Standing(
+        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, reads
+    )
+
+
 def _leave(call: Call) -> list[Met]:
     """Take ``call`` out of its line: the message that now stands in front, if one does."""
     line = call.memo.pop("line", None)
@@ -255,6 +321,16 @@ def _leave(call: Call) -> list[Met]:
         return []
     line.remove(call)
     return [line[0].memo["slot"]] if line else []
+
+
+def _is_behind(calls: Sequence[Call], again: Callable[[], object]) -> bool:
+    """Whether a GPU has something to do before one of ``calls``; if so, ``again()`` is called when that has run."""
+    for call in calls:
+        for work in call.memo.get("behind", ()):
+            if not work.slot.is_over():
+                work.call.memo.setdefault("then", []).append(again)
+                return True
+    return False
 
 
 class Meetings:
@@ -299,7 +375,10 @@ def _finish(slot: Slot, compute: Callable[[list[Call]], None]) -> None:
     """All have come: do the work for all, and let the tensors go."""
     calls = [slot.calls[at] for at in sorted(slot.calls)]
     slot.finish(lambda: compute(calls))
+    later = [again for call in calls for again in call.memo.get("then", ())]
     for call in calls:
         call.release()
+    for again in later:
+        again()
     if turns.participant() is None:
         turns.something_came()

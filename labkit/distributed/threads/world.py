@@ -26,15 +26,16 @@ from ...machine.state.in_use import machine_in_use
 from ...trace import emitting as trace
 from ...turns.locks import watching
 from ..calls import faults
-from ..calls.call import Call, place_of
+from ..calls.call import Call
 from ..calls.waits import WaitForGraph
+from ..rank.enqueued import forget_enqueued
 from ..rank.flight import write_all
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, not_by_a_rank, rank_here
 from ..rank.sampling import at_modules, sample
 from ..rank.visible import Nodes
 from .libraries import Libraries
-from .meeting import Meetings, held_up, in_front
+from .meeting import Meetings, standing_of
 from .shardings import Shardings
 from .torch_patches import patches
 from .watch import Watch
@@ -152,10 +153,11 @@ class World:
         """
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
         self.failed, self._waits = {}, None
+        forget_enqueued(*self.ranks)
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
-        baton = turns.Baton(watch=watching, explain=self.explain)
+        baton = turns.Baton(watch=watching, explain=self._release_or_explain)
         baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
@@ -188,8 +190,12 @@ class World:
             if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
                 write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
-        if to_end and (calls := self.meetings.unmet()):
-            raise RanksFailed({calls[0].rank: faults.unmet(calls)}, calls[0].rank)
+        waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        left = [work.call for work in waited if "told" not in work.call.memo]
+        if calls := self.meetings.unmet() if to_end else left:
+            error = faults.unmet(calls, [standing_of(rank) for rank in self.ranks])
+            self.meetings.begin_anew()
+            raise RanksFailed({calls[0].rank: error}, calls[0].rank)
         return [rank.result for rank in chosen]
 
     def _beginning(
@@ -304,9 +310,17 @@ class World:
             for other, _ in watching.values():
                 other.memo["dead"] = text
 
+    def _release_or_explain(self, waits: str) -> str | None:
+        """Let those go on for whose calls NCCL makes the GPU wait, not the host; where none does, explain."""
+        standing = [rank.waits for rank in self.ranks if rank.waits is not None and rank.reads is None]
+        released = [call for call in standing if call.waits_on_gpu]
+        for call in released:
+            call.memo["enqueued"] = True
+        return None if released else self.explain(waits)
+
     def explain(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
-        standings = [_standing(rank) for rank in self.ranks]
+        standings = [standing_of(rank) for rank in self.ranks]
         self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
         return str(self._report)
 
@@ -317,6 +331,7 @@ class World:
         if self.closed:
             return
         self.closed = True
+        forget_enqueued(*self.ranks)
         for rank in self.ranks:
             rank.stop()
         self.stores.clear()
@@ -342,26 +357,6 @@ class World:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def _standing(rank: Rank) -> faults.Standing:
-    """The place of ``rank`` when none can go on."""
-    member, call = rank.member, rank.waits
-    if call is None:  # a thread of its own may wait in one
-        call = next(
-            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
-        )
-    if call is not None and (held := held_up(call)) is not None:
-        call = in_front(held) if held.rank == rank.number else call
-        call.memo["held"] = held, in_front(held)
-    what = "" if member is None or member.over or call is not None else member.awaits
-    came = {
-        (place_of(code, line), kind): times
-        for (code, line, kind), times in rank.came.items()
-        if code is not None
-    }
-    error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
-    return faults.Standing(rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes)
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:

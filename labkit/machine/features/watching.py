@@ -106,12 +106,15 @@ class _Watch(OperatorMode):
                 warnings.warn(objection(caller, warn_only), stacklevel=1)
         if hooks.waited and waits(func, args, kwargs, self._on_host):
             _wait(self._machine)
+        for ran in hooks.ran:
+            ran(self._machine)
         with without_modes():  # the engine runs with the machine in sight
             return func(*args, **kwargs)
 
 
 def _is_asked_for(machine: TheMachine) -> bool:
-    return torch.are_deterministic_algorithms_enabled()
+    asked = torch.are_deterministic_algorithms_enabled()
+    return asked or any(follows(machine) for follows in hooks.followed)
 
 
 @hooks.opened.add

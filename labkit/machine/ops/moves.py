@@ -159,8 +159,8 @@ def move(
 
 def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
     """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
-    if not non_blocking and (source is None) is not (target is None):
-        for tell in hooks.waited:
+    if (source is None) is not (target is None) and not (non_blocking and source is None):
+        for tell in hooks.drained if non_blocking else hooks.waited:
             tell(machine)
 
 

@@ -45,6 +45,14 @@ def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = No
     return storage
 
 
+@replaces(torch.storage._StorageBase, "cpu")
+def _cpu(machine: TheMachine, real: Any, storage: Any) -> Any:
+    if storage.device.type == "cuda":  # as torch.save does
+        for waited in hooks.waited:
+            waited(machine)
+    return real(storage)
+
+
 @replaces(torch.UntypedStorage, "resize_")
 def _resize(_: TheMachine, real: Any, storage: torch.UntypedStorage, size: int) -> Any:
     gpu = getattr(storage, MARK).gpu

@@ -167,7 +167,8 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        return None
+        for wait in hooks.drained:
+            wait(machine_here())
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds on the virtual clock from this event to ``end``."""

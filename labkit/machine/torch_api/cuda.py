@@ -69,7 +69,7 @@ class DeviceProperties:
 
 # These are always answered in the same way: there is one context, no cache, and all work is done at once.
 _CONSTANT: dict[str, Any] = {
-    "_cuda_init": None, "_cuda_synchronize": None, "_cuda_ipc_collect": None,
+    "_cuda_init": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
     "_cuda_getAllocatorBackend": "native",
     "_cuda_isCurrentStreamCapturing": False, "_accelerator_isAllocatorInitialized": True,
@@ -129,6 +129,11 @@ class CudaFunctions:
 
     def _accelerator_synchronizeDevice(self, index: int) -> None:
         self._machine.gpu(index)
+        self._cuda_synchronize()
+
+    def _cuda_synchronize(self) -> None:
+        for wait in hooks.drained:
+            wait(self._machine)
 
     def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:
         # c10/core/impl/DeviceGuardImplInterface.h, which c10/cuda/impl/CUDAGuardImpl.h leaves as it is

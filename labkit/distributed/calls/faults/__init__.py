@@ -6,7 +6,7 @@ its group, shapes and types, and the line of the user's code; then what it means
 """
 
 from .deadlock import Standing, Unmet, cause, deadlock, graph, late, standing_lines, timeout_error, unmet
-from .mismatch import Mismatch, fault, fit, report_of
+from .mismatch import Mismatch, fault, fit, report_of, used_before
 from .words import Report, explained, group_of, ranks_text, table
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "table",
     "timeout_error",
     "unmet",
+    "used_before",
 ]

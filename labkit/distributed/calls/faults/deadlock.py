@@ -6,7 +6,7 @@ NCCL's watchdog says the latter, in the words of WorkNCCL::checkTimeout in Proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from torch.distributed import DistBackendError
@@ -45,6 +45,7 @@ class Standing:
     seqs    how many calls of a group it has made: group -> number of its last.
     last    the last call that it made.
     passes  how often it has run a wrapped model's forward in training.
+    reads   the line at which its host waits for the GPU, on which ``call`` waits; "" where it stands in the call.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class Standing:
     seqs: Mapping[str, int] = field(default_factory=dict)
     last: Call | None = None
     passes: int = 0
+    reads: str = ""
 
     @property
     def ended(self) -> bool:
@@ -73,8 +75,14 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
     places = tuple(filter(None, map(_place, standings)))
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
-        limit = timeout or timedelta(minutes=10)
-        real = _TEXTS["on-real-gpus",](seconds=f"{limit.total_seconds():g}", said=watchdog(stuck, limit))
+        limit = timeout or stuck.timeout or timedelta(minutes=10)
+        seconds = f"{limit.total_seconds():g}"
+        if stuck.is_connected:  # where ranks are processes, nobody looks for what reads the result
+            unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
+            text = "if-read" if unread else "on-real-gpus"
+            real = _TEXTS[text,](seconds=seconds, said=watchdog(stuck, limit))
+        else:
+            real = _TEXTS["on-first-call",](seconds=seconds)
     return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
 
 
@@ -142,6 +150,8 @@ def _several(text: str) -> str:
 
 def _standing(one: Standing, standings: Sequence[Standing]) -> str:
     call, last = one.call, one.last
+    if one.reads:
+        return _standing(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
     if call is not None and call.is_message:
         return _TEXTS["message",](what=described(call), place=call.short_place)
     if call is not None:
@@ -231,6 +241,8 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     if gone:
         return "peer_ended", {"names": ranks_text(gone)}
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
+        if "behind" in held.memo:  # called after its rank had waited for the first: both came to that at once
+            break
         return "in_order", {
             "rank": held.rank,
             "first": first.kind,
@@ -240,11 +252,21 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
-def unmet(calls: Sequence[Call]) -> Unmet:
-    """The error to be raised for calls that were made and never met, when all ranks have ended."""
-    head, advice = explained("unmet")
-    places = tuple(call.short_place for call in calls)
-    report = Report("calls_never_met", (head, *table(calls)), advice, places)
+def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
+    """The error to be raised for calls that were made and never met, when all ranks have ended.
+
+    standings   of all ranks, where they are known.
+    """
+    (head, advice), fault = explained("unmet"), "calls_never_met"
+    lines = [head, *table(calls)]
+    if standings:
+        first = {call.rank: call for call in reversed(calls)}
+        key, facts = _cause([replace(one, call=first.get(one.rank)) for one in standings])
+        meaning, advice = explained(key, **facts)
+        places = [] if calls[0].is_message else standing_lines(standings)
+        lines, fault = [*lines, *places, meaning], _FAULTS.get(key, fault)
+    real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
+    report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
     return report.on(Unmet(str(report)))
 
 

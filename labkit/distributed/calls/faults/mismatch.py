@@ -12,7 +12,7 @@ from ....base.texts import texts_beside
 from ..call import Call
 from ..checks.nccl import nccl_error
 from ..waits import Wait, WaitForGraph
-from .words import Report, explained, group_of, ranks_text, table
+from .words import Report, described, explained, group_of, ranks_text, table
 
 _TEXTS = texts_beside(__file__)
 # Where members may bring pieces of different sizes.
@@ -127,6 +127,21 @@ def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
         if other.rank != call.rank:  # a message to oneself
             return _duplicate(calls, other, call)
     return None
+
+
+def used_before(calls: Sequence[Call]) -> Exception | None:
+    """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
+
+    Its values then are not those of a GPU, which would have computed only now.
+    """
+    early = next((call for call in calls if "used" in call.memo), None)
+    if early is None:
+        return None
+    meaning, advice = explained(
+        "used_before", rank=early.rank, what=described(early), place=early.short_place
+    )
+    report = Report("deadlock", (meaning,), advice, (early.short_place,))
+    return report.on(RuntimeError(str(report)))
 
 
 def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
