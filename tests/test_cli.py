@@ -285,7 +285,8 @@ def test_rows_without_sizes_are_no_check(labkit, tmp_path):
     (tmp_path / "rows.csv").write_text(f"{names}\na,h100,8,mine,2048,1,1,8,1,1.5,1000\n", "utf-8")
     done = labkit("plan", "--check", tmp_path / "rows.csv")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "labkit: no row that names sizes, a GPU and a plan\n"
+    assert "rows.csv:2" in done.stderr
+    assert "the sizes of 'mine' are not known" in done.stderr
 
 
 def test_a_page_that_cannot_be_written_is_told_when_the_run_has_ended(tmp_path, capsys):

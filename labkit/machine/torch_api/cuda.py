@@ -109,6 +109,7 @@ class CudaFunctions:
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
+        self._benchmark_limit = 10  # aten/src/ATen/Context.h, benchmark_limit_cudnn
 
     def _cuda_setDevice(self, index: int) -> None:
         self._machine.current.index = chosen = self._machine.gpu(index).index
@@ -142,6 +143,12 @@ class CudaFunctions:
     # Streams and time.
     def _cuda_setStream(self, stream_id: int, device_index: int, device_type: int) -> None:
         self._machine.current.set_stream(Stream(stream_id=stream_id, device_index=device_index))
+
+    def _cuda_get_cudnn_benchmark_limit(self) -> int:
+        return self._benchmark_limit
+
+    def _cuda_set_cudnn_benchmark_limit(self, limit: int) -> None:
+        self._benchmark_limit = limit
 
     def _cuda_sleep(self, cycles: int) -> None:
         self._machine.gpu(-1).clock.advance(cycles / 1.98e9)
