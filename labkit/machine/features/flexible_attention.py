@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...base.language import wrong
@@ -45,6 +44,9 @@ def _captures_gradients(query: Tensor, score_mod: Callable[..., Tensor]) -> bool
     """Whether ``score_mod`` reads tensors that need gradients beside its arguments."""
     if not torch.is_grad_enabled():
         return False
+    # Imported when it is needed: torch._dynamo takes seconds, and looks for a folder to cache in.
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
     with _disable_current_modes(), TransformGetItemToIndex():
         score = query.detach().new_zeros(())
         return score_mod(score, *[score.int()] * 4).requires_grad
