@@ -21,13 +21,11 @@ SEEN = {
         "stacked": ("trying this answer raised RuntimeError", "RuntimeError"),
         "a replica for every GPU": (None, None),  # an open case without idle GPUs does not show it
     },
-    "crnn": {
-        "one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
-        "reshaped": ("the shape is right, but", "形状"),
-        "reshaped (hidden)": ("the hidden state has the right shape, but", "放错了位置"),
-        "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
-        "no log_softmax": ("the loss is", "对数概率"),
-    },
+    "crnn": {"one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
+             "reshaped": ("the shape is right, but", "形状"),
+             "reshaped (hidden)": ("the hidden state has the right shape, but", "放错了位置"),
+             "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
+             "no log_softmax": ("the loss is", "对数概率")},
     "stateful": {
         "a buffer, bound anew": ("after 3 calls on 2 GPUs `calls` is 0", "原地修改"),
         "a tensor that is no buffer": ("after 3 calls on 2 GPUs `calls` is 6", "每个副本"),
@@ -66,12 +64,11 @@ SEEN = {
         "everyone on cuda:0": ("every rank takes cuda:0", "cuda:0"),
         "no sampler": ("every rank reads every row", "采样器"),
         "on the device, not wrapped": ("the model is a Linear", "没有谁去平均"),
-        "gradients not cleared": (None, None),
-        "the sum": ("the step is 2 times", "2 倍"),
+        "gradients not cleared": (None, None), "the sum": ("the step is 2 times", "2 倍"),
         "everyone saves": ("the file is written 2 times", "2 次"),
         "nobody waits": ("who does not write goes on", "barrier"),
     },
-}
+}  # fmt: skip
 
 
 def wrong(name):

@@ -11,13 +11,9 @@ def loader(*lines):
 
 def step(loss, told, before=()):
     lines = [
-        *before,
-        "optimizer.zero_grad()",
-        f"loss = {loss}",
-        "loss.backward()",
-        "optimizer.step()",
+        *before, "optimizer.zero_grad()", f"loss = {loss}", "loss.backward()", "optimizer.step()",
         f"return {told}",
-    ]
+    ]  # fmt: skip
     return "def step(model, x, y, optimizer):\n    " + "\n    ".join(lines)
 
 
@@ -140,11 +136,9 @@ WRONG = {
 ALSO_RIGHT = {
     "ranks said aloud": (
         "start",
-        start(
-            'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
-            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-            'dist.init_process_group(backend="nccl", rank=rank, world_size=size)',
-            'return torch.device(f"cuda:{torch.cuda.current_device()}")',
-        ),
+        start('rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
+              'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+              'dist.init_process_group(backend="nccl", rank=rank, world_size=size)',
+              'return torch.device(f"cuda:{torch.cuda.current_device()}")'),
     ),
-}
+}  # fmt: skip
