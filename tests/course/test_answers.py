@@ -747,24 +747,10 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "00.add",
-        "01.last_batch",
-        "02.anywhere",
-        "03.rule",
-        "04.call",
-        "05.plain",
-        "06.repair",
-        "07.mean",
-        "12.own",
-        "12.repair",
-        "13.seeds",
-        "13.mean",
-        "13.repair",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean",
+    "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
+])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     given = {"Digits": Digits, "nn": torch.nn, "cross_entropy": torch.nn.functional.cross_entropy}

@@ -86,16 +86,12 @@ def test_the_setup_of_a_new_lesson_is_folded_and_nothing_else(tmp_path):
     assert folded == ["setup"]
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("hello\n", "line 1: text before the first cell"),
-        ("%% a\nEnglish\n", "cell a: no Chinese"),
-        ("%% a code\n1\n%% a code\n2\n", "line 3: there are two cells 'a'"),
-        ("%% a code\n1\n%% zh\n2\n", "line 3: '%% zh' stands once"),
-        ("%% A b c d\n", "line 1: not a cell's first line"),
-    ],
-)
+@pytest.mark.parametrize(("text", "error"), [
+    ("hello\n", "line 1: text before the first cell"), ("%% a\nEnglish\n", "cell a: no Chinese"),
+    ("%% a code\n1\n%% a code\n2\n", "line 3: there are two cells 'a'"),
+    ("%% a code\n1\n%% zh\n2\n", "line 3: '%% zh' stands once"),
+    ("%% A b c d\n", "line 1: not a cell's first line"),
+])  # fmt: skip
 def test_a_text_of_another_form_is_refused_by_line_and_nothing_is_written(tmp_path, text, error, capsys):
     file = tmp_path / "lesson.txt"
     file.write_text(text)
