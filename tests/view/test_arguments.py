@@ -6,16 +6,13 @@ import labkit
 from labkit import cost
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: labkit.draw_timeline("x"), "data must be what labkit.record"),
-        (lambda: labkit.draw_memory(None), "data must be what labkit.data_parallel_memory gives, got None"),
-        (lambda: labkit.draw_scaling(5), "data must be what labkit.predict_scaling gives, got 5"),
-        (lambda: labkit.draw_split(10, 2, ax="q"), "ax must be a matplotlib Axes, got 'q'"),
-        (lambda: cost.predict_scaling(5, 5), "work must be a Workload, got 5"),
-    ],
-)
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda: labkit.draw_timeline("x"), "data must be what labkit.record"),
+    (lambda: labkit.draw_memory(None), "data must be what labkit.data_parallel_memory gives, got None"),
+    (lambda: labkit.draw_scaling(5), "data must be what labkit.predict_scaling gives, got 5"),
+    (lambda: labkit.draw_split(10, 2, ax="q"), "ax must be a matplotlib Axes, got 'q'"),
+    (lambda: cost.predict_scaling(5, 5), "work must be a Workload, got 5"),
+])  # fmt: skip
 def test_the_argument_is_named(call, text):
     with pytest.raises(TypeError, match=text):
         call()

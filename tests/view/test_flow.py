@@ -275,25 +275,13 @@ def test_many_gpus_are_counted_not_drawn():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (
-            lambda: labkit.draw_flow(Trace([Event("copy", "cuda:1")])),
-            ValueError,
-            "holds no data-parallel call",
-        ),
-        (
-            lambda: labkit.draw_flow(
-                Trace([Event("gather", "cuda:0", call=0)])
-            ),  # a part of one: nothing goes in
-            ValueError,
-            "holds no data-parallel call",
-        ),
-        (lambda: labkit.draw_flow([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
-        (lambda: flow_picture(labkit.split(3, 2), 8), ValueError, "step must be from 0 to 7, got 8"),
-    ],
-)
+@pytest.mark.parametrize(("call", "error", "text"), [
+    (lambda: labkit.draw_flow(Trace([Event("copy", "cuda:1")])), ValueError, "holds no data-parallel call"),
+    (lambda: labkit.draw_flow(Trace([Event("gather", "cuda:0", call=0)])),  # a part of one: nothing goes in
+     ValueError, "holds no data-parallel call"),
+    (lambda: labkit.draw_flow([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
+    (lambda: flow_picture(labkit.split(3, 2), 8), ValueError, "step must be from 0 to 7, got 8"),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()

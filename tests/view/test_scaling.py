@@ -148,10 +148,8 @@ def test_an_all_reduce_takes_what_its_messages_take():
 
 
 LOSSES = {
-    "one_gpu": [1.37, 0.65, 0.5],
-    "data_parallel": [1.37, 0.65, 0.5],
-    "mean_of_means": [1.37, 0.8, 0.78],
-}
+    "one_gpu": [1.37, 0.65, 0.5], "data_parallel": [1.37, 0.65, 0.5], "mean_of_means": [1.37, 0.8, 0.78],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -126,10 +126,8 @@ def test_a_recording_shows_itself():
     svg = trace._repr_svg_()
     root = ET.fromstring(svg)
     assert {el.get("fill") for el in root.iter() if el.get("data-gpu")} >= {
-        colour(0),
-        colour(1),
-        colour(0, 0.55),
-    }
+        colour(0), colour(1), colour(0, 0.55),
+    }  # fmt: skip
     labkit.set_language("zh")
     assert "数据到达" in trace._repr_svg_()
 

@@ -219,14 +219,10 @@ def test_a_dashed_box_is_dashed_in_both_paintings():
     plt.close("all")
 
 
-@pytest.mark.parametrize(
-    ("end", "corners"),
-    [
-        ((50, 0), ((50, 0), (43, 3.5), (43, -3.5))),
-        ((-50, 0), ((-50, 0), (-43, -3.5), (-43, 3.5))),
-        ((0, 50), ((0, 50), (-3.5, 43), (3.5, 43))),
-        ((30, -40), ((30, -40), (28.6, -32.3), (23, -36.5))),
-    ],
-)
+@pytest.mark.parametrize(("end", "corners"), [
+    ((50, 0), ((50, 0), (43, 3.5), (43, -3.5))),
+    ((-50, 0), ((-50, 0), (-43, -3.5), (-43, 3.5))), ((0, 50), ((0, 50), (-3.5, 43), (3.5, 43))),
+    ((30, -40), ((30, -40), (28.6, -32.3), (23, -36.5))),
+])  # fmt: skip
 def test_the_head_of_an_arrow_ends_where_the_line_does_and_opens_backwards(end, corners):
     assert [pytest.approx(corner) for corner in Line(0, 0, *end).head()] == list(corners)
