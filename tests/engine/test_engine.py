@@ -369,27 +369,15 @@ def test_a_module_that_cannot_be_looked_through_does_not_hide_the_users_error():
     assert hint(StopIteration(), Closed(), torch.device("cpu"), ()) == ""
 
 
-@pytest.mark.parametrize(
-    ("outputs", "error", "words"),
-    [
-        (
-            lambda row: [row, None],
-            TypeError,
-            "output is a Tensor of shape [2, 3] on replica 0 but None on replica 1: "
-            "every replica must return the same structure",
-        ),
-        (
-            lambda row: ["no", (row,)],
-            TypeError,
-            "output is a str on replica 0 but a tuple on replica 1: every replica must return the same structure",
-        ),
-        (
-            lambda row: [{"of": [row]}, {"of": [row, row]}],
-            ValueError,
-            "output['of'] has different lengths: 1 on replica 0, 2 on replica 1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("outputs", "error", "words"), [
+    (lambda row: [row, None], TypeError,
+     "output is a Tensor of shape [2, 3] on replica 0 but None on replica 1: "
+     "every replica must return the same structure"),
+    (lambda row: ["no", (row,)], TypeError,
+     "output is a str on replica 0 but a tuple on replica 1: every replica must return the same structure"),
+    (lambda row: [{"of": [row]}, {"of": [row, row]}], ValueError,
+     "output['of'] has different lengths: 1 on replica 0, 2 on replica 1"),
+])  # fmt: skip
 def test_gather_says_where_the_replicas_outputs_do_not_fit(gpus, outputs, error, words):
     with pytest.raises(error) as told:
         ours.gather(outputs(torch.ones(2, 3)), 0)

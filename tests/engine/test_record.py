@@ -90,12 +90,9 @@ def test_copies_of_a_replica_belong_to_it_and_those_of_a_verb_are_not_told(gpus)
         torch.ones(1).to("cuda:1")
     copies = [(e.call, e.replica, e.source, e.device) for e in trace.only(phase="copy")]
     assert copies == [
-        (0, 0, "cuda:0", "cpu"),
-        (0, 0, "cpu", "cuda:0"),
-        (0, 1, "cuda:1", "cpu"),
-        (0, 1, "cpu", "cuda:1"),
+        (0, 0, "cuda:0", "cpu"), (0, 0, "cpu", "cuda:0"), (0, 1, "cuda:1", "cpu"), (0, 1, "cpu", "cuda:1"),
         (None, None, "cpu", "cuda:1"),
-    ]
+    ]  # fmt: skip
 
 
 class OnTwoMore(nn.Module):
