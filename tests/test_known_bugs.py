@@ -261,11 +261,8 @@ class TestIssue75442:
             return torch.tensor([len(texts[row]) for row in rows.tolist()], device=rows.device)
 
         assert quiet(labkit.DataParallel(Gives(pick).cuda(), [0, 1]), torch.arange(4)).tolist() == [
-            1,
-            2,
-            3,
-            4,
-        ]
+            1, 2, 3, 4,
+        ]  # fmt: skip
         quiet(wrapped, {"image": torch.ones(6, 2), "text": ["for", "all"]})
 
 
@@ -489,18 +486,12 @@ class TestIssue3174:
             "make it an nn.ModuleList"
         ) in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("kept", "cure"),
-        [
-            (lambda m: setattr(m, "kept", m.fc.forward), "is a bound method of the original module"),
-            (lambda m: setattr(m, "kept", {"a": nn.Linear(3, 2).cuda()}), "make it an nn.ModuleDict"),
-            (lambda m: setattr(m, "kept", [torch.ones(3).cuda()]), "a plain list of tensors on cuda:0"),
-            (
-                lambda m: setattr(m, "kept", torch.ones(3).cuda()),
-                "a plain tensor on cuda:0: register it with",
-            ),
-        ],
-    )
+    @pytest.mark.parametrize(("kept", "cure"), [
+        (lambda m: setattr(m, "kept", m.fc.forward), "is a bound method of the original module"),
+        (lambda m: setattr(m, "kept", {"a": nn.Linear(3, 2).cuda()}), "make it an nn.ModuleDict"),
+        (lambda m: setattr(m, "kept", [torch.ones(3).cuda()]), "a plain list of tensors on cuda:0"),
+        (lambda m: setattr(m, "kept", torch.ones(3).cuda()), "a plain tensor on cuda:0: register it with"),
+    ])  # fmt: skip
     def test_labkit_finds_the_like(self, kept, cure):
         class Keeps(Net):
             def forward(self, x):

@@ -31,21 +31,14 @@ def changes():
     return [change for found in visitor.found.values() for change in found]
 
 
-@pytest.mark.parametrize(
-    ("was", "becomes"),
-    [
-        ("rows < 1", "(rows <= 1)"),
-        ("rows < 1", "(rows >= 1)"),
-        ("rows < 1 and not gpus", "(rows < 1 or not gpus)"),
-        ("rows < 1 and not gpus", "(not (rows < 1 and (not gpus)))"),
-        ("not gpus", "(gpus)"),
-        ('raise ValueError(f"{rows - 1} rows")', "pass"),
-        ("return whole + 1", "return None"),
-        ("whole + 1", "(whole - 1)"),
-        ("2", "(3)"),
-        ("min(\n        rows,\n        gpus,\n    )", "(min(gpus, rows)\n\n\n)"),
-    ],
-)
+@pytest.mark.parametrize(("was", "becomes"), [
+    ("rows < 1", "(rows <= 1)"), ("rows < 1", "(rows >= 1)"),
+    ("rows < 1 and not gpus", "(rows < 1 or not gpus)"),
+    ("rows < 1 and not gpus", "(not (rows < 1 and (not gpus)))"), ("not gpus", "(gpus)"),
+    ('raise ValueError(f"{rows - 1} rows")', "pass"), ("return whole + 1", "return None"),
+    ("whole + 1", "(whole - 1)"), ("2", "(3)"),
+    ("min(\n        rows,\n        gpus,\n    )", "(min(gpus, rows)\n\n\n)"),
+])  # fmt: skip
 def test_a_change(changes, was, becomes):
     (change,) = [change for change in changes if (change.was, change.becomes) == (was, becomes)]
     after = change.apply(SOURCE)

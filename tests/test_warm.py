@@ -75,15 +75,10 @@ def test_it_has_torch_without_importing_it_and_labkit_is_imported_anew():
     assert (done.stdout, done.stderr) == ("True False\ntensor([1.])\n", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "variables"),
-    [
-        (["-X", "utf8"], {}),
-        (["-W", "error"], {}),
-        ([], {"PYTHONHASHSEED": "1"}),
-        ([], {"OMP_NUM_THREADS": "77"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "variables"), [
+    (["-X", "utf8"], {}), (["-W", "error"], {}), ([], {"PYTHONHASHSEED": "1"}),
+    ([], {"OMP_NUM_THREADS": "77"}),
+])  # fmt: skip
 def test_what_python_or_torch_read_as_they_start_is_left_to_an_ordinary_one(words, variables):
     code = "import sys; print('torch' in sys.modules)"
     command = [*python(), *words, "-c", code]

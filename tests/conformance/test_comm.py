@@ -94,26 +94,19 @@ def test_scatter(home, sizes, dim):
     assert all(torch.equal(out, piece) for out, piece in zip(outs, pieces, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda x: comm.scatter(x, ()), "Expected at least one device to scatter to"),
-        (lambda x: comm.scatter(x, out=()), "Expected at least one output tensor to scatter to"),
-        (lambda x: comm.scatter(x, (0, 1), (1, 2, 3)), r"len\(devices\) = 2 and len\(chunk_sizes\) = 3"),
-        (lambda x: comm.scatter(x, (0, 1), out=[x]), "'devices' must not be specified"),
-        (
-            lambda x: comm.scatter(x, out=[torch.empty(3, 4, device="cuda:0")]),
-            "does not match the source tensor size",
-        ),
-        (lambda x: comm.scatter(x, out=[torch.empty(6, 3, device="cuda:0")]), "has incorrect shape"),
-        (lambda x: comm.scatter(x, dim=1, out=[torch.empty(6, device="cuda:0")]), "has incorrect shape"),
-        (lambda x: comm.scatter(x, out=[torch.empty(6, 4)]), "but output tensor at index 0 has device 'cpu'"),
-        (
-            lambda x: comm.scatter(x, (0, 1), streams=[None, torch.cuda.Stream(0)]),
-            r"the stream at index 1 \(was 0\) to match the device supplied at that index \(expected 1\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda x: comm.scatter(x, ()), "Expected at least one device to scatter to"),
+    (lambda x: comm.scatter(x, out=()), "Expected at least one output tensor to scatter to"),
+    (lambda x: comm.scatter(x, (0, 1), (1, 2, 3)), r"len\(devices\) = 2 and len\(chunk_sizes\) = 3"),
+    (lambda x: comm.scatter(x, (0, 1), out=[x]), "'devices' must not be specified"),
+    (lambda x: comm.scatter(x, out=[torch.empty(3, 4, device="cuda:0")]),
+     "does not match the source tensor size"),
+    (lambda x: comm.scatter(x, out=[torch.empty(6, 3, device="cuda:0")]), "has incorrect shape"),
+    (lambda x: comm.scatter(x, dim=1, out=[torch.empty(6, device="cuda:0")]), "has incorrect shape"),
+    (lambda x: comm.scatter(x, out=[torch.empty(6, 4)]), "but output tensor at index 0 has device 'cpu'"),
+    (lambda x: comm.scatter(x, (0, 1), streams=[None, torch.cuda.Stream(0)]),
+     r"the stream at index 1 \(was 0\) to match the device supplied at that index \(expected 1\)"),
+])  # fmt: skip
 def test_scatter_refuses_what_cannot_be(call, text):
     with pytest.raises(RuntimeError, match=text):
         call(torch.randn(6, 4))

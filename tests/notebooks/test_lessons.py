@@ -219,19 +219,17 @@ SOME = [
 OTHERS = [
     ("00_start", "zh", {"num_gpus": 0}),
     ("01_dataset", "en", {"num_gpus": 1, "batch_size": 3, "data_size": 1}),
-    ("04_primitives", "en", {"num_gpus": 0}),
-    ("05_devices", "en", {"num_gpus": 5}),
+    ("04_primitives", "en", {"num_gpus": 0}), ("05_devices", "en", {"num_gpus": 5}),
     ("05_devices", "zh", {"num_gpus": 0}),
     ("06_batch_dim", "en", {"num_gpus": 8, "batch_size": 16}),
-    ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}),
-    ("07_training", "en", {"num_gpus": 0}),
+    ("06_batch_dim", "zh", {"num_gpus": 0, "batch_size": 3}), ("07_training", "en", {"num_gpus": 0}),
     ("07_training", "zh", {"num_gpus": 4, "batch_size": 3}),
     ("08_memory", "zh", {"num_gpus": 0, "batch_size": 1, "data_size": 1}),
     ("09_broken", "en", {"num_gpus": 0, "batch_size": 1}),
     ("09_broken", "zh", {"num_gpus": 8, "batch_size": 3}),
     *((lesson, "zh", {"num_ranks": 3}) for lesson in LESSONS if lesson >= "10" and lesson != "12_ddp"),
     *((lesson, "en", {"num_ranks": ranks}) for lesson in LESSONS if lesson >= "10" for ranks in (1, 8)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
