@@ -55,10 +55,6 @@ WRONG = {
         "loader", {"every_row": "all-rows", "per_step": "batch-size", "shuffled": "all-rows"},
         loader("return DataLoader(dataset, batch_size, shuffle=True)"),
     ),
-    "the whole batch on every rank": (
-        "loader", {"per_step": "batch-size"},
-        loader(SAMPLER, "return DataLoader(dataset, batch_size, sampler=sampler)"),
-    ),
     "not shuffled": (
         "loader", {"shuffled": "unshuffled"},
         loader(
@@ -78,10 +74,6 @@ WRONG = {
         "wrap", {"average": "raised", "begin": "raised"},
         "def wrap(model, device):\n    return DistributedDataParallel(model, device_ids=[device])",
     ),
-    "nn.DataParallel": (
-        "wrap", {"average": "raised", "begin": "raised"},
-        "def wrap(model, device):\n    return nn.DataParallel(model.to(device), device_ids=[device])",
-    ),
     "the mean of each rank": (
         "step", {"uneven": "mean-of-means", "mean": "own-mean"},
         step("row_losses(model(x), y).mean()", "loss.item()"),
@@ -93,13 +85,6 @@ WRONG = {
     "the sum": (
         "step", {"even": "factor", "uneven": "factor", "mean": "told"},
         step("row_losses(model(x), y).sum()", "loss.item()"),
-    ),
-    "all rows, but DDP's average forgotten": (
-        "step", {"even": "factor", "uneven": "factor"},
-        step(
-            "row_losses(model(x), y).sum() / rows", "mean.item()",
-            ["rows = torch.tensor(float(len(x)), device=x.device)", "dist.all_reduce(rows)"],
-        ).replace("    return", "    mean = loss.detach().clone()\n    dist.all_reduce(mean)\n    return"),
     ),
     "gradients not cleared": (
         "step", {"even": "not-cleared", "uneven": "mean-of-means", "mean": "own-mean"},
@@ -116,10 +101,6 @@ WRONG = {
     "nobody waits": (
         "save", {"there": "no-wait"},
         save("if dist.get_rank() == 0:", "    torch.save(model.module.state_dict(), path)"),
-    ),
-    "the barrier before": (
-        "save", {"there": "no-wait"},
-        save("dist.barrier()", "if dist.get_rank() == 0:", "    torch.save(model.module.state_dict(), path)"),
     ),
     "the model itself": (
         "save", {"once": "unreadable"},

@@ -111,14 +111,6 @@ WRONG = {
         "counter", {"counts_calls": "each-replica", "count_saved": "unsaved"},
         counted("self.calls = torch.tensor(0)", "self.calls.add_(1)"),
     ),
-    "a parameter": (
-        "counter", {"counts_calls": "lost"},
-        counted(
-            "self.calls = nn.Parameter(torch.tensor(0.0), requires_grad=False)",
-            "self.calls = nn.Parameter(self.calls + 1, requires_grad=False)"
-            " if 'calls' in self._parameters else self.calls + 1",
-        ),
-    ),
     "two for each call": (
         "counter", {"counts_calls": "each-replica", "count_saved": "count"},
         counted(BUFFER, "self.calls += 2"),
@@ -145,24 +137,6 @@ WRONG = {
             "if key not in self.cache:",
             "    self.cache[key] = torch.sin(steps)[:, None]",
             "return self.fc(x + self.cache[key])",
-        ),
-    ),
-    "an attribute instead of the dict": (
-        "cache", {"cache_steps": "stale", "cache_moved": "raised"},
-        positions(
-            "self.table = None",
-            "if self.table is None:",
-            "    self.table = torch.sin(steps)[:, None]",
-            "return self.fc(x + self.table)",
-        ),
-    ),
-    "moved, but stale": (
-        "cache", {"cache_steps": "stale"},
-        positions(
-            "self.cache = {}",
-            'if "table" not in self.cache:',
-            '    self.cache["table"] = torch.sin(steps)[:, None]',
-            'return self.fc(x + self.cache["table"].to(x.device))',
         ),
     ),
     "positions from 0": (
@@ -194,24 +168,9 @@ WRONG = {
         "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
         standard("pass", "self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)"),
     ),
-    "observed and updated again": (
-        "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
-        standard(
-            "self.mean.lerp_(x.to(self.mean.device).mean(dim=0), {{percent}} / 100)",
-            "self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)",
-        ),
-    ),
     "the batch's device forgotten": (
         "running", {"follows": "raised", "only_reads": "raised", "kept": "raised"},
         standard("self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)"),
-    ),
-    "the mean taken to the batch": (
-        "running", {"follows": "raised", "only_reads": "raised", "kept": "raised"},
-        standard("self.mean = self.mean.to(x.device).lerp(x.mean(dim=0), {{percent}} / 100)"),
-    ),
-    "the wrong share": (
-        "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
-        standard("self.mean.lerp_(x.to(self.mean.device).mean(dim=0), 1 - {{percent}} / 100)"),
     ),
     "the lists alone": (
         "lists", {"branches": "raised", "fixed": "raised"},
@@ -238,13 +197,6 @@ WRONG = {
             "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
         ),
     ),
-    "a penalty of shape [1]": (
-        "lost", {"per_row": "per-replica", "loss_uneven": "loss"},
-        sparse(
-            "hidden.abs().mean().reshape(1)", PAIR,
-            "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
-        ),
-    ),
     "penalties added up": (
         "lost", {"loss_even": "loss", "loss_uneven": "loss", "penalty_trained": "loss"},
         sparse(
@@ -258,10 +210,6 @@ WRONG = {
             "hidden.detach().abs().mean(dim=1)", PAIR,
             "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
         ),
-    ),
-    "the penalty forgotten": (
-        "lost", {"loss_even": "loss", "loss_uneven": "loss", "penalty_trained": "loss"},
-        sparse("hidden.abs().mean(dim=1)", PAIR, "return F.cross_entropy(scores, y.to(scores.device))"),
     ),
     "the labels' device forgotten": (
         "lost", {"loss_even": "raised", "loss_uneven": "raised", "penalty_trained": "raised", "per_row": "raised"},
