@@ -21,13 +21,10 @@ def test_cuda_visible_devices_names_a_gpu_by_the_uuid_that_torch_gives():
             assert str(torch.cuda.get_device_properties(number).uuid) == children.uuid(number)
 
 
-@pytest.mark.parametrize(
-    ("listed", "seen"),
-    [
-        ("3,1", (3, 1)), ("", ()), ("0,4,1", (0,)), ("-1", ()), ("1,-1,2", (1,)), ("0,0", ()), (" 2 , 1", (2, 1)),
-        ("1x", (1,)), ("none", ()), (f"GPU-{children.uuid(2)},0", (2, 0)), ("GPU-0", ()), ("GPU-9", ()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("listed", "seen"), [
+    ("3,1", (3, 1)), ("", ()), ("0,4,1", (0,)), ("-1", ()), ("1,-1,2", (1,)), ("0,0", ()), (" 2 , 1", (2, 1)),
+    ("1x", (1,)), ("none", ()), (f"GPU-{children.uuid(2)},0", (2, 0)), ("GPU-0", ()), ("GPU-9", ()),
+])  # fmt: skip
 def test_cuda_visible_devices_as_the_driver_reads_it(listed, seen):
     assert children.visible(4, listed) == seen
 

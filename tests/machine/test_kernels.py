@@ -182,33 +182,25 @@ def test_every_name_of_the_tables_is_needed_and_there():
 LONG = [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "words"),
-    [
-        (lambda x: x @ x, NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x @ x[0], NotImplementedError, "\"addmv_impl_cuda\" not implemented for 'Long'"),
-        (lambda x: x[0] @ x[0], NotImplementedError, "\"dot\" not implemented for 'Long'"),
-        (lambda x: x[None] @ x[None], NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
-        (lambda x: torch.einsum("ij,jk", x, x), NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
-        (lambda x: F.linear(x, weight=x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x.bool() @ x.bool(), NotImplementedError, "\"addmm_cuda\" not implemented for 'Bool'"),
-        (lambda x: x.to_sparse() @ x, NotImplementedError, "\"spmm\" not implemented for 'Long'"),
-        (lambda x: x.addmm_(x, x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x.half().angle(), NotImplementedError, "\"angle_cuda\" not implemented for 'Half'"),
-        (lambda x: x.half().histc(), RuntimeError, "HalfTensor is not supported"),
-        (
-            lambda x: F.conv1d(x[None], x[:, :, None]),
-            RuntimeError,
-            "getCudnnDataTypeFromScalarType() not supported for Long",
-        ),
-        (
-            lambda x: torch.histogram(x.float(), 2),
-            NotImplementedError,
-            "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend.",
-        ),
-        (lambda x: x @ x[:1], RuntimeError, "mat1 and mat2 shapes cannot be multiplied (2x2 and 1x2)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "kind", "words"), [
+    (lambda x: x @ x, NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x @ x[0], NotImplementedError, "\"addmv_impl_cuda\" not implemented for 'Long'"),
+    (lambda x: x[0] @ x[0], NotImplementedError, "\"dot\" not implemented for 'Long'"),
+    (lambda x: x[None] @ x[None], NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
+    (lambda x: torch.einsum("ij,jk", x, x), NotImplementedError,
+     "\"baddbmm_cuda\" not implemented for 'Long'"),
+    (lambda x: F.linear(x, weight=x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x.bool() @ x.bool(), NotImplementedError, "\"addmm_cuda\" not implemented for 'Bool'"),
+    (lambda x: x.to_sparse() @ x, NotImplementedError, "\"spmm\" not implemented for 'Long'"),
+    (lambda x: x.addmm_(x, x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x.half().angle(), NotImplementedError, "\"angle_cuda\" not implemented for 'Half'"),
+    (lambda x: x.half().histc(), RuntimeError, "HalfTensor is not supported"),
+    (lambda x: F.conv1d(x[None], x[:, :, None]), RuntimeError,
+     "getCudnnDataTypeFromScalarType() not supported for Long"),
+    (lambda x: torch.histogram(x.float(), 2), NotImplementedError,
+     "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend."),
+    (lambda x: x @ x[:1], RuntimeError, "mat1 and mat2 shapes cannot be multiplied (2x2 and 1x2)"),
+])  # fmt: skip
 def test_a_refusal_has_cudas_type_and_words(gpus, call, kind, words):
     x = torch.tensor(LONG, device="cuda:1")
     with pytest.raises(kind) as caught:
@@ -461,18 +453,15 @@ def test_launch_blocking_shortens_the_error_as_cudas(gpus, monkeypatch):
     assert "asynchronously" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [
-        (lambda x: x[5], IndexError),
-        (lambda x: x[torch.tensor(5, device="cuda:1")], IndexError),  # a number, read on the host
-        (lambda x: x.select(0, 5), IndexError),
-        (lambda x: x.index_select(7, torch.tensor([0], device="cuda:1")), IndexError),
-        (lambda x: x.gather(0, torch.tensor([[0]], device="cuda:1")), RuntimeError),
-        (lambda x: torch.bincount(torch.tensor([-1], device="cuda:1")), RuntimeError),
-        (lambda x: x.sum(4), IndexError),
-    ],
-)
+@pytest.mark.parametrize(("call", "kind"), [
+    (lambda x: x[5], IndexError),
+    (lambda x: x[torch.tensor(5, device="cuda:1")], IndexError),  # a number, read on the host
+    (lambda x: x.select(0, 5), IndexError),
+    (lambda x: x.index_select(7, torch.tensor([0], device="cuda:1")), IndexError),
+    (lambda x: x.gather(0, torch.tensor([[0]], device="cuda:1")), RuntimeError),
+    (lambda x: torch.bincount(torch.tensor([-1], device="cuda:1")), RuntimeError),
+    (lambda x: x.sum(4), IndexError),
+])  # fmt: skip
 def test_what_cuda_checks_on_the_host_stays_as_it_is(gpus, call, kind):
     with pytest.raises(kind) as caught:
         call(torch.ones(3, device="cuda:1"))
@@ -621,13 +610,10 @@ def _attended_in_float32(*given):
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*wide, log_sum, 0.0, False)
 
 
-@pytest.mark.parametrize(
-    ("compute", "in_float32", "shapes"),
-    [
-        (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
-        (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),
-    ],
-)
+@pytest.mark.parametrize(("compute", "in_float32", "shapes"), [
+    (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
+    (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),
+])  # fmt: skip
 def test_gradients_in_half_precision_are_float32s_rounded_once_and_the_hosts_as_they_were(
     compute, in_float32, shapes
 ):

@@ -851,12 +851,10 @@ def test_replicas_keep_what_the_callers_thread_has_set(order):
         def forward(self, x):
             self.said.append(
                 (
-                    torch.is_grad_enabled(),
-                    torch.is_autocast_cache_enabled(),
-                    torch.get_autocast_dtype("cuda"),
-                    x.device.index,
+                    torch.is_grad_enabled(), torch.is_autocast_cache_enabled(),
+                    torch.get_autocast_dtype("cuda"), x.device.index,
                 )
-            )
+            )  # fmt: skip
             return super().forward(x)
 
     with (
