@@ -580,18 +580,13 @@ NAMES = {
     gradients_reduced_twice_and_averaged: "gradients_reduced_twice",
     gradients_of_shards_reduced_again: "gradients_reduced_twice",
     clipped_by_own_norm_with_original_parameters: "clipped_by_own_norm",
-    clipped_before_reducing: "clipped_by_own_norm",
-    clipped_pieces: "clipped_by_own_norm",
-    changed_before_wait: "used_before_wait",
-    received_too_early: "used_before_wait",
-    text_file_by_several: "one_file_by_several",
-    same_noise: "same_random_numbers",
+    clipped_before_reducing: "clipped_by_own_norm", clipped_pieces: "clipped_by_own_norm",
+    changed_before_wait: "used_before_wait", received_too_early: "used_before_wait",
+    text_file_by_several: "one_file_by_several", same_noise: "same_random_numbers",
     cut_with_a_remainder_by_dtensor: "cut_with_a_remainder",
-    no_sync_around_backward: "accumulation_without_no_sync",
-    same_rows_of_a_stream: "same_rows",
-    gradient_scale_of_passes: "gradient_scale",
-    gradient_scale_of_padding: "gradient_scale",
-}
+    no_sync_around_backward: "accumulation_without_no_sync", same_rows_of_a_stream: "same_rows",
+    gradient_scale_of_passes: "gradient_scale", gradient_scale_of_padding: "gradient_scale",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -619,24 +614,18 @@ def test_every_kind_is_planted():
     }
 
 
-@pytest.mark.parametrize(
-    ("program", "facts"),
-    [
-        (uneven_inputs, ["2 times and ended", "test_diagnose_ranks.py:"]),
-        (unused_parameters, ["to spare.weight, spare.bias in rank"]),
-        (same_rows, ["of 128 rows", "32 are different"]),
-        (set_epoch_forgotten, ["Epochs 1 and 2"]),
-        (gradient_scale, ["over 1, 4, 4, 4 elements", "rank 0 3.25 times", "0.812 times"]),
-        (gradient_scale_of_passes, ["of 4 backward passes add up to 4 times"]),
-        (accumulation_without_no_sync, ["in 4 backward passes", "4 collectives instead of 1"]),
-        (optimizer_before_sharding, ["weight, bias"]),
-        (weights_drift, ["After step 1"]),
-        (rows_counted_twice, ["32 rows", "30 rows that exist", "rows 0, 1"]),
-        (batch_norm_of_few, ["of 4 values", "4 rows a rank"]),
-        (all_on_one_gpu, ["Duplicate GPU detected", "cuda:0"]),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+@pytest.mark.parametrize(("program", "facts"), [
+    (uneven_inputs, ["2 times and ended", "test_diagnose_ranks.py:"]),
+    (unused_parameters, ["to spare.weight, spare.bias in rank"]),
+    (same_rows, ["of 128 rows", "32 are different"]), (set_epoch_forgotten, ["Epochs 1 and 2"]),
+    (gradient_scale, ["over 1, 4, 4, 4 elements", "rank 0 3.25 times", "0.812 times"]),
+    (gradient_scale_of_passes, ["of 4 backward passes add up to 4 times"]),
+    (accumulation_without_no_sync, ["in 4 backward passes", "4 collectives instead of 1"]),
+    (optimizer_before_sharding, ["weight, bias"]), (weights_drift, ["After step 1"]),
+    (rows_counted_twice, ["32 rows", "30 rows that exist", "rows 0, 1"]),
+    (batch_norm_of_few, ["of 4 values", "4 rows a rank"]),
+    (all_on_one_gpu, ["Duplicate GPU detected", "cuda:0"]),
+], ids=lambda value: getattr(value, "__name__", ""))  # fmt: skip
 def test_the_finding_has_the_facts(program, facts):
     finding = diagnose_ranks(program, RANKS).findings[0]
     for fact in facts:
@@ -647,27 +636,16 @@ SECOND = PLANTED[PLANTED.index(gradients_reduced_twice) :]
 LINES = {
     gradients_reduced_twice: "all_reduce(parameter.grad, op=op)",
     gradients_reduced_twice_and_averaged: "all_reduce(parameter.grad, op=op)",
-    gradients_of_shards_reduced_again: "to_local",
-    clipped_by_own_norm: "clip_grad_norm_",
+    gradients_of_shards_reduced_again: "to_local", clipped_by_own_norm: "clip_grad_norm_",
     clipped_by_own_norm_with_original_parameters: "clip_grad_norm_",
-    clipped_before_reducing: "clip_grad_norm_",
-    clipped_pieces: "clip_grad_norm_",
-    used_before_wait: "y = x * 2",
-    changed_before_wait: "x += 1",
-    received_too_early: "torch.stack",
-    one_file_by_several: "torch.save",
-    text_file_by_several: "open(",
-    loaded_to_one_gpu: "torch.load",
-    same_random_numbers: "F.dropout",
-    same_noise: "randn_like",
-    cut_with_a_remainder: "self.qkv(x)",
-    cut_with_a_remainder_by_dtensor: ".view(2, 5",
-    rank_for_local_rank: "set_device(rank.number)",
-    norm_gradients_not_reduced: "self.norm(",
-    no_sync_around_backward: "loss.backward()",
-    differs_from_one_gpu: "spread).backward()",
-    gradients_not_reduced: "optimizer.step()",
-}
+    clipped_before_reducing: "clip_grad_norm_", clipped_pieces: "clip_grad_norm_",
+    used_before_wait: "y = x * 2", changed_before_wait: "x += 1", received_too_early: "torch.stack",
+    one_file_by_several: "torch.save", text_file_by_several: "open(", loaded_to_one_gpu: "torch.load",
+    same_random_numbers: "F.dropout", same_noise: "randn_like", cut_with_a_remainder: "self.qkv(x)",
+    cut_with_a_remainder_by_dtensor: ".view(2, 5", rank_for_local_rank: "set_device(rank.number)",
+    norm_gradients_not_reduced: "self.norm(", no_sync_around_backward: "loss.backward()",
+    differs_from_one_gpu: "spread).backward()", gradients_not_reduced: "optimizer.step()",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("language", [pytest.param("en", marks=pytest.mark.more), "zh"])
@@ -1262,14 +1240,11 @@ def test_a_deadlock_is_told_once(tmp_path, capsys):
     assert "no rank can go on" not in told.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["train.py", "--ranks", "2"], "--ranks stands before the script"),
-        (["--ranks", "2", "nowhere.py"], "there is no file nowhere.py"),
-        (["--ranks", "1", "train.py"], "--ranks"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["train.py", "--ranks", "2"], "--ranks stands before the script"),
+    (["--ranks", "2", "nowhere.py"], "there is no file nowhere.py"),
+    (["--ranks", "1", "train.py"], "--ranks"),
+])  # fmt: skip
 def test_bad_usage_is_one_line(capsys, arguments, said):
     assert cli.main(["diagnose", *arguments]) == 2
     told = capsys.readouterr().err

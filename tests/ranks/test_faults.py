@@ -95,20 +95,15 @@ def other_message(n):
         dist.recv(vector(4), 0)
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        (other_kind, ["barrier", "all_reduce SUM [3] float32", "skipped a call"]),
-        (other_shape, ["[3] float32", "[4] float32", "sizes differ", "drop_last"]),
-        (other_dtype, ["[3] float32", "[3] int64", "types differ"]),
-        (other_op, ["SUM", "MAX", "op="]),
-        (other_root, ["from rank 0", "from rank 1", "root"]),
-        (other_pieces, ["has room for"]),
-        (other_rows, ["has room for"]),
-        (wider_rows, ["has room for", "[3, 2] float32", "[3, 3] float32"]),
-        (other_message, ["[3] float32", "[4] float32", "receiver"]),
-    ],
-)
+@pytest.mark.parametrize(("program", "said"), [
+    (other_kind, ["barrier", "all_reduce SUM [3] float32", "skipped a call"]),
+    (other_shape, ["[3] float32", "[4] float32", "sizes differ", "drop_last"]),
+    (other_dtype, ["[3] float32", "[3] int64", "types differ"]), (other_op, ["SUM", "MAX", "op="]),
+    (other_root, ["from rank 0", "from rank 1", "root"]), (other_pieces, ["has room for"]),
+    (other_rows, ["has room for"]),
+    (wider_rows, ["has room for", "[3, 2] float32", "[3, 3] float32"]),
+    (other_message, ["[3] float32", "[4] float32", "receiver"]),
+])  # fmt: skip
 def test_calls_that_do_not_fit_are_shown_side_by_side(program, said):
     error = failing(program).error
     assert isinstance(error, faults.Mismatch)
@@ -313,10 +308,8 @@ def held_up(n):
     boxes = [torch.zeros(3, device="cuda") for _ in range(2)]
     if n == 0:
         works = [
-            dist.isend(vector(2**21), 1),
-            *(dist.irecv(box, 1) for box in boxes),
-            dist.isend(vector() + 4, 1),
-        ]
+            dist.isend(vector(2**21), 1), *(dist.irecv(box, 1) for box in boxes), dist.isend(vector() + 4, 1),
+        ]  # fmt: skip
         for work in works:
             work.wait()
         assert [int(box[0]) for box in boxes] == [2, 3]

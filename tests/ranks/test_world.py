@@ -50,12 +50,8 @@ def test_each_has_its_own_place(world):
     def look(rank):
         begin()
         return (
-            rank.number,
-            os.environ["RANK"],
-            str(ones(1).device),
-            dist.get_world_size(),
-            rank_here() is rank,
-        )
+            rank.number, os.environ["RANK"], str(ones(1).device), dist.get_world_size(), rank_here() is rank,
+        )  # fmt: skip
 
     assert world.run(look) == [(k, str(k), f"cuda:{k}", N, True) for k in range(N)]
     assert "RANK" not in os.environ
@@ -412,16 +408,10 @@ def rest_aside():
     return thread
 
 
-@pytest.mark.parametrize(
-    ("by_thread", "before"),
-    [
-        (False, rest),
-        (True, rest),
-        (False, lambda: rest_aside().join(0.1)),
-        (False, lambda: rest_aside().join()),
-    ],
-    ids=["its main thread, later", "a thread, later", "after a join with a limit", "after a join"],
-)
+@pytest.mark.parametrize(("by_thread", "before"), [
+    (False, rest), (True, rest), (False, lambda: rest_aside().join(0.1)),
+    (False, lambda: rest_aside().join()),
+], ids=["its main thread, later", "a thread, later", "after a join with a limit", "after a join"])  # fmt: skip
 def test_a_thread_waits_for_ranks_that_come_later(world, monkeypatch, by_thread, before):
     monkeypatch.setattr(waiting, "_LONG", 5)
 
