@@ -220,9 +220,7 @@ def test_an_exported_page_moves_without_a_kernel(warm_kernels, browser, shot, tm
         page.close()
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_sliders_without_a_kernel_begin_below_one_another_and_have_their_value_beside_them(browser, language):
-    labkit.set_language(language)
     explorers = (
         labkit.MemoryExplorer(parameters=1000), labkit.MeshExplorer(), labkit.PlanExplorer(),
         labkit.ScalingExplorer(),

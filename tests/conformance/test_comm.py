@@ -125,18 +125,13 @@ def test_gather(dim, destination):
     assert torch.equal(out, joined)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "text"),
-    [
-        (lambda: (), "Expected at least one tensor to gather from"),
-        (lambda: (torch.ones(2), torch.ones(2)), "tensor at index 0 has device 'cpu'"),
-        (
-            lambda: (torch.ones(2, device="cuda:0"), torch.ones(2, 1, device="cuda:1")),
-            "same number of dimensions",
-        ),
-        (lambda: (torch.ones(2, 3, device="cuda:0"), torch.ones(2, 4, device="cuda:1")), "has invalid shape"),
-    ],
-)
+@pytest.mark.parametrize(("tensors", "text"), [
+    (lambda: (), "Expected at least one tensor to gather from"),
+    (lambda: (torch.ones(2), torch.ones(2)), "tensor at index 0 has device 'cpu'"),
+    (lambda: (torch.ones(2, device="cuda:0"), torch.ones(2, 1, device="cuda:1")),
+     "same number of dimensions"),
+    (lambda: (torch.ones(2, 3, device="cuda:0"), torch.ones(2, 4, device="cuda:1")), "has invalid shape"),
+])  # fmt: skip
 def test_gather_refuses_what_cannot_be(tensors, text):
     with pytest.raises(RuntimeError, match=text):
         comm.gather(tensors(), 0)

@@ -204,9 +204,7 @@ def test_judging_leaves_the_machine_and_the_random_state_as_they_were(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_an_unchanged_class_is_no_attempt_and_shows_its_symptom(language):
-    labkit.set_language(language)
     for model in (None, ..., models.Words, as_in_a_notebook(cells()["words-class"] + "  # mine\n")):
         verdict = repair("words", model)
         assert verdict.right is None

@@ -13,7 +13,6 @@ from labkit.content.hung.judging import Setting, changed, settings
 from labkit.content.repairs import problems, score
 from labkit.content.repairs.comparing import close
 
-import labkit
 from labkit.base.language import using
 from labkit.course import Progress, glossary, hint, progress, repair, torchrun
 from tools.author import sync
@@ -150,9 +149,7 @@ def test_the_ladder_ends_in_code_that_is_right_in_the_notebooks_own_names(name):
     assert problem.judge(as_in_a_notebook(problem.source() + "\n"), Random(7)) == (10, None)
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_an_unchanged_script_shows_where_its_ranks_stand_in_the_learners_own_lines(language):
-    labkit.set_language(language)
     verdict = repair("finish", as_in_a_notebook(cells()["finish-class"] + "  # mine\n"))
     assert verdict.right is None
     assert re.search(r"rank 0  .+cell \d+:8 in finish", repr(verdict))

@@ -96,18 +96,10 @@ def doubled(self, batch, *_):
 
 
 @pytest.mark.parametrize("moved", [True, False], ids=["moved in forward", "left where it is"])
-@pytest.mark.parametrize(
-    ("holds", "where"),
-    [
-        (Batch, "input 0"),
-        (lambda x: Inner(Batch(x)), "input 0"),
-        (lambda x: SimpleNamespace(x=x), "input 0"),
-        (Slotted, "input 0"),
-        (Mapping, "input 0"),
-        (Layers, "input 0"),
-    ],
-    ids=["dataclass", "dataclass in a dataclass", "object", "slots", "UserDict", "a cache of layers"],
-)
+@pytest.mark.parametrize(("holds", "where"), [
+    (Batch, "input 0"), (lambda x: Inner(Batch(x)), "input 0"), (lambda x: SimpleNamespace(x=x), "input 0"),
+    (Slotted, "input 0"), (Mapping, "input 0"), (Layers, "input 0"),
+], ids=["dataclass", "dataclass in a dataclass", "object", "slots", "UserDict", "a cache of layers"])  # fmt: skip
 def test_tensors_in_objects_are_not_changed_and_the_object_is_named(holds, where, moved):
     x = X.clone()
     forward = (
@@ -173,16 +165,10 @@ def without_a_machine():
     return labkit.diagnose(Wide(), X, gpus=2, memory="1 GiB").to_json()
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        {"gpus": 2, "memory": "1 MiB"},
-        {"gpus": 1},
-        {"gpus": 3, "order": [2, 1, 0]},
-        {"gpus": 2, "order": "threads"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("machine", [
+    {"gpus": 2, "memory": "1 MiB"}, {"gpus": 1}, {"gpus": 3, "order": [2, 1, 0]},
+    {"gpus": 2, "order": "threads"},
+], ids=str)  # fmt: skip
 def test_what_is_said_does_not_depend_on_the_machine_in_use(machine, without_a_machine):
     torch.manual_seed(0)
     with labkit.simulate(**machine):

@@ -43,35 +43,20 @@ class Many(nn.Module):
 
 MODELS = {
     "linear": lambda: (nn.Linear(5, 2), (torch.randn(30, 5),), {}),
-    "norm": lambda: (
-        nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 3)
-        ),
-        (torch.randn(10, 3, 6, 6),),
-        {},
-    ),
+    "norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+                                   nn.Dropout(0.3), nn.Linear(64, 3)),
+                     (torch.randn(10, 3, 6, 6),), {}),
     "recurrent": lambda: (Recurrent(), (torch.randn(9, 5, 4),), {}),
-    "attention": lambda: (
-        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
-        (torch.randn(7, 4, 8),),
-        {},
-    ),
-    "channels_last": lambda: (
-        nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last),
-        (torch.randn(6, 3, 5, 5).contiguous(memory_format=torch.channels_last),),
-        {},
-    ),
-    "nested": lambda: (
-        Many(),
-        (torch.randn(8, 4), Pair(torch.randn(8, 4), torch.randn(8))),
-        {"options": {"k": 3, "name": "x"}},
-    ),
-    "complex": lambda: (
-        nn.Linear(3, 3, dtype=torch.complex64),
-        (torch.randn(6, 3, dtype=torch.complex64),),
-        {},
-    ),
-}
+    "attention": lambda: (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(7, 4, 8),),
+                          {}),
+    "channels_last": lambda: (nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last),
+                              (torch.randn(6, 3, 5, 5).contiguous(memory_format=torch.channels_last),), {}),
+    "nested": lambda: (Many(),
+                       (torch.randn(8, 4), Pair(torch.randn(8, 4), torch.randn(8))),
+                       {"options": {"k": 3, "name": "x"}}),
+    "complex": lambda: (nn.Linear(3, 3, dtype=torch.complex64), (torch.randn(6, 3, dtype=torch.complex64),),
+                        {}),
+}  # fmt: skip
 
 
 def _tensors(value):
@@ -186,7 +171,6 @@ def test_imbalance_is_warned_of_in_pytorchs_words():
         labkit.DataParallel(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_lazy_modules_are_refused_until_they_have_seen_a_batch(wrap):
     with labkit.simulate(gpus=2):
         model = nn.Sequential(nn.LazyLinear(4), nn.ReLU()).cuda()
@@ -223,7 +207,6 @@ def test_a_module_that_changes_between_calls_is_copied_as_it_is_now():
         agrees()
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_hooks_run_once_for_each_replica(wrap):
     with labkit.simulate(gpus=3):
         model = nn.Sequential(nn.Linear(3, 2)).cuda()
@@ -251,7 +234,6 @@ def test_only_a_replica_that_lost_its_parameters_warns_that_it_has_none(gpus):
             assert list(linear.parameters()) == []
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_an_empty_batch(wrap):
     with labkit.simulate(gpus=3):
         model = nn.Linear(3, 2).cuda()
@@ -261,7 +243,6 @@ def test_an_empty_batch(wrap):
         assert model.weight.grad.abs().sum() == 0
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_gradient_that_the_weight_and_the_input_share_is_not_written(wrap, gpus):
     class Shift(nn.Module):
         def __init__(self):
@@ -285,7 +266,6 @@ def test_detached_replicas_have_nothing_to_learn(package, gpus):
         assert replica.weight._version == 0
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_sparse_gradients_of_some_replicas(wrap):
     """A replica that does not use an embedding has a dense gradient of zeros for it."""
 
@@ -328,7 +308,6 @@ def test_the_sum_of_sparse_gradients_leaves_each_replicas_own_as_it_was():
     assert sorted(kept) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_parameter_without_elements(wrap):
     class Empty(nn.Linear):
         def __init__(self):

@@ -55,9 +55,7 @@ def test_state_moves_the_control_and_the_control_moves_the_state(name, state, mo
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
-    labkit.set_language(language)
     explorer = getattr(labkit, name)()
     for state, (least, most) in explorer.limits.items():
         for value in (least, most):

@@ -220,74 +220,31 @@ def _mixed_conv(x, w, bias=None):
     return F.conv1d(x[None], weight=w[:, :, None], bias=bias)
 
 
-@pytest.mark.parametrize(
-    ("call", "one", "other", "words"),
-    [
-        (torch.mm, HALF, FLOAT, "expected mat1 and mat2 to have the same dtype, but got: c10::Half != float"),
-        (
-            F.linear,
-            FLOAT,
-            BFLOAT,
-            "expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
-        ),
-        (
-            _mixed_conv,
-            HALF,
-            FLOAT,
-            "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same",
-        ),
-        (
-            _mixed_conv,
-            FLOAT,
-            torch.float64,
-            "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.DoubleTensor) should be the same",
-        ),
-        (
-            _mixed_conv,
-            BFLOAT,
-            FLOAT,
-            "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same",
-        ),
-        (
-            lambda x, w: _mixed_conv(x, w, w[0]),
-            HALF,
-            FLOAT,
-            "Input type (c10::Half) and bias type (float) should be the same",
-        ),
-        (lambda x, w: F.layer_norm(x, (2,), w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
-        (
-            lambda x, w: F.layer_norm(x, (2,), bias=w[0]),
-            BFLOAT,
-            FLOAT,
-            "expected scalar type BFloat16 but found Float",
-        ),
-        (
-            lambda x, w: F.layer_norm(x, (2,), w[0], w[1]),
-            FLOAT,
-            HALF,
-            "expected scalar type Float but found Half",
-        ),
-        (lambda x, w: F.group_norm(x, 1, w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
-        (
-            lambda x, w: torch.group_norm(x[..., None], 2, bias=w[0]),
-            BFLOAT,
-            FLOAT,
-            "expected scalar type BFloat16 but found Float",
-        ),
-        (
-            lambda x, w: F.group_norm(x, 1, w[0]),
-            FLOAT,
-            HALF,
-            "mixed dtype (CPU): expect parameter to have scalar type of Float",  # CUDA says so, too
-        ),
-        (
-            lambda x, w: x.masked_fill(w, 0),
-            FLOAT,
-            torch.uint8,
-            "masked_fill only supports boolean masks, but got dtype Byte",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "one", "other", "words"), [
+    (torch.mm, HALF, FLOAT, "expected mat1 and mat2 to have the same dtype, but got: c10::Half != float"),
+    (F.linear, FLOAT, BFLOAT,
+     "expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16"),
+    (_mixed_conv, HALF, FLOAT,
+     "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same"),
+    (_mixed_conv, FLOAT, torch.float64,
+     "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.DoubleTensor) should be the same"),
+    (_mixed_conv, BFLOAT, FLOAT,
+     "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same"),
+    (lambda x, w: _mixed_conv(x, w, w[0]), HALF, FLOAT,
+     "Input type (c10::Half) and bias type (float) should be the same"),
+    (lambda x, w: F.layer_norm(x, (2,), w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+    (lambda x, w: F.layer_norm(x, (2,), bias=w[0]), BFLOAT, FLOAT,
+     "expected scalar type BFloat16 but found Float"),
+    (lambda x, w: F.layer_norm(x, (2,), w[0], w[1]), FLOAT, HALF,
+     "expected scalar type Float but found Half"),
+    (lambda x, w: F.group_norm(x, 1, w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+    (lambda x, w: torch.group_norm(x[..., None], 2, bias=w[0]), BFLOAT, FLOAT,
+     "expected scalar type BFloat16 but found Float"),
+    (lambda x, w: F.group_norm(x, 1, w[0]), FLOAT, HALF,
+     "mixed dtype (CPU): expect parameter to have scalar type of Float"),  # CUDA says so, too
+    (lambda x, w: x.masked_fill(w, 0), FLOAT, torch.uint8,
+     "masked_fill only supports boolean masks, but got dtype Byte"),
+])  # fmt: skip
 def test_a_mixture_of_dtypes_is_refused_in_cudas_words(gpus, call, one, other, words):
     one_of_one = torch.ones(1, 1, 1, device="cuda", dtype=HALF)
     F.conv1d(one_of_one, one_of_one)  # from here on convolutions of halves are labkit's own

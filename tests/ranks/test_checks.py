@@ -234,26 +234,17 @@ def test_what_nccl_takes_passes(gpus, make):
     assert checked(make()) is None
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Call("all_gather", [ones(2)], [ones(2)]), "1 tensors for the 2 ranks"),
-        (
-            lambda: Call("all_gather", [ones(2)], [ones(3), ones(3)]),
-            r"each output has shape \[3\], the input \[2\]",
-        ),
-        (
-            lambda: Call("reduce_scatter", [ones(3), ones(3)], [ones(2)], op="SUM"),
-            r"each input has shape \[3\], the output \[2\]",
-        ),
-        (
-            lambda: Call("all_gather", [ones(2)], [ones(2, dtype=torch.int64)] * 2),
-            "float32 and int64 in one call",
-        ),
-        (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "in the place of an input"),
-        (lambda: Call("all_to_all_single", [ones(4)], [ones(2)]), r"the output \[2\]"),
-    ],
-)
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: Call("all_gather", [ones(2)], [ones(2)]), "1 tensors for the 2 ranks"),
+    (lambda: Call("all_gather", [ones(2)], [ones(3), ones(3)]),
+     r"each output has shape \[3\], the input \[2\]"),
+    (lambda: Call("reduce_scatter", [ones(3), ones(3)], [ones(2)], op="SUM"),
+     r"each input has shape \[3\], the output \[2\]"),
+    (lambda: Call("all_gather", [ones(2)], [ones(2, dtype=torch.int64)] * 2),
+     "float32 and int64 in one call"),
+    (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "in the place of an input"),
+    (lambda: Call("all_to_all_single", [ones(4)], [ones(2)]), r"the output \[2\]"),
+])  # fmt: skip
 def test_what_nccl_would_do_without_a_word_is_said(gpus, make, said):
     kind, text = checked(make())
     assert kind is ValueError

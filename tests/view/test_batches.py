@@ -16,9 +16,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rows", "size", "options"), CASES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language, sound):
-    labkit.set_language(language)
     picture = batches_picture(labkit.batches(rows, size, **options))
     sound(picture)
     assert picture.texts, "an empty picture says nothing"

@@ -21,9 +21,7 @@ CASES = [(10, 1), (10, 3), (10, 8), (128, 8), (128, 64), (100, 64), (5, 64), (0,
 
 
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(rows, gpus, language, sound):
-    labkit.set_language(language)
     for step in (None, *range(len(STEPS))):
         sound(flow_picture(labkit.split(rows, gpus), step))
 
@@ -194,7 +192,6 @@ def touches(one, other):
     )
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:1"])
 def test_the_picture_moves_what_the_trace_says_was_moved(wrap, source):
     """An arrow head for each event that moved bytes from one device to another, and for no other."""
@@ -227,7 +224,6 @@ def test_a_short_piece_keeps_its_label_below_its_box():
         assert text.x == low.x + low.width / 2
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_recording_is_read_as_the_plan_says(wrap, count):
     with labkit.simulate(gpus=count):

@@ -21,9 +21,7 @@ def memory(gpus, capacity=None, rows=100):
 
 @pytest.mark.parametrize("gpus", [1, 3, 8, 16, 33, 64])
 @pytest.mark.parametrize("capacity", [None, 1, 4096 * MEBI, 80 * 1024 * MEBI])
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(gpus, capacity, language, sound):
-    labkit.set_language(language)
     sound(memory_picture(memory(gpus, capacity)))
     sound(memory_picture(memory(gpus, capacity, rows=0)))
 

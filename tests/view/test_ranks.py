@@ -156,9 +156,7 @@ def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 33, 70])
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(size, language, sound):
-    labkit.set_language(language)
     for trace in (steps(size, 3), pipeline(size), *([mesh(size)] if size % 2 == 0 else [])):
         sound(ranks_picture(trace))
         sound(waited_picture(trace))

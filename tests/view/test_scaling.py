@@ -21,9 +21,7 @@ def joined(counts, hardware):
 
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("profile", sorted(PROFILES))
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(counts, profile, language, sound):
-    labkit.set_language(language)
     for work in (BERT, GPT2):
         sound(scaling_picture(predict_scaling(work, PROFILES[profile], joined(counts, PROFILES[profile]))))
 
@@ -85,9 +83,7 @@ def test_no_line_goes_through_the_name_of_one_that_ends_before_it(rows, profile)
 
 
 @pytest.mark.parametrize("counts", [(1,), (1, 2, 4), tuple(2**k for k in range(11))])
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_of_a_race_is_clipped_and_nothing_overlaps(counts, language, sound):
-    labkit.set_language(language)
     for profile in PROFILES.values():
         for nbytes in (1, 4_000_000, 4_000_000_000):
             sound(race_picture(race(nbytes, profile, joined(counts, profile))))
@@ -152,10 +148,8 @@ LOSSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("losses", [LOSSES, {"mine": [0.0]}, {"one": [1e-9, 0], "two": [1e6, 2]}])
 def test_nothing_of_the_curves_is_clipped_and_nothing_overlaps(losses, language, sound):
-    labkit.set_language(language)
     sound(curves_picture(labkit.Curves(**losses)))
 
 

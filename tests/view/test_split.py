@@ -49,9 +49,7 @@ def test_every_piece_says_its_rows_in_its_box_or_beside_it(rows, gpus):
 
 
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
-    labkit.set_language(language)
     sound(split_picture(split(rows, gpus)))
 
 
