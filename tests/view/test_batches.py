@@ -54,13 +54,3 @@ def test_many_batches_are_counted_not_drawn():
     assert [text for text in texts if text.startswith("batch ")] == [
         *(f"batch {number}" for number in range(9)), "batch 332", "batch 333",
     ]  # fmt: skip
-
-
-def test_the_figure_takes_and_returns_the_axes():
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots()
-    assert labkit.draw_batches(100, 30, gpus=3, ax=ax) is ax
-    assert len(ax.patches) == 12
-    assert labkit.draw_batches(labkit.batches(100, 30)) is not ax
-    plt.close("all")

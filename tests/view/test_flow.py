@@ -283,24 +283,6 @@ def test_what_cannot_be_drawn_is_refused(call, error, text):
         call()
 
 
-def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
-    import matplotlib.pyplot as plt
-
-    before = mpl.rcParams.copy()
-    _, ax = plt.subplots()
-    assert labkit.draw_flow(labkit.split(10, 2), ax=ax) is ax
-    assert labkit.draw_flow(labkit.split(10, 2), 3) is not ax
-    assert mpl.rcParams == before
-    names = [text.get_text() for text in ax.texts]
-    assert names.count("[5, 5]") == 2
-    replicas = [patch for patch in ax.patches if patch.get_label() == "replica"]
-    assert [mpl.colors.to_hex(bar.get_facecolor()) for bar in replicas] == [
-        colour(0).lower(),
-        colour(1).lower(),
-    ]
-    plt.close("all")
-
-
 def test_a_call_shows_itself_as_its_flow_and_prints_the_same_every_time():
     with labkit.simulate(gpus=2):
         shown = []

@@ -186,18 +186,3 @@ def test_losses_that_do_not_fit_are_named():
     for odd in ("nan", "inf"):
         with pytest.raises(ValueError, match=f"the losses of two must be finite, that of step 1 is {odd}"):
             labkit.Curves(one=[1, 1], two=[1, float(odd)])
-
-
-def test_the_figure_takes_and_returns_the_axes():
-    import matplotlib.pyplot as plt
-
-    before = mpl.rcParams.copy()
-    _, ax = plt.subplots()
-    found = labkit.predict_scaling(BERT, PROFILES["h200"])
-    assert (found.counts, found.rows) == ((1, 2, 4, 8), 32)
-    assert labkit.draw_scaling(found, ax=ax) is ax
-    assert "efficiency, % of perfect" in [text.get_text() for text in ax.texts]
-    assert mpl.rcParams == before
-    with pytest.raises(TypeError, match="data must be what labkit.predict_scaling gives, got 3"):
-        labkit.draw_scaling(3)
-    plt.close("all")

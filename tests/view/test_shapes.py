@@ -79,15 +79,6 @@ def test_what_cannot_be_drawn_is_refused():
         labkit.draw_shapes(CRNN, 0)
 
 
-def test_the_figure_takes_and_returns_the_axes():
-    import matplotlib.pyplot as plt
-
-    _, ax = plt.subplots()
-    assert labkit.draw_shapes(CRNN, 2, batch_dim=1, ax=ax) is ax
-    assert "✗ [130, 16, 5530], not [65, 32, 5530]" in [text.get_text() for text in ax.texts]
-    plt.close("all")
-
-
 def test_the_batch_is_on_the_first_dimension_if_nothing_else_is_said():
     import matplotlib.pyplot as plt
 

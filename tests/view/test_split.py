@@ -66,18 +66,5 @@ def test_sixty_four_colours_differ_and_their_text_can_be_read():
     assert ink(6) == "#000000"
 
 
-def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
-    import matplotlib.pyplot as plt
-
-    before = mpl.rcParams.copy()
-    _, ax = plt.subplots()
-    assert labkit.draw_split(10, 8, ax=ax) is ax
-    assert labkit.draw_split(labkit.split(10, 8)) is not ax
-    assert mpl.rcParams == before
-    bars = [patch for patch in ax.patches if patch.get_label().startswith("cuda:4 rows")]
-    assert [mpl.colors.to_hex(bar.get_facecolor()) for bar in bars] == [colour(4).lower()]
-    plt.close("all")
-
-
 def test_a_bare_plan_draws_itself():
     assert labkit.split(10, 8)._repr_svg_().startswith("<svg")
