@@ -274,9 +274,7 @@ class TestIssue6983:
 
     def test_pytorch(self):
         wrapped = nn.DataParallel(Gives(lambda x: x.mean()).cuda())
-        with pytest.warns(
-            UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"
-        ):
+        with pytest.warns(UserWarning, match="all input tensors were scalars; will instead unsqueeze"):
             losses = wrapped(torch.arange(10.0))
         assert losses.tolist() == [1, 4, 7, 9]
         assert losses.mean() == 5.25  # the mean of the ten numbers is 4.5
@@ -284,9 +282,7 @@ class TestIssue6983:
             nn.DataParallel(Gives(lambda x: x.mean()).cuda(), dim=1)(torch.ones(2, 8))
 
     def test_labkit(self):
-        with pytest.warns(
-            UserWarning, match="all input tensors were scalars; will instead unsqueeze and return a"
-        ):
+        with pytest.warns(UserWarning, match="all input tensors were scalars; will instead unsqueeze"):
             losses = labkit.DataParallel(Gives(lambda x: x.mean()).cuda())(torch.arange(10.0))
         assert losses.tolist() == [1, 4, 7, 9]
         with pytest.raises(
@@ -349,9 +345,7 @@ class TestIssue41327:
     """
 
     def test_pytorch(self):
-        with pytest.raises(
-            TypeError, match=r"Output.__init__\(\) missing 1 required positional argument: 'hidden'"
-        ):
+        with pytest.raises(TypeError, match=r"Output.__init__\(\) missing 1 required .*'hidden'"):
             nn.DataParallel(Gives(lambda x: Output(x, x * 2)).cuda())(torch.ones(8, 1))
 
     @pytest.mark.parametrize("kind", [Output, OutputDict])
@@ -471,15 +465,11 @@ class TestIssue3174:
             return [branch(x) for branch in self.branches]
 
     def test_pytorch(self):
-        with pytest.raises(
-            RuntimeError, match="in replica 1 on device 1(.|\n)*Expected all tensors to be on the same"
-        ):
+        with pytest.raises(RuntimeError, match="in replica 1 on device 1(.|\n)*Expected all tensors to be"):
             nn.DataParallel(self.Branches().cuda())(torch.ones(8, 3))
 
     def test_labkit(self):
-        with pytest.raises(
-            RuntimeError, match="in replica 1 on cuda:1(.|\n)*Expected all tensors to be on"
-        ) as caught:
+        with pytest.raises(RuntimeError, match="in replica 1 on cuda:1(.|\n)*Expected all tensors") as caught:
             labkit.DataParallel(self.Branches().cuda())(torch.ones(8, 3))
         assert (
             "Hint: 'branches' of Branches is a plain list of modules, which all replicas share with the original: "
@@ -627,9 +617,7 @@ class TestIssue11476:
         assert not hasattr(module.fc, "seen")
 
     def test_labkit(self):
-        with pytest.warns(
-            UserWarning, match=r"forward has set 'fc.seen' on the replicas, which are thrown away"
-        ):
+        with pytest.warns(UserWarning, match=r"forward has set 'fc.seen' on the replicas, which are thrown"):
             labkit.DataParallel(self.hooked())(torch.ones(8, 3))
 
     @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
@@ -660,9 +648,7 @@ class TestIssue43329:
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(self.Predicts().cuda())
-        with pytest.raises(
-            AttributeError, match=r"Write .module.predict \(a method called so runs on the first GPU"
-        ):
+        with pytest.raises(AttributeError, match=r"Write .module.predict \(a method called so runs"):
             wrapped.predict(torch.ones(8, 3, device="cuda"))
 
 
@@ -678,9 +664,7 @@ class TestIssue16885:
 
     def test_labkit(self):
         wrapped = labkit.DataParallel(Net().cuda())
-        with pytest.raises(
-            AttributeError, match=r"no attribute 'fc': it is the wrapped Net's. Write .module.fc"
-        ):
+        with pytest.raises(AttributeError, match=r"'fc': it is the wrapped Net's. Write .module.fc"):
             _ = wrapped.fc
         with pytest.raises(AttributeError, match=r"^'DataParallel' object has no attribute 'nothing'$"):
             _ = wrapped.nothing

@@ -155,16 +155,6 @@ def test_memory_formats_survive():
     assert comm.gather(pieces).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_gather_takes_the_first_tensors_type():
-    pieces = [
-        torch.ones(2, 3, device="cuda:0"),
-        torch.full((1, 3), 0.1, dtype=torch.float64, device="cuda:1"),
-    ]
-    found = comm.gather(pieces)
-    assert found.dtype is torch.float32
-    assert found[2].tolist() == torch.full((3,), 0.1).tolist()
-
-
 def test_gather_keeps_channels_last_if_all_pieces_have_it():
     last = torch.ones(2, 3, 4, 4, device="cuda:0").contiguous(memory_format=torch.channels_last)
     assert comm.gather([last, last.to("cuda:1")]).is_contiguous(memory_format=torch.channels_last)

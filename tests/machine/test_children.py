@@ -217,9 +217,7 @@ def test_torchrun_starts_ranks_on_gpus(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl")
 def test_a_machine_that_a_program_opened_itself_says_where_nccl_is(gpus):
-    with pytest.raises(
-        RuntimeError, match="doesn't have NCCL built in: a simulated machine that a program opened"
-    ):
+    with pytest.raises(RuntimeError, match="doesn't have NCCL built in: a simulated machine that a program"):
         torch.distributed.init_process_group(
             "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
         )

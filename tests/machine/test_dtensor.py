@@ -156,9 +156,7 @@ def test_an_operator_without_an_order_on_shards_is_still_refused(mesh):
     x = distribute_tensor(torch.ones(6, 6, device=CUDA1), mesh, [Shard(1)])
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(
-            RuntimeError, match="median CUDA with indices output does not have a deterministic"
-        ):
+        with pytest.raises(RuntimeError, match="median CUDA with indices output does not have"):
             x.median(0)
     finally:
         torch.use_deterministic_algorithms(False)

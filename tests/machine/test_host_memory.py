@@ -112,9 +112,7 @@ def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
         lambda: torch.full_like(kept, 1, dtype=torch.float64).expand(2**6, -1).to(torch.float32, copy=True),
         lambda: torch.ones(1).expand(2**26).to("cuda:1"),
     ):
-        with pytest.raises(
-            host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 256\.00 MiB, but this "
-        ):
+        with pytest.raises(host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 256\.00 MiB,"):
             make()
     assert not isinstance(host.OutOfHostMemory("cuda:1", 1, None), torch.OutOfMemoryError)
     assert torch.empty(2**30, device="cuda:1").is_cuda  # never written: it costs nothing

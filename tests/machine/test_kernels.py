@@ -614,9 +614,7 @@ def test_operators_of_the_cpu_alone_have_no_kernel_for_a_gpu():
     expected = layer(x)
     with labkit.simulate(gpus=2):
         assert torch.equal(layer(x), expected)
-        with pytest.raises(
-            NotImplementedError, match="'quantized::linear_dynamic' with arguments from the 'CUDA' backend"
-        ):
+        with pytest.raises(NotImplementedError, match="quantized::linear_dynamic' .* the 'CUDA' backend"):
             layer(x.cuda(1))
 
 
@@ -639,9 +637,7 @@ def test_products_of_bytes_want_more_than_sixteen_rows_and_eights():
 
 def test_only_a_stream_can_be_recorded():
     with labkit.simulate(gpus=1):
-        with pytest.raises(
-            TypeError, match=r"record_stream\(\): argument 's' \(position 1\) must be Stream, not str"
-        ):
+        with pytest.raises(TypeError, match=r"argument 's' \(position 1\) must be Stream, not str"):
             torch.ones(1, device="cuda").record_stream("x")
         torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())
 

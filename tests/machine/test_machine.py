@@ -210,9 +210,7 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
     with labkit.simulate(gpus=2):
         old = torch.ones(2, device="cuda:1")
     with labkit.simulate(gpus=8):
-        with pytest.raises(
-            RuntimeError, match=r"on cuda:1 of simulate\(gpus=2\), closed, which is not the machine"
-        ):
+        with pytest.raises(RuntimeError, match=r"on cuda:1 of simulate\(gpus=2\), closed, which is not"):
             old + 1
         with pytest.raises(RuntimeError, match="not the machine in use"):
             torch.cat([old, old])
@@ -335,9 +333,7 @@ def test_a_second_thread_is_told_of_the_first_ones_block():
         lambda: labkit.use_gpus(1),
     )
     for open_one in (*ways, late.__enter__):
-        with pytest.raises(
-            RuntimeError, match="^thread loader has a simulated machine in use, and torch shows all"
-        ):
+        with pytest.raises(RuntimeError, match="^thread loader has a simulated machine in use, and torch"):
             open_one()
     with pytest.raises(RuntimeError, match="thread loader"):
         labkit.diagnose(torch.nn.Linear(1, 1), torch.ones(2, 1), gpus=2)

@@ -237,9 +237,7 @@ def test_a_rank_ends_no_ranks_and_starts_none(session, capsys, does):
 
 def test_a_rank_opens_no_machine_of_its_own(session):
     session.execute("import torch\nx = torch.ones(2, device='cuda')")
-    with pytest.raises(
-        RuntimeError, match=r"a rank has its GPU already: labkit.simulate\(\) is for programs"
-    ):
+    with pytest.raises(RuntimeError, match=r"a rank has its GPU already: labkit.simulate\(\)"):
         session.execute("import labkit\nlabkit.simulate(gpus=2)")
     assert [value.tolist() for value in session.execute("x * 2")] == [[2, 2]] * 4, (
         "the ranks' machine is in use"
@@ -487,9 +485,7 @@ def test_a_rank_that_made_calls_in_cells_before_is_not_said_to_have_made_none():
         session.execute(
             "import torch.distributed as dist\nif rank == 2: dist.barrier()\nelse: dist.barrier()"
         )
-        with pytest.raises(
-            Deadlock, match="ranks 0, 1  made no call in this cell, and have run to their end"
-        ):
+        with pytest.raises(Deadlock, match="ranks 0, 1  made no call in this cell, and have run to their"):
             session.execute("if rank == 2: dist.barrier()")
         labkit.set_language("zh")
         try:

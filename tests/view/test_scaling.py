@@ -120,9 +120,7 @@ def test_in_a_race_to_1024_gpus_both_ways_can_be_told_from_nothing(link):
 
 def test_where_there_is_no_network_gpus_end_with_the_machine():
     assert race(1000, PROFILES["titan-pcie"], (1, 2)).seconds["ring"][1] > 0
-    with pytest.raises(
-        ValueError, match=r"gpus must be at most 2, the GPUs of 2 × TITAN RTX, PCIe, which has no"
-    ):
+    with pytest.raises(ValueError, match=r"gpus must be at most 2, the GPUs of 2 × TITAN RTX, PCIe,"):
         race(1000, PROFILES["titan-pcie"], (1, 2, 4))
     with pytest.raises(ValueError, match="which has no network, got 16"):
         labkit.predict_scaling(BERT, labkit.Hardware("mine", 1e9, 1e9), (8, 16))
