@@ -3,7 +3,6 @@
 import queue
 import re
 import sys
-import threading
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -224,40 +223,6 @@ def test_an_early_end():
     assert "ranks 0, 1  wait for rank 2 in barrier, call 2 of group default_pg" in text
 
 
-def test_groups_in_another_order():
-    def program(n):
-        groups = dist.new_group([0, 1]), dist.new_group([0, 1])
-        if n < 2:
-            for group in reversed(groups) if n else groups:
-                dist.all_reduce(vector(), group=group)
-            torch.cuda.synchronize()
-
-    text = str(failing(program).error)
-    assert "different groups" in text
-    assert "same order" in text
-
-
-@pytest.mark.parametrize(
-    ("first", "said"), [("recv", "All receive, and nobody sends"), ("send", "All send, and nobody receives")]
-)
-def test_messages_that_wait_for_each_other(first, said):
-    def program(n):
-        if n < 2:
-            # A message of 8 MiB is not on its way before somebody receives it.
-            for kind in (first, {"recv": "send", "send": "recv"}[first]):
-                getattr(dist, kind)(vector(2**21), 1 - n)
-            torch.cuda.synchronize()
-
-    text = str(failing(program).error)
-    assert said in text
-    assert "batch_isend_irecv" in text
-
-
-def test_a_receiver_whose_sender_has_ended():
-    text = str(failing(lambda n: dist.recv(vector(), 1) if n == 0 else None).error)
-    assert "rank 1 ended without the other half of a message" in text
-
-
 # NCCL does the messages of two ranks in the order of the calls, whether they are waited for or not.
 
 
@@ -340,27 +305,6 @@ def test_gloo_does_messages_beside_each_other():
         world.run(program, to_end=True)
 
 
-def locked(n):
-    if n == 1:
-        lock = threading.Lock()
-        lock.acquire()
-        lock.acquire()
-    dist.barrier()
-
-
-def emptied(n):
-    if n == 1:
-        queue.Queue().get()
-    dist.barrier()
-
-
-@pytest.mark.parametrize(("program", "what"), [(locked, "Lock"), (emptied, "Queue.get")])
-def test_a_rank_that_waits_for_something_else(program, what):
-    text = str(failing(program).error)
-    assert f"waits for {what}" in text
-    assert "to which rank 1 cannot come" in text
-
-
 def test_all_wait_for_something_else():
     text = str(failing(lambda n: queue.Queue().get()).error)
     assert "wait for Queue.get" in text
@@ -434,32 +378,7 @@ def test_a_rank_that_dies_names_itself(kind):
     assert list(error.errors) == [1]
 
 
-def test_a_rank_destroys_its_group_too_early():
-    def program(n):
-        if n == 1:
-            dist.destroy_process_group()
-        dist.barrier()
-
-    error = failing(program)
-    assert error.rank == 1
-    assert "Default process group has not been initialized" in str(error.error)
-
-
 # Several ranks on one GPU; ranks that come too late.
-
-
-def test_everyone_on_the_first_gpu():
-    def program(rank):
-        dist.init_process_group("nccl")
-        dist.all_reduce(vector())
-
-    with World(2) as world, pytest.raises(RanksFailed) as caught:
-        world.run(program)
-    error = caught.value.error
-    assert isinstance(error, dist.DistBackendError)
-    assert "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0" in str(error)
-    assert "ncclInvalidUsage" in str(error)
-    assert 'os.environ["LOCAL_RANK"]' in str(error)
 
 
 def test_two_nodes_have_a_first_gpu_each():
