@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -244,74 +245,46 @@ def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     assert threading.active_count() <= threads
 
 
-def event():
-    one = threading.Event()
-    return one.wait, one.set
-
-
-def lock():
+def held():
+    """A lock that is taken."""
     one = threading.Lock()
     one.acquire()
-    return (
-        lambda: one.acquire(),
-        one.release,
-    )  # a bound method of C would be taken from it too early to be seen
+    return one
 
 
-def with_lock():
-    one = threading.Lock()
-    one.acquire()
-
-    def wait():
-        with one:
-            pass
-
-    return wait, one.release
+def entered(one, does):
+    """Do that within ``one``."""
+    with one:
+        does()
 
 
-def condition():
-    one = threading.Condition()
-
-    def wait():
-        with one:
-            one.wait()
-
-    def give():
-        with one:
-            one.notify()
-
-    return wait, give
-
-
-def semaphore():
-    one = threading.Semaphore(0)
-    return one.acquire, one.release
-
-
-def barrier():
-    one = threading.Barrier(2)
-    return one.wait, one.wait
-
-
-def a_queue():
-    one = queue.Queue()
-    return one.get, lambda: one.put(1)
-
-
-def full_queue():
+def full():
     one = queue.Queue(1)
     one.put(0)
-    return lambda: one.put(1), one.get
+    return one
 
 
-def simple_queue():
-    one = queue.SimpleQueue()
-    return lambda: one.get(), lambda: one.put(1)
+# What is made, how it is waited for, and how that is given: by functions of Python's, for a bound method of C would be
+# taken from its object too early to be seen.
+KINDS = {
+    "event": (threading.Event, lambda one: one.wait(), lambda one: one.set()),
+    "lock": (held, lambda one: one.acquire(), lambda one: one.release()),
+    "with lock": (held, lambda one: entered(one, int), lambda one: one.release()),
+    "condition": (threading.Condition, lambda one: entered(one, one.wait), lambda one: entered(one, one.notify)),
+    "semaphore": (lambda: threading.Semaphore(0), lambda one: one.acquire(), lambda one: one.release()),
+    "barrier": (lambda: threading.Barrier(2), lambda one: one.wait(), lambda one: one.wait()),
+    "queue": (queue.Queue, lambda one: one.get(), lambda one: one.put(1)),
+    "full queue": (full, lambda one: one.put(1), lambda one: one.get()),
+    "simple queue": (queue.SimpleQueue, lambda one: one.get(), lambda one: one.put(1)),
+    "future": (Future, lambda one: one.result(), lambda one: one.set_result(1)),
+}  # fmt: skip
 
 
-def future():
-    one = Future()
-    return one.result, lambda: one.set_result(1)
+def pair(kind):
+    """How one of that kind is waited for and given."""
+    make, wait, give = KINDS[kind]
+    one = make()
+    return partial(wait, one), partial(give, one)
 
 
 class Hands(nn.Module):
@@ -332,14 +305,11 @@ class Hands(nn.Module):
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize(
-    "kind",
-    [event, lock, with_lock, condition, semaphore, barrier, a_queue, full_queue, simple_queue, future],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_replica_waits_for_the_next_goes_on(kind, before, wrap, no_beat):
-    pair = kind() if before else None
+    made = pair(kind) if before else None
     with labkit.simulate(gpus=4):
-        model = Hands(*(pair or kind())).cuda()
+        model = Hands(*(made or pair(kind))).cuda()
         assert wrap(model)(torch.ones(8, 4)).shape == (8, 4)
     assert model.log == [0, 1, "1 again", 2, 3, "0 again"]
 
@@ -728,7 +698,7 @@ def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
     locks.waits.cache_clear()
     try:
         with labkit.simulate(gpus=2):
-            model = Hands(*event()).cuda()
+            model = Hands(*pair("event")).cuda()
             assert wrap(model)(torch.ones(4, 4)).shape == (4, 4)
             assert own() == before
     finally:
