@@ -381,17 +381,6 @@ def test_a_rank_that_dies_names_itself(kind):
 # Several ranks on one GPU; ranks that come too late.
 
 
-def test_two_nodes_have_a_first_gpu_each():
-    def program(rank):
-        begin(rank)
-        x = vector()
-        dist.all_reduce(x)
-        return x[0].item()
-
-    with World(4, nodes=2) as world:
-        assert world.run(program) == [4.0] * 4
-
-
 def test_a_rank_that_comes_after_the_timeout():
     def program(rank):
         torch.cuda.set_device(rank.local)
