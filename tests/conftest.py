@@ -80,6 +80,25 @@ def warm_kernels(tmp_path_factory):
         yield
 
 
+@pytest.fixture(params=["en", "zh"])
+def language(request):
+    """Each language, which is set."""
+    import labkit
+
+    labkit.set_language(request.param)
+    return request.param
+
+
+@pytest.fixture(params=["torch", "labkit"])
+def wrap(request):
+    """The wrapper of PyTorch, and labkit's."""
+    import torch
+
+    import labkit
+
+    return (torch.nn if request.param == "torch" else labkit).DataParallel
+
+
 @pytest.fixture
 def gpus():
     """Two simulated GPUs."""

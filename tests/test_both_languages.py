@@ -158,18 +158,15 @@ def test_the_check_sees_english_that_was_left():
     assert list(without_chinese(f"{text}\nsay(en='no such file', zh='没有文件')")) == [1]
 
 
-@pytest.mark.parametrize(
-    ("module", "source", "count"),
-    [
-        ("engine.gather", "raise ValueError(f'{path} has no rows')", 1),
-        ("engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
-        ("engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
-        ("engine.gather", "warnings.warn('it is lost, alas')", 1),
-        ("machine.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
-        ("machine.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
-        ("machine.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
-    ],
-)
+@pytest.mark.parametrize(("module", "source", "count"), [
+    ("engine.gather", "raise ValueError(f'{path} has no rows')", 1),
+    ("engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
+    ("engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
+    ("engine.gather", "warnings.warn('it is lost, alas')", 1),
+    ("machine.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
+    ("machine.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
+    ("machine.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
+])  # fmt: skip
 def test_the_check_sees_what_is_planted(module, source, count):
     assert len(list(in_one_language(source, module))) == count
 

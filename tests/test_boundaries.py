@@ -264,12 +264,10 @@ def test_no_room_stands_on_one_that_stands_on_it():
 
 # The parts beside the core, and which of the others each may know: tests/test_core_alone.py deletes them all.
 BESIDE = {
-    "distributed": set(),
-    "course": {"content"},
-    "classroom": {"course", "content"},
+    "distributed": set(), "course": {"content"}, "classroom": {"course", "content"},
     # What it holds is written in their words, and part two of the course runs ranks.
     "content": {"course", "classroom", "distributed"},
-}
+}  # fmt: skip
 COMMANDS = (
     "cli",
     "__init__",
@@ -300,47 +298,38 @@ def test_what_only_running_can_tell_is_listed():
     assert {module for module, source in SOURCES.items() if imports(source, module).late} == set(LATE)
 
 
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("engine.replicate", "from ..machine import simulate"),
-        ("engine.replicate", "def late():\n    from ..machine.state.gpu import Gpu"),
-        ("machine.machine", "import labkit.engine"),
-        ("machine.rules.operators", "from ..ops.mode import MachineMode"),
-        ("machine.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
-        ("view.split", "from labkit.engine import scatter"),
-        ("trace.events", "from ..engine import scatter"),
-        ("cost.step", "from ..view import draw_scaling"),
-        ("plans.split", "from ..trace import events"),
-        ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
-        ("engine.gather", "sys.modules.get('labkit.machine')"),
-        ("engine.gather", "begin = 'labkit.distributed.processes.lookout:begin'"),
-        ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.whole_class']"),
-        ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
-        ("engine.gather", "import_module('..machine.machine', __package__)"),
-        ("engine.gather", "ours = name.startswith('labkit.machine.')"),
-        ("machine.state.gpu", "import_module(f'labkit.cli.{name}')"),
-        (
-            "cost",
-            "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("module", "source"), [
+    ("engine.replicate", "from ..machine import simulate"),
+    ("engine.replicate", "def late():\n    from ..machine.state.gpu import Gpu"),
+    ("machine.machine", "import labkit.engine"),
+    ("machine.rules.operators", "from ..ops.mode import MachineMode"),
+    ("machine.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
+    ("view.split", "from labkit.engine import scatter"),
+    ("trace.events", "from ..engine import scatter"),
+    ("cost.step", "from ..view import draw_scaling"),
+    ("plans.split", "from ..trace import events"),
+    ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
+    ("engine.gather", "sys.modules.get('labkit.machine')"),
+    ("engine.gather", "begin = 'labkit.distributed.processes.lookout:begin'"),
+    ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.whole_class']"),
+    ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
+    ("engine.gather", "import_module('..machine.machine', __package__)"),
+    ("engine.gather", "ours = name.startswith('labkit.machine.')"),
+    ("machine.state.gpu", "import_module(f'labkit.cli.{name}')"),
+    ("cost", "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'"),
+])  # fmt: skip
 def test_the_check_sees_a_planted_violation(module, source):
     assert violations(module, imported(source, module))
 
 
-@pytest.mark.parametrize(
-    "sources",
-    [
-        {"a": "from . import b", "b": "from .a import x"},
-        {"a": "from .b import x", "b": "def late():\n    from .c import x", "c": "import labkit.a"},
-        {"a": "from .b import x", "b": "if TYPE_CHECKING:\n    from .a import X"},
-        {"a": "from .b import x", "b": "load('labkit.a:x')"},
-        {"a": "import_module(f'{__name__}.{name}')", "a.b": "from labkit.a import x"},
-        {"a": "import_module('.b', __package__)", "a.b": "from labkit.a import x"},
-    ],
-)
+@pytest.mark.parametrize("sources", [
+    {"a": "from . import b", "b": "from .a import x"},
+    {"a": "from .b import x", "b": "def late():\n    from .c import x", "c": "import labkit.a"},
+    {"a": "from .b import x", "b": "if TYPE_CHECKING:\n    from .a import X"},
+    {"a": "from .b import x", "b": "load('labkit.a:x')"},
+    {"a": "import_module(f'{__name__}.{name}')", "a.b": "from labkit.a import x"},
+    {"a": "import_module('.b', __package__)", "a.b": "from labkit.a import x"},
+])  # fmt: skip
 def test_the_check_sees_a_planted_circle(sources):
     packages = {"a"} & {name.partition(".")[0] for name in sources if "." in name}
     assert circle({name: imported(text, name, set(sources), packages) for name, text in sources.items()})

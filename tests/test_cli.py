@@ -146,45 +146,33 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
     assert "labkit/" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["run", "--gpus", "eight", "x.py"], "must be a whole number of at least 1, got 'eight'"),
-        (["run", "--gpus", "0", "x.py"], "must be at least 1, got 0"),
-        (["run", "--gpus", "-1", "x.py"], "must be at least 1, got -1"),
-        (["run", "missing.py"], "no such script: missing.py"),
-        (["run"], "no script given"),
-        (["run", "-m"], "-m needs the name of a module"),
-        (["run", "-c"], "-c needs a program"),
-        (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
-        (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
-        (["run", "--times", "h100", "-c", ""], "--times is for a timeline: add --timeline FILE.html"),
-        (["run", "--times", "tpu", "--timeline", "t.html", "-c", ""], "no hardware called 'tpu'"),
-        (["fly"], "invalid choice: 'fly'"),
-        (
-            ["lab", "missing.ipynb"],
-            "no such notebook: 'missing.ipynb'; for the course's own a name is enough",
-        ),
-        (["lab", "77"], "no such lesson: '77'; there are 00_start, 01_dataset"),
-        (["lab", "--port", "many"], "must be a whole number of at least 1, got 'many'"),
-        (["diagnose", "x.py:make", "--gpus", "5000"], "must be at most 1024, got 5000"),
-        (["lab", "--port", "70000"], "must be at most 65535, got 70000 (see labkit lab --help)"),
-        (["run", "--memory", "-3GiB", "-c", ""], "memory must be bytes or text like '16 GiB', got '-3GiB'"),
-        (["torchrun", "missing.py"], "no such script: missing.py"),
-        (["torchrun", "--processes", "missing.py"], "no such script: missing.py"),
-        (["lab", "03", "04"], "unrecognized arguments: 04"),
-        (["plan", "--model", "x.json"], "--model needs --gpus N"),
-        (
-            ["diagnose", "x.py:make", "--ranks", "4"],
-            "--ranks stands before the script: labkit diagnose --ranks 4 x.py:make",
-        ),
-        (
-            ["torchrun", "--processes", "--times", "h100", "--no-python", "x"],
-            "--times needs ranks that share this process: leave --processes out",
-        ),
-        ([], "required: command"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["run", "--gpus", "eight", "x.py"], "must be a whole number of at least 1, got 'eight'"),
+    (["run", "--gpus", "0", "x.py"], "must be at least 1, got 0"),
+    (["run", "--gpus", "-1", "x.py"], "must be at least 1, got -1"),
+    (["run", "missing.py"], "no such script: missing.py"), (["run"], "no script given"),
+    (["run", "-m"], "-m needs the name of a module"), (["run", "-c"], "-c needs a program"),
+    (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
+    (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
+    (["run", "--times", "h100", "-c", ""], "--times is for a timeline: add --timeline FILE.html"),
+    (["run", "--times", "tpu", "--timeline", "t.html", "-c", ""], "no hardware called 'tpu'"),
+    (["fly"], "invalid choice: 'fly'"),
+    (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; for the course's own a name is enough"),
+    (["lab", "77"], "no such lesson: '77'; there are 00_start, 01_dataset"),
+    (["lab", "--port", "many"], "must be a whole number of at least 1, got 'many'"),
+    (["diagnose", "x.py:make", "--gpus", "5000"], "must be at most 1024, got 5000"),
+    (["lab", "--port", "70000"], "must be at most 65535, got 70000 (see labkit lab --help)"),
+    (["run", "--memory", "-3GiB", "-c", ""], "memory must be bytes or text like '16 GiB', got '-3GiB'"),
+    (["torchrun", "missing.py"], "no such script: missing.py"),
+    (["torchrun", "--processes", "missing.py"], "no such script: missing.py"),
+    (["lab", "03", "04"], "unrecognized arguments: 04"),
+    (["plan", "--model", "x.json"], "--model needs --gpus N"),
+    (["diagnose", "x.py:make", "--ranks", "4"],
+     "--ranks stands before the script: labkit diagnose --ranks 4 x.py:make"),
+    (["torchrun", "--processes", "--times", "h100", "--no-python", "x"],
+     "--times needs ranks that share this process: leave --processes out"),
+    ([], "required: command"),
+])  # fmt: skip
 def test_bad_usage_is_one_line_and_exit_code_2(labkit, arguments, text, tmp_path):
     done = labkit(*arguments, cwd=tmp_path)
     assert done.returncode == 2
@@ -194,25 +182,20 @@ def test_bad_usage_is_one_line_and_exit_code_2(labkit, arguments, text, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("doctr", "did you mean doctor? (see labkit --help)"),
-        ("run --sumary x.py", "--sumary; did you mean --summary? (see labkit run --help)"),
-        ("run --sumary=1 x.py", "--sumary=1; did you mean --summary?"),
-        ("torchrun --nproc-per-nodes 2 x.py", "did you mean --nproc-per-node? (see labkit torchrun --help)"),
-        ("sweep 03 --gpus 2 --forse", "did you mean --force? (see labkit sweep --help)"),
-        ("diagnose --jsn x:y", "did you mean --json? (see labkit diagnose --help)"),
-        ("diagnose x:y --jsn", "did you mean --json? (see labkit diagnose --help)"),
-        ("lessons lst", "did you mean list? (see labkit lessons --help)"),
-        ("lessons copy --dri x", "did you mean --dir? (see labkit lessons copy --help)"),
-        ("lab --no-browsr", "did you mean --no-browser? (see labkit lab --help)"),
-        (
-            "--lang zh run --sumary x.py",
-            "无法识别的参数：--sumary；是不是 --summary？（用法见 labkit run --help）",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "text"), [
+    ("doctr", "did you mean doctor? (see labkit --help)"),
+    ("run --sumary x.py", "--sumary; did you mean --summary? (see labkit run --help)"),
+    ("run --sumary=1 x.py", "--sumary=1; did you mean --summary?"),
+    ("torchrun --nproc-per-nodes 2 x.py", "did you mean --nproc-per-node? (see labkit torchrun --help)"),
+    ("sweep 03 --gpus 2 --forse", "did you mean --force? (see labkit sweep --help)"),
+    ("diagnose --jsn x:y", "did you mean --json? (see labkit diagnose --help)"),
+    ("diagnose x:y --jsn", "did you mean --json? (see labkit diagnose --help)"),
+    ("lessons lst", "did you mean list? (see labkit lessons --help)"),
+    ("lessons copy --dri x", "did you mean --dir? (see labkit lessons copy --help)"),
+    ("lab --no-browsr", "did you mean --no-browser? (see labkit lab --help)"),
+    ("--lang zh run --sumary x.py",
+     "无法识别的参数：--sumary；是不是 --summary？（用法见 labkit run --help）"),
+])  # fmt: skip
 def test_what_is_misspelt_is_told_with_what_was_meant(labkit, line, text):
     done = labkit(*line.split())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
@@ -360,19 +343,13 @@ def test_lab_opens_the_course_in_a_copy_and_says_where(opened, tmp_path):
     assert (tmp_path / "mine" / "zh" / "03_split.ipynb").is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "page"),
-    [
-        (["--lang", "zh"], "zh/index"),
-        (["03_split"], "en/03_split"),
-        (["03", "--lang", "zh"], "zh/03_split"),
-        (["zh/03_split.ipynb"], "zh/03_split"),
-        (["en/3", "--lang", "zh"], None),
-        (["en/03", "--lang", "zh"], "en/03_split"),
-        (["--dir", "elsewhere", "08_memory"], "en/08_memory"),
-        (["08_memory", "--dir", "elsewhere"], "en/08_memory"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "page"), [
+    (["--lang", "zh"], "zh/index"), (["03_split"], "en/03_split"), (["03", "--lang", "zh"], "zh/03_split"),
+    (["zh/03_split.ipynb"], "zh/03_split"), (["en/3", "--lang", "zh"], None),
+    (["en/03", "--lang", "zh"], "en/03_split"),
+    (["--dir", "elsewhere", "08_memory"], "en/08_memory"),
+    (["08_memory", "--dir", "elsewhere"], "en/08_memory"),
+])  # fmt: skip
 def test_lab_opens_a_lesson_by_its_name(opened, labkit, tmp_path, arguments, page):
     if page is None:
         assert labkit("lab", *arguments).returncode == 2
@@ -470,15 +447,11 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
     assert re.fullmatch(r'labkit: this needs .*: pip install "labkit\[lab\]"\n', done.stderr)
 
 
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        ({"LANG": "zh_CN.UTF-8"}, "用法"),
-        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "en_US.UTF-8"}, "usage"),
-        ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "usage"),
-        ({"LANG": "fr_FR.UTF-8"}, "usage"),
-    ],
-)
+@pytest.mark.parametrize(("names", "shown"), [
+    ({"LANG": "zh_CN.UTF-8"}, "用法"),
+    ({"LANG": "zh_CN.UTF-8", "LC_ALL": "en_US.UTF-8"}, "usage"),
+    ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "usage"), ({"LANG": "fr_FR.UTF-8"}, "usage"),
+])  # fmt: skip
 def test_the_systems_language_is_the_commands(monkeypatch, capsys, names, shown):
     for name in ("LC_ALL", "LC_MESSAGES", "LANG", "LABKIT_LANG"):
         monkeypatch.delenv(name, raising=False)
@@ -569,17 +542,14 @@ def test_diagnose_shows_where_a_factory_fails(script):
     assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["models"], "FACTORY must be module:function"),
-        (["nowhere:make"], "there is no module 'nowhere'"),
-        (["nowhere.py:make"], "there is no file nowhere.py"),
-        (["models:missing"], "models has no function 'missing'"),
-        (["models:alone"], "must return (model, inputs) or (model, inputs, loss), it returned Turned"),
-        (["models:turned", "--memory", "much"], "much"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["models"], "FACTORY must be module:function"),
+    (["nowhere:make"], "there is no module 'nowhere'"),
+    (["nowhere.py:make"], "there is no file nowhere.py"),
+    (["models:missing"], "models has no function 'missing'"),
+    (["models:alone"], "must return (model, inputs) or (model, inputs, loss), it returned Turned"),
+    (["models:turned", "--memory", "much"], "much"),
+])  # fmt: skip
 def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
     done = labkit("diagnose", *arguments, cwd=script(MODELS, "models.py").parent)
     assert done.returncode == 2, done.stderr
@@ -587,28 +557,23 @@ def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("--lang zh fly", "没有 'fly' 这个选择"),
-        ("fly --lang zh", "没有 'fly' 这个选择"),
-        ("--lang zh", "缺少必需的参数：command（用法见 labkit --help）"),
-        ("sweep --lang zh x", "缺少必需的参数：--gpus"),
-        ("sweep x --gpus eight --lang zh", "参数 --gpus：必须是不小于 0 的整数，现在是 'eight'"),
-        ("sweep x --gpus --lang=zh", "参数 --gpus：至少需要一个值"),
-        ("--lang en sweep x --gpus -1 --lang zh", "参数 --gpus：不能小于 0，现在是 -1"),
-        ("sweep x --gpus 2 --lang zh --flag", "无法识别的参数：--flag"),
-        ("sweep x --gpus 2 -p one --lang zh", "参数 -p：需要 2 个值"),
-        ("run --lang zh", "没有给出脚本"),
-        ("run --gpus 0 --lang zh x.py", "参数 --gpus：不能小于 1"),
-        ("run --lang zh x.py --lang en", "没有脚本 x.py"),
-        ("run x.py --lang zh", "no such script: x.py"),
-        ("--lang fr run x.py", "invalid choice: 'fr'"),
-        ("assignment fly --lang zh", "没有 'fly' 这个选择"),
-        ("--lang zh assignment release x", "参数 --students --nbgrader 必须给出一个"),
-        ("assignment release x --students y --deadline soon --lang=zh", "截止时间要写成"),
-    ],
-)
+@pytest.mark.parametrize(("line", "text"), [
+    ("--lang zh fly", "没有 'fly' 这个选择"), ("fly --lang zh", "没有 'fly' 这个选择"),
+    ("--lang zh", "缺少必需的参数：command（用法见 labkit --help）"),
+    ("sweep --lang zh x", "缺少必需的参数：--gpus"),
+    ("sweep x --gpus eight --lang zh", "参数 --gpus：必须是不小于 0 的整数，现在是 'eight'"),
+    ("sweep x --gpus --lang=zh", "参数 --gpus：至少需要一个值"),
+    ("--lang en sweep x --gpus -1 --lang zh", "参数 --gpus：不能小于 0，现在是 -1"),
+    ("sweep x --gpus 2 --lang zh --flag", "无法识别的参数：--flag"),
+    ("sweep x --gpus 2 -p one --lang zh", "参数 -p：需要 2 个值"), ("run --lang zh", "没有给出脚本"),
+    ("run --gpus 0 --lang zh x.py", "参数 --gpus：不能小于 1"),
+    ("run --lang zh x.py --lang en", "没有脚本 x.py"),
+    ("run x.py --lang zh", "no such script: x.py"),
+    ("--lang fr run x.py", "invalid choice: 'fr'"),
+    ("assignment fly --lang zh", "没有 'fly' 这个选择"),
+    ("--lang zh assignment release x", "参数 --students --nbgrader 必须给出一个"),
+    ("assignment release x --students y --deadline soon --lang=zh", "截止时间要写成"),
+])  # fmt: skip
 def test_complaints_are_in_the_language_asked_for(labkit, line, text):
     done = labkit(*line.split())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
@@ -688,11 +653,8 @@ def test_tab_completes_commands_options_and_lessons(tmp_path):
     def completed(line):
         written = tmp_path / "written"
         answers = {
-            "_ARGCOMPLETE": "1",
-            "_ARGCOMPLETE_IFS": " ",
-            "COMP_LINE": line,
-            "COMP_POINT": str(len(line)),
-        }
+            "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " ", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        }  # fmt: skip
         answers |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(written), "PYTHONPATH": path}
         told = ENVIRONMENT | answers
         done = subprocess.run([sys.executable, "-m", "labkit"], capture_output=True, env=told, timeout=60)
@@ -735,16 +697,10 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name_and_a_reader_who_has_
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("language", "lines"),
-    [
-        (
-            "en",
-            ["shape  0/4  1 · Read the numbers", "    The shape on four GPUs", "      why", "total: 0/22"],
-        ),
-        ("zh", ["shape  0/4  1 · 读懂这些数", "    四块 GPU 上的形状", "      为什么", "总分：0/22"]),
-    ],
-)
+@pytest.mark.parametrize(("language", "lines"), [
+    ("en", ["shape  0/4  1 · Read the numbers", "    The shape on four GPUs", "      why", "total: 0/22"]),
+    ("zh", ["shape  0/4  1 · 读懂这些数", "    四块 GPU 上的形状", "      为什么", "总分：0/22"]),
+])  # fmt: skip
 def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
     capsys, tmp_path, monkeypatch, language, lines
 ):

@@ -45,15 +45,12 @@ def test_an_optimizer_keeps_its_values_for_each_parameter_at_home(optimizer, val
         million_parameters(30, 2, 5, "Lion")
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"weights": -1}, ValueError, "weights must be at least 0, got -1"),
-        ({"weights": 1.5}, TypeError, "weights must be a whole number, got 1.5"),
-        ({"weights": 1, "capacity": 0}, ValueError, "capacity must be at least 1, got 0"),
-        ({"weights": 1, "rows": -1}, ValueError, "batch must be at least 0, got -1"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "text"), [
+    ({"weights": -1}, ValueError, "weights must be at least 0, got -1"),
+    ({"weights": 1.5}, TypeError, "weights must be a whole number, got 1.5"),
+    ({"weights": 1, "capacity": 0}, ValueError, "capacity must be at least 1, got 0"),
+    ({"weights": 1, "rows": -1}, ValueError, "batch must be at least 0, got -1"),
+])  # fmt: skip
 def test_bad_sizes_are_refused(options, error, text):
     with pytest.raises(error, match=text):
         labkit.data_parallel_memory(**{"rows": 3, "gpus": 2} | options)

@@ -247,16 +247,11 @@ def test_the_authors_own_folder_is_refused(inside, capsys):
     assert "a copy goes elsewhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["fresh", "77"], 2, "no such lesson: '77'; there are 01_first, index"),
-        (["fresh", "fr/01_first"], 2, "no such lesson: 'fr/01_first'"),
-        (["fresh"], 2, "required: LESSON"),
-        (["copy"], 2, "one of the arguments DIR --dir is required"),
-        ([], 2, "required: ACTION"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "text"), [
+    (["fresh", "77"], 2, "no such lesson: '77'; there are 01_first, index"),
+    (["fresh", "fr/01_first"], 2, "no such lesson: 'fr/01_first'"), (["fresh"], 2, "required: LESSON"),
+    (["copy"], 2, "one of the arguments DIR --dir is required"), ([], 2, "required: ACTION"),
+])  # fmt: skip
 def test_bad_usage_is_one_line(folder, capsys, arguments, code, text):
     assert main(["lessons", *arguments]) == code
     err = capsys.readouterr().err

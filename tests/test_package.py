@@ -153,20 +153,11 @@ def installed(built, tmp_path_factory):
         scripts = folder / ("Scripts" if os.name == "nt" else "bin")
         done = outside(
             [
-                sys.executable,
-                "-m",
-                "pip",
-                "--python",
-                scripts / "python",
-                "install",
-                "-q",
-                "--no-compile",
-                "--no-deps",
-                "--no-index",
-                built[1],
+                sys.executable, "-m", "pip", "--python", scripts / "python", "install", "-q", "--no-compile",
+                "--no-deps", "--no-index", built[1],
             ],
             folder,
-        )
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         site = next(folder.rglob("site-packages"))
         own = next(iter(metadata.distributions(path=[str(site)])))
@@ -237,11 +228,8 @@ def test_the_course_opens_and_runs_without_the_repository(installed, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = os.environ | {
-        "HOME": str(tmp_path),
-        "LABKIT_LESSONS": "",
-        "PYTHONPATH": "",
-        "PYTHONUTF8": "1",
-    }
+        "HOME": str(tmp_path), "LABKIT_LESSONS": "", "PYTHONPATH": "", "PYTHONUTF8": "1",
+    }  # fmt: skip
     with subprocess.Popen(
         [scripts / "labkit", "lab", "--port", str(port), "--lang", "zh", "--", "--no-browser"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",

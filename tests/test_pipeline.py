@@ -65,10 +65,8 @@ def test_the_inner_dimension_stays_on_a_node():
     assert Mesh(("tp", "pp", "dp"), (8, 4, 4)).crossing("tp") == 16
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize(("stages", "pieces"), [(1, 1), (4, 8), (8, 16)])
 def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
-    labkit.set_language(language)
     picture = pipelines_picture([labkit.pipeline(name, stages, pieces) for name in ("GPipe", "1F1B")])
     sound(picture)
     assert len([box for box in picture.boxes if " F" in box.label]) == 2 * stages * pieces
@@ -82,10 +80,8 @@ def test_an_order_of_ones_own_fits_the_picture_whatever_its_name(sound):
     sound(pipelines_picture([labkit.pipeline(an_order_with_a_name_that_is_long, 4, 8)]))
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 4, 8), (1, 1, 1)])
 def test_a_group_lights_up(language, sizes, sound):
-    labkit.set_language(language)
     mesh = Mesh(("dp", "pp", "tp"), sizes)
     picture = mesh_picture(mesh, "pp", 0)
     sound(picture)

@@ -29,15 +29,9 @@ def test_fifty_six_pairs_leave_a_gpu_without_work_that_could_have_some():
     assert (9, 8) in pairs
 
 
-@pytest.mark.parametrize(
-    ("gpus", "full", "last"),
-    [
-        (1, (30,), (10,)),
-        (2, (15, 15), (5, 5)),
-        (3, (10, 10, 10), (4, 4, 2)),
-        (8, (4,) * 7 + (2,), (2,) * 5),
-    ],
-)
+@pytest.mark.parametrize(("gpus", "full", "last"), [
+    (1, (30,), (10,)), (2, (15, 15), (5, 5)), (3, (10, 10, 10), (4, 4, 2)), (8, (4,) * 7 + (2,), (2,) * 5),
+])  # fmt: skip
 def test_the_tutorial(gpus, full, last):
     assert labkit.split(30, gpus).sizes == full
     assert labkit.split(10, gpus).sizes == last
@@ -56,17 +50,14 @@ def test_no_rows_give_every_gpu_an_empty_piece():
     assert split(0, 3).idle == (0, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        (("eight", 2), TypeError, "batch must be a whole number, got 'eight'"),
-        ((3, "eight"), TypeError, "gpus must be a whole number, got 'eight'"),
-        ((3, 2.0), TypeError, "gpus must be a whole number"),
-        ((True, 2), TypeError, "batch must be a whole number, got True"),
-        ((-1, 2), ValueError, "batch must be at least 0, got -1"),
-        ((3, 0), ValueError, "gpus must be from 1 to 1024, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    (("eight", 2), TypeError, "batch must be a whole number, got 'eight'"),
+    ((3, "eight"), TypeError, "gpus must be a whole number, got 'eight'"),
+    ((3, 2.0), TypeError, "gpus must be a whole number"),
+    ((True, 2), TypeError, "batch must be a whole number, got True"),
+    ((-1, 2), ValueError, "batch must be at least 0, got -1"),
+    ((3, 0), ValueError, "gpus must be from 1 to 1024, got 0"),
+])  # fmt: skip
 def test_bad_arguments_are_named(arguments, error, text):
     with pytest.raises(error, match=text):
         split(*arguments)
@@ -126,14 +117,11 @@ def test_batches_say_what_they_are():
     assert str(batches(0, 3)) == "0 rows in batches of 3: none"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        (("many", 3), TypeError, "rows must be a whole number, got 'many'"),
-        ((3, 0), ValueError, "batch_size must be at least 1, got 0"),
-        ((3, None), TypeError, "batch_size must be a whole number, got None"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    (("many", 3), TypeError, "rows must be a whole number, got 'many'"),
+    ((3, 0), ValueError, "batch_size must be at least 1, got 0"),
+    ((3, None), TypeError, "batch_size must be a whole number, got None"),
+])  # fmt: skip
 def test_batches_name_bad_arguments(arguments, error, text):
     with pytest.raises(error, match=text):
         batches(*arguments)
@@ -150,20 +138,15 @@ def test_shapes_are_cut_and_glued_as_torch_does():
     assert gathered_shape([(), (), ()]) == (3,)
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: gathered_shape([(65, 17), (65, 16)]), r"piece 0 is \[65, 17\], piece 1 is \[65, 16\]"),
-        (lambda: gathered_shape([(2, 3), (2, 3, 4)]), "piece 1 is"),
-        (
-            lambda: gathered_shape([(2, 3), (4, 3)], 1),
-            r"along dimension 1: piece 0 is \[2, 3\], piece 1 is \[4, 3\]",
-        ),
-        (lambda: gathered_shape([]), "at least one piece"),
-        (lambda: cut_shape((), 2), "a scalar has none"),
-        (lambda: cut_shape((2, 3), 2, 2), "dim must be from -2 to 1, got 2"),
-    ],
-)
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda: gathered_shape([(65, 17), (65, 16)]), r"piece 0 is \[65, 17\], piece 1 is \[65, 16\]"),
+    (lambda: gathered_shape([(2, 3), (2, 3, 4)]), "piece 1 is"),
+    (lambda: gathered_shape([(2, 3), (4, 3)], 1),
+     r"along dimension 1: piece 0 is \[2, 3\], piece 1 is \[4, 3\]"),
+    (lambda: gathered_shape([]), "at least one piece"),
+    (lambda: cut_shape((), 2), "a scalar has none"),
+    (lambda: cut_shape((2, 3), 2, 2), "dim must be from -2 to 1, got 2"),
+])  # fmt: skip
 def test_shapes_that_do_not_fit_are_refused(call, text):
     with pytest.raises(ValueError, match=text):
         call()

@@ -187,26 +187,6 @@ def test_every_link_is_at_the_projects_one_address():
     assert done.returncode == 0, done.stdout
 
 
-def test_a_new_address_reaches_every_kind_of_link():
-    sys.path.insert(0, str(ROOT / "docs"))
-    try:
-        import address
-    finally:
-        sys.path.pop(0)
-    urls = {"Repository": "https://github.com/new/name", "Documentation": "https://new.example/name"}
-    old = PROJECT["urls"]["Repository"].partition("github.com/")[2]
-    text = f"https://github.com/{old}.git https://mybinder.org/v2/gh/{old}/HEAD {PROJECT['urls']['Documentation']}/en"
-    assert old not in address.placed(text, urls)
-    assert address.placed(text, urls).count("new/name") == 2
-
-
-def test_make_lists_its_targets():
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for target in ("lab", "test", "picture", "site"):
-        assert f"make {target}" in done.stdout
-        assert f"\n{target}:" in (ROOT / "Makefile").read_text("utf-8")
-
-
 def test_the_changelog_knows_this_version():
     assert f"## {labkit.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 

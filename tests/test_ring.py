@@ -70,15 +70,12 @@ def test_what_the_busiest_link_carries_is_what_was_sent_over_it(way, ranks):
     assert plan.carried == (Fraction(2 * (ranks - 1), ranks) if way is WAYS[0] else ranks - 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ((0,), ValueError, "ranks must be from 1 to 1024, got 0"),
-        (("four",), TypeError, "ranks must be a whole number, got 'four'"),
-        ((4, 7), ValueError, "step must be from 0 to 6, got 7"),
-        ((4, -1), ValueError, "step must be from 0 to 6, got -1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    ((0,), ValueError, "ranks must be from 1 to 1024, got 0"),
+    (("four",), TypeError, "ranks must be a whole number, got 'four'"),
+    ((4, 7), ValueError, "step must be from 0 to 6, got 7"),
+    ((4, -1), ValueError, "step must be from 0 to 6, got -1"),
+])  # fmt: skip
 def test_a_wrong_argument_is_named(arguments, error, text):
     for way in WAYS:
         with pytest.raises(error, match=text):

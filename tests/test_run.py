@@ -65,15 +65,12 @@ def program(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["report.py", "-x", "--gpus", "3", "-m"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"],
-        ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "--", "a"], ["-c", REPORT, "-m", "--", "a"],
-        ["-u", "-OO", "-B", "-W", "error::ImportWarning", "-Xdev", "-q", "report.py"],
-    ],
-    ids=lambda arguments: " ".join(arguments).replace(REPORT, "CODE"),
-)  # fmt: skip
+@pytest.mark.parametrize("arguments", [
+    ["report.py", "-x", "--gpus", "3", "-m"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"],
+    ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "--", "a"],
+    ["-c", REPORT, "-m", "--", "a"],
+    ["-u", "-OO", "-B", "-W", "error::ImportWarning", "-Xdev", "-q", "report.py"],
+], ids=lambda arguments: " ".join(arguments).replace(REPORT, "CODE"))  # fmt: skip
 def test_what_a_program_sees_is_what_it_sees_under_python(program, arguments):
     code, out, _ = alike(program, *arguments)
     assert code == 0

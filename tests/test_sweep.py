@@ -217,23 +217,20 @@ def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
     assert "image/svg+xml" in rendered or "<svg" in rendered, "the explorer's still picture"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["99_small", "--gpus", "eight"], "must be a whole number of at least 0, got 'eight'"),
-        (["99_small", "--gpus", "2", "-1"], "must be at least 0, got -1"),
-        (["99_small"], "arguments are required: --gpus"),
-        (["98_none", "--gpus", "2"], "no such lesson: 98_none (en); there are 99_small"),
-        (["missing.ipynb", "--gpus", "2"], "no such notebook: missing.ipynb"),
-        (["broken.ipynb", "--gpus", "2"], "broken.ipynb is not a notebook that can be read"),
-        (["99_small", "--gpus", "2", "--lang", "fr"], "invalid choice: 'fr'"),
-        (["99_small", "--gpus", "2", "-p", "bacth_size", "3"], "has no parameter 'bacth_size'; it has num_gpus"),
-        (["99_small", "--gpus", "2", "-p", "batch_size", "ten"], "batch_size must be a whole number, got 'ten'"),
-        (["99_small", "--gpus", "2", "-p", "num_gpus", "3"], "num_gpus is given by --gpus"),
-        (["99_small", "--gpus", "2", "-p", "language", "zh"], "language is given by --lang"),
-        (["99_small", "--gpus", "2", "--out", "broken.ipynb"], "--out must be a folder"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["99_small", "--gpus", "eight"], "must be a whole number of at least 0, got 'eight'"),
+    (["99_small", "--gpus", "2", "-1"], "must be at least 0, got -1"),
+    (["99_small"], "arguments are required: --gpus"),
+    (["98_none", "--gpus", "2"], "no such lesson: 98_none (en); there are 99_small"),
+    (["missing.ipynb", "--gpus", "2"], "no such notebook: missing.ipynb"),
+    (["broken.ipynb", "--gpus", "2"], "broken.ipynb is not a notebook that can be read"),
+    (["99_small", "--gpus", "2", "--lang", "fr"], "invalid choice: 'fr'"),
+    (["99_small", "--gpus", "2", "-p", "bacth_size", "3"], "has no parameter 'bacth_size'; it has num_gpus"),
+    (["99_small", "--gpus", "2", "-p", "batch_size", "ten"], "batch_size must be a whole number, got 'ten'"),
+    (["99_small", "--gpus", "2", "-p", "num_gpus", "3"], "num_gpus is given by --gpus"),
+    (["99_small", "--gpus", "2", "-p", "language", "zh"], "language is given by --lang"),
+    (["99_small", "--gpus", "2", "--out", "broken.ipynb"], "--out must be a folder"),
+])  # fmt: skip
 def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, arguments, text):
     (tmp_path / "broken.ipynb").write_text("{no notebook")
     before = sorted(tmp_path.rglob("*"))
@@ -244,16 +241,10 @@ def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "fitted"),
-    [
-        ("num_gpus", "3", 3),
-        ("data_size", "50", 50),
-        ("rate", "1", 1.0),
-        ("verbose", "True", True),
-        ("language", "5", "5"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "fitted"), [
+    ("num_gpus", "3", 3), ("data_size", "50", 50), ("rate", "1", 1.0), ("verbose", "True", True),
+    ("language", "5", "5"),
+])  # fmt: skip
 def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
     known = sweep.declared(nbformat.read(lesson, as_version=4))
     found = sweep.fit(known, name, value)
@@ -310,14 +301,11 @@ def test_a_kernel_that_starts_at_the_third_try_keeps_no_progress(monkeypatch, be
     assert os.environ.get("LABKIT_PROGRESS") == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--gpus", "2", "-p", "data_size", "0"], "data_size must be from 1 to 1000000, got 0"),
-        (["--gpus", "2", "-p", "batch_size", "0"], "batch_size must be from 1 to 1000000, got 0"),
-        (["--gpus", "2", "65"], "num_gpus must be from 0 to 64, got 65"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["--gpus", "2", "-p", "data_size", "0"], "data_size must be from 1 to 1000000, got 0"),
+    (["--gpus", "2", "-p", "batch_size", "0"], "batch_size must be from 1 to 1000000, got 0"),
+    (["--gpus", "2", "65"], "num_gpus must be from 0 to 64, got 65"),
+])  # fmt: skip
 def test_what_a_lesson_would_refuse_is_refused_before_a_kernel_starts(
     tmp_path, monkeypatch, capsys, arguments, text
 ):

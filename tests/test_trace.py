@@ -37,10 +37,8 @@ def test_events_can_be_picked_by_call_and_replica():
 
 def test_the_chrome_format_has_a_row_per_device_and_microseconds():
     events = [
-        Event(
-            "scatter", "cuda:1", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.25,
-            call=3, replica=1, parent=2,
-        ),
+        Event("scatter", "cuda:1", source="cpu", shapes=((2, 5),), nbytes=40, start=0.5, seconds=0.25, call=3,
+              replica=1, parent=2),
         Event("parallel_apply", "cuda:1", direction="backward", start=1.0, seconds=0.5, name="Linear"),
     ]  # fmt: skip
     found = json.loads(Trace(events).to_chrome())["traceEvents"]
@@ -58,10 +56,8 @@ def test_the_chrome_format_has_a_row_per_device_and_microseconds():
 
 def test_the_calls_of_a_trace_are_told_apart_by_their_number_alone():
     found = Trace([
-        Event("copy", "cuda:0", source="cpu"),
-        Event("gather", "cuda:0", start=5, call=1),
-        Event("scatter", "cuda:0", start=2, call=1),
-        Event("scatter", "cuda:1", start=3, call=0),
+        Event("copy", "cuda:0", source="cpu"), Event("gather", "cuda:0", start=5, call=1),
+        Event("scatter", "cuda:0", start=2, call=1), Event("scatter", "cuda:1", start=3, call=0),
         Event("copy", "cuda:1", start=4, call=0),
     ])  # fmt: skip
     first, second = found.calls()

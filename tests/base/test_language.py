@@ -41,13 +41,10 @@ def test_the_language_comes_back_after_an_error():
     assert get_language() == "zh"
 
 
-@pytest.mark.parametrize(
-    ("named", "used"),
-    [
-        ("zh", "zh"), ("en", "en"), ("", "en"), (None, "en"), ("zh_CN", "zh"), ("ZH", "zh"), ("zh-CN", "zh"),
-        (" zh_CN.UTF-8", "zh"), ("zh-Hans-CN", "zh"), ("en_US.UTF-8", "en"), ("EN", "en"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("named", "used"), [
+    ("zh", "zh"), ("en", "en"), ("", "en"), (None, "en"), ("zh_CN", "zh"), ("ZH", "zh"), ("zh-CN", "zh"),
+    (" zh_CN.UTF-8", "zh"), ("zh-Hans-CN", "zh"), ("en_US.UTF-8", "en"), ("EN", "en"),
+])  # fmt: skip
 def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
     monkeypatch.setattr(language, "_current", None)
     monkeypatch.delenv("LABKIT_LANG", raising=False)
@@ -60,15 +57,12 @@ def test_at_first_the_variable_names_the_language(monkeypatch, named, used):
         assert get_language() == "zh"
 
 
-@pytest.mark.parametrize(
-    ("variables", "used"),
-    [
-        ({"LANG": "zh_CN.UTF-8"}, "zh"), ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
-        ({"LANG": "fr_FR.UTF-8"}, "en"),
-        ({"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}, "zh"), ({}, "en"),
-        ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "en"), ({"LANG": "C", "LABKIT_LANG": "zh"}, "zh"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variables", "used"), [
+    ({"LANG": "zh_CN.UTF-8"}, "zh"),
+    ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"), ({"LANG": "fr_FR.UTF-8"}, "en"),
+    ({"LC_ALL": "", "LC_MESSAGES": "zh_TW", "LANG": "en_US"}, "zh"), ({}, "en"),
+    ({"LANG": "zh_CN.UTF-8", "LABKIT_LANG": "en"}, "en"), ({"LANG": "C", "LABKIT_LANG": "zh"}, "zh"),
+])  # fmt: skip
 def test_without_the_variable_it_is_the_systems(monkeypatch, variables, used):
     monkeypatch.setattr(language, "_current", None)
     for name in ("LC_ALL", "LC_MESSAGES", "LANG", "LABKIT_LANG"):

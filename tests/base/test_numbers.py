@@ -34,13 +34,9 @@ def test_both_bounds_belong_to_the_range():
         whole("dim", 1, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0.5, "rows 必须是整数，现在是 0.5（float）"),
-        (9, "rows 必须在 1 到 8 之间，现在是 9"),
-    ],
-)
+@pytest.mark.parametrize(("value", "words"), [
+    (0.5, "rows 必须是整数，现在是 0.5（float）"), (9, "rows 必须在 1 到 8 之间，现在是 9"),
+])  # fmt: skip
 def test_the_errors_speak_chinese_too(value, words):
     with using("zh"), pytest.raises((TypeError, ValueError)) as caught:
         whole("rows", value, 1, 8)

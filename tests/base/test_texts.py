@@ -5,16 +5,12 @@ import pytest
 from labkit.base.texts import Text, columns, parse
 
 
-@pytest.mark.parametrize(
-    ("text", "facts", "filled"),
-    [
-        ("{n:row} of {m:row}", {"n": 1, "m": 2}, "1 row of 2 rows"),
-        ("{n:batch/batches}", {"n": 1}, "1 batch"),
-        ("{n:batch/batches}", {"n": 4}, "4 batches"),
-        ("{x:.2g} {y:>3} {{}}", {"x": 3.14159, "y": 7}, "3.1   7 {}"),
-        ("{error.args[0]}", {"error": ValueError("why")}, "why"),
-    ],
-)
+@pytest.mark.parametrize(("text", "facts", "filled"), [
+    ("{n:row} of {m:row}", {"n": 1, "m": 2}, "1 row of 2 rows"), ("{n:batch/batches}", {"n": 1}, "1 batch"),
+    ("{n:batch/batches}", {"n": 4}, "4 batches"),
+    ("{x:.2g} {y:>3} {{}}", {"x": 3.14159, "y": 7}, "3.1   7 {}"),
+    ("{error.args[0]}", {"error": ValueError("why")}, "why"),
+])  # fmt: skip
 def test_facts_are_filled_in(text, facts, filled):
     assert Text(text, "无").filled(facts) == Text(filled, "无")
 

@@ -80,29 +80,19 @@ def counts(x):
 def structures(x):
     """One of each kind around the tensor ``x`` (of two dimensions or more)."""
     return {
-        "tuple": (x, (x + 1,)),
-        "list": [x, [x + 1]],
-        "dict": {"y": x, 3: {"z": x + 1}},
-        "namedtuple": Pair(x, [x + 1]),
-        "one field": One(x),
-        "return type": torch.return_types.max((x, x + 1)),
-        "list subclass": Plain([x, x + 1]),
-        "dict subclass": Bag(y=x, z=x + 1),
-        "ordered": collections.OrderedDict(y=x, z=x + 1),
-    }
+        "tuple": (x, (x + 1,)), "list": [x, [x + 1]], "dict": {"y": x, 3: {"z": x + 1}},
+        "namedtuple": Pair(x, [x + 1]), "one field": One(x),
+        "return type": torch.return_types.max((x, x + 1)), "list subclass": Plain([x, x + 1]),
+        "dict subclass": Bag(y=x, z=x + 1), "ordered": collections.OrderedDict(y=x, z=x + 1),
+    }  # fmt: skip
 
 
 def mine(x):
     """What torch cannot make again, and labkit can."""
     return {
-        "list of its own": Named("n", x, x + 1),
-        "tuple of its own": Picky(x, x + 1),
-        "default": counts(x),
-        "counter": collections.Counter({"y": x}),
-        "dataclass": Result(x),
-        "frozen": Fixed(x),
-        "both": Both(x),
-    }
+        "list of its own": Named("n", x, x + 1), "tuple of its own": Picky(x, x + 1), "default": counts(x),
+        "counter": collections.Counter({"y": x}), "dataclass": Result(x), "frozen": Fixed(x), "both": Both(x),
+    }  # fmt: skip
 
 
 X = torch.arange(12.0).view(6, 2)

@@ -41,41 +41,32 @@ def test_what_is_no_size_at_all():
         parse_bytes(None)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 bytes"), (512, "512 bytes"), (KIB, "1024 bytes"), (KIB + 1, "1.00 KiB"), (1536, "1.50 KiB"),
-        (MIB, "1024.00 KiB"), (MIB + 1, "1.00 MiB"), (GIB, "1024.00 MiB"), (GIB + 1, "1.00 GiB"),
-        (2 * GIB, "2.00 GiB"), (3 * TIB, "3072.00 GiB"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("size", "text"), [
+    (0, "0 bytes"), (512, "512 bytes"), (KIB, "1024 bytes"), (KIB + 1, "1.00 KiB"), (1536, "1.50 KiB"),
+    (MIB, "1024.00 KiB"), (MIB + 1, "1.00 MiB"), (GIB, "1024.00 MiB"), (GIB + 1, "1.00 GiB"),
+    (2 * GIB, "2.00 GiB"), (3 * TIB, "3072.00 GiB"),
+])  # fmt: skip
 def test_cudas_wording(size, text):
     """As format_size in c10/cuda/CUDACachingAllocator.cpp, where a unit begins above its own size."""
     assert cuda_bytes(size) == text
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"), (1023, "1023 B"), (KIB, "1 KiB"), (1536, "1.5 KiB"), (99 * KIB + 512, "99.5 KiB"),
-        (100 * KIB + 512, "100 KiB"), (int(1023.4 * KIB), "1023 KiB"), (int(1023.5 * KIB), "1 MiB"),
-        (MIB, "1 MiB"), (GIB, "1 GiB"), (4.53 * GIB, "4.53 GiB"), (int(1023.5 * GIB), "1 TiB"),
-        (5000 * TIB, "5000 TiB"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("size", "text"), [
+    (0, "0 B"), (1023, "1023 B"), (KIB, "1 KiB"), (1536, "1.5 KiB"), (99 * KIB + 512, "99.5 KiB"),
+    (100 * KIB + 512, "100 KiB"), (int(1023.4 * KIB), "1023 KiB"), (int(1023.5 * KIB), "1 MiB"),
+    (MIB, "1 MiB"), (GIB, "1 GiB"), (4.53 * GIB, "4.53 GiB"), (int(1023.5 * GIB), "1 TiB"),
+    (5000 * TIB, "5000 TiB"),
+])  # fmt: skip
 def test_bytes_as_people_read_them(size, text):
     """No text says 1024 of a unit that has a larger one."""
     assert bytes_text(size) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (231, "231 s"), (12345.6, "12,346 s"), (99.96, "100 s"), (9.5, "9.5 s"), (1, "1 s"), (0.9996, "1 s"),
-        (0.99, "990 ms"), (0.0025, "2.5 ms"), (0.000037, "37 µs"), (0.00099961, "1 ms"), (3e-8, "0.03 µs"),
-        (0, "0 ms"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("seconds", "text"), [
+    (231, "231 s"), (12345.6, "12,346 s"), (99.96, "100 s"), (9.5, "9.5 s"), (1, "1 s"), (0.9996, "1 s"),
+    (0.99, "990 ms"), (0.0025, "2.5 ms"), (0.000037, "37 µs"), (0.00099961, "1 ms"), (3e-8, "0.03 µs"),
+    (0, "0 ms"),
+])  # fmt: skip
 def test_a_duration_is_in_the_unit_that_suits_it(seconds, text):
     assert duration(seconds) == text
 

@@ -51,9 +51,7 @@ def test_a_cell_run_before_its_turn_is_told_which_one_comes_first(lab, server):
     _, root = server
     notebook = "notebooks/zh/03_split.ipynb"
     page = lab("notebooks/zh/early.ipynb", cells=[
-        CELLS[4],
-        CELLS[1].format(language="zh"),
-        "try_it = 3\nmodel(try_it)",
+        CELLS[4], CELLS[1].format(language="zh"), "try_it = 3\nmodel(try_it)",
     ])  # fmt: skip
     assert (root / notebook).exists(), "the word is about the lesson beside it"
     page.get_by_text("“最后一个批次会打印什么？”一节里以").wait_for()

@@ -152,12 +152,6 @@ def test_a_word_is_found(site, address, window, language, word):
     assert window.locator("#search-results li a").count() >= 2
 
 
-def test_the_reference_has_every_public_name(site):
-    text = (site / "en/reference.html").read_text("utf-8")
-    missing = [name for name in labkit.__all__ if name != "__version__" and f'id="labkit.{name}"' not in text]
-    assert missing == []
-
-
 def test_a_prediction_is_not_answered_by_the_page(site, address, window):
     window.goto(address(site / "en/lessons/03_split.html"))
     closed = window.locator("details.hide, .cell_output details").first

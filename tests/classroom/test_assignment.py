@@ -25,71 +25,32 @@ def test_the_students_notebook_has_no_solution(name):
             assert not unanswered(question.solution(numbers), question.stub(numbers))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "english", "chinese"),
-    [
-        (
-            "split-check code check",
-            "split-check code checked",
-            "cell split-check: its tag is 'checked', which must be one of given, answer, check",
-            "单元格 split-check：标签是 'checked'，必须是 given、answer、check 之一",
-        ),
-        (
-            "## 1 · Split",
-            "Split",
-            "cell split: the text cell above it must begin with a heading",
-            "单元格 split：上面的文字单元格必须以标题行开头",
-        ),
-        (
-            "scatter code answer",
-            "gather code answer",
-            'cell gather: judges.py has no part for it, @part("gather", points, …)',
-            '单元格 gather：judges.py 里没有它的评分项 @part("gather", 分数, …)',
-        ),
-        (
-            "%% scatter code answer",
-            "%% scatter code",
-            "judges.py: part arrives is of a question 'scatter' that has no answer cell",
-            "judges.py：评分项 arrives 属于题目 'scatter'，但没有这道题的答题单元格",
-        ),
-        (
-            "%% title\n# A small assignment\n%% zh\n# 一份小作业\n",
-            "",
-            "it begins with a text cell, the title",
-            "开头应是一个文字单元格（标题）",
-        ),
-        (
-            "%% title",
-            "text\n%% title",
-            "line 1: text before the first cell",
-            "第 1 行：第一个单元格之前有文字",
-        ),
-        (
-            "%% given code given",
-            "%% given code given too",
-            "line 6: not a cell's first line: '%% given code given too'",
-            "第 6 行：不是单元格的首行",
-        ),
-        (
-            "%% given code",
-            "%% split code",
-            "line 16: there are two cells 'split'",
-            "第 16 行：有两个单元格都叫 'split'",
-        ),
-        (
-            "import torch",
-            "%% zh",
-            "line 7: '%% zh' stands once, inside a text cell",
-            "第 7 行：'%% zh' 在文字单元格里写一次",
-        ),
-        (
-            "%% zh\n## 2 · 分发\n",
-            "",
-            "cell scatter-text: no Chinese; it follows a line '%% zh'",
-            "单元格 scatter-text：没有中文；中文写在 '%% zh' 这一行之后",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "english", "chinese"), [
+    ("split-check code check", "split-check code checked",
+     "cell split-check: its tag is 'checked', which must be one of given, answer, check",
+     "单元格 split-check：标签是 'checked'，必须是 given、answer、check 之一"),
+    ("## 1 · Split", "Split",
+     "cell split: the text cell above it must begin with a heading",
+     "单元格 split：上面的文字单元格必须以标题行开头"),
+    ("scatter code answer", "gather code answer",
+     'cell gather: judges.py has no part for it, @part("gather", points, …)',
+     '单元格 gather：judges.py 里没有它的评分项 @part("gather", 分数, …)'),
+    ("%% scatter code answer", "%% scatter code",
+     "judges.py: part arrives is of a question 'scatter' that has no answer cell",
+     "judges.py：评分项 arrives 属于题目 'scatter'，但没有这道题的答题单元格"),
+    ("%% title\n# A small assignment\n%% zh\n# 一份小作业\n", "", "it begins with a text cell, the title",
+     "开头应是一个文字单元格（标题）"),
+    ("%% title", "text\n%% title", "line 1: text before the first cell", "第 1 行：第一个单元格之前有文字"),
+    ("%% given code given", "%% given code given too",
+     "line 6: not a cell's first line: '%% given code given too'", "第 6 行：不是单元格的首行"),
+    ("%% given code", "%% split code", "line 16: there are two cells 'split'",
+     "第 16 行：有两个单元格都叫 'split'"),
+    ("import torch", "%% zh", "line 7: '%% zh' stands once, inside a text cell",
+     "第 7 行：'%% zh' 在文字单元格里写一次"),
+    ("%% zh\n## 2 · 分发\n", "",
+     "cell scatter-text: no Chinese; it follows a line '%% zh'",
+     "单元格 scatter-text：没有中文；中文写在 '%% zh' 这一行之后"),
+])  # fmt: skip
 def test_what_is_wrong_with_an_assignment_is_told_with_its_file_and_cell(
     small, tmp_path, before, after, english, chinese
 ):
@@ -106,9 +67,7 @@ def test_what_is_wrong_with_an_assignment_is_told_with_its_file_and_cell(
 
 
 def test_an_assignment_that_is_not_there_is_told_with_those_that_are(small, tmp_path):
-    with pytest.raises(
-        Problem, match="there is no assignment 'none': it is one of .*primitives.*, or a folder"
-    ):
+    with pytest.raises(Problem, match="there is no assignment 'none': it is one of .*primitives.*, or"):
         load("none")
     for name in ("assignment.txt", "judges.py"):
         folder = tmp_path / name.partition(".")[0]

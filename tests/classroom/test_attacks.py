@@ -98,13 +98,10 @@ def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
         str(HERE / "attacked" / "judges.py")
     ]
     known = {
-        "PATHS": paths,
-        "CANARY": str(home / "canary"),
-        "PID": process.pid,
-        "PORT": sockets[0].getsockname()[1],
-        "UNIX": str(home / "socket"),
+        "PATHS": paths, "CANARY": str(home / "canary"), "PID": process.pid,
+        "PORT": sockets[0].getsockname()[1], "UNIX": str(home / "socket"),
         "ABSTRACT": f"labkit-test-{os.getpid()}",
-    }
+    }  # fmt: skip
     knowledge = "; ".join(f"{name} = {value!r}" for name, value in known.items())
     before = {path: path.read_bytes() for path in home.iterdir() if path.is_file()}
     judges = (HERE / "attacked" / "judges.py").read_bytes()

@@ -1,6 +1,6 @@
 """What a student's notebook says at once: nothing wrong with solutions, not answered of stubs, hints of mistakes."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,9 @@ from labkit.base.language import using
 from labkit.classroom.assignment import filled, load
 from labkit.classroom.folders import names
 
-HERE = Path(__file__).parent
+sys.path.insert(0, str(Path(__file__).parent))
+import students  # noqa: E402
+
 # Mistakes that the open examples show, by assignment: title -> hint's beginning in English, and a word of the Chinese.
 SEEN = {
     "primitives": {
@@ -21,13 +23,11 @@ SEEN = {
         "stacked": ("trying this answer raised RuntimeError", "RuntimeError"),
         "a replica for every GPU": (None, None),  # an open case without idle GPUs does not show it
     },
-    "crnn": {
-        "one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
-        "reshaped": ("the shape is right, but", "形状"),
-        "reshaped (hidden)": ("the hidden state has the right shape, but", "放错了位置"),
-        "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
-        "no log_softmax": ("the loss is", "对数概率"),
-    },
+    "crnn": {"one GPU's shape": ("`two_gpus` is what one GPU gives", "第 1 维"),
+             "reshaped": ("the shape is right, but", "形状"),
+             "reshaped (hidden)": ("the hidden state has the right shape, but", "放错了位置"),
+             "a plain attribute, moved in forward": ("the table is not in `state_dict()`", "缓冲区"),
+             "no log_softmax": ("the loss is", "对数概率")},
     "stateful": {
         "a buffer, bound anew": ("after 3 calls on 2 GPUs `calls` is 0", "原地修改"),
         "a tensor that is no buffer": ("after 3 calls on 2 GPUs `calls` is 6", "每个副本"),
@@ -66,19 +66,11 @@ SEEN = {
         "everyone on cuda:0": ("every rank takes cuda:0", "cuda:0"),
         "no sampler": ("every rank reads every row", "采样器"),
         "on the device, not wrapped": ("the model is a Linear", "没有谁去平均"),
-        "gradients not cleared": (None, None),
-        "the sum": ("the step is 2 times", "2 倍"),
+        "gradients not cleared": (None, None), "the sum": ("the step is 2 times", "2 倍"),
         "everyone saves": ("the file is written 2 times", "2 次"),
         "nobody waits": ("who does not write goes on", "barrier"),
     },
-}
-
-
-def wrong(name):
-    spec = importlib.util.spec_from_file_location(f"checked_{name}", HERE / "wrong" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.WRONG
+}  # fmt: skip
 
 
 def checked(assignment, language, sources):
@@ -121,7 +113,7 @@ def test_solutions_pass_and_stubs_do_not(name, language):
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.more)])
 def test_mistakes_meet_their_hint(name, language):
-    assignment, answers = load(name), wrong(name)
+    assignment, answers = load(name), students.answers(name)[0]
     for title, texts in SEEN[name].items():
         question, _, source = answers[title]
         with using(language):

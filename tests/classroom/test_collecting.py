@@ -21,12 +21,9 @@ CELLS = [
     Cell("split", "answer", "def split(rows, gpus):\n    ...", "split"),
 ]
 ROSTER = [
-    Student("20231001", "张三"),
-    Student("20231002", "张三丰"),
-    Student("20231003", "王伟"),
-    Student("20231004", "王伟"),
-    Student("ada", "Ada Lovelace"),
-]
+    Student("20231001", "张三"), Student("20231002", "张三丰"), Student("20231003", "王伟"),
+    Student("20231004", "王伟"), Student("ada", "Ada Lovelace"),
+]  # fmt: skip
 DEADLINE = datetime(2026, 12, 1, 15, 59, tzinfo=UTC)
 
 
@@ -70,16 +67,10 @@ def strange(collection):
     return {name: note.kind for name, note in collection.strangers}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x.ipynb",
-        "张三_12345_assignsubmission_file_/small.ipynb",
-        "zhangsan_331_20231001_small-2.ipynb",
-        "计科1班/20231001-张三-实验一.ipynb",
-        "20231001/small.py.ipynb",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "x.ipynb", "张三_12345_assignsubmission_file_/small.ipynb", "zhangsan_331_20231001_small-2.ipynb",
+    "计科1班/20231001-张三-实验一.ipynb", "20231001/small.py.ipynb",
+])  # fmt: skip
 def test_an_edition_is_whose_its_tag_says_under_any_name(folder, name):
     put(folder, name, edition(folder, "20231001"))
     found = collect(folder)
@@ -88,20 +79,15 @@ def test_an_edition_is_whose_its_tag_says_under_any_name(folder, name):
     assert (found.strangers, kinds(found, "20231001")) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"),
-    [
-        ("20231002.ipynb", "20231002"),
-        ("作业 张三丰.ipynb", "20231002"),  # 张三 is in it, too
-        ("Ada Lovelace_1.ipynb", "ada"),
-        ("20231003-王伟.ipynb", "20231003"),
-        ("王伟.ipynb", None),  # two students have this name
-        ("220231002.ipynb", None),
-        ("canada.ipynb", None),
-        ("20231001/20231002.ipynb", "20231002"),  # the innermost name counts
-        ("20231001-20231002.ipynb", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "owner"), [
+    ("20231002.ipynb", "20231002"),
+    ("作业 张三丰.ipynb", "20231002"),  # 张三 is in it, too
+    ("Ada Lovelace_1.ipynb", "ada"), ("20231003-王伟.ipynb", "20231003"),
+    ("王伟.ipynb", None),  # two students have this name
+    ("220231002.ipynb", None), ("canada.ipynb", None),
+    ("20231001/20231002.ipynb", "20231002"),  # the innermost name counts
+    ("20231001-20231002.ipynb", None),
+])  # fmt: skip
 def test_without_a_tag_the_names_say_whose_it_is_if_they_can(folder, name, owner):
     put(folder, name, nameless(edition(folder, "ada")))
     found = collect(folder)
@@ -143,16 +129,11 @@ def test_of_several_the_newest_is_graded_and_the_others_are_told(folder):
     assert files(collect(folder))["20231001"] == "x (10).ipynb"
 
 
-@pytest.mark.parametrize(
-    ("stamp", "late"),
-    [
-        ("2026-12-01T23:59:00+08:00", False),
-        ("2026-12-02T00:01:00+08:00", True),
-        ("2026-12-02T00:01:00", False),  # without a zone it says nothing: the file's time counts
-        ("soon", False),
-        (3, False),
-    ],
-)
+@pytest.mark.parametrize(("stamp", "late"), [
+    ("2026-12-01T23:59:00+08:00", False), ("2026-12-02T00:01:00+08:00", True),
+    ("2026-12-02T00:01:00", False),  # without a zone it says nothing: the file's time counts
+    ("soon", False), (3, False),
+])  # fmt: skip
 def test_the_stamp_of_submit_says_when(folder, stamp, late):
     put(folder, "x.ipynb", edition(folder, "ada", submitted=stamp))
     assert collect(folder).submissions["ada"].late is late
@@ -175,12 +156,9 @@ def test_archives_are_read_and_links_are_not(folder, tmp_path):
     found = collect(folder)
     assert files(found) == {"20231004": "all.zip/王伟_1/20231004.ipynb", "ada": "all.zip/../../ada.ipynb"}
     assert strange(found) == {
-        "all.zip/20231001.docx": "wrong-file",
-        "broken.zip": "unreadable",
-        "20231003.ipynb": "link",
-        "20231003": "link",
-        "pipe.ipynb": "link",
-    }
+        "all.zip/20231001.docx": "wrong-file", "broken.zip": "unreadable", "20231003.ipynb": "link",
+        "20231003": "link", "pipe.ipynb": "link",
+    }  # fmt: skip
 
 
 class InGbk(zipfile.ZipInfo):
@@ -203,10 +181,8 @@ def test_other_assignments_and_other_files_are_told(folder):
     put(folder, "notes.txt", "what I wanted to say")
     found = collect(folder)
     assert strange(found) == {
-        "ada.ipynb": "other-assignment",
-        "ada.pdf": "wrong-file",
-        "notes.txt": "wrong-file",
-    }
+        "ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "wrong-file",
+    }  # fmt: skip
     assert found.missing == [student.id for student in ROSTER]
 
 
@@ -299,19 +275,11 @@ def test_a_folder_that_cannot_be_read_is_told(folder, monkeypatch):
     assert strange(collect(folder)) == {"20231001": "unreadable"}
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"),
-    [
-        ("2/primitives (1).ipynb", "2"),
-        ("primitives (1).ipynb", None),
-        ("1_primitives.ipynb", "1"),
-        ("01 Ben.ipynb", "1"),
-        ("1 (2).ipynb", "1"),
-        ("lab 2.ipynb", None),
-        ("12/small - Copy.ipynb", "12"),
-        ("12/small - 副本.ipynb", "12"),
-    ],
-)
+@pytest.mark.parametrize(("name", "owner"), [
+    ("2/primitives (1).ipynb", "2"), ("primitives (1).ipynb", None), ("1_primitives.ipynb", "1"),
+    ("01 Ben.ipynb", "1"), ("1 (2).ipynb", "1"), ("lab 2.ipynb", None), ("12/small - Copy.ipynb", "12"),
+    ("12/small - 副本.ipynb", "12"),
+])  # fmt: skip
 def test_small_numbers_are_ids_only_where_they_stand_apart(folder, name, owner):
     folder.students |= {id: Student(id, f"Student {id}") for id in ("1", "2", "12")}
     put(folder, name, nameless(edition(folder, "1")))

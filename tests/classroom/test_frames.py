@@ -97,22 +97,20 @@ def frame(text, body=b"", announced=None):
     )
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"PASS", b"\0" * 16, frame(1)[:-1], frame(1)[:9], frame(1, announced=1), frame(1, b"x"),
-        frame([1]), frame({}), frame({"l": 1}), frame({"l": [], "t": []}), frame({"x": []}), frame({"f": "1"}),
-        frame({"d": [[1]]}), frame({"d": [[{"l": []}, 1]]}), frame({"d": [[1, 1], [True, 1]]}),
-        frame(b"[" * 100_000), frame(b'{"l":[' * 99 + b"]}" * 99), frame(b"NaN"), frame(b"9" * 9999), frame(b"\xff"),
-        frame({"T": ["float32", [2]]}, b"1234567"), frame({"T": ["float32", [2]]}, b"123456789"),
-        frame({"T": ["float32", [-2, -1]]}, b"12345678"), frame({"T": ["float32", [True, 2]]}, b"12345678"),
-        frame({"T": ["float32", [0] * 33]}), frame({"T": ["float32", [0, 1 << 41]]}),
-        frame({"T": ["object", [1]]}, b"12345678"),
-        frame({"T": ["save", [1]]}, b"12345678"), frame({"T": ["float32"]}), frame({"T": [["float32"], [1]]}, b"1234"),
-        frame({"l": [{"T": ["uint8", [8]]}] * 2}, b"12345678"),
-        frames.HEADER.pack(frames.MAGIC, frames.TEXT + 1, 0), frames.HEADER.pack(frames.MAGIC, 1, frames.BODY + 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("raw", [
+    b"PASS", b"\0" * 16, frame(1)[:-1], frame(1)[:9], frame(1, announced=1), frame(1, b"x"), frame([1]),
+    frame({}), frame({"l": 1}), frame({"l": [], "t": []}), frame({"x": []}), frame({"f": "1"}),
+    frame({"d": [[1]]}), frame({"d": [[{"l": []}, 1]]}), frame({"d": [[1, 1], [True, 1]]}),
+    frame(b"[" * 100_000), frame(b'{"l":[' * 99 + b"]}" * 99), frame(b"NaN"), frame(b"9" * 9999),
+    frame(b"\xff"), frame({"T": ["float32", [2]]}, b"1234567"), frame({"T": ["float32", [2]]}, b"123456789"),
+    frame({"T": ["float32", [-2, -1]]}, b"12345678"), frame({"T": ["float32", [True, 2]]}, b"12345678"),
+    frame({"T": ["float32", [0] * 33]}), frame({"T": ["float32", [0, 1 << 41]]}),
+    frame({"T": ["object", [1]]}, b"12345678"), frame({"T": ["save", [1]]}, b"12345678"),
+    frame({"T": ["float32"]}), frame({"T": [["float32"], [1]]}, b"1234"),
+    frame({"l": [{"T": ["uint8", [8]]}] * 2}, b"12345678"),
+    frames.HEADER.pack(frames.MAGIC, frames.TEXT + 1, 0),
+    frames.HEADER.pack(frames.MAGIC, 1, frames.BODY + 1),
+])  # fmt: skip
 def test_what_is_no_frame_is_garbled(raw):
     with pytest.raises(Garbled):
         read(io.BytesIO(raw))

@@ -274,14 +274,10 @@ def test_points_by_hand_are_a_number_within_those_of_the_question(tmp_path):
     assert marks.mark_by_hand(folder, "s000", "attacked.double", "3.5", " a reason ").points == 3.5
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "name a class's folder or a notebook"),
-        (["none"], "none does not exist"),
-        ([".", "--why", "x"], "--why goes with --mark"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    ([], "name a class's folder or a notebook"), (["none"], "none does not exist"),
+    ([".", "--why", "x"], "--why goes with --mark"),
+])  # fmt: skip
 def test_a_grading_that_names_too_little_is_one_line(words, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["grade", *words, "--lang", "en"]) == 2

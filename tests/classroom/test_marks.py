@@ -1,6 +1,5 @@
 """Marks are right: solutions get them all, untouched cells none, and typical mistakes lose what the rubric says."""
 
-import importlib.util
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,33 +12,11 @@ from labkit.course import glossary
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402
+import students  # noqa: E402
 
 assignment_of = cache(load)
-
-
-def answers(name):
-    """The module of students' answers to an assignment."""
-    path = Path(__file__).parent / "wrong" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"wrong_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ANSWERS = {name: answers(name) for name in names()}
-
-
-def mistakes():
-    """Each mistake; where others before it have lost the same parts for the same reasons, it is a repeat."""
-    for name, module in ANSWERS.items():
-        shown = set()
-        for title, (question, loses, _) in module.WRONG.items():
-            reasons = {(question, *reason) for reason in loses.items()}
-            yield pytest.param(name, title, marks=() if reasons - shown else pytest.mark.more)
-            shown |= reasons
-
-
-RIGHT = [(name, title) for name, module in ANSWERS.items() for title in getattr(module, "ALSO_RIGHT", {})]
+WRONG = {name: students.answers(name)[0] for name in names()}
+ALSO_RIGHT = {name: students.answers(name)[1] for name in names()}
 
 
 def lost(mark):
@@ -80,25 +57,27 @@ def test_the_untouched_edition_gets_nothing(name):
     assert {mark.points for mark in marks.values()} == {0}
 
 
-@pytest.mark.parametrize(("name", "title"), mistakes())
+@pytest.mark.parametrize(("name", "title"), [(name, title) for name in WRONG for title in WRONG[name]])
 def test_a_mistake_costs_what_the_rubric_says(name, title):
-    question, loses, source = ANSWERS[name].WRONG[title]
+    question, loses, source = WRONG[name][title]
     said = {part: hint if isinstance(hint, tuple) else (hint, 0.0) for part, hint in loses.items()}
     assert graded(name, question, source) == said
 
 
-@pytest.mark.parametrize(("name", "title"), RIGHT)
+@pytest.mark.parametrize(
+    ("name", "title"), [(name, title) for name in ALSO_RIGHT for title in ALSO_RIGHT[name]]
+)
 def test_another_way_to_be_right_costs_nothing(name, title):
-    question, source = ANSWERS[name].ALSO_RIGHT[title]
+    question, source = ALSO_RIGHT[name][title]
     assert graded(name, question, source) == {}
 
 
 @pytest.mark.parametrize("name", names())
 def test_there_are_enough_mistakes_in_every_question(name):
-    asked = [question for question, _, _ in ANSWERS[name].WRONG.values()]
+    asked = [question for question, _, _ in WRONG[name].values()]
     assert len(asked) >= 12
     assert {question.id for question in assignment_of(name).questions} == set(asked)
-    lost = {(question, part) for question, loses, _ in ANSWERS[name].WRONG.values() for part in loses}
+    lost = {(question, part) for question, loses, _ in WRONG[name].values() for part in loses}
     parts = {(question.id, part.id) for question in assignment_of(name).questions for part in question.parts}
     assert lost == parts, "each part is lost by some mistake"
 

@@ -16,14 +16,12 @@ Gradebook = pytest.importorskip("nbgrader.api", reason="nbgrader is not installe
 ROOT = Path(__file__).parents[2]
 ANSWERS = {
     # Right, but noisy: a warning on stderr would cost nbgrader's marks.
-    "loud": {
-        "split": "import sys, warnings\n\ndef split(rows, gpus):\n    warnings.warn('careful')\n"
-        "    print('!', file=sys.stderr)\n    size = -(-rows // gpus)\n"
-        "    return [min(size, rows - at) for at in range(0, rows, size)]",
-        "scatter": None,
-    },
+    "loud": {"split": "import sys, warnings\n\ndef split(rows, gpus):\n    warnings.warn('careful')\n"
+                      "    print('!', file=sys.stderr)\n    size = -(-rows // gpus)\n"
+                      "    return [min(size, rows - at) for at in range(0, rows, size)]",
+             "scatter": None},
     "wrong": {"split": "def split(rows, gpus):\n    return [rows]", "scatter": "def scatter(batch, count:"},
-}
+}  # fmt: skip
 
 
 def nbgrader(course, *arguments):
@@ -32,12 +30,10 @@ def nbgrader(course, *arguments):
         | {
             "PYTHONPATH": str(ROOT),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it calls alembic by its name
-            "JUPYTER_CONFIG_DIR": str(course / ".jupyter"),
-            "JUPYTER_DATA_DIR": str(course / ".data"),
-            "IPYTHONDIR": str(course / ".ipython"),
-            "PYTHONWARNINGS": "ignore",
+            "JUPYTER_CONFIG_DIR": str(course / ".jupyter"), "JUPYTER_DATA_DIR": str(course / ".data"),
+            "IPYTHONDIR": str(course / ".ipython"), "PYTHONWARNINGS": "ignore",
         }
-    )
+    )  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "nbgrader", *arguments],
         cwd=course, env=environment, capture_output=True, text=True, timeout=300,

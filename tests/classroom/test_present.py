@@ -20,12 +20,10 @@ from labkit.cli import main
 
 ROSTER = [
     Student("20231001", "张三", email="z@x.org", more={"班级": "1班"}),
-    Student("20231002", '=HYPERLINK("x")<b>'),
-    Student("20231003", "欧阳娜娜"),
-    Student("e1", "Ada Lovelace", "en"),
-    Student("e2", "Alan Turing", "en"),
+    Student("20231002", '=HYPERLINK("x")<b>'), Student("20231003", "欧阳娜娜"),
+    Student("e1", "Ada Lovelace", "en"), Student("e2", "Alan Turing", "en"),
     Student("e3", "Grace Hopper", "en"),
-]
+]  # fmt: skip
 LOOP = """def split(rows, gpus):
     sizes = []
     left = rows
@@ -146,23 +144,13 @@ def test_the_overview_says_what_a_teacher_asks(folder, language):
     with using(language):
         text = Seen(present(folder)[-1].read_text("utf-8")).text
     wanted = {
-        "en": [
-            "4 of 6 students graded, 2 without a submission, 1 late",
-            "Mean 0.75, median 0.5 of 4 points",
-            "wrong-rule",
-            "20231003.pdf: it is not a notebook but a PDF",
-            "e3Grace Hoppernothing",
-            "Similar answers",
-        ],
-        "zh": [
-            "6 名学生中批改了 4 名，2 名没有提交，1 名迟交",
-            "平均 0.75 分，中位数 0.5 分",
-            "得到的是 [4, 4, 1]",
-            "20231003.pdf: 它不是笔记本，而是 PDF 文件",
-            "e3Grace Hopper未提交",
-            "相似的答案",
-        ],
-    }[language]
+        "en": ["4 of 6 students graded, 2 without a submission, 1 late", "Mean 0.75, median 0.5 of 4 points",
+               "wrong-rule", "20231003.pdf: it is not a notebook but a PDF", "e3Grace Hoppernothing",
+               "Similar answers"],
+        "zh": ["6 名学生中批改了 4 名，2 名没有提交，1 名迟交", "平均 0.75 分，中位数 0.5 分",
+               "得到的是 [4, 4, 1]", "20231003.pdf: 它不是笔记本，而是 PDF 文件", "e3Grace Hopper未提交",
+               "相似的答案"],
+    }[language]  # fmt: skip
     for words in wanted:
         assert words in text, words
     hints = text[text.index("wrong-rule") - 80 :]
@@ -215,14 +203,10 @@ def test_the_table(folder):
     with using("zh"):
         table = rows(export(folder))
     assert [row[:4] for row in table] == [
-        ["学号", "姓名", "邮箱", "班级"],
-        ["20231001", "张三", "z@x.org", "1班"],
-        ["20231002", '\'=HYPERLINK("x")<b>', "", ""],
-        ["20231003", "欧阳娜娜", "", ""],
-        ["e1", "Ada Lovelace", "", ""],
-        ["e2", "Alan Turing", "", ""],
-        ["e3", "Grace Hopper", "", ""],
-    ]
+        ["学号", "姓名", "邮箱", "班级"], ["20231001", "张三", "z@x.org", "1班"],
+        ["20231002", '\'=HYPERLINK("x")<b>', "", ""], ["20231003", "欧阳娜娜", "", ""],
+        ["e1", "Ada Lovelace", "", ""], ["e2", "Alan Turing", "", ""], ["e3", "Grace Hopper", "", ""],
+    ]  # fmt: skip
     assert table[0][4].endswith(" (2)"), "a question's column says its points"
     assert [row[-3:] for row in table[1:]] == [
         ["2", "4", ""], ["0", "4", ""], ["", "4", "未提交"], ["1", "4", ""], ["0", "4", "迟交"], ["", "4", "未提交"],
@@ -283,16 +267,12 @@ def test_points_by_hand_count_beside_the_automatic_ones_and_outlive_them(folder,
         assert "by hand" not in page
 
 
-@pytest.mark.parametrize(
-    ("given", "why", "words"),
-    [
-        (("e9", "split", "1"), "x", "there is no student 'e9'; there are e"),
-        (("e1", "spilt", "1"), "x", "there is no question 'spilt'; there are split"),
-        (("e1", "split", "1000"), "x", "must be a number from 0 to"),
-        (("e1", "split", "nan"), "x", "must be a number from 0 to"),
-        (("e1", "split", "1"), " ", "say why"),
-    ],
-)
+@pytest.mark.parametrize(("given", "why", "words"), [
+    (("e9", "split", "1"), "x", "there is no student 'e9'; there are e"),
+    (("e1", "spilt", "1"), "x", "there is no question 'spilt'; there are split"),
+    (("e1", "split", "1000"), "x", "must be a number from 0 to"),
+    (("e1", "split", "nan"), "x", "must be a number from 0 to"), (("e1", "split", "1"), " ", "say why"),
+])  # fmt: skip
 def test_points_by_hand_that_make_no_sense_change_nothing(given, why, words, folder, capsys):
     before = folder.marks.read_bytes()
     assert main(["grade", str(folder.path), "--mark", *given, "--why", why, "--lang", "en"]) == 2

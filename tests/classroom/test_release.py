@@ -15,10 +15,8 @@ from labkit.classroom.words import Problem
 from labkit.cli import main
 
 ROSTER = [
-    Student("20231001", "张三"),
-    Student("20231002", "李四", "zh"),
-    Student("ada", "Ada Lovelace", "en"),
-]
+    Student("20231001", "张三"), Student("20231002", "李四", "zh"), Student("ada", "Ada Lovelace", "en"),
+]  # fmt: skip
 
 
 COMMON = {"super().__init__()"}
@@ -188,15 +186,12 @@ def test_files_are_where_the_folder_says(small, tmp_path):
     assert "teacher/" in (made.folder.path / "README.txt").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"labkit class": 2}, "is of a newer labkit: update this one"),
-        ({"language": "fr"}, "has been changed and cannot be understood. Take it from your backup"),
-        ({"secret": "x"}, "has been changed and cannot be understood"),
-        ({"students": [{"name": "nobody"}]}, "has been changed and cannot be understood"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"labkit class": 2}, "is of a newer labkit: update this one"),
+    ({"language": "fr"}, "has been changed and cannot be understood. Take it from your backup"),
+    ({"secret": "x"}, "has been changed and cannot be understood"),
+    ({"students": [{"name": "nobody"}]}, "has been changed and cannot be understood"),
+])  # fmt: skip
 def test_a_class_file_that_cannot_be_understood_is_told(small, tmp_path, change, words):
     folder = release(small, tmp_path / "class", ROSTER, "zh").folder
     file = folder.teacher / "class.json"

@@ -47,28 +47,21 @@ def test_names_in_two_columns_and_a_language():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "english", "chinese"),
-    [
-        ("name\n张三\n", "no column of ids", "没有学号这一列"),
-        ("班级,学号\n1,s1\n", "line 1: there is no column of names", "第 1 行：没有姓名这一列"),
-        (
-            "id,name\n1,甲\n\n1,乙\n",
-            "line 4: the id 1 stands on line 2 already",
-            "第 4 行：学号 1 在第 2 行已经出现过",
-        ),
-        ("id,name\nA1,甲\na1,乙\n", "the id a1 stands on line 2", "学号 a1 在第 2 行"),
-        ("id,name\n,甲\n", "line 2: there is no id", "第 2 行：没有学号"),
-        ("id,name\n7,\n", "line 2: there is no name", "第 2 行：没有姓名"),
-        ("id,name\n2.02310E+11,甲\n", "rounded by a spreadsheet", "科学计数法"),
-        ("id,name\n../x,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
-        ("id,name\nnul,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
-        ("id,name\nx.,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
-        ("id,name\n", "nobody in it", "一个学生也没有"),
-        ("", "no column of ids", "没有学号这一列"),
-        ("PK\x03\x04 and more", "Excel workbook", "Excel 工作簿"),
-    ],
-)
+@pytest.mark.parametrize(("text", "english", "chinese"), [
+    ("name\n张三\n", "no column of ids", "没有学号这一列"),
+    ("班级,学号\n1,s1\n", "line 1: there is no column of names", "第 1 行：没有姓名这一列"),
+    ("id,name\n1,甲\n\n1,乙\n", "line 4: the id 1 stands on line 2 already",
+     "第 4 行：学号 1 在第 2 行已经出现过"),
+    ("id,name\nA1,甲\na1,乙\n", "the id a1 stands on line 2", "学号 a1 在第 2 行"),
+    ("id,name\n,甲\n", "line 2: there is no id", "第 2 行：没有学号"),
+    ("id,name\n7,\n", "line 2: there is no name", "第 2 行：没有姓名"),
+    ("id,name\n2.02310E+11,甲\n", "rounded by a spreadsheet", "科学计数法"),
+    ("id,name\n../x,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+    ("id,name\nnul,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+    ("id,name\nx.,甲\n", "cannot be a folder's name", "不能用作文件夹名"),
+    ("id,name\n", "nobody in it", "一个学生也没有"), ("", "no column of ids", "没有学号这一列"),
+    ("PK\x03\x04 and more", "Excel workbook", "Excel 工作簿"),
+])  # fmt: skip
 def test_what_is_wrong_is_named_by_its_line(text, english, chinese):
     for language, words in (("en", english), ("zh", chinese)):
         with using(language), pytest.raises(Problem, match="^roster.csv") as caught:

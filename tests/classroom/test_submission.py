@@ -14,14 +14,12 @@ SPLIT = Asked("split", ("split",), "def split(rows, gpus):\n    ...")
 SCATTER = Asked("scatter", ("scatter",), "def scatter(x, n):\n    ...")
 QUESTIONS = (SPLIT, SCATTER)
 CELLS = [
-    Cell("intro", "text", "# A small assignment"),
-    Cell("given", "given", "import torch\nbase = 3"),
-    Cell("split-text", "text", "## Split", "split"),
-    Cell("split", "answer", SPLIT.stub, "split"),
+    Cell("intro", "text", "# A small assignment"), Cell("given", "given", "import torch\nbase = 3"),
+    Cell("split-text", "text", "## Split", "split"), Cell("split", "answer", SPLIT.stub, "split"),
     Cell("split-check", "check", "check('small.split')", "split"),
     Cell("scatter", "answer", SCATTER.stub, "scatter"),
     Cell("scatter-check", "check", "check('small.scatter')", "scatter"),
-]
+]  # fmt: skip
 RIGHT = "def split(rows, gpus):\n    return -(-rows // gpus)"
 OTHER = "def scatter(x, n):\n    return x.chunk(n)"
 
@@ -124,13 +122,10 @@ def odd_cells(found):
     found["cells"][1:1] = [{"cell_type": "code", "source": "\ud800 x", "metadata": [], "id": 7}]
 
 
-@pytest.mark.parametrize(
-    "happened",
-    [
-        lose_metadata, lose_marks, lose_metadata_and_marks, lose_everything, reorder, duplicate,
-        duplicate_stubs_after, one_string, marks_by_hand, merge, odd_cells,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("happened", [
+    lose_metadata, lose_marks, lose_metadata_and_marks, lose_everything, reorder, duplicate,
+    duplicate_stubs_after, one_string, marks_by_hand, merge, odd_cells,
+])  # fmt: skip
 def test_whatever_happens_to_the_cells_costs_nothing(happened):
     found = answered()
     happened(found)
@@ -207,14 +202,11 @@ def test_helpers_in_cells_of_their_own_come_along_and_nothing_else_does():
     assert "ceil, m" in result.notes[0].en
 
 
-@pytest.mark.parametrize(
-    ("source", "wanted"),
-    [
-        ("%%time\n" + RIGHT, "pass\n" + RIGHT),
-        ("!pip install x\n" + RIGHT + "\n%timeit split(3, 2)", "pass\n" + RIGHT + "\npass"),
-        (RIGHT + "\nsplit?", RIGHT + "\npass"),
-    ],
-)
+@pytest.mark.parametrize(("source", "wanted"), [
+    ("%%time\n" + RIGHT, "pass\n" + RIGHT),
+    ("!pip install x\n" + RIGHT + "\n%timeit split(3, 2)", "pass\n" + RIGHT + "\npass"),
+    (RIGHT + "\nsplit?", RIGHT + "\npass"),
+])  # fmt: skip
 def test_magics_do_not_make_it_something_else_than_python(source, wanted):
     result = read(answered(source))
     assert result.answers["split"] == wanted
@@ -228,23 +220,16 @@ def test_whose_it_is_stands_in_metadata_and_in_a_cell():
     assert [claim.student for claim in claims(found)] == ["s2", "s1"]
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "chinese"),
-    [
-        (b"", "an empty file", "空文件"),
-        (b"%PDF-1.7", "a PDF", "PDF 文件"),
-        (b"PK\x03\x04...", "a ZIP archive", "压缩包"),
-        (b"<!DOCTYPE html>", "a web page", "网页"),
-        (b'{"cells": [', "broken JSON", "不完整的 JSON"),
-        (b'{"a": 1}', "JSON of another kind", "另一种 JSON"),
-        (b'{"cells": 3}', "JSON of another kind", "另一种 JSON"),
-        (b"[" * 100_000, "no JSON", "不是 JSON"),
-        (b'{"a":' * 100_000, "broken JSON", "不完整的 JSON"),
-        (b"x" * 20_000_001, "it has 20 MB", "文件有 20 MB"),
-        (json.dumps({"cells": [{}] * 20_001}).encode(), "20001 cells", "20001 个单元格"),
-    ],
-    ids=range(11),
-)
+@pytest.mark.parametrize(("content", "words", "chinese"), [
+    (b"", "an empty file", "空文件"), (b"%PDF-1.7", "a PDF", "PDF 文件"),
+    (b"PK\x03\x04...", "a ZIP archive", "压缩包"), (b"<!DOCTYPE html>", "a web page", "网页"),
+    (b'{"cells": [', "broken JSON", "不完整的 JSON"),
+    (b'{"a": 1}', "JSON of another kind", "另一种 JSON"),
+    (b'{"cells": 3}', "JSON of another kind", "另一种 JSON"), (b"[" * 100_000, "no JSON", "不是 JSON"),
+    (b'{"a":' * 100_000, "broken JSON", "不完整的 JSON"),
+    (b"x" * 20_000_001, "it has 20 MB", "文件有 20 MB"),
+    (json.dumps({"cells": [{}] * 20_001}).encode(), "20001 cells", "20001 个单元格"),
+], ids=range(11))  # fmt: skip
 def test_a_wrong_file_is_told_what_it_is(content, words, chinese):
     for language, text in (("en", words), ("zh", chinese)):
         with using(language), pytest.raises(WrongFile) as caught:

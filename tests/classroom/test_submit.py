@@ -142,14 +142,11 @@ def test_a_notebook_that_has_lost_whose_it_is_asks_for_the_id(day):
     assert list(collect(made).submissions) == ["ada"]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda name: None, "cannot be read"),
-        (lambda name: Path(name).write_text("%PDF-1.4"), "not a notebook but a PDF"),
-        (lambda name: Path(name).write_text('{"cells": []}'), "no cells of an assignment"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda name: None, "cannot be read"),
+    (lambda name: Path(name).write_text("%PDF-1.4"), "not a notebook but a PDF"),
+    (lambda name: Path(name).write_text('{"cells": []}'), "no cells of an assignment"),
+])  # fmt: skip
 def test_a_wrong_file_is_told(day, make, words):
     _, submit = day
     make("x.ipynb")

@@ -77,11 +77,9 @@ def test_a_wrong_answer_to_no_question_and_numbers_that_tell_nothing_are_told(mi
     (mine / "judges.py").write_text(judges, "utf-8")
     said = [words.en for words in degenerate(load(mine))]
     assert said == [
-        "base is 7 for everybody",
-        "spare is 1 for everybody",
-        "the number spare stands nowhere in the text",
+        "base is 7 for everybody", "spare is 1 for everybody", "the number spare stands nowhere in the text",
         "200 of 200 students get the same numbers",
-    ]
+    ]  # fmt: skip
 
 
 def test_submit_says_what_grading_will_say(tmp_path, monkeypatch, capsys):

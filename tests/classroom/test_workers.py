@@ -118,13 +118,9 @@ classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/
 
 
 FORBIDDEN = (
-    "content",
-    "content.assignments.primitives.judges",
-    "classroom.judging",
-    "classroom.checking",
-    "course",
+    "content", "content.assignments.primitives.judges", "classroom.judging", "classroom.checking", "course",
     "cli",
-)
+)  # fmt: skip
 
 
 def test_of_labkit_a_worker_sees_only_what_is_named(template):

@@ -159,12 +159,10 @@ def work(
 def environment(gpus: int, options: argparse.Namespace) -> dict[str, str]:
     """The variables that the process of a file gets besides ours."""
     return {
-        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu",
-        "OMP_NUM_THREADS": "1",
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda" if gpus else "cpu", "OMP_NUM_THREADS": "1",
         "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # it would be the last line
-        "TORCH_EXTENSIONS_DIR": str(options.folder),
-        **options.variables,
-    }
+        "TORCH_EXTENSIONS_DIR": str(options.folder), **options.variables,
+    }  # fmt: skip
 
 
 class Worker:

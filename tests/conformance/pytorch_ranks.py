@@ -586,12 +586,9 @@ def outcomes(
         if options.save:
             with options.save.open("a") as saved:
                 line = {
-                    "gpus": options.gpus,
-                    "test": f"{file}::{name}",
-                    "category": category,
-                    "why": why,
+                    "gpus": options.gpus, "test": f"{file}::{name}", "category": category, "why": why,
                     "text": text,
-                }
+                }  # fmt: skip
                 saved.write(json.dumps(line) + "\n")
     return here
 

@@ -144,35 +144,6 @@ def test_no_inputs_run_on_the_first_gpu():
     assert dp.DataParallel(Constant().cuda())().device == torch.device("cuda:0")
 
 
-def test_scalars_become_a_vector_with_a_warning():
-    class Loss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.l = nn.Linear(2, 1)
-
-        def forward(self, x):
-            return self.l(x).mean()
-
-    with pytest.warns(
-        UserWarning, match="Was asked to gather along dimension 0, but all input tensors were scalars"
-    ):
-        losses = dp.DataParallel(Loss().cuda())(torch.ones(4, 2))
-    assert losses.shape == (2,)
-    losses.mean().backward()
-
-
-def test_modules_in_the_wrong_place_are_named():
-    for home, first in ((1, 0), (0, 1)):
-        module = nn.Linear(2, 2).cuda(home)
-        with pytest.raises(
-            RuntimeError,
-            match=rf"on device cuda:{first} \(device_ids\[0\]\) but found one of them on device: cuda:{home}",
-        ):
-            dp.DataParallel(module, device_ids=[first, home])(torch.ones(4, 2))
-        with pytest.raises(RuntimeError, match="module must have its parameters and buffers"):
-            dp.data_parallel(module, torch.ones(4, 2), [first, home])
-
-
 @pytest.mark.parametrize(
     ("output", "expected"), [(0, "cuda:0"), (torch.device("cuda:1"), "cuda:1"), (-1, "cpu")]
 )

@@ -98,8 +98,6 @@ def test_a_file_from_a_bigger_machine(tmp_path):
 
     with labkit.simulate(gpus=4):
         torch.save(torch.ones(2, device="cuda:3"), tmp_path / "x.pt")
-    with pytest.raises(
-        RuntimeError, match="Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count"
-    ):
+    with pytest.raises(RuntimeError, match="Attempting to deserialize object on CUDA device 3 but"):
         torch.load(tmp_path / "x.pt")
     assert torch.load(tmp_path / "x.pt", map_location=lambda storage, place: storage.cuda(1)).device == CUDA1

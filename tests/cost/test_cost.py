@@ -120,15 +120,11 @@ LINKS = Hardware(
 def test_every_part_of_a_dataparallel_step_has_its_seconds():
     assert dict(data_parallel_step(WORK, LINKS, 10, 4).parts) == pytest.approx(
         {
-            "scatter": 0.007 + 0.003,
-            "replicate": 0.1 + 0.003,
-            "forward": 0.003 + 4 * 0.005,
-            "gather": 0.0007 + 0.003,
-            "gather backward": 0.0014 + 0.003,
-            "backward": 0.006,
+            "scatter": 0.007 + 0.003, "replicate": 0.1 + 0.003, "forward": 0.003 + 4 * 0.005,
+            "gather": 0.0007 + 0.003, "gather backward": 0.0014 + 0.003, "backward": 0.006,
             "reduce": 0.1 + 0.003,
         }
-    )
+    )  # fmt: skip
 
 
 def test_every_part_of_a_ddp_step_has_its_seconds():
@@ -159,11 +155,9 @@ def test_the_trace_of_a_step_has_every_copy_with_its_bytes_and_time():
     assert told("replicate", "forward") == [(f"cuda:{k}", "cuda:0", 10**8, 0.01, 0.103) for k in (1, 2, 3)]
     # Replicas start one after the other; the one with a third of the rows computes for a third of the time.
     assert told("parallel_apply", "forward") == [
-        ("cuda:0", None, 0, 0.118, 0.003),
-        ("cuda:1", None, 0, 0.123, 0.003),
-        ("cuda:2", None, 0, 0.128, 0.003),
-        ("cuda:3", None, 0, 0.133, 0.001),
-    ]
+        ("cuda:0", None, 0, 0.118, 0.003), ("cuda:1", None, 0, 0.123, 0.003),
+        ("cuda:2", None, 0, 0.128, 0.003), ("cuda:3", None, 0, 0.133, 0.001),
+    ]  # fmt: skip
     assert [event[:3] for event in told("gather", "forward")] == [
         ("cuda:0", f"cuda:{k}", nbytes) for k, nbytes in ((1, 300_000), (2, 300_000), (3, 100_000))
     ]
@@ -184,41 +178,23 @@ def test_scaling_knows_its_limits():
     assert repr(found).startswith("32 rows per GPU on V100, NVLink, 100 Gb Ethernet; DDP on GPUs 1: 276 ms")
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda: Workload(-1, 3), ValueError, "seconds_per_row must be at least 0, got -1"),
-        (lambda: Workload("1", 3), TypeError, "seconds_per_row must be a number, got '1'"),
-        (lambda: Hardware("x", 0, 1), ValueError, "copy_bandwidth must be above 0, got 0"),
-        (lambda: Hardware("x", 1, 1, machine_size=0), ValueError, "machine_size must be above 0, got 0"),
-        (lambda: Hardware("x", 1, 1, latency=-1), ValueError, "latency must be at least 0, got -1"),
-        (lambda: Hardware("x", 1, "1"), TypeError, "reduce_bandwidth must be a number, got '1'"),
-        (
-            lambda: data_parallel_step(BERT, NVLINK, 9, 9),
-            ValueError,
-            "gpus must be at most 8, the GPUs of one",
-        ),
-        (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must be at least one number of GPUs"),
-        (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
-        (lambda: predict_scaling(BERT, NVLINK, (1, 0)), ValueError, "counts must be at least 1, got 0"),
-        (
-            lambda: predict_scaling(BERT, NVLINK, (1, 2.5)),
-            TypeError,
-            "counts must be a whole number, got 2.5",
-        ),
-        (
-            lambda: predict_scaling(BERT, NVLINK, 8),
-            ValueError,
-            "counts must be at least one number of GPUs, got 8",
-        ),
-        (lambda: Workload(float("nan"), 3), ValueError, "seconds_per_row must be at least 0, got nan"),
-        (
-            lambda: Hardware("x", 1, 1, machine_size=True),
-            TypeError,
-            "machine_size must be a number, got True",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "error", "text"), [
+    (lambda: Workload(-1, 3), ValueError, "seconds_per_row must be at least 0, got -1"),
+    (lambda: Workload("1", 3), TypeError, "seconds_per_row must be a number, got '1'"),
+    (lambda: Hardware("x", 0, 1), ValueError, "copy_bandwidth must be above 0, got 0"),
+    (lambda: Hardware("x", 1, 1, machine_size=0), ValueError, "machine_size must be above 0, got 0"),
+    (lambda: Hardware("x", 1, 1, latency=-1), ValueError, "latency must be at least 0, got -1"),
+    (lambda: Hardware("x", 1, "1"), TypeError, "reduce_bandwidth must be a number, got '1'"),
+    (lambda: data_parallel_step(BERT, NVLINK, 9, 9), ValueError, "gpus must be at most 8, the GPUs of one"),
+    (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must be at least one number of GPUs"),
+    (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
+    (lambda: predict_scaling(BERT, NVLINK, (1, 0)), ValueError, "counts must be at least 1, got 0"),
+    (lambda: predict_scaling(BERT, NVLINK, (1, 2.5)), TypeError, "counts must be a whole number, got 2.5"),
+    (lambda: predict_scaling(BERT, NVLINK, 8), ValueError,
+     "counts must be at least one number of GPUs, got 8"),
+    (lambda: Workload(float("nan"), 3), ValueError, "seconds_per_row must be at least 0, got nan"),
+    (lambda: Hardware("x", 1, 1, machine_size=True), TypeError, "machine_size must be a number, got True"),
+])  # fmt: skip
 def test_bad_input_is_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()

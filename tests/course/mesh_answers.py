@@ -86,16 +86,12 @@ def on_rank_0(folder, model, optimizer):
 
 
 RIGHT = {
-    "17.coordinate": [[1, 0, 1], (1, 0, 1), "1, 0, 1", torch.tensor([1, 0, 1])],
-    "17.group": [[5, 7], "5 7"],
+    "17.coordinate": [[1, 0, 1], (1, 0, 1), "1, 0, 1", torch.tensor([1, 0, 1])], "17.group": [[5, 7], "5 7"],
     "17.groups": [all_groups(inside)],
-    "17.resume": [
-        [whole, opened],
-        [whole, lambda *given: opened(*given, put=False)],
-        (in_one_file, out_of_one_file),
-    ],
+    "17.resume": [[whole, opened],
+                  [whole, lambda *given: opened(*given, put=False)], (in_one_file, out_of_one_file)],
     "17.llama": [8],
-}
+}  # fmt: skip
 WRONG = {
     "17.coordinate": [([0, 1, 1], "along tp neighbours are 1 apart"), ([1, 1, 0], "4·? + 2·? + 1·?"),
         ([1, 0], "along tp neighbours")],

@@ -46,10 +46,8 @@ def theirs(stage, stages, pieces):
 
 
 ORDERED = [
-    (right, None),
-    (turned_round, None),
-    (ORDERS["GPipe"], "which makes the order itself"),
-    (theirs, "which makes the order itself"),
+    (right, None), (turned_round, None),
+    (ORDERS["GPipe"], "which makes the order itself"), (theirs, "which makes the order itself"),
     (lambda s, p, m: [f"{way}{k}" for way in "FB" for k in range(m)], "this is GPipe"),
     (lambda s, p, m: [f"{way}{k}" for k in range(m) for way in "FB"], "it takes"),
     (lambda s, p, m: order(s, p, m, p - 1), "all stages keep equally many"),
@@ -57,10 +55,9 @@ ORDERED = [
     (lambda s, p, m: order(s, p, m, max(p - 2 - s, 0)), "it takes"),
     (lambda s, p, m: order(s, p, m, s), "no stage can go on"),
     (lambda s, p, m: right(s, p, m)[::-1], "no stage can go on"),
-    (lambda s, p, m: right(s, p, m)[:-1], "its F and its B, once"),
-    (unguarded, "cannot run ahead farther"),
+    (lambda s, p, m: right(s, p, m)[:-1], "its F and its B, once"), (unguarded, "cannot run ahead farther"),
     (swapped, "the gradient of stage 0 is wrong"),
-]
+]  # fmt: skip
 
 
 def exchanges(body):
@@ -104,19 +101,16 @@ EXCHANGED = [
 
 
 FOUND = [
-    ([0.742, 12.0], None),
-    ((0.7432, 11.98), None),
-    (torch.tensor([0.742, 12.04]), None),
+    ([0.742, 12.0], None), ((0.7432, 11.98), None), (torch.tensor([0.742, 12.04]), None),
     (np.polyfit([32, 64, 96, 128], [35.77, 59.65, 83.11, 107.12], 1), None),
     ([12.0, 0.742], "have changed places"),
     ([71.35 / 1536, 12.0], "one row of the global batch"),
     ([71.35 / 768, 12.0], "shared out to 8 replicas first"),
     ([71.35 / 192, 12.0], "one row of a replica"),
     ([35.77 / 32, 0], "nothing is left for the bubble"),
-    ([107.12 / 128, 0], "nothing is left for the bubble"),
-    ([0.742, 35.77], "is not what is left"),
+    ([107.12 / 128, 0], "nothing is left for the bubble"), ([0.742, 35.77], "is not what is left"),
     ([2, 12], "take two of the four"),
-]
+]  # fmt: skip
 
 RIGHT = {
     "16.length": [33],

@@ -8,16 +8,12 @@ BEST = labkit.Plan(dp=16, tp=4, pp=1, stage=3, micro=1, many=32, sp=True)
 
 RIGHT = {
     "18.allocated": [lambda parameters, ranks: parameters * (4 + 12 / ranks)],
-    "18.mfu": [
-        lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 989e12),
-        lambda parameters, tokens, gpus: 3 * 2 * parameters * tokens / gpus / 989.5e12,
-    ],
-    "18.beat": [
-        BEST,
-        labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True),
-        labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True, group=64),
-    ],
-}
+    "18.mfu": [lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 989e12),
+               lambda parameters, tokens, gpus: 3 * 2 * parameters * tokens / gpus / 989.5e12],
+    "18.beat": [BEST,
+                labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True),
+                labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True, group=64)],
+}  # fmt: skip
 WRONG = {
     "18.allocated": [
         (lambda parameters, ranks: 16 * parameters, "which of the three is sharded"),
@@ -37,16 +33,13 @@ WRONG = {
         (lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 1979e12), "two of every four"),
         (lambda parameters, tokens, gpus: 2 * parameters * tokens / (gpus * 989e12), "2 are the way there"),
         (lambda parameters, tokens, gpus: 4 * parameters * tokens / (gpus * 989e12), "with 4 operations"),
-        (
-            lambda parameters, tokens, gpus: 8 * parameters * tokens / (gpus * 989e12),
-            "which recomputing needs",
-        ),
+        (lambda parameters, tokens, gpus: 8 * parameters * tokens / (gpus * 989e12),
+         "which recomputing needs"),
         (lambda parameters, tokens, gpus: 600 * parameters * tokens / (gpus * 989e12), "0.4 and not 40"),
         (lambda parameters, tokens, gpus: 0.9, "you have 90.0%"),
     ],
     "18.beat": [
-        (replace(BEST, dp=8), "there are 64 GPUs"),
-        (replace(BEST, many=1), "a step has 512"),
+        (replace(BEST, dp=8), "there are 64 GPUs"), (replace(BEST, many=1), "a step has 512"),
         (labkit.Plan(dp=4, tp=16, stage=3, micro=1, many=128), "must be in one machine"),
         (labkit.Plan(dp=4, pp=16, stage=1, micro=16, many=8), "would never work"),
         (labkit.Plan(dp=1, pp=64, stage=0, micro=1, many=512), "cannot be parted"),
@@ -54,7 +47,6 @@ WRONG = {
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "what makes activations smaller"),
         (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage shards it"),
         (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512, sp=True), "waits for sums"),
-        (replace(BEST, sp=False), "sp=True"),
-        ("dp64", "a plan"),
+        (replace(BEST, sp=False), "sp=True"), ("dp64", "a plan"),
     ],
-}
+}  # fmt: skip

@@ -240,94 +240,55 @@ OWN = own_gradients()
 AVERAGE = sum(OWN)[0] / 2
 RIGHT = {
     "00.bytes": [20000, 20480, torch.ones(1000, 5).nbytes],
-    "00.first_split": [
-        [3, 3, 3],
-        (3, 3, 3),
-        torch.tensor([3, 3, 3]),
-        np.array([3, 3, 3]),
-        labkit.split(9, 4).sizes,
-    ],
-    "00.add": [lambda x, y: x + y.to(x.device), lambda x, y: x.add(y.to(x))],
-    "01.deadly": [129, "129 rows"],
-    "01.stacked": [[30, 5], (30, 5)],
-    "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
+    "00.first_split": [[3, 3, 3], (3, 3, 3), torch.tensor([3, 3, 3]), np.array([3, 3, 3]),
+                       labkit.split(9, 4).sizes],
+    "00.add": [lambda x, y: x + y.to(x.device), lambda x, y: x.add(y.to(x))], "01.deadly": [129, "129 rows"],
+    "01.stacked": [[30, 5], (30, 5)], "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
-    "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")],
-    "02.inside": [15],
-    "02.lines": [8],
+    "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.inside": [15], "02.lines": [8],
     "02.wrapping": ["cpu"],
     "02.anywhere": [
         anywhere,
         lambda model: (
-            labkit.DataParallel(model).cuda()
-            if torch.cuda.device_count() > 1
-            else model.to("cuda" if torch.cuda.is_available() else "cpu")
-        ),
+                          labkit.DataParallel(model).cuda()
+                          if torch.cuda.device_count() > 1
+                          else model.to("cuda" if torch.cuda.is_available() else "cpu")
+                      ),
     ],
-    "03.which": [4, "cuda:4", torch.device("cuda:4")],
-    "03.idle": [3],
-    "03.last": [5],
-    "03.busy": [23, 38, 39],
-    "03.same": [16, 16.0],
-    "03.order": [2],
-    "03.rule": [
-        chunks,
-        lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
-        lambda r, g: labkit.split(r, g).sizes,
-    ],
-    "04.gradient": [0, 0.0],
-    "04.parameters": [0, torch.tensor(0)],
-    "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d)],
-    "04.replicas": [3],
+    "03.which": [4, "cuda:4", torch.device("cuda:4")], "03.idle": [3], "03.last": [5],
+    "03.busy": [23, 38, 39], "03.same": [16, 16.0], "03.order": [2],
+    "03.rule": [chunks, lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
+                lambda r, g: labkit.split(r, g).sizes],
+    "04.gradient": [0, 0.0], "04.parameters": [0, torch.tensor(0)],
+    "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d)], "04.replicas": [3],
     "04.travel": [2720],
     "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
     "05.output": ["cuda:1", torch.device("cuda:1")],
-    "05.match": [
-        [5, 3, 2, 4, 6, 1],
-        "5 3 2 4 6 1",
-        "532461",
-        "A5 B3 C2 D4 E6 F1",
-        "f=1, a=5, b=3, c=2, d=4, e=6",
-    ],
+    "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1", "532461", "A5 B3 C2 D4 E6 F1",
+                 "f=1, a=5, b=3, c=2, d=4, e=6"],
     "05.strict": [0, "0"],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
     "06.shape": [[260, 8, 5530], (260, 8, 5530), torch.Size([260, 8, 5530])],
     "06.hidden": [[1, 8, 6], torch.Size([1, 8, 6])],
-    "06.repair": [
-        Repaired(),
-        Repaired,
-        BatchFirst((0, 2, 1)),
-        Repaired(hidden=lambda x: x[0]),
-        torch.nn.DataParallel(Repaired()),
-    ],
+    "06.repair": [Repaired(), Repaired, BatchFirst((0, 2, 1)), Repaired(hidden=lambda x: x[0]),
+                  torch.nn.DataParallel(Repaired())],
     "07.sum": [12, 12.0, torch.tensor([[12.0]])],
-    "07.mean": [
-        lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
-        lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
-        lambda means, sizes: np.average(means, weights=sizes),
-    ],
+    "07.mean": [lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
+                lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
+                lambda means, sizes: np.average(means, weights=sizes)],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.all_reduce": [
-        [AVERAGE, AVERAGE],
-        [AVERAGE[None], AVERAGE[None]],
-        [AVERAGE.tolist(), AVERAGE.numpy()],
-    ],
+    "08.all_reduce": [[AVERAGE, AVERAGE], [AVERAGE[None], AVERAGE[None]],
+                      [AVERAGE.tolist(), AVERAGE.numpy()]],
     "12.own": [(in_buckets(), last_bucket), [in_buckets(packed=tuple), last_bucket]],
-    "12.repair": [accumulated(inside=True)],
-    "12.rows": [256],
-    "12.steps": [1],
-    "13.rows": [[3, 7, 1], (3, 7, 1), "3 7 1"],
-    "13.seeds": [prepared()],
-    "13.means": [3.5, "3.5"],
-    "13.mean": [
-        loss_by(lambda losses, count, ranks: losses.sum() * ranks / count),
-        loss_by(lambda losses, count, ranks: losses.mean() * (len(losses) * ranks / count)),
-    ],
+    "12.repair": [accumulated(inside=True)], "12.rows": [256], "12.steps": [1],
+    "13.rows": [[3, 7, 1], (3, 7, 1), "3 7 1"], "13.seeds": [prepared()], "13.means": [3.5, "3.5"],
+    "13.mean": [loss_by(lambda losses, count, ranks: losses.sum() * ranks / count),
+                loss_by(lambda losses, count, ranks: losses.mean() * (len(losses) * ranks / count))],
     "13.recipe": [8, 8.0],
     "13.repair": [recipe(lambda count, ranks, parts: ranks / count)],
-}
+}  # fmt: skip
 # What learners believe, and the words that name it.
 WRONG = {
     "05.match": [
@@ -747,24 +708,10 @@ def test_the_solution_is_folded_until_asked_for(name):
     assert glossary.problems(hidden.text, reveal(name).text) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "00.add",
-        "01.last_batch",
-        "02.anywhere",
-        "03.rule",
-        "04.call",
-        "05.plain",
-        "06.repair",
-        "07.mean",
-        "12.own",
-        "12.repair",
-        "13.seeds",
-        "13.mean",
-        "13.repair",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean",
+    "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
+])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     given = {"Digits": Digits, "nn": torch.nn, "cross_entropy": torch.nn.functional.cross_entropy}

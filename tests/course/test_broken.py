@@ -204,9 +204,7 @@ def test_judging_leaves_the_machine_and_the_random_state_as_they_were(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_an_unchanged_class_is_no_attempt_and_shows_its_symptom(language):
-    labkit.set_language(language)
     for model in (None, ..., models.Words, as_in_a_notebook(cells()["words-class"] + "  # mine\n")):
         verdict = repair("words", model)
         assert verdict.right is None
@@ -293,14 +291,11 @@ def test_a_batch_is_as_the_model_gets_it():
             PROBLEMS[name].broken()(*batch(name, rows=3))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: repair("tager", None), "name must be one of 'tagger', 'typist'"),
-        (lambda: hint("tagger", 5), "number must be from 1 to 4, got 5"),
-        (lambda: batch("tagger", rows=0), "rows must be from 1 to 10000, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: repair("tager", None), "name must be one of 'tagger', 'typist'"),
+    (lambda: hint("tagger", 5), "number must be from 1 to 4, got 5"),
+    (lambda: batch("tagger", rows=0), "rows must be from 1 to 10000, got 0"),
+])  # fmt: skip
 def test_a_slip_of_the_pen_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -9,20 +9,17 @@ from labkit.course import begin
 GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        ({"num_gpus": "eight"}, TypeError, "num_gpus must be a whole number, got 'eight'"),
-        ({"num_gpus": True}, TypeError, "num_gpus must be a whole number"),
-        ({"num_gpus": None}, TypeError, "num_gpus must be a whole number"),
-        ({"num_gpus": -1}, ValueError, "num_gpus must be from 0 to 64, got -1"),
-        ({"num_gpus": 65}, ValueError, "num_gpus must be from 0 to 64, got 65"),
-        ({"batch_size": 0}, ValueError, "batch_size must be from 1"),
-        ({"data_size": 2.5}, TypeError, "data_size must be a whole number"),
-        ({"language": "fr"}, ValueError, "language must be one of 'en', 'zh', got 'fr'"),
-        ({"language": ["en"]}, ValueError, "language must be one of"),
-    ],
-)
+@pytest.mark.parametrize(("change", "error", "text"), [
+    ({"num_gpus": "eight"}, TypeError, "num_gpus must be a whole number, got 'eight'"),
+    ({"num_gpus": True}, TypeError, "num_gpus must be a whole number"),
+    ({"num_gpus": None}, TypeError, "num_gpus must be a whole number"),
+    ({"num_gpus": -1}, ValueError, "num_gpus must be from 0 to 64, got -1"),
+    ({"num_gpus": 65}, ValueError, "num_gpus must be from 0 to 64, got 65"),
+    ({"batch_size": 0}, ValueError, "batch_size must be from 1"),
+    ({"data_size": 2.5}, TypeError, "data_size must be a whole number"),
+    ({"language": "fr"}, ValueError, "language must be one of 'en', 'zh', got 'fr'"),
+    ({"language": ["en"]}, ValueError, "language must be one of"),
+])  # fmt: skip
 def test_parameters_are_checked_in_one_line(change, error, text):
     with pytest.raises(error, match=text) as caught:
         begin("03_split", **(GOOD | change))
@@ -38,20 +35,13 @@ def test_a_refused_parameter_leaves_the_machine_and_the_language_that_were_there
     assert labkit.get_language() == "en"
 
 
-@pytest.mark.parametrize(
-    ("count", "english", "chinese"),
-    [
-        (0, "No GPU: everything runs on the CPU.", "没有 GPU：一切都在 CPU 上运行。"),
-        (1, "1 simulated GPU: cuda:0", "1 块模拟 GPU：cuda:0"),
-        (
-            4,
-            "4 simulated GPUs: cuda:0, cuda:1, cuda:2, cuda:3",
-            "4 块模拟 GPU：cuda:0、cuda:1、cuda:2、cuda:3",
-        ),
-        (5, "5 simulated GPUs: cuda:0 … cuda:4", "5 块模拟 GPU：cuda:0 … cuda:4"),
-        (64, "64 simulated GPUs: cuda:0 … cuda:63", "64 块模拟 GPU：cuda:0 … cuda:63"),
-    ],
-)
+@pytest.mark.parametrize(("count", "english", "chinese"), [
+    (0, "No GPU: everything runs on the CPU.", "没有 GPU：一切都在 CPU 上运行。"),
+    (1, "1 simulated GPU: cuda:0", "1 块模拟 GPU：cuda:0"),
+    (4, "4 simulated GPUs: cuda:0, cuda:1, cuda:2, cuda:3", "4 块模拟 GPU：cuda:0、cuda:1、cuda:2、cuda:3"),
+    (5, "5 simulated GPUs: cuda:0 … cuda:4", "5 块模拟 GPU：cuda:0 … cuda:4"),
+    (64, "64 simulated GPUs: cuda:0 … cuda:63", "64 块模拟 GPU：cuda:0 … cuda:63"),
+])  # fmt: skip
 def test_a_lesson_says_on_which_gpus_it_runs(count, english, chinese):
     assert repr(begin("03_split", **(GOOD | {"num_gpus": count}))) == english
     assert torch.cuda.device_count() == count

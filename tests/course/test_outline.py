@@ -145,15 +145,12 @@ def test_a_term_is_explained_in_both_languages_and_in_the_glossarys_own_words(te
     assert max(len(term.means.en), 2 * len(term.means.zh)) <= 110, "one line of a table"
 
 
-@pytest.mark.parametrize(
-    ("english", "chinese", "problem"),
-    [
-        ("three GPUs are idle", "三块 GPU 闲置", "'闲置' is written; the term is '空闲'"),
-        ("three GPUs are idle", "三块 GPU 没事做", "'idle' is in the English, '空闲' not in the Chinese"),
-        ("Idle GPUs wait", "没事做的 GPU 在等", "'idle' is in the English, '空闲' not in the Chinese"),
-        ("each replica", "每个复本", "'复本' is written; the term is '副本'"),
-    ],
-)
+@pytest.mark.parametrize(("english", "chinese", "problem"), [
+    ("three GPUs are idle", "三块 GPU 闲置", "'闲置' is written; the term is '空闲'"),
+    ("three GPUs are idle", "三块 GPU 没事做", "'idle' is in the English, '空闲' not in the Chinese"),
+    ("Idle GPUs wait", "没事做的 GPU 在等", "'idle' is in the English, '空闲' not in the Chinese"),
+    ("each replica", "每个复本", "'复本' is written; the term is '副本'"),
+])  # fmt: skip
 def test_a_term_that_is_not_the_glossarys_is_seen(english, chinese, problem):
     assert problem in glossary.problems(english, chinese)
 

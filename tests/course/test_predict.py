@@ -106,15 +106,12 @@ def test_the_words_stay_in_the_language_the_question_was_asked_in():
     assert get_language() == "zh"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("3", 3), (" 3 ", 3), ("３", 3), ("3.5", 3.5), ("-1", -1), ("3, 2, 2", (3, 2, 2)), ("3，2，2", (3, 2, 2)),
-        ("[3, 2]", [3, 2]), ("【3、2】", [3, 2]), ("cuda:1", "cuda:1"), ("cuda：1", "cuda:1"), ("'cpu'", "cpu"),
-        ("3/2", 1.5), ("6 / 4", 1.5), ("3/0", "3/0"), ("", ""), ("(" * 500, "(" * 500),
-        ("__import__('os')", "__import__('os')"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "value"), [
+    ("3", 3), (" 3 ", 3), ("３", 3), ("3.5", 3.5), ("-1", -1), ("3, 2, 2", (3, 2, 2)), ("3，2，2", (3, 2, 2)),
+    ("[3, 2]", [3, 2]), ("【3、2】", [3, 2]), ("cuda:1", "cuda:1"), ("cuda：1", "cuda:1"), ("'cpu'", "cpu"),
+    ("3/2", 1.5), ("6 / 4", 1.5), ("3/0", "3/0"), ("", ""), ("(" * 500, "(" * 500),
+    ("__import__('os')", "__import__('os')"),
+])  # fmt: skip
 def test_what_is_typed_is_read_as_a_value_and_never_run(text, value):
     assert typed(text) == value
 
@@ -149,22 +146,15 @@ def test_a_wrong_click_leaves_the_others_and_the_right_one_ends_it():
     assert 'role="status"' in told.value
 
 
-@pytest.mark.parametrize(
-    ("exercise", "facts", "answers"),
-    [
-        ("00.bytes", {}, ["20,000", "20 000", "20000", "２０，０００", 20000, "20,000 bytes", "20000字节"]),
-        ("00.bytes", {"rows": 1_000_000, "columns": 100}, ["400,000,000"]),
-        ("00.first_split", {}, ["3 3 3", "3, 3, 3", "(3, 3, 3)", "[3 3 3]", "3、3、3", "3  3 3"]),
-        (
-            "01.stacked",
-            {},
-            ["30x5", "30 x 5", "30×5", "(30, 5)", "30*5", "torch.Size([30, 5])", "30 5", "30X5"],
-        ),
-        ("01.dropped", {}, ["10 rows", "10rows", "10 行", "10.0 Rows"]),
-        ("03.idle", {"rows": 18, "gpus": 8}, ["2 GPUs", "2 块"]),
-        ("03.which", {"row": 14, "rows": 23, "gpus": 8}, ["cuda:4", "GPU 4", "gpu4", "4"]),
-    ],
-)
+@pytest.mark.parametrize(("exercise", "facts", "answers"), [
+    ("00.bytes", {}, ["20,000", "20 000", "20000", "２０，０００", 20000, "20,000 bytes", "20000字节"]),
+    ("00.bytes", {"rows": 1_000_000, "columns": 100}, ["400,000,000"]),
+    ("00.first_split", {}, ["3 3 3", "3, 3, 3", "(3, 3, 3)", "[3 3 3]", "3、3、3", "3  3 3"]),
+    ("01.stacked", {}, ["30x5", "30 x 5", "30×5", "(30, 5)", "30*5", "torch.Size([30, 5])", "30 5", "30X5"]),
+    ("01.dropped", {}, ["10 rows", "10rows", "10 行", "10.0 Rows"]),
+    ("03.idle", {"rows": 18, "gpus": 8}, ["2 GPUs", "2 块"]),
+    ("03.which", {"row": 14, "rows": 23, "gpus": 8}, ["cuda:4", "GPU 4", "gpu4", "4"]),
+])  # fmt: skip
 def test_answers_are_read_as_people_type_them(exercise, facts, answers):
     for answer in answers:
         assert check(exercise, answer, **facts).right, answer

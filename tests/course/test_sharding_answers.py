@@ -19,17 +19,13 @@ def kinds(stage, ranks, sizes=(2, 2, 12)):
     return sum(size / (ranks if stage >= first else 1) for size, first in zip(sizes, (3, 2, 1), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("function", "hint"),
-    [
-        (kinds, None),
-        (lambda stage, ranks: (16, 4, 2, 0)[stage], "gone"),
-        (lambda stage, ranks: kinds(min(stage + 1, 3), ranks), "shifted"),
-        (lambda stage, ranks: (16, 2 / ranks + 14, 4 / ranks + 12, 16 / ranks)[stage], "order"),
-        (lambda stage, ranks: kinds(stage, ranks, (4, 4, 8)), "float32"),
-        (lambda stage, ranks: 17, "other"),
-    ],
-)
+@pytest.mark.parametrize(("function", "hint"), [
+    (kinds, None),
+    (lambda stage, ranks: (16, 4, 2, 0)[stage], "gone"),
+    (lambda stage, ranks: kinds(min(stage + 1, 3), ranks), "shifted"),
+    (lambda stage, ranks: (16, 2 / ranks + 14, 4 / ranks + 12, 16 / ranks)[stage], "order"),
+    (lambda stage, ranks: kinds(stage, ranks, (4, 4, 8)), "float32"), (lambda stage, ranks: 17, "other"),
+])  # fmt: skip
 def test_bytes_of_a_parameter(function, hint):
     assert hinted("14.bytes", function) == hint
 
@@ -54,19 +50,14 @@ def frozen_first(model):
     return model, torch.optim.Adam(model[1:].parameters())
 
 
-@pytest.mark.parametrize(
-    ("prepare", "hint"),
-    [
-        (lambda model: (by_layers(model), adam(model)), None),
-        (lambda model: ([fully_shard(layer) for layer in model] and model, adam(model)), None),
-        (before, "still"),
-        (lambda model: (fully_shard(model), adam(model)), "one_unit"),
-        (lambda model: (model, adam(model)), "alone"),
-        (lambda model: (torch.nn.parallel.DistributedDataParallel(model), adam(model)), "not_sharded"),
-        (frozen_first, "other_weights"),
-        (lambda model: by_layers(model), "pair"),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "hint"), [
+    (lambda model: (by_layers(model), adam(model)), None),
+    (lambda model: ([fully_shard(layer) for layer in model] and model, adam(model)), None), (before, "still"),
+    (lambda model: (fully_shard(model), adam(model)), "one_unit"),
+    (lambda model: (model, adam(model)), "alone"),
+    (lambda model: (torch.nn.parallel.DistributedDataParallel(model), adam(model)), "not_sharded"),
+    (frozen_first, "other_weights"), (lambda model: by_layers(model), "pair"),
+])  # fmt: skip
 def test_a_model_is_prepared(prepare, hint):
     assert hinted("14.prepare", prepare) == hint
 
@@ -162,14 +153,11 @@ class RankZeroSends(Sharded):
             super().send()
 
 
-@pytest.mark.parametrize(
-    ("sharded", "hint"),
-    [
-        (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
-        (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"),
-        (ReadyMade, "ready_made"), (RankZeroSends, "hangs"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("sharded", "hint"), [
+    (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
+    (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"),
+    (ReadyMade, "ready_made"), (RankZeroSends, "hangs"),
+])  # fmt: skip
 def test_an_optimizer_is_sharded(sharded, hint):
     assert hinted("14.optimizer", sharded) == hint
 

@@ -77,24 +77,17 @@ def by_dtensor(x, w1, w2):
     return (torch.relu(x @ one) @ two).redistribute(mesh, [Replicate()]).to_local()
 
 
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        (pair, None),
-        (hooked, None),
-        (in_place, None),
-        (lambda *given: pair(*given, enter=lambda x: x), "x_partial"),
-        (lambda *given: pair(*given, leave=lambda partial: partial), "unsummed"),
-        (lambda *given: pair(*given, leave=differentiable.all_reduce), "twice"),
-        (lambda x, w1, w2: pair(Leave.apply(x), w1, w2), "output_twice"),
-        (lambda *given: pair(*given, enter=averaged), "x_mean"),
-        (gathered, "calls"),
-        (by_dtensor, "ready_made"),
-        (lambda x, w1, w2: pair(x, w1.detach(), w2), "no_gradient"),
-        (lambda *given: pair(*given) * 3, "output_other"),
-        (lambda x, w1, w2: Leave.apply(Enter.apply(torch.relu(x @ w1)) @ w2), "other"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "hint"), [
+    (pair, None), (hooked, None), (in_place, None),
+    (lambda *given: pair(*given, enter=lambda x: x), "x_partial"),
+    (lambda *given: pair(*given, leave=lambda partial: partial), "unsummed"),
+    (lambda *given: pair(*given, leave=differentiable.all_reduce), "twice"),
+    (lambda x, w1, w2: pair(Leave.apply(x), w1, w2), "output_twice"),
+    (lambda *given: pair(*given, enter=averaged), "x_mean"), (gathered, "calls"), (by_dtensor, "ready_made"),
+    (lambda x, w1, w2: pair(x, w1.detach(), w2), "no_gradient"),
+    (lambda *given: pair(*given) * 3, "output_other"),
+    (lambda x, w1, w2: Leave.apply(Enter.apply(torch.relu(x @ w1)) @ w2), "other"),
+])  # fmt: skip
 def test_a_column_row_pair(answer, hint):
     assert hinted("15.pair", answer) == hint
 
@@ -111,19 +104,14 @@ def by_width(x, wq, wk, wv, heads):
     return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
 
 
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        (attend, None),
-        (lambda *given: attend(*given, own=lambda heads: heads), "all_heads"),
-        (lambda *given: attend(*given, own=lambda heads: 1), "one_head"),
-        (lambda *given: attend(*given, own=lambda heads: heads // 4), "fixed"),
-        (lambda *given: attend(*given, own=lambda heads: 2), "fixed"),
-        (by_width, "other"),
-        (lambda *given: attend(*given).flatten(0, 1), "shape"),
-        (lambda *given: attend(*given) * 2, "other"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "hint"), [
+    (attend, None),
+    (lambda *given: attend(*given, own=lambda heads: heads), "all_heads"),
+    (lambda *given: attend(*given, own=lambda heads: 1), "one_head"),
+    (lambda *given: attend(*given, own=lambda heads: heads // 4), "fixed"),
+    (lambda *given: attend(*given, own=lambda heads: 2), "fixed"), (by_width, "other"),
+    (lambda *given: attend(*given).flatten(0, 1), "shape"), (lambda *given: attend(*given) * 2, "other"),
+])  # fmt: skip
 def test_a_rank_has_its_heads(answer, hint):
     assert hinted("15.attend", answer) == hint
 
@@ -144,16 +132,11 @@ def to_rank_0(parameters):
         dist.reduce(parameter.grad, 0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        (finish, None),
-        (lambda parameters: None, "own"),
-        (lambda parameters: finish(parameters, dist.get_world_size()), "mean"),
-        (to_rank_0, "rank_0"),
-        (nothing_left, "gone"),
-        (lambda parameters: finish(parameters, 7), "other"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "hint"), [
+    (finish, None), (lambda parameters: None, "own"),
+    (lambda parameters: finish(parameters, dist.get_world_size()), "mean"), (to_rank_0, "rank_0"),
+    (nothing_left, "gone"),
+    (lambda parameters: finish(parameters, 7), "other"),
+])  # fmt: skip
 def test_gradients_of_the_norm_are_added_up(answer, hint):
     assert hinted("15.finish", answer) == hint

@@ -111,18 +111,11 @@ def test_what_is_printed_is_shown_as_text_never_as_html():
     assert "<b>" not in shown.value
 
 
-@pytest.mark.parametrize(
-    ("numbers", "error", "text"),
-    [
-        (
-            {"rows": 3},
-            TypeError,
-            "numbers must be one of num_gpus, batch_size, data_size, num_ranks, got 'rows'",
-        ),
-        ({"num_gpus": "two"}, TypeError, "num_gpus must be a whole number"),
-        ({"num_gpus": 65}, ValueError, "num_gpus must be from 0 to 64"),
-    ],
-)
+@pytest.mark.parametrize(("numbers", "error", "text"), [
+    ({"rows": 3}, TypeError, "numbers must be one of num_gpus, batch_size, data_size, num_ranks, got 'rows'"),
+    ({"num_gpus": "two"}, TypeError, "num_gpus must be a whole number"),
+    ({"num_gpus": 65}, ValueError, "num_gpus must be from 0 to 64"),
+])  # fmt: skip
 def test_a_number_that_no_lesson_has_is_named(numbers, error, text):
     with pytest.raises(error, match=text):
         vary(lambda **given: None, **numbers)

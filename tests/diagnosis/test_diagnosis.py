@@ -73,38 +73,21 @@ def test_a_wrapped_model_is_unwrapped(wrapper):
         assert labkit.diagnose(wrapper(nn.Linear(5, 2).cuda()), X, gpus=2).model == "Linear"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "text"),
-    [
-        ((len, X), {}, TypeError, "model must be an nn.Module, got builtin_function_or_method"),
-        ((nn.Linear(5, 2),), {}, ValueError, "inputs must hold at least one tensor with rows"),
-        ((nn.Linear(5, 2), X), {"gpus": 1}, ValueError, "gpus must be from 2 to 1024, got 1"),
-        ((nn.Linear(5, 2), X), {"gpus": "two"}, TypeError, "gpus must be a whole number"),
-        ((nn.Linear(5, 2), X), {"loss": 3}, TypeError, "loss must be a function"),
-        ((nn.Linear(5, 2), X), {"memory": "much"}, ValueError, "much"),
-        (
-            (nn.Linear(5, 2), X),
-            {"kwargs": [1]},
-            TypeError,
-            "kwargs must be a dict of keyword inputs, got list",
-        ),
-        ((nn.Linear(5, 2), X.to("meta")), {}, ValueError, "input 0 is on the meta device"),
-        ((nn.Linear(5, 2, device="meta"), X), {}, ValueError, "weight is on the meta device"),
-        (
-            (nn.BatchNorm1d(5, affine=False, device="meta"), X),
-            {},
-            ValueError,
-            "running_mean is on the meta device",
-        ),
-        (
-            (nn.Linear(5, 2), torch.nested.nested_tensor([X, X[:2]])),
-            {},
-            ValueError,
-            "input 0 is a nested tensor",
-        ),
-        ((nn.GRU(5, 2), nn.utils.rnn.pack_sequence([X])), {}, ValueError, "input 0 is a PackedSequence"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options", "error", "text"), [
+    ((len, X), {}, TypeError, "model must be an nn.Module, got builtin_function_or_method"),
+    ((nn.Linear(5, 2),), {}, ValueError, "inputs must hold at least one tensor with rows"),
+    ((nn.Linear(5, 2), X), {"gpus": 1}, ValueError, "gpus must be from 2 to 1024, got 1"),
+    ((nn.Linear(5, 2), X), {"gpus": "two"}, TypeError, "gpus must be a whole number"),
+    ((nn.Linear(5, 2), X), {"loss": 3}, TypeError, "loss must be a function"),
+    ((nn.Linear(5, 2), X), {"memory": "much"}, ValueError, "much"),
+    ((nn.Linear(5, 2), X), {"kwargs": [1]}, TypeError, "kwargs must be a dict of keyword inputs, got list"),
+    ((nn.Linear(5, 2), X.to("meta")), {}, ValueError, "input 0 is on the meta device"),
+    ((nn.Linear(5, 2, device="meta"), X), {}, ValueError, "weight is on the meta device"),
+    ((nn.BatchNorm1d(5, affine=False, device="meta"), X), {}, ValueError,
+     "running_mean is on the meta device"),
+    ((nn.Linear(5, 2), torch.nested.nested_tensor([X, X[:2]])), {}, ValueError, "input 0 is a nested tensor"),
+    ((nn.GRU(5, 2), nn.utils.rnn.pack_sequence([X])), {}, ValueError, "input 0 is a PackedSequence"),
+])  # fmt: skip
 def test_bad_arguments_are_named(arguments, options, error, text):
     with pytest.raises(error, match=text):
         labkit.diagnose(*arguments, **options)
@@ -170,16 +153,11 @@ class Speechless(Exception):
         raise RuntimeError("no words")
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (Speechless(), ": Speechless."),
-        (ValueError(), ": ValueError."),
-        (ValueError("first\nsecond"), ": ValueError: first."),
-        (KeyError("key"), ": KeyError: 'key'."),
-        (ValueError("x" * 5000), "x…."),
-    ],
-)
+@pytest.mark.parametrize(("error", "text"), [
+    (Speechless(), ": Speechless."), (ValueError(), ": ValueError."),
+    (ValueError("first\nsecond"), ": ValueError: first."), (KeyError("key"), ": KeyError: 'key'."),
+    (ValueError("x" * 5000), "x…."),
+])  # fmt: skip
 @pytest.mark.parametrize("rows", [16, 17])
 def test_errors_are_one_short_line(error, text, rows):
     def forward(self, x):

@@ -112,12 +112,10 @@ def test_a_finding_is_taught_in_the_section_that_it_names(kind, language):
 # Where the section says it in other words.
 SAID_OF_RANKS = {
     "deadlock": ("**deadlock**", "**死锁**"),
-    "norm_gradients_not_reduced": (
-        "LayerNorm now sees only this rank's rows",
-        "LayerNorm 现在只看得到这个 rank 的行",
-    ),
+    "norm_gradients_not_reduced": ("LayerNorm now sees only this rank's rows",
+                                   "LayerNorm 现在只看得到这个 rank 的行"),
     "cut_with_a_remainder": ("heads", "头"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -147,19 +145,13 @@ def test_facts_must_be_those_of_the_text():
             kind("input 0", **wrong)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("%% half fatal\nen: a\nzh: b\nfix en: c\nfix zh: d", "'half fatal' is no severity"),
-        (2 * "%% half note\nen: a\nzh: b\nfix en: c\nfix zh: d\n", "declared twice"),
-        (
-            "%% half note\nen: a\nzh: b\nfix zh: d",
-            "'half note' must say everything in English and in Chinese",
-        ),
-        ("%% half note", "must say everything"),
-        ("en: a\nzh: b", "line 1: 'en: a' belongs to no text"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("%% half fatal\nen: a\nzh: b\nfix en: c\nfix zh: d", "'half fatal' is no severity"),
+    (2 * "%% half note\nen: a\nzh: b\nfix en: c\nfix zh: d\n", "declared twice"),
+    ("%% half note\nen: a\nzh: b\nfix zh: d", "'half note' must say everything in English and in Chinese"),
+    ("%% half note", "must say everything"),
+    ("en: a\nzh: b", "line 1: 'en: a' belongs to no text"),
+])  # fmt: skip
 def test_a_text_that_lacks_something_is_refused(text, said, tmp_path):
     file = tmp_path / "half.txt"
     file.write_text(text, "utf-8")

@@ -48,10 +48,8 @@ def walked(value, found, known, way="model", depth=30):
         cells = [(name, cell) for name, cell in cells if cell != CellType()]  # not the empty ones
         around = {name: value.__globals__.get(name) for name in value.__code__.co_names if name.isupper()}
         inside = {
-            **{name: cell.cell_contents for name, cell in cells},
-            **around,
-            "defaults": value.__defaults__,
-        }
+            **{name: cell.cell_contents for name, cell in cells}, **around, "defaults": value.__defaults__,
+        }  # fmt: skip
     elif isinstance(value, (MethodType, BuiltinMethodType)):
         inside = {"self": value.__self__, "function": getattr(value, "__func__", None)}
     elif isinstance(value, functools.partial):

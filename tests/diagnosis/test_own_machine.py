@@ -96,18 +96,10 @@ def doubled(self, batch, *_):
 
 
 @pytest.mark.parametrize("moved", [True, False], ids=["moved in forward", "left where it is"])
-@pytest.mark.parametrize(
-    ("holds", "where"),
-    [
-        (Batch, "input 0"),
-        (lambda x: Inner(Batch(x)), "input 0"),
-        (lambda x: SimpleNamespace(x=x), "input 0"),
-        (Slotted, "input 0"),
-        (Mapping, "input 0"),
-        (Layers, "input 0"),
-    ],
-    ids=["dataclass", "dataclass in a dataclass", "object", "slots", "UserDict", "a cache of layers"],
-)
+@pytest.mark.parametrize(("holds", "where"), [
+    (Batch, "input 0"), (lambda x: Inner(Batch(x)), "input 0"), (lambda x: SimpleNamespace(x=x), "input 0"),
+    (Slotted, "input 0"), (Mapping, "input 0"), (Layers, "input 0"),
+], ids=["dataclass", "dataclass in a dataclass", "object", "slots", "UserDict", "a cache of layers"])  # fmt: skip
 def test_tensors_in_objects_are_not_changed_and_the_object_is_named(holds, where, moved):
     x = X.clone()
     forward = (
@@ -125,9 +117,7 @@ def test_an_object_is_on_the_gpu_of_its_model():
     assert [(f.name, f.where) for f in found.findings] == [("uncut_input", "input 1")]
     kept = Layers(threading.Lock())
     kept.layers[0]["tensor"] = X
-    with pytest.raises(
-        ValueError, match="input 1: this Layers holds tensors and cannot be copied by copy.deepcopy"
-    ):
+    with pytest.raises(ValueError, match="input 1: this Layers holds tensors and cannot be copied by"):
         labkit.diagnose(model, X, kept, gpus=2)
 
 
@@ -173,16 +163,10 @@ def without_a_machine():
     return labkit.diagnose(Wide(), X, gpus=2, memory="1 GiB").to_json()
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        {"gpus": 2, "memory": "1 MiB"},
-        {"gpus": 1},
-        {"gpus": 3, "order": [2, 1, 0]},
-        {"gpus": 2, "order": "threads"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("machine", [
+    {"gpus": 2, "memory": "1 MiB"}, {"gpus": 1}, {"gpus": 3, "order": [2, 1, 0]},
+    {"gpus": 2, "order": "threads"},
+], ids=str)  # fmt: skip
 def test_what_is_said_does_not_depend_on_the_machine_in_use(machine, without_a_machine):
     torch.manual_seed(0)
     with labkit.simulate(**machine):

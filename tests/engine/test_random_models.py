@@ -119,12 +119,9 @@ class Recurrent(nn.Module):
 
 def _recurrent(draw, rows, dtype):
     options = {
-        "batch_first": True,
-        "num_layers": draw(st.integers(1, 2)),
-        "bidirectional": draw(st.booleans()),
-        "bias": draw(st.booleans()),
-        "dtype": dtype,
-    }
+        "batch_first": True, "num_layers": draw(st.integers(1, 2)), "bidirectional": draw(st.booleans()),
+        "bias": draw(st.booleans()), "dtype": dtype,
+    }  # fmt: skip
     kind = draw(st.sampled_from([nn.RNN, nn.GRU, nn.LSTM]))
     return Recurrent(kind, **options), _numbers(rows, 3, 3, dtype=dtype)
 
@@ -262,19 +259,10 @@ def _alone(draw, rows, dtype):
 
 
 FAMILIES = {
-    "alone": _alone,
-    "linears": _linears,
-    "convolutions": _convolutions,
-    "embeddings": _embeddings,
-    "recurrent": _recurrent,
-    "lists": _lists,
-    "parametrized": _parametrized,
-    "complex": _complex,
-    "shared": _shared,
-    "dropout": _dropout,
-    "attention": _attention,
-    "non_contiguous": _non_contiguous,
-}
+    "alone": _alone, "linears": _linears, "convolutions": _convolutions, "embeddings": _embeddings,
+    "recurrent": _recurrent, "lists": _lists, "parametrized": _parametrized, "complex": _complex,
+    "shared": _shared, "dropout": _dropout, "attention": _attention, "non_contiguous": _non_contiguous,
+}  # fmt: skip
 
 
 # How a case is run, and how two runs are compared.
@@ -371,13 +359,11 @@ def run(engine, build, mode, autocast=False):
             sum((o.abs().float() ** 2).sum().to("cpu") for o in learned).backward()
     named = dict(model.named_parameters())
     return {
-        "output": [o.detach() for o in tensors(output)],
-        "structure": output if mode != "train" else None,
+        "output": [o.detach() for o in tensors(output)], "structure": output if mode != "train" else None,
         "parameters": {name: parameter.grad for name, parameter in named.items()},
-        "inputs": [leaf.grad for leaf in leaves],
-        "buffers": dict(model.named_buffers()),
+        "inputs": [leaf.grad for leaf in leaves], "buffers": dict(model.named_buffers()),
         "random": torch.rand(2),
-    }
+    }  # fmt: skip
 
 
 # PyTorch's errors where labkit differs on purpose, and what it does: raise another class, or give a result (None).
@@ -408,17 +394,11 @@ def agree(call, exact=True):
 
 
 @cases(
-    300,
-    data=st.data(),
-    family=st.sampled_from(sorted(FAMILIES)),
-    rows=st.integers(1, 20),
-    places=places(),
+    300, data=st.data(), family=st.sampled_from(sorted(FAMILIES)), rows=st.integers(1, 20), places=places(),
     mode=st.sampled_from(["train", "train", "no_grad", "inference"]),
     dtype=st.sampled_from([torch.float32, torch.float32, torch.float64]),
-    autocast=st.sampled_from([False, False, True]),
-    on_gpu=st.booleans(),
-    seed=st.integers(0, 99),
-)
+    autocast=st.sampled_from([False, False, True]), on_gpu=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
 def test_models(data, family, rows, places, mode, dtype, autocast, on_gpu, seed):
     devices, output = places
     torch.manual_seed(seed)
@@ -524,11 +504,9 @@ class Returns(nn.Module):
     350,
     inputs=st.lists(trees(cuts() | cuts() | PLAIN), max_size=3),
     kwargs=st.dictionaries(st.sampled_from(["x", "mask", "options"]), trees(cuts() | PLAIN), max_size=2),
-    rows=ROWS,
-    places=places(),
-    numbers=st.sampled_from([False, False, False, True]),
+    rows=ROWS, places=places(), numbers=st.sampled_from([False, False, False, True]),
     mode=st.sampled_from(["train", "no_grad"]),
-)
+)  # fmt: skip
 def test_structures(inputs, kwargs, rows, places, numbers, mode):
     devices, output = places
     model = Returns(numbers).to(f"cuda:{devices[0]}")
@@ -553,14 +531,10 @@ def test_structures(inputs, kwargs, rows, places, numbers, mode):
 
 
 @cases(
-    400,
-    tree=trees(cuts(1) | PLAIN),
-    rows=st.lists(ROWS, min_size=1, max_size=2),
-    dim=st.sampled_from([0, 1, -1]),
-    devices=st.permutations(range(GPUS)),
-    count=st.integers(1, GPUS),
+    400, tree=trees(cuts(1) | PLAIN), rows=st.lists(ROWS, min_size=1, max_size=2),
+    dim=st.sampled_from([0, 1, -1]), devices=st.permutations(range(GPUS)), count=st.integers(1, GPUS),
     target=st.sampled_from(["cpu", 0, 5, "cuda:2"]),
-)
+)  # fmt: skip
 def test_scatter_and_gather(tree, rows, dim, devices, count, target):
     """What is scattered is a view or a copy, as in PyTorch, and gathering gives the whole again."""
     torch.manual_seed(0)
@@ -581,13 +555,10 @@ def test_scatter_and_gather(tree, rows, dim, devices, count, target):
 
 
 @cases(
-    150,
-    data=st.data(),
-    family=st.sampled_from(sorted(FAMILIES)),
-    devices=st.permutations(range(GPUS)),
+    150, data=st.data(), family=st.sampled_from(sorted(FAMILIES)), devices=st.permutations(range(GPUS)),
     count=st.integers(1, GPUS),
     mode=st.sampled_from([(True, False), (True, True), (False, True)]),
-)
+)  # fmt: skip
 def test_replicate(data, family, devices, count, mode):
     """Replicas have the same tensors under the same names, and send the same gradients back."""
     grad, detach = (
@@ -626,13 +597,9 @@ def _compared(value):
 
 
 @cases(
-    150,
-    rows=ROWS,
-    places=places(),
-    recurrent=st.booleans(),
-    mode=st.sampled_from(["train", "no_grad", "inference"]),
-    dim=st.sampled_from([1, -2]),
-)
+    150, rows=ROWS, places=places(), recurrent=st.booleans(),
+    mode=st.sampled_from(["train", "no_grad", "inference"]), dim=st.sampled_from([1, -2]),
+)  # fmt: skip
 def test_other_dimensions(rows, places, recurrent, mode, dim):
     """The batch in dimension 1, as recurrent layers have it; uneven pieces too."""
     devices, output = places
@@ -653,12 +620,9 @@ def test_other_dimensions(rows, places, recurrent, mode, dim):
     sizes=st.lists(st.integers(0, 3), min_size=1, max_size=GPUS),
     tails=st.lists(st.lists(st.integers(1, 2), max_size=2), min_size=1, max_size=2),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.complex64]),
-    dim=st.sampled_from([0, 0, 1, -1]),
-    target=st.sampled_from(["cpu", -1, 0, 6]),
-    learned=st.booleans(),
-    scalars=st.booleans(),
-    channels_last=st.booleans(),
-)
+    dim=st.sampled_from([0, 0, 1, -1]), target=st.sampled_from(["cpu", -1, 0, 6]), learned=st.booleans(),
+    scalars=st.booleans(), channels_last=st.booleans(),
+)  # fmt: skip
 def test_gather(sizes, tails, dtype, dim, target, learned, scalars, channels_last):
     """Pieces of any size, none too; of shapes that do not fit; scalars."""
     if dtype.is_complex:
@@ -684,13 +648,10 @@ def test_gather(sizes, tails, dtype, dim, target, learned, scalars, channels_las
 
 
 @cases(
-    150,
-    rows=ROWS,
-    places=places(),
-    failing=st.sets(st.integers(0, GPUS - 1), max_size=3),
+    150, rows=ROWS, places=places(), failing=st.sets(st.integers(0, GPUS - 1), max_size=3),
     kind=st.sampled_from([ValueError, KeyError, RuntimeError, StopIteration, ZeroDivisionError, OSError]),
     keyword=st.booleans(),
-)
+)  # fmt: skip
 def test_the_function(rows, places, failing, kind, keyword):
     """data_parallel(), and what it raises if some replicas fail."""
     devices, output = places

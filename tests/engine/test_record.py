@@ -14,7 +14,6 @@ from torch import nn
 import labkit
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_training_step(wrap):
     with labkit.simulate(gpus=8):
         model = wrap(nn.Linear(5, 2).cuda())
@@ -49,7 +48,6 @@ def test_copies_outside_a_call_are_seen(gpus):
     ]
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_every_event_knows_its_call_and_its_replica(wrap):
     with labkit.simulate(gpus=3):
         model, x = wrap(nn.Linear(5, 2).cuda()), torch.randn(6, 5, requires_grad=True)
@@ -90,12 +88,9 @@ def test_copies_of_a_replica_belong_to_it_and_those_of_a_verb_are_not_told(gpus)
         torch.ones(1).to("cuda:1")
     copies = [(e.call, e.replica, e.source, e.device) for e in trace.only(phase="copy")]
     assert copies == [
-        (0, 0, "cuda:0", "cpu"),
-        (0, 0, "cpu", "cuda:0"),
-        (0, 1, "cuda:1", "cpu"),
-        (0, 1, "cpu", "cuda:1"),
+        (0, 0, "cuda:0", "cpu"), (0, 0, "cpu", "cuda:0"), (0, 1, "cuda:1", "cpu"), (0, 1, "cpu", "cuda:1"),
         (None, None, "cpu", "cuda:1"),
-    ]
+    ]  # fmt: skip
 
 
 class OnTwoMore(nn.Module):
@@ -109,7 +104,6 @@ class OnTwoMore(nn.Module):
         return self.inner[0](x).to(x.device)
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_call_inside_a_replica_is_a_call_of_its_own(wrap):
     with labkit.simulate(gpus=4):
         model = wrap(OnTwoMore(wrap), device_ids=[0, 1])
@@ -129,7 +123,6 @@ def test_a_call_inside_a_replica_is_a_call_of_its_own(wrap):
         assert not call.only(phase="copy")
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_calls_of_two_threads_do_not_mix(wrap):
     with labkit.simulate(gpus=2):
         models = [wrap(nn.Linear(5, 2).cuda()), wrap(nn.Linear(3, 2).cuda())]
@@ -204,7 +197,6 @@ def test_verbs_that_a_replica_calls_by_hand_are_a_call_of_their_own():
     ] * 2
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_the_backward_of_a_replica_lasts_until_its_last_gradient(wrap, gpus):
     arrived = []
 
@@ -222,7 +214,6 @@ def test_the_backward_of_a_replica_lasts_until_its_last_gradient(wrap, gpus):
     assert max(stops) >= max(arrived)
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_second_backward_through_one_graph_is_recorded(wrap, gpus):
     class Spare(nn.Linear):
         """With a weight that nothing uses."""
@@ -309,7 +300,6 @@ def test_a_replica_without_tensors_is_where_it_was_sent(gpus):
     assert [event.device for event in trace.only(phase="parallel_apply")] == ["cuda:1", "cuda:0"]
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_recording_keeps_no_replica_alive(wrap, gpus):
     """What a recording keeps of a replica must not be a circle: memory would grow until Python collects it."""
     model = wrap(nn.Linear(64, 64).cuda())

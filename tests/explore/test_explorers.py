@@ -55,9 +55,7 @@ def test_state_moves_the_control_and_the_control_moves_the_state(name, state, mo
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
-    labkit.set_language(language)
     explorer = getattr(labkit, name)()
     for state, (least, most) in explorer.limits.items():
         for value in (least, most):
@@ -103,38 +101,28 @@ def test_gpus_end_with_the_machine_where_there_is_no_network(name, usual):
         )
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda: labkit.CallExplorer(step=8), ValueError, "step must be from 0 to 7, got 8"),
-        (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
-        (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
-        (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
-        (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
-        (lambda: labkit.SplitExplorer(rows=True), TypeError, "rows must be a whole number, got True"),
-        (lambda: labkit.TimelineExplorer("run"), TypeError, r"trace must be a Trace, got 'run' \(str\)"),
-        (
-            lambda: labkit.TimelineExplorer(hardware="h200"),
-            TypeError,
-            "hardware must be a Hardware, got 'h200'",
-        ),
-        (lambda: labkit.TimelineExplorer(work=None), TypeError, "work must be a Workload, got None"),
-        (lambda: labkit.ScalingExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
-    ],
-)
+@pytest.mark.parametrize(("make", "error", "text"), [
+    (lambda: labkit.CallExplorer(step=8), ValueError, "step must be from 0 to 7, got 8"),
+    (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
+    (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
+    (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
+    (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
+    (lambda: labkit.SplitExplorer(rows=True), TypeError, "rows must be a whole number, got True"),
+    (lambda: labkit.TimelineExplorer("run"), TypeError, r"trace must be a Trace, got 'run' \(str\)"),
+    (lambda: labkit.TimelineExplorer(hardware="h200"), TypeError, "hardware must be a Hardware, got 'h200'"),
+    (lambda: labkit.TimelineExplorer(work=None), TypeError, "work must be a Workload, got None"),
+    (lambda: labkit.ScalingExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
+])  # fmt: skip
 def test_bad_state_is_refused(make, error, text):
     with pytest.raises(error, match=text):
         make()
 
 
-@pytest.mark.parametrize(
-    ("state", "value", "error", "text"),
-    [
-        ("rows", "ten", TypeError, "rows must be a whole number, got 'ten'"),
-        ("rows", 129, ValueError, "rows must be from 0 to 128, got 129"),
-        ("optimizer", "Lion", ValueError, "optimizer must be one of 'SGD', 'momentum', 'Adam', got 'Lion'"),
-    ],
-)
+@pytest.mark.parametrize(("state", "value", "error", "text"), [
+    ("rows", "ten", TypeError, "rows must be a whole number, got 'ten'"),
+    ("rows", 129, ValueError, "rows must be from 0 to 128, got 129"),
+    ("optimizer", "Lion", ValueError, "optimizer must be one of 'SGD', 'momentum', 'Adam', got 'Lion'"),
+])  # fmt: skip
 def test_bad_state_leaves_all_as_it_is(state, value, error, text):
     explorer = labkit.MemoryExplorer()
     before = repr(explorer), explorer._picture.value
@@ -171,21 +159,13 @@ def test_moves_leave_nothing_behind(name):
     assert len(gc.get_objects()) - objects < 40
 
 
-@pytest.mark.parametrize(
-    ("moment", "en", "zh"),
-    [
-        (
-            "running",
-            "cuda:0 holds 15.4 MiB, every other GPU at most 11.6 MiB.",
-            "cuda:0 占用 15.4 MiB，其余 GPU 最多各占 11.6 MiB。",
-        ),
-        (
-            "between",
-            "cuda:0 holds 7.63 MiB, every other GPU at most 0 B.",
-            "cuda:0 占用 7.63 MiB，其余 GPU 最多各占 0 B。",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("moment", "en", "zh"), [
+    ("running",
+     "cuda:0 holds 15.4 MiB, every other GPU at most 11.6 MiB.",
+     "cuda:0 占用 15.4 MiB，其余 GPU 最多各占 11.6 MiB。"),
+    ("between", "cuda:0 holds 7.63 MiB, every other GPU at most 0 B.",
+     "cuda:0 占用 7.63 MiB，其余 GPU 最多各占 0 B。"),
+])  # fmt: skip
 def test_each_moment_has_its_drawing(moment, en, zh):
     sizes = {"parameters": 1, "optimizer": "SGD", "activations": 2**20, "outputs": 0, "capacity": None}
     for language, words in (("en", en), ("zh", zh)):

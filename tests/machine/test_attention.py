@@ -16,10 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import labkit
 
 EFFICIENT, FLASH, CUDNN = (
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-)
+    SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -21,13 +21,10 @@ def test_cuda_visible_devices_names_a_gpu_by_the_uuid_that_torch_gives():
             assert str(torch.cuda.get_device_properties(number).uuid) == children.uuid(number)
 
 
-@pytest.mark.parametrize(
-    ("listed", "seen"),
-    [
-        ("3,1", (3, 1)), ("", ()), ("0,4,1", (0,)), ("-1", ()), ("1,-1,2", (1,)), ("0,0", ()), (" 2 , 1", (2, 1)),
-        ("1x", (1,)), ("none", ()), (f"GPU-{children.uuid(2)},0", (2, 0)), ("GPU-0", ()), ("GPU-9", ()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("listed", "seen"), [
+    ("3,1", (3, 1)), ("", ()), ("0,4,1", (0,)), ("-1", ()), ("1,-1,2", (1,)), ("0,0", ()), (" 2 , 1", (2, 1)),
+    ("1x", (1,)), ("none", ()), (f"GPU-{children.uuid(2)},0", (2, 0)), ("GPU-0", ()), ("GPU-9", ()),
+])  # fmt: skip
 def test_cuda_visible_devices_as_the_driver_reads_it(listed, seen):
     assert children.visible(4, listed) == seen
 
@@ -220,9 +217,7 @@ def test_torchrun_starts_ranks_on_gpus(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl")
 def test_a_machine_that_a_program_opened_itself_says_where_nccl_is(gpus):
-    with pytest.raises(
-        RuntimeError, match="doesn't have NCCL built in: a simulated machine that a program opened"
-    ):
+    with pytest.raises(RuntimeError, match="doesn't have NCCL built in: a simulated machine that a program"):
         torch.distributed.init_process_group(
             "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
         )

@@ -42,29 +42,19 @@ def test_storage_lives_on_one_device():
     assert x.device == CUDA1
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.zeros(2, device="cuda:1"),
-        lambda: torch.tensor([1.0], device=CUDA1),
-        lambda: torch.as_tensor([1.0], device=CUDA1),
-        lambda: torch.ones(2).to(1),
-        lambda: nn.Linear(2, 2).to(1).weight,
-        lambda: nn.Linear(2, 2).to(device=1).weight,
-        lambda: torch.ones(2).to("cuda:1", torch.float64),
-        lambda: torch.ones(2).to(torch.ones(1, device=CUDA1)),
-        lambda: torch.ones(2).cuda(1),
-        lambda: torch.ones(2).cuda(device=CUDA1),
-        lambda: torch.zeros_like(torch.ones(2), device=CUDA1),
-        lambda: torch.ones(2).new_zeros(3, device=CUDA1),
-        lambda: torch.ones(2, device=CUDA1).new_tensor([3.0]),
-        lambda: torch.randn(2, device=CUDA1, generator=torch.Generator("cuda:1").manual_seed(0)),
-        lambda: torch.ones(2, device=CUDA1).type(torch.float64),
-        lambda: torch.eye(3).to_sparse().cuda(1),
-        lambda: torch.complex(torch.ones(2), torch.ones(2)).cuda(1),
-        lambda: torch.empty_strided((2, 2), (1, 2), device=CUDA1),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: torch.zeros(2, device="cuda:1"), lambda: torch.tensor([1.0], device=CUDA1),
+    lambda: torch.as_tensor([1.0], device=CUDA1), lambda: torch.ones(2).to(1),
+    lambda: nn.Linear(2, 2).to(1).weight, lambda: nn.Linear(2, 2).to(device=1).weight,
+    lambda: torch.ones(2).to("cuda:1", torch.float64), lambda: torch.ones(2).to(torch.ones(1, device=CUDA1)),
+    lambda: torch.ones(2).cuda(1), lambda: torch.ones(2).cuda(device=CUDA1),
+    lambda: torch.zeros_like(torch.ones(2), device=CUDA1), lambda: torch.ones(2).new_zeros(3, device=CUDA1),
+    lambda: torch.ones(2, device=CUDA1).new_tensor([3.0]),
+    lambda: torch.randn(2, device=CUDA1, generator=torch.Generator("cuda:1").manual_seed(0)),
+    lambda: torch.ones(2, device=CUDA1).type(torch.float64), lambda: torch.eye(3).to_sparse().cuda(1),
+    lambda: torch.complex(torch.ones(2), torch.ones(2)).cuda(1),
+    lambda: torch.empty_strided((2, 2), (1, 2), device=CUDA1),
+])  # fmt: skip
 def test_ways_to_make_a_tensor_on_a_gpu(make):
     assert make().device == CUDA1
 
@@ -183,10 +173,8 @@ def test_copies_keep_the_device():
     assert storage.clone().device == torch.UntypedStorage(4, device="cuda:1").device == CUDA1
     given = torch.UntypedStorage([1, 2], device="cuda:1")
     assert (given.device, given.tolist(), torch.UntypedStorage(device="cuda:1").device) == (
-        CUDA1,
-        [1, 2],
-        CUDA1,
-    )
+        CUDA1, [1, 2], CUDA1,
+    )  # fmt: skip
 
 
 def test_save_and_load():
@@ -305,26 +293,15 @@ def test_mixing_devices_raises_what_cuda_raises(call, message):
     assert caught.value.__context__ is None, "the operation was tried twice"
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda a: a * torch.tensor(2.0),
-        lambda a: torch.tensor(2.0) * a,
-        lambda a: a[torch.tensor([0])],
-        lambda a: a.masked_fill(a > 0, torch.tensor(5.0)),
-        lambda a: a.copy_(torch.ones(3, 3)),
-        lambda a: a.float_power(torch.tensor(2.0)),
-        lambda a: a.fill_(torch.tensor(2.0, device=CUDA1)),
-        lambda a: a.masked_fill(a > 0, torch.tensor(2.0, device=CUDA1)),
-        lambda a: nn.utils.rnn.pad_sequence([a, torch.ones(2, 3), torch.ones(1, 3, device=CUDA1)]),
-        lambda a: F.ctc_loss(
-            a[:, None].log_softmax(2),
-            torch.ones(1, 1, dtype=torch.long),
-            torch.tensor([3], device=CUDA0),
-            torch.tensor([1], device=CUDA1),
-        ),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda a: a * torch.tensor(2.0), lambda a: torch.tensor(2.0) * a, lambda a: a[torch.tensor([0])],
+    lambda a: a.masked_fill(a > 0, torch.tensor(5.0)), lambda a: a.copy_(torch.ones(3, 3)),
+    lambda a: a.float_power(torch.tensor(2.0)), lambda a: a.fill_(torch.tensor(2.0, device=CUDA1)),
+    lambda a: a.masked_fill(a > 0, torch.tensor(2.0, device=CUDA1)),
+    lambda a: nn.utils.rnn.pad_sequence([a, torch.ones(2, 3), torch.ones(1, 3, device=CUDA1)]),
+    lambda a: F.ctc_loss(a[:, None].log_softmax(2), torch.ones(1, 1, dtype=torch.long),
+                         torch.tensor([3], device=CUDA0), torch.tensor([1], device=CUDA1)),
+])  # fmt: skip
 def test_what_cuda_allows_is_allowed(call):
     assert call(torch.ones(3, 3, device=CUDA0)).device == CUDA0
 
@@ -483,17 +460,14 @@ def test_pinned_memory_and_workers():
     assert batches[0].to(CUDA1, non_blocking=True).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x, **pinned: torch.zeros(2, **pinned),
-        lambda x, **pinned: torch.ones_like(x, device="cpu", **pinned),
-        lambda x, **pinned: torch.rand_like(x, device="cpu", **pinned),
-        lambda x, **pinned: x.cpu().new_empty(2, **pinned),
-        lambda x, **pinned: torch.normal(0.0, 1.0, (2,), **pinned),
-        lambda x, **pinned: torch.sparse_coo_tensor([[0]], [1.0], (2,), **pinned),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda x, **pinned: torch.zeros(2, **pinned),
+    lambda x, **pinned: torch.ones_like(x, device="cpu", **pinned),
+    lambda x, **pinned: torch.rand_like(x, device="cpu", **pinned),
+    lambda x, **pinned: x.cpu().new_empty(2, **pinned),
+    lambda x, **pinned: torch.normal(0.0, 1.0, (2,), **pinned),
+    lambda x, **pinned: torch.sparse_coo_tensor([[0]], [1.0], (2,), **pinned),
+])  # fmt: skip
 def test_whatever_makes_a_tensor_can_pin_it(make, gpus):
     x = torch.ones(2, device=CUDA1)
     assert make(x, pin_memory=True).is_pinned()
@@ -571,9 +545,7 @@ def test_a_range_is_made_where_it_is_wanted():
 
 def test_indices_along_a_dimension_are_where_the_tensor_is():
     x, at = torch.ones(2, 2, device="cuda:1"), torch.zeros(2, 2, dtype=torch.long)
-    with pytest.raises(
-        RuntimeError, match="Expected tensor to have cuda:1 Device, but got tensor with cpu Device"
-    ):
+    with pytest.raises(RuntimeError, match="to have cuda:1 Device, but got tensor with cpu Device"):
         torch.take_along_dim(x, at, dim=0)
 
 

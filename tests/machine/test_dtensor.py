@@ -40,12 +40,9 @@ def test_a_dtensor_and_what_is_made_of_it(mesh):
     x = distribute_tensor(torch.ones(4, 4, device=CUDA1), mesh, [Shard(0)])
     made = [x, x + 1, x @ x.redistribute(placements=[Replicate()]), x.sum(), x.t(), x.split(2, dim=1)[0]]
     made += [
-        x.view(2, 2, 4),
-        x.add_(1),
-        nn.functional.dropout(x),
-        zeros(2, device_mesh=mesh),
+        x.view(2, 2, 4), x.add_(1), nn.functional.dropout(x), zeros(2, device_mesh=mesh),
         rand(2, device_mesh=mesh),
-    ]
+    ]  # fmt: skip
     assert [places(each) for each in made] == [{CUDA1}] * len(made)
     assert x.is_cuda
     assert x.full_tensor().device == CUDA1
@@ -159,9 +156,7 @@ def test_an_operator_without_an_order_on_shards_is_still_refused(mesh):
     x = distribute_tensor(torch.ones(6, 6, device=CUDA1), mesh, [Shard(1)])
     torch.use_deterministic_algorithms(True)
     try:
-        with pytest.raises(
-            RuntimeError, match="median CUDA with indices output does not have a deterministic"
-        ):
+        with pytest.raises(RuntimeError, match="median CUDA with indices output does not have"):
             x.median(0)
     finally:
         torch.use_deterministic_algorithms(False)

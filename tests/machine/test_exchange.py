@@ -118,14 +118,9 @@ def test_fake_tensors_stand_for_tensors_on_simulated_gpus(gpus):
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         x = torch.empty(2, 2, device="cuda:1")
         made = [
-            x,
-            x + 1,
-            x @ plain,
-            torch.zeros_like(x),
-            mode.from_tensor(plain),
-            torch.empty(2).cuda(1),
+            x, x + 1, x @ plain, torch.zeros_like(x), mode.from_tensor(plain), torch.empty(2).cuda(1),
             plain * 2,
-        ]
+        ]  # fmt: skip
         assert {each.device for each in made} == {CUDA1}
         assert {type(each) for each in made} == {FakeTensor}
         assert (x.is_cuda, x.get_device(), x.cpu().device, x.to(CUDA0).device) == (True, 1, CPU, CUDA0)

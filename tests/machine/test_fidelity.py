@@ -31,49 +31,30 @@ def test_what_is_listed_as_absent_raises(gpus):
 # The answers on a new machine of two GPUs: name -> (arguments, answer).
 GIB = 1024**3
 ANSWERS = {
-    "_accelerator_emptyCache": ((), None),
-    "_accelerator_emptyHostCache": ((), None),
+    "_accelerator_emptyCache": ((), None), "_accelerator_emptyHostCache": ((), None),
     "_accelerator_exchangeDevice": ((1,), 0),
-    "_accelerator_getAccelerator": ((), torch.device("cuda")),
-    "_accelerator_getDeviceIndex": ((), 0),
+    "_accelerator_getAccelerator": ((), torch.device("cuda")), "_accelerator_getDeviceIndex": ((), 0),
     "_accelerator_getMemoryInfo": ((1,), (16 * GIB, 16 * GIB)),
-    "_accelerator_isAllocatorInitialized": ((), True),
-    "_accelerator_maybeExchangeDevice": ((-1,), -1),
-    "_accelerator_resetAccumulatedStats": ((0,), None),
-    "_accelerator_resetPeakStats": ((0,), None),
-    "_accelerator_setDeviceIndex": ((1,), None),
-    "_accelerator_synchronizeDevice": ((1,), None),
+    "_accelerator_isAllocatorInitialized": ((), True), "_accelerator_maybeExchangeDevice": ((-1,), -1),
+    "_accelerator_resetAccumulatedStats": ((0,), None), "_accelerator_resetPeakStats": ((0,), None),
+    "_accelerator_setDeviceIndex": ((1,), None), "_accelerator_synchronizeDevice": ((1,), None),
     "_cuda_record_memory_history": ((None,), None),
     "_cuda_record_memory_history_legacy": ((False, False), None),
-    "_cuda_canDeviceAccessPeer": ((1, 1), False),
-    "_cuda_emptyCache": ((), None),
-    "_cuda_exchangeDevice": ((1,), 0),
-    "_cuda_getAllocatorBackend": ((), "native"),
-    "_cuda_getArchFlags": ((), "sm_90"),
-    "_cuda_getCompiledVersion": ((), 13000),
-    "_cuda_getCurrentRawStream": ((1,), 0),
-    "_cuda_getCurrentStream": ((1,), (0, 1, 1)),
-    "_cuda_getDefaultStream": ((1,), (0, 1, 1)),
-    "_cuda_getDevice": ((), 0),
-    "_cuda_clearCublasWorkspaces": ((), None),
-    "_cuda_getDeviceCount": ((), 2),
-    "_cuda_hasPrimaryContext": ((1,), False),
-    "_host_emptyCache": ((), None),
-    "_cuda_getMemoryFraction": ((1,), 1.0),
-    "_cuda_init": ((), None),
-    "_cuda_ipc_collect": ((), None),
-    "_cuda_isCurrentStreamCapturing": ((), False),
-    "_cuda_isHistoryEnabled": ((), False),
-    "_cuda_maybeExchangeDevice": ((-1,), -1),
-    "_cuda_resetAccumulatedMemoryStats": ((0,), None),
-    "_cuda_resetPeakMemoryStats": ((0,), None),
-    "_cuda_setDevice": ((1,), None),
-    "_cuda_setMemoryFraction": ((0.5, 1), None),
-    "_cuda_setStream": ((40, 1, 1), None),
-    "_cuda_sleep": ((10**6,), None),
-    "_cuda_synchronize": ((), None),
+    "_cuda_canDeviceAccessPeer": ((1, 1), False), "_cuda_emptyCache": ((), None),
+    "_cuda_exchangeDevice": ((1,), 0), "_cuda_getAllocatorBackend": ((), "native"),
+    "_cuda_getArchFlags": ((), "sm_90"), "_cuda_getCompiledVersion": ((), 13000),
+    "_cuda_getCurrentRawStream": ((1,), 0), "_cuda_getCurrentStream": ((1,), (0, 1, 1)),
+    "_cuda_getDefaultStream": ((1,), (0, 1, 1)), "_cuda_getDevice": ((), 0),
+    "_cuda_clearCublasWorkspaces": ((), None), "_cuda_getDeviceCount": ((), 2),
+    "_cuda_hasPrimaryContext": ((1,), False), "_host_emptyCache": ((), None),
+    "_cuda_getMemoryFraction": ((1,), 1.0), "_cuda_init": ((), None), "_cuda_ipc_collect": ((), None),
+    "_cuda_isCurrentStreamCapturing": ((), False), "_cuda_isHistoryEnabled": ((), False),
+    "_cuda_maybeExchangeDevice": ((-1,), -1), "_cuda_resetAccumulatedMemoryStats": ((0,), None),
+    "_cuda_resetPeakMemoryStats": ((0,), None), "_cuda_setDevice": ((1,), None),
+    "_cuda_setMemoryFraction": ((0.5, 1), None), "_cuda_setStream": ((40, 1, 1), None),
+    "_cuda_sleep": ((10**6,), None), "_cuda_synchronize": ((), None),
     "_get_accelerator": ((), torch.device("cuda")),
-}
+}  # fmt: skip
 # These answer with objects; other tests hold them.
 OBJECTS = {
     "_accelerator_getDeviceCapability", "_accelerator_getDeviceStats", "_accelerator_getStream",
@@ -94,11 +75,9 @@ def test_everything_that_is_answered_is_asked_for_by_torch():
     folder = Path(torch.__file__).parent
     # The programs of torch that ask, and its list of what C++ has.
     rooms = [
-        folder / "_dynamo/trace_rules.py",
-        *folder.glob("cuda/*.py"),
-        *folder.glob("accelerator/*.py"),
+        folder / "_dynamo/trace_rules.py", *folder.glob("cuda/*.py"), *folder.glob("accelerator/*.py"),
         folder / "_C/__init__.pyi",
-    ]
+    ]  # fmt: skip
     rooms += [folder / "nn/parallel/comm.py", folder / "utils/_foreach_utils.py"]
     text = "".join(path.read_text("utf-8") for path in rooms)
     assert {name for name in fidelity.provided() if not re.search(rf"\b{name}\b", text)} == set()

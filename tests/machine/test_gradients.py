@@ -182,10 +182,8 @@ def test_no_grad_and_inference_mode_hold_on_gpus_and_in_backward():
         with off():
             b = a * 2
             assert (b.requires_grad, b.is_inference(), b.device) == (
-                False,
-                off is torch.inference_mode,
-                CUDA0,
-            )
+                False, off is torch.inference_mode, CUDA0,
+            )  # fmt: skip
     b = a * 2
     assert (b.requires_grad, b.is_inference()) == (True, False)
     b.register_hook(hook)

@@ -28,30 +28,19 @@ def backward_that_makes_too_much():
     whole.as_strided((1,), (1,)).sum().backward()
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: torch.empty(HUGE, device="cuda:1"),
-        lambda: torch.zeros(size=(HUGE,), device="cuda:1"),
-        lambda: torch.arange(HUGE, device="cuda:1"),
-        lambda: torch.randperm(HUGE, device="cuda:1"),
-        lambda: torch.ones(1).expand(HUGE).to("cuda:1"),
-        lambda: wide().new_zeros(HUGE),
-        lambda: torch.ones_like(wide().expand(-1, 2**23)),
-        lambda: wide() @ wide().T,
-        lambda: wide() + wide().T,
-        lambda: wide().repeat(1, 2**23),
-        lambda: torch.cat([wide().expand(-1, 2**23)] * 2),
-        lambda: wide().expand(-1, 2**23).clone(),
-        lambda: torch.add(wide().detach(), wide().detach().T, out=torch.empty(0, device="cuda:1")),
-        lambda: nn.Linear(2**23, 2**23, device="cuda:1"),
-        lambda: torch.cuda.FloatTensor(HUGE, device="cuda:1"),
-        lambda: torch.empty(1, device="cuda:1").resize_(HUGE),
-        lambda: torch.empty(1, device="cuda:1").untyped_storage().resize_(HUGE),
-        lambda: torch.UntypedStorage(HUGE, device="cuda:1"),
-        backward_that_makes_too_much,
-    ],
-)
+@pytest.mark.parametrize("ask", [
+    lambda: torch.empty(HUGE, device="cuda:1"), lambda: torch.zeros(size=(HUGE,), device="cuda:1"),
+    lambda: torch.arange(HUGE, device="cuda:1"), lambda: torch.randperm(HUGE, device="cuda:1"),
+    lambda: torch.ones(1).expand(HUGE).to("cuda:1"), lambda: wide().new_zeros(HUGE),
+    lambda: torch.ones_like(wide().expand(-1, 2**23)), lambda: wide() @ wide().T, lambda: wide() + wide().T,
+    lambda: wide().repeat(1, 2**23), lambda: torch.cat([wide().expand(-1, 2**23)] * 2),
+    lambda: wide().expand(-1, 2**23).clone(),
+    lambda: torch.add(wide().detach(), wide().detach().T, out=torch.empty(0, device="cuda:1")),
+    lambda: nn.Linear(2**23, 2**23, device="cuda:1"), lambda: torch.cuda.FloatTensor(HUGE, device="cuda:1"),
+    lambda: torch.empty(1, device="cuda:1").resize_(HUGE),
+    lambda: torch.empty(1, device="cuda:1").untyped_storage().resize_(HUGE),
+    lambda: torch.UntypedStorage(HUGE, device="cuda:1"), backward_that_makes_too_much,
+])  # fmt: skip
 def test_too_much_is_cudas_error_however_small_the_computer(ask):
     with pytest.raises(torch.OutOfMemoryError, match=OUT):
         ask()
@@ -91,18 +80,14 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: torch.ones(n, device="cuda:1"),
-        lambda n: torch.ones(1).expand(n).cuda(1),
-        lambda n: torch.zeros_like(torch.ones(1, device="cuda:1").expand(n)),
-        lambda n: torch.ones(1, device="cuda:1").new_full((n,), 1.0),
-        lambda n: nn.parallel.gather([torch.ones(1, device=k).expand(n) for k in (0, 1)], 1, dim=0),
-        lambda n: torch.empty(1, device="cuda:1").resize_(n),
-        lambda n: torch.UntypedStorage(4 * n, device="cuda:1"),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda n: torch.ones(n, device="cuda:1"), lambda n: torch.ones(1).expand(n).cuda(1),
+    lambda n: torch.zeros_like(torch.ones(1, device="cuda:1").expand(n)),
+    lambda n: torch.ones(1, device="cuda:1").new_full((n,), 1.0),
+    lambda n: nn.parallel.gather([torch.ones(1, device=k).expand(n) for k in (0, 1)], 1, dim=0),
+    lambda n: torch.empty(1, device="cuda:1").resize_(n),
+    lambda n: torch.UntypedStorage(4 * n, device="cuda:1"),
+])  # fmt: skip
 def test_the_limit_is_looked_at_before_the_computer_is_asked(make):
     with labkit.simulate(gpus=2, memory="64 MiB"):
         with Largest() as largest, pytest.raises(torch.OutOfMemoryError):
@@ -127,9 +112,7 @@ def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
         lambda: torch.full_like(kept, 1, dtype=torch.float64).expand(2**6, -1).to(torch.float32, copy=True),
         lambda: torch.ones(1).expand(2**26).to("cuda:1"),
     ):
-        with pytest.raises(
-            host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 256\.00 MiB, but this "
-        ):
+        with pytest.raises(host.OutOfHostMemory, match=r"cuda:1 is simulated and has room for 256\.00 MiB,"):
             make()
     assert not isinstance(host.OutOfHostMemory("cuda:1", 1, None), torch.OutOfMemoryError)
     assert torch.empty(2**30, device="cuda:1").is_cuda  # never written: it costs nothing

@@ -182,33 +182,25 @@ def test_every_name_of_the_tables_is_needed_and_there():
 LONG = [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "words"),
-    [
-        (lambda x: x @ x, NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x @ x[0], NotImplementedError, "\"addmv_impl_cuda\" not implemented for 'Long'"),
-        (lambda x: x[0] @ x[0], NotImplementedError, "\"dot\" not implemented for 'Long'"),
-        (lambda x: x[None] @ x[None], NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
-        (lambda x: torch.einsum("ij,jk", x, x), NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
-        (lambda x: F.linear(x, weight=x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x.bool() @ x.bool(), NotImplementedError, "\"addmm_cuda\" not implemented for 'Bool'"),
-        (lambda x: x.to_sparse() @ x, NotImplementedError, "\"spmm\" not implemented for 'Long'"),
-        (lambda x: x.addmm_(x, x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
-        (lambda x: x.half().angle(), NotImplementedError, "\"angle_cuda\" not implemented for 'Half'"),
-        (lambda x: x.half().histc(), RuntimeError, "HalfTensor is not supported"),
-        (
-            lambda x: F.conv1d(x[None], x[:, :, None]),
-            RuntimeError,
-            "getCudnnDataTypeFromScalarType() not supported for Long",
-        ),
-        (
-            lambda x: torch.histogram(x.float(), 2),
-            NotImplementedError,
-            "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend.",
-        ),
-        (lambda x: x @ x[:1], RuntimeError, "mat1 and mat2 shapes cannot be multiplied (2x2 and 1x2)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "kind", "words"), [
+    (lambda x: x @ x, NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x @ x[0], NotImplementedError, "\"addmv_impl_cuda\" not implemented for 'Long'"),
+    (lambda x: x[0] @ x[0], NotImplementedError, "\"dot\" not implemented for 'Long'"),
+    (lambda x: x[None] @ x[None], NotImplementedError, "\"baddbmm_cuda\" not implemented for 'Long'"),
+    (lambda x: torch.einsum("ij,jk", x, x), NotImplementedError,
+     "\"baddbmm_cuda\" not implemented for 'Long'"),
+    (lambda x: F.linear(x, weight=x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x.bool() @ x.bool(), NotImplementedError, "\"addmm_cuda\" not implemented for 'Bool'"),
+    (lambda x: x.to_sparse() @ x, NotImplementedError, "\"spmm\" not implemented for 'Long'"),
+    (lambda x: x.addmm_(x, x), NotImplementedError, "\"addmm_cuda\" not implemented for 'Long'"),
+    (lambda x: x.half().angle(), NotImplementedError, "\"angle_cuda\" not implemented for 'Half'"),
+    (lambda x: x.half().histc(), RuntimeError, "HalfTensor is not supported"),
+    (lambda x: F.conv1d(x[None], x[:, :, None]), RuntimeError,
+     "getCudnnDataTypeFromScalarType() not supported for Long"),
+    (lambda x: torch.histogram(x.float(), 2), NotImplementedError,
+     "Could not run 'aten::histogram.bin_ct' with arguments from the 'CUDA' backend."),
+    (lambda x: x @ x[:1], RuntimeError, "mat1 and mat2 shapes cannot be multiplied (2x2 and 1x2)"),
+])  # fmt: skip
 def test_a_refusal_has_cudas_type_and_words(gpus, call, kind, words):
     x = torch.tensor(LONG, device="cuda:1")
     with pytest.raises(kind) as caught:
@@ -228,74 +220,31 @@ def _mixed_conv(x, w, bias=None):
     return F.conv1d(x[None], weight=w[:, :, None], bias=bias)
 
 
-@pytest.mark.parametrize(
-    ("call", "one", "other", "words"),
-    [
-        (torch.mm, HALF, FLOAT, "expected mat1 and mat2 to have the same dtype, but got: c10::Half != float"),
-        (
-            F.linear,
-            FLOAT,
-            BFLOAT,
-            "expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16",
-        ),
-        (
-            _mixed_conv,
-            HALF,
-            FLOAT,
-            "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same",
-        ),
-        (
-            _mixed_conv,
-            FLOAT,
-            torch.float64,
-            "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.DoubleTensor) should be the same",
-        ),
-        (
-            _mixed_conv,
-            BFLOAT,
-            FLOAT,
-            "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same",
-        ),
-        (
-            lambda x, w: _mixed_conv(x, w, w[0]),
-            HALF,
-            FLOAT,
-            "Input type (c10::Half) and bias type (float) should be the same",
-        ),
-        (lambda x, w: F.layer_norm(x, (2,), w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
-        (
-            lambda x, w: F.layer_norm(x, (2,), bias=w[0]),
-            BFLOAT,
-            FLOAT,
-            "expected scalar type BFloat16 but found Float",
-        ),
-        (
-            lambda x, w: F.layer_norm(x, (2,), w[0], w[1]),
-            FLOAT,
-            HALF,
-            "expected scalar type Float but found Half",
-        ),
-        (lambda x, w: F.group_norm(x, 1, w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
-        (
-            lambda x, w: torch.group_norm(x[..., None], 2, bias=w[0]),
-            BFLOAT,
-            FLOAT,
-            "expected scalar type BFloat16 but found Float",
-        ),
-        (
-            lambda x, w: F.group_norm(x, 1, w[0]),
-            FLOAT,
-            HALF,
-            "mixed dtype (CPU): expect parameter to have scalar type of Float",  # CUDA says so, too
-        ),
-        (
-            lambda x, w: x.masked_fill(w, 0),
-            FLOAT,
-            torch.uint8,
-            "masked_fill only supports boolean masks, but got dtype Byte",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "one", "other", "words"), [
+    (torch.mm, HALF, FLOAT, "expected mat1 and mat2 to have the same dtype, but got: c10::Half != float"),
+    (F.linear, FLOAT, BFLOAT,
+     "expected mat1 and mat2 to have the same dtype, but got: float != c10::BFloat16"),
+    (_mixed_conv, HALF, FLOAT,
+     "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor) should be the same"),
+    (_mixed_conv, FLOAT, torch.float64,
+     "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.DoubleTensor) should be the same"),
+    (_mixed_conv, BFLOAT, FLOAT,
+     "Input type (CUDABFloat16Type) and weight type (torch.cuda.FloatTensor) should be the same"),
+    (lambda x, w: _mixed_conv(x, w, w[0]), HALF, FLOAT,
+     "Input type (c10::Half) and bias type (float) should be the same"),
+    (lambda x, w: F.layer_norm(x, (2,), w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+    (lambda x, w: F.layer_norm(x, (2,), bias=w[0]), BFLOAT, FLOAT,
+     "expected scalar type BFloat16 but found Float"),
+    (lambda x, w: F.layer_norm(x, (2,), w[0], w[1]), FLOAT, HALF,
+     "expected scalar type Float but found Half"),
+    (lambda x, w: F.group_norm(x, 1, w[0]), HALF, FLOAT, "expected scalar type Half but found Float"),
+    (lambda x, w: torch.group_norm(x[..., None], 2, bias=w[0]), BFLOAT, FLOAT,
+     "expected scalar type BFloat16 but found Float"),
+    (lambda x, w: F.group_norm(x, 1, w[0]), FLOAT, HALF,
+     "mixed dtype (CPU): expect parameter to have scalar type of Float"),  # CUDA says so, too
+    (lambda x, w: x.masked_fill(w, 0), FLOAT, torch.uint8,
+     "masked_fill only supports boolean masks, but got dtype Byte"),
+])  # fmt: skip
 def test_a_mixture_of_dtypes_is_refused_in_cudas_words(gpus, call, one, other, words):
     one_of_one = torch.ones(1, 1, 1, device="cuda", dtype=HALF)
     F.conv1d(one_of_one, one_of_one)  # from here on convolutions of halves are labkit's own
@@ -461,18 +410,15 @@ def test_launch_blocking_shortens_the_error_as_cudas(gpus, monkeypatch):
     assert "asynchronously" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [
-        (lambda x: x[5], IndexError),
-        (lambda x: x[torch.tensor(5, device="cuda:1")], IndexError),  # a number, read on the host
-        (lambda x: x.select(0, 5), IndexError),
-        (lambda x: x.index_select(7, torch.tensor([0], device="cuda:1")), IndexError),
-        (lambda x: x.gather(0, torch.tensor([[0]], device="cuda:1")), RuntimeError),
-        (lambda x: torch.bincount(torch.tensor([-1], device="cuda:1")), RuntimeError),
-        (lambda x: x.sum(4), IndexError),
-    ],
-)
+@pytest.mark.parametrize(("call", "kind"), [
+    (lambda x: x[5], IndexError),
+    (lambda x: x[torch.tensor(5, device="cuda:1")], IndexError),  # a number, read on the host
+    (lambda x: x.select(0, 5), IndexError),
+    (lambda x: x.index_select(7, torch.tensor([0], device="cuda:1")), IndexError),
+    (lambda x: x.gather(0, torch.tensor([[0]], device="cuda:1")), RuntimeError),
+    (lambda x: torch.bincount(torch.tensor([-1], device="cuda:1")), RuntimeError),
+    (lambda x: x.sum(4), IndexError),
+])  # fmt: skip
 def test_what_cuda_checks_on_the_host_stays_as_it_is(gpus, call, kind):
     with pytest.raises(kind) as caught:
         call(torch.ones(3, device="cuda:1"))
@@ -621,13 +567,10 @@ def _attended_in_float32(*given):
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*wide, log_sum, 0.0, False)
 
 
-@pytest.mark.parametrize(
-    ("compute", "in_float32", "shapes"),
-    [
-        (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
-        (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),
-    ],
-)
+@pytest.mark.parametrize(("compute", "in_float32", "shapes"), [
+    (_convolved, _convolved_in_float32, [(4, 6, 9, 9), (8, 6, 3, 3)]),
+    (_attended, _attended_in_float32, [(2, 3, 7, 8)] * 3),
+])  # fmt: skip
 def test_gradients_in_half_precision_are_float32s_rounded_once_and_the_hosts_as_they_were(
     compute, in_float32, shapes
 ):
@@ -671,9 +614,7 @@ def test_operators_of_the_cpu_alone_have_no_kernel_for_a_gpu():
     expected = layer(x)
     with labkit.simulate(gpus=2):
         assert torch.equal(layer(x), expected)
-        with pytest.raises(
-            NotImplementedError, match="'quantized::linear_dynamic' with arguments from the 'CUDA' backend"
-        ):
+        with pytest.raises(NotImplementedError, match="quantized::linear_dynamic' .* the 'CUDA' backend"):
             layer(x.cuda(1))
 
 
@@ -696,9 +637,7 @@ def test_products_of_bytes_want_more_than_sixteen_rows_and_eights():
 
 def test_only_a_stream_can_be_recorded():
     with labkit.simulate(gpus=1):
-        with pytest.raises(
-            TypeError, match=r"record_stream\(\): argument 's' \(position 1\) must be Stream, not str"
-        ):
+        with pytest.raises(TypeError, match=r"argument 's' \(position 1\) must be Stream, not str"):
             torch.ones(1, device="cuda").record_stream("x")
         torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())
 

@@ -113,10 +113,8 @@ def test_a_kernel_and_its_autograd_see_the_machine(made):
     assert (y.device, x.grad.device) == (CUDA1, CUDA1)
     assert torch.allclose(x.grad, x.cos())
     assert made.seen == [
-        ("sin", CUDA1, CUDA0),
-        ("setup", CUDA1, CUDA1, CUDA0),
-        ("backward", CUDA1, CUDA1, CUDA0),
-    ]
+        ("sin", CUDA1, CUDA0), ("setup", CUDA1, CUDA1, CUDA0), ("backward", CUDA1, CUDA1, CUDA0),
+    ]  # fmt: skip
     assert made.sin(torch.ones(3)).device == CPU
 
 

@@ -165,20 +165,17 @@ def test_a_with_block_ends_the_machine_also_after_an_error():
     assert machine_in_use() is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"gpus": 0}, ValueError, "gpus must be from 1 to 1024, got 0"),
-        ({"gpus": -1}, ValueError, "gpus must be from 1 to 1024, got -1"),
-        ({"gpus": "eight"}, TypeError, "gpus must be a whole number, got 'eight'"),
-        ({"gpus": True}, TypeError, "gpus must be a whole number"),
-        ({"gpus": 2, "memory": "much"}, ValueError, "memory must be bytes or text like '16 GiB', got 'much'"),
-        ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must have one entry for each of the 2 GPUs"),
-        ({"gpus": 2, "order": [0, 0]}, ValueError, "order must name each of the 2 GPUs once"),
-        ({"gpus": 2, "order": "fast"}, ValueError, "order must be None, 'threads' or a list"),
-        ({"gpus": 2, "backing": "cuda:0"}, ValueError, "backing must be 'cpu', got 'cuda:0'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    ({"gpus": 0}, ValueError, "gpus must be from 1 to 1024, got 0"),
+    ({"gpus": -1}, ValueError, "gpus must be from 1 to 1024, got -1"),
+    ({"gpus": "eight"}, TypeError, "gpus must be a whole number, got 'eight'"),
+    ({"gpus": True}, TypeError, "gpus must be a whole number"),
+    ({"gpus": 2, "memory": "much"}, ValueError, "memory must be bytes or text like '16 GiB', got 'much'"),
+    ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must have one entry for each of the 2 GPUs"),
+    ({"gpus": 2, "order": [0, 0]}, ValueError, "order must name each of the 2 GPUs once"),
+    ({"gpus": 2, "order": "fast"}, ValueError, "order must be None, 'threads' or a list"),
+    ({"gpus": 2, "backing": "cuda:0"}, ValueError, "backing must be 'cpu', got 'cuda:0'"),
+])  # fmt: skip
 def test_misuse_is_refused_before_anything_changes(arguments, error, text):
     with pytest.raises(error, match=text.replace("(", r"\(")):
         labkit.simulate(**arguments)
@@ -213,9 +210,7 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
     with labkit.simulate(gpus=2):
         old = torch.ones(2, device="cuda:1")
     with labkit.simulate(gpus=8):
-        with pytest.raises(
-            RuntimeError, match=r"on cuda:1 of simulate\(gpus=2\), closed, which is not the machine"
-        ):
+        with pytest.raises(RuntimeError, match=r"on cuda:1 of simulate\(gpus=2\), closed, which is not"):
             old + 1
         with pytest.raises(RuntimeError, match="not the machine in use"):
             torch.cat([old, old])
@@ -338,9 +333,7 @@ def test_a_second_thread_is_told_of_the_first_ones_block():
         lambda: labkit.use_gpus(1),
     )
     for open_one in (*ways, late.__enter__):
-        with pytest.raises(
-            RuntimeError, match="^thread loader has a simulated machine in use, and torch shows all"
-        ):
+        with pytest.raises(RuntimeError, match="^thread loader has a simulated machine in use, and torch"):
             open_one()
     with pytest.raises(RuntimeError, match="thread loader"):
         labkit.diagnose(torch.nn.Linear(1, 1), torch.ones(2, 1), gpus=2)

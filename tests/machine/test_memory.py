@@ -279,20 +279,17 @@ def test_gradients_are_counted_when_backward_ends_though_nobody_reads_them():
         run()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.zeros(2**18, device="cuda", requires_grad=True),
-        lambda: torch.zeros(2**18, device="cuda").requires_grad_(),
-        lambda: torch.zeros_like(torch.zeros(2**18, device="cuda"), requires_grad=True),
-        lambda: torch.zeros(1, device="cuda").new_zeros(2**18, requires_grad=True),
-        lambda: torch.tensor([0.0] * 2**18, device="cuda", requires_grad=True),
-        lambda: nn.Parameter(torch.zeros(2**18, device="cuda")),
-        lambda: nn.Parameter(torch.zeros(2**18)).cuda().detach().requires_grad_(),
-        lambda: nn.Linear(2**18, 1, bias=False).cuda().weight,
-        lambda: copy.deepcopy(nn.Linear(2**18, 1, bias=False, device="cuda")).weight,
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: torch.zeros(2**18, device="cuda", requires_grad=True),
+    lambda: torch.zeros(2**18, device="cuda").requires_grad_(),
+    lambda: torch.zeros_like(torch.zeros(2**18, device="cuda"), requires_grad=True),
+    lambda: torch.zeros(1, device="cuda").new_zeros(2**18, requires_grad=True),
+    lambda: torch.tensor([0.0] * 2**18, device="cuda", requires_grad=True),
+    lambda: nn.Parameter(torch.zeros(2**18, device="cuda")),
+    lambda: nn.Parameter(torch.zeros(2**18)).cuda().detach().requires_grad_(),
+    lambda: nn.Linear(2**18, 1, bias=False).cuda().weight,
+    lambda: copy.deepcopy(nn.Linear(2**18, 1, bias=False, device="cuda")).weight,
+])  # fmt: skip
 def test_whatever_gets_a_gradient_is_looked_at(make):
     with labkit.simulate(gpus=1):
         x = make()

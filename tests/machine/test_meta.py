@@ -8,35 +8,22 @@ pytestmark = pytest.mark.usefixtures("gpus")
 NO_DATA = "^Cannot copy out of meta tensor; no data!"
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        lambda x: x.cpu(),
-        lambda x: x.to("cpu"),
-        lambda x: x.to(torch.ones(1)),
-        lambda x: x.to("cuda:1"),
-        lambda x: x.cuda(),
-        lambda x: x.type("torch.DoubleTensor"),
-        lambda x: torch.ones(3, device="cuda:1").copy_(x),
-    ],
-)
+@pytest.mark.parametrize("move", [
+    lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.to(torch.ones(1)), lambda x: x.to("cuda:1"),
+    lambda x: x.cuda(), lambda x: x.type("torch.DoubleTensor"),
+    lambda x: torch.ones(3, device="cuda:1").copy_(x),
+])  # fmt: skip
 def test_values_that_are_not_there_cannot_be_moved(move):
     with pytest.raises(NotImplementedError, match=NO_DATA):
         move(torch.empty(3, device="meta"))
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        lambda x: x.to("meta"),
-        lambda x: x.cuda().to("meta"),
-        lambda x: x.cuda().to(torch.empty(1, device="meta")),
-        lambda x: x.to("meta").to(torch.float32),
-        lambda x: x.to("meta").type(torch.float32),
-        lambda x: x.to("meta").double(),
-        lambda x: torch.empty(2, device="meta").copy_(x.cuda()),
-    ],
-)
+@pytest.mark.parametrize("move", [
+    lambda x: x.to("meta"), lambda x: x.cuda().to("meta"),
+    lambda x: x.cuda().to(torch.empty(1, device="meta")), lambda x: x.to("meta").to(torch.float32),
+    lambda x: x.to("meta").type(torch.float32), lambda x: x.to("meta").double(),
+    lambda x: torch.empty(2, device="meta").copy_(x.cuda()),
+])  # fmt: skip
 def test_what_moves_to_meta_stays_there(move):
     assert move(torch.ones(2)).device.type == "meta"
 

@@ -12,14 +12,11 @@ import labkit
 # a number from it.
 FREE = {
     "broadcast_tensors": "uses shapes only",
-    "nn.functional.ctc_loss": "brings the labels to the data",
-    "expand_as": "uses the other's shape only",
-    "view_as": "uses the other's shape only",
-    "reshape_as": "uses the other's shape only",
-    "narrow": "reads the start from a 0-dim tensor",
-    "linspace": "reads its ends from 0-dim tensors",
+    "nn.functional.ctc_loss": "brings the labels to the data", "expand_as": "uses the other's shape only",
+    "view_as": "uses the other's shape only", "reshape_as": "uses the other's shape only",
+    "narrow": "reads the start from a 0-dim tensor", "linspace": "reads its ends from 0-dim tensors",
     "logspace": "reads its ends from 0-dim tensors",
-}
+}  # fmt: skip
 PAIRS = (("cuda:0", "cuda:1"), ("cuda:0", "cpu"), ("cpu", "cuda:0"))
 
 

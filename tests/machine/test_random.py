@@ -49,34 +49,24 @@ def recurrent(kind):
 
 
 DRAWS = {
-    "rand": lambda: torch.rand(8, device="cuda:1"),
-    "randn": lambda: torch.randn(8, device="cuda:1"),
+    "rand": lambda: torch.rand(8, device="cuda:1"), "randn": lambda: torch.randn(8, device="cuda:1"),
     "randint": lambda: torch.randint(1000, (8,), device="cuda:1"),
-    "randperm": lambda: torch.randperm(100, device="cuda:1"),
-    "rand_like": lambda: torch.rand_like(zeros()),
+    "randperm": lambda: torch.randperm(100, device="cuda:1"), "rand_like": lambda: torch.rand_like(zeros()),
     "randn_like": lambda: torch.randn_like(zeros()),
     "randint_like": lambda: torch.randint_like(zeros(), 1000),
     "normal": lambda: torch.normal(zeros(), halves()),
     "normal of a size": lambda: torch.normal(0.0, 1.0, (8,), device="cuda:1"),
-    "bernoulli": lambda: torch.bernoulli(halves(64)),
-    "multinomial": lambda: torch.multinomial(halves(64), 8),
+    "bernoulli": lambda: torch.bernoulli(halves(64)), "multinomial": lambda: torch.multinomial(halves(64), 8),
     "poisson": lambda: torch.poisson(halves(64) * 20),
     "binomial": lambda: torch.binomial(halves(64) * 100, halves(64)),
-    "gamma": lambda: torch._standard_gamma(halves()),
-    "dirichlet": lambda: torch._sample_dirichlet(halves()),
+    "gamma": lambda: torch._standard_gamma(halves()), "dirichlet": lambda: torch._sample_dirichlet(halves()),
     "Tensor.bernoulli": lambda: halves(64).bernoulli(),
-    "Tensor.multinomial": lambda: halves(64).multinomial(8),
-    "bernoulli_": lambda: zeros(64).bernoulli_(),
-    "normal_": lambda: zeros().normal_(),
-    "uniform_": lambda: zeros().uniform_(),
-    "random_": lambda: zeros().random_(1000),
-    "exponential_": lambda: zeros().exponential_(),
-    "geometric_": lambda: zeros().geometric_(0.1),
-    "cauchy_": lambda: zeros().cauchy_(),
-    "log_normal_": lambda: zeros().log_normal_(),
-    "dropout": lambda: F.dropout(halves(64)),
-    "dropout1d": lambda: F.dropout1d(halves(1, 64, 2)),
-    "dropout2d": lambda: F.dropout2d(halves(1, 64, 2, 2)),
+    "Tensor.multinomial": lambda: halves(64).multinomial(8), "bernoulli_": lambda: zeros(64).bernoulli_(),
+    "normal_": lambda: zeros().normal_(), "uniform_": lambda: zeros().uniform_(),
+    "random_": lambda: zeros().random_(1000), "exponential_": lambda: zeros().exponential_(),
+    "geometric_": lambda: zeros().geometric_(0.1), "cauchy_": lambda: zeros().cauchy_(),
+    "log_normal_": lambda: zeros().log_normal_(), "dropout": lambda: F.dropout(halves(64)),
+    "dropout1d": lambda: F.dropout1d(halves(1, 64, 2)), "dropout2d": lambda: F.dropout2d(halves(1, 64, 2, 2)),
     "dropout3d": lambda: F.dropout3d(halves(1, 64, 2, 2, 2)),
     "alpha_dropout": lambda: F.alpha_dropout(halves(64), training=True),
     "feature_alpha_dropout": lambda: F.feature_alpha_dropout(halves(1, 64, 2), training=True),
@@ -90,23 +80,17 @@ DRAWS = {
     "torch.rrelu_": lambda: torch.rrelu_(-halves(), training=True),
     "gumbel_softmax": lambda: F.gumbel_softmax(halves()),
     "fractional_max_pool2d": lambda: F.fractional_max_pool2d(
-        torch.arange(1e4).view(1, 1, 100, 100).cuda(1), 2, 33
-    ),
+        torch.arange(1e4).view(1, 1, 100, 100).cuda(1), 2, 33),
     "fractional_max_pool3d": lambda: F.fractional_max_pool3d(
-        torch.arange(1e6).view(1, 100, 100, 100).cuda(1), 2, 33
-    ),
-    "attention": attention,
-    "heads": heads,
-    "lstm": recurrent(nn.LSTM),
-    "gru": recurrent(nn.GRU),
-    "rnn": recurrent(nn.RNN),
-    "init.normal_": lambda: nn.init.normal_(zeros()),
+        torch.arange(1e6).view(1, 100, 100, 100).cuda(1), 2, 33),
+    "attention": attention, "heads": heads, "lstm": recurrent(nn.LSTM), "gru": recurrent(nn.GRU),
+    "rnn": recurrent(nn.RNN), "init.normal_": lambda: nn.init.normal_(zeros()),
     "init.uniform_": lambda: nn.init.uniform_(zeros()),
     "init.kaiming_uniform_": lambda: nn.init.kaiming_uniform_(zeros(4, 4)),
     "init.xavier_normal_": lambda: nn.init.xavier_normal_(zeros(4, 4)),
     "init.trunc_normal_": lambda: nn.init.trunc_normal_(zeros()),
     "init.orthogonal_": lambda: nn.init.orthogonal_(zeros(4, 4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -185,13 +185,10 @@ def test_the_table_names_every_change_once():
     assert inside <= named | {("labkit.machine.state.in_use", "_active")}, "changed, and not in the table"
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        (torch.cuda, "current_device"), (torch.nn.Linear, "forward"), (torch.Tensor, "labkit_was_here"),
-        (torch.utils.data.DataLoader, "__iter__"), (torch._C, "_cuda_labkit_was_here"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("owner", "name"), [
+    (torch.cuda, "current_device"), (torch.nn.Linear, "forward"), (torch.Tensor, "labkit_was_here"),
+    (torch.utils.data.DataLoader, "__iter__"), (torch._C, "_cuda_labkit_was_here"),
+])  # fmt: skip
 def test_a_change_outside_the_table_would_be_seen(owner, name, monkeypatch):
     snapshot = Snapshot()
     monkeypatch.setattr(owner, name, None, raising=False)

@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,8 @@ from labkit import turns
 from labkit.machine.state.threads import keep_memory_warm
 from labkit.turns import Deadlock, locks, participant
 from tools.warm import python
+
+pytestmark = pytest.mark.timeout(60)  # a hang is seen soon
 
 
 @pytest.fixture
@@ -101,7 +104,6 @@ def test_a_thread_that_outlives_the_machine_sees_the_next():
                 assert made.device == torch.device("cuda", gpus - 1)
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize(
     ("order", "expected"), [(None, [0, 1, 2, 3]), ([2, 0, 3, 1], [2, 0, 3, 1]), ([3, 2, 1, 0],) * 2]
 )
@@ -135,7 +137,6 @@ def test_threads_may_race():
         assert nn.DataParallel(Meets(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_replicas_that_wait_for_each_other_do_not_deadlock(wrap):
     """A batch norm over all replicas: each sends its mean to the first, which sends the total back."""
 
@@ -177,7 +178,6 @@ def test_a_subclass_that_scatters_its_own_sizes():
         torch.testing.assert_close(Balanced(model)(x), model(x.cuda()))
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_an_interrupt_in_a_replica_ends_the_call(wrap, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
 
@@ -219,7 +219,6 @@ def test_each_that_fails_is_named_once():
     )
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     chance = random.Random(0)
     model = Fails().cuda()
@@ -246,74 +245,46 @@ def test_a_thousand_calls_with_random_failures_leave_nothing(wrap, gpus):
     assert threading.active_count() <= threads
 
 
-def event():
-    one = threading.Event()
-    return one.wait, one.set
-
-
-def lock():
+def held():
+    """A lock that is taken."""
     one = threading.Lock()
     one.acquire()
-    return (
-        lambda: one.acquire(),
-        one.release,
-    )  # a bound method of C would be taken from it too early to be seen
+    return one
 
 
-def with_lock():
-    one = threading.Lock()
-    one.acquire()
-
-    def wait():
-        with one:
-            pass
-
-    return wait, one.release
+def entered(one, does):
+    """Do that within ``one``."""
+    with one:
+        does()
 
 
-def condition():
-    one = threading.Condition()
-
-    def wait():
-        with one:
-            one.wait()
-
-    def give():
-        with one:
-            one.notify()
-
-    return wait, give
-
-
-def semaphore():
-    one = threading.Semaphore(0)
-    return one.acquire, one.release
-
-
-def barrier():
-    one = threading.Barrier(2)
-    return one.wait, one.wait
-
-
-def a_queue():
-    one = queue.Queue()
-    return one.get, lambda: one.put(1)
-
-
-def full_queue():
+def full():
     one = queue.Queue(1)
     one.put(0)
-    return lambda: one.put(1), one.get
+    return one
 
 
-def simple_queue():
-    one = queue.SimpleQueue()
-    return lambda: one.get(), lambda: one.put(1)
+# What is made, how it is waited for, and how that is given: by functions of Python's, for a bound method of C would be
+# taken from its object too early to be seen.
+KINDS = {
+    "event": (threading.Event, lambda one: one.wait(), lambda one: one.set()),
+    "lock": (held, lambda one: one.acquire(), lambda one: one.release()),
+    "with lock": (held, lambda one: entered(one, int), lambda one: one.release()),
+    "condition": (threading.Condition, lambda one: entered(one, one.wait), lambda one: entered(one, one.notify)),
+    "semaphore": (lambda: threading.Semaphore(0), lambda one: one.acquire(), lambda one: one.release()),
+    "barrier": (lambda: threading.Barrier(2), lambda one: one.wait(), lambda one: one.wait()),
+    "queue": (queue.Queue, lambda one: one.get(), lambda one: one.put(1)),
+    "full queue": (full, lambda one: one.put(1), lambda one: one.get()),
+    "simple queue": (queue.SimpleQueue, lambda one: one.get(), lambda one: one.put(1)),
+    "future": (Future, lambda one: one.result(), lambda one: one.set_result(1)),
+}  # fmt: skip
 
 
-def future():
-    one = Future()
-    return one.result, lambda: one.set_result(1)
+def pair(kind):
+    """How one of that kind is waited for and given."""
+    make, wait, give = KINDS[kind]
+    one = make()
+    return partial(wait, one), partial(give, one)
 
 
 class Hands(nn.Module):
@@ -333,23 +304,16 @@ class Hands(nn.Module):
         return x * self.weight
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize(
-    "kind",
-    [event, lock, with_lock, condition, semaphore, barrier, a_queue, full_queue, simple_queue, future],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_replica_waits_for_the_next_goes_on(kind, before, wrap, no_beat):
-    pair = kind() if before else None
+    made = pair(kind) if before else None
     with labkit.simulate(gpus=4):
-        model = Hands(*(pair or kind())).cuda()
+        model = Hands(*(made or pair(kind))).cuda()
         assert wrap(model)(torch.ones(8, 4)).shape == (8, 4)
     assert model.log == [0, 1, "1 again", 2, 3, "0 again"]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_an_rlock_that_another_replica_holds(wrap):
     class Holds(nn.Linear):
         mine, go, log = threading.RLock(), threading.Event(), []
@@ -370,8 +334,6 @@ def test_an_rlock_that_another_replica_holds(wrap):
     assert Holds.log == [0, 2, "0 again", 1]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_sleep_is_no_wait(wrap, gpus):
     class Sleeps(Tells):
         def forward(self, x):
@@ -383,8 +345,6 @@ def test_a_sleep_is_no_wait(wrap, gpus):
     assert log == [0, 1]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_time_that_the_user_sets_is_over_when_nobody_comes(wrap, gpus):
     class Gives(nn.Linear):
         box, simple = queue.Queue(), queue.SimpleQueue()
@@ -414,8 +374,6 @@ class Crossed(nn.Linear):
                 return super().forward(x)
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_replicas_stuck_on_each_others_locks_are_named_at_once(wrap, gpus):
     idle = threading.Event()
     outside = threading.Thread(target=idle.wait)  # it could not help: who holds the locks is known
@@ -433,8 +391,6 @@ def test_replicas_stuck_on_each_others_locks_are_named_at_once(wrap, gpus):
     assert not any(one.locked() for one in model.locks)
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_barrier_for_too_many_is_named(wrap, gpus):
     class Meets(nn.Linear):
         met = threading.Barrier(3)
@@ -447,8 +403,6 @@ def test_a_barrier_for_too_many_is_named(wrap, gpus):
         wrap(Meets(4, 4).cuda())(torch.ones(4, 4))
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_thread_outside_may_help(wrap, gpus, no_beat, all_wait):
     class Asks(nn.Linear):
         asked, answer = threading.Event(), threading.Event()
@@ -469,8 +423,6 @@ def test_a_thread_outside_may_help(wrap, gpus, no_beat, all_wait):
     helper.join()
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus, all_wait):
     class Asks(nn.Linear):
         lock, answer = threading.Lock(), threading.Event()
@@ -491,8 +443,6 @@ def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus, all_wa
     helper.join()
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus, all_wait):
     class Asks(nn.Linear):
         locks = threading.Lock(), threading.Lock()
@@ -521,8 +471,6 @@ def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus, all_wait):
     outside.join()
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_replicas_may_start_threads_and_pools(wrap, gpus, no_beat):
     class Helped(Tells):
         def forward(self, x):
@@ -539,8 +487,6 @@ def test_replicas_may_start_threads_and_pools(wrap, gpus, no_beat):
     assert sorted(log) == [0] * 20 + [1] * 20
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize("inner", [nn.DataParallel, labkit.DataParallel])
 def test_the_replicas_of_a_replica_come_before_the_next(wrap, inner):
     log = []
@@ -562,7 +508,6 @@ def test_the_replicas_of_a_replica_come_before_the_next(wrap, inner):
     assert log == [0, 0, 1, 1, 2]
 
 
-@pytest.mark.timeout(60)
 def test_two_calls_at_once_from_two_threads():
     logs = [], []
 
@@ -583,7 +528,6 @@ def test_two_calls_at_once_from_two_threads():
     assert logs == ([0, 1, 2] * 20, [0, 1, 2] * 20)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_fork_takes_no_turns(gpus):
     class Forks(nn.Linear):
@@ -612,8 +556,6 @@ def parallel_apply(modules, inputs, joined):
     return threads
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 @pytest.mark.parametrize("ends", [None, ValueError, KeyboardInterrupt, Deadlock, "inside"])
 def test_locks_are_watched_during_a_call_only(wrap, ends, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
@@ -650,7 +592,6 @@ def test_locks_are_watched_during_a_call_only(wrap, ends, monkeypatch):
     assert own() == before
 
 
-@pytest.mark.timeout(60)
 def test_locks_are_watched_until_the_last_replica_ends_if_nobody_waits_for_it(gpus):
     before, seen, go = own(), [], threading.Event()
 
@@ -674,7 +615,6 @@ def test_locks_are_watched_until_the_last_replica_ends_if_nobody_waits_for_it(gp
     assert seen == [True] * 4  # those whom nobody joined have not begun, nor do they now
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize("who", ["replica", "other"])
 def test_in_a_child_forked_during_a_call_locks_are_pythons_own(who, gpus):
@@ -703,8 +643,6 @@ def test_in_a_child_forked_during_a_call_locks_are_pythons_own(who, gpus):
     assert own() == before
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_condition_whose_lock_another_replica_still_holds(wrap):
     class Notifies(nn.Linear):
         condition, go, log = threading.Condition(), threading.Event(), []
@@ -729,8 +667,6 @@ def test_a_condition_whose_lock_another_replica_still_holds(wrap):
     assert Notifies.log == ["1 again", "0 again"]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus, all_wait):
     lock, held, (read, write) = threading.Lock(), threading.Event(), os.pipe()
 
@@ -753,8 +689,6 @@ def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus,
     thread.join()
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("wrap", [nn.DataParallel, labkit.DataParallel])
 def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
     def impossible(kind):
         raise NotImplementedError
@@ -764,7 +698,7 @@ def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
     locks.waits.cache_clear()
     try:
         with labkit.simulate(gpus=2):
-            model = Hands(*event()).cuda()
+            model = Hands(*pair("event")).cuda()
             assert wrap(model)(torch.ones(4, 4)).shape == (4, 4)
             assert own() == before
     finally:
@@ -851,12 +785,10 @@ def test_replicas_keep_what_the_callers_thread_has_set(order):
         def forward(self, x):
             self.said.append(
                 (
-                    torch.is_grad_enabled(),
-                    torch.is_autocast_cache_enabled(),
-                    torch.get_autocast_dtype("cuda"),
-                    x.device.index,
+                    torch.is_grad_enabled(), torch.is_autocast_cache_enabled(),
+                    torch.get_autocast_dtype("cuda"), x.device.index,
                 )
-            )
+            )  # fmt: skip
             return super().forward(x)
 
     with (

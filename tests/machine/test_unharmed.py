@@ -71,21 +71,18 @@ def state(machine, tensors):
     depth = torch._C._len_torch_function_stack()
     return {
         "function modes": [id(torch._C._get_function_stack_at(at)) for at in range(depth)],
-        "dispatch modes": torch._C._len_torch_dispatch_stack(),
-        "the mode's answer": machine.mode.answers,
+        "dispatch modes": torch._C._len_torch_dispatch_stack(), "the mode's answer": machine.mode.answers,
         "default device": torch.zeros(1).device,
         "current": (torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)),
         "at work": (work.gpu, work.whole, work.engine),
         "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
-        "gradients": torch.is_grad_enabled(),
-        "functions": torch._C._is_torch_function_enabled(),
-        "lent": machine.random._lent,
-        "marks": [gpu_of(tensor) for tensor in tensors],
+        "gradients": torch.is_grad_enabled(), "functions": torch._C._is_torch_function_enabled(),
+        "lent": machine.random._lent, "marks": [gpu_of(tensor) for tensor in tensors],
     } | {
         (owner_name(owner), name): vars(owner).get(name)
         for owner, name, _ in machine._patches._before
         if name != "_streams"  # where PyTorch's scatter keeps its streams from the first call on
-    }
+    }  # fmt: skip
 
 
 def a_pool():

@@ -89,9 +89,7 @@ def test_an_operator_without_an_order_objects(gpus, call, caller):
         "'torch.use_deterministic_algorithms(True)'. You can turn off determinism"
     )
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with pytest.warns(
-        UserWarning, match=r"does not have a deterministic .*\(True, warn_only=True\)'\. You can file"
-    ):
+    with pytest.warns(UserWarning, match=r"does not have a deterministic .*\(True, warn_only=True\)'\. You"):
         call()
     torch.use_deterministic_algorithms(False)
     assert type(labkit.machine.machine_in_use().mode) is MachineMode
@@ -169,28 +167,17 @@ def test_the_debug_mode_is_refused(gpus):
 
 
 WAITS = [
-    lambda x: x.sum().item(),
-    lambda x: bool(x.sum()),
-    lambda x: x.nonzero(),
-    lambda x: x[x > 1],
+    lambda x: x.sum().item(), lambda x: bool(x.sum()), lambda x: x.nonzero(), lambda x: x[x > 1],
     lambda x: x.masked_fill(x > 1, x.sum()),
-    lambda x: x.clone().__setitem__(x > 1, torch.zeros(2, device="cuda:1")),
-    lambda x: x.unique(),
-    lambda x: x.cpu(),
-    lambda x: x.to("cpu"),
-    lambda x: x.tolist(),
-    lambda x: torch.ones(3).to("cuda:1"),
-    lambda x: torch.ones(3).cuda(),
-    lambda x: x.copy_(torch.ones(3)),
-    lambda x: torch.tensor([1.0], device="cuda:1"),
-    lambda x: torch.equal(x, x + 1),
-    lambda x: torch.bincount(x.long()),
-    lambda x: x.repeat_interleave(x.long()),
+    lambda x: x.clone().__setitem__(x > 1, torch.zeros(2, device="cuda:1")), lambda x: x.unique(),
+    lambda x: x.cpu(), lambda x: x.to("cpu"), lambda x: x.tolist(), lambda x: torch.ones(3).to("cuda:1"),
+    lambda x: torch.ones(3).cuda(), lambda x: x.copy_(torch.ones(3)),
+    lambda x: torch.tensor([1.0], device="cuda:1"), lambda x: torch.equal(x, x + 1),
+    lambda x: torch.bincount(x.long()), lambda x: x.repeat_interleave(x.long()),
     lambda x: x.clone().__setitem__(x > 1, x[0]),  # masked by the GPU's own number
-    lambda x: torch.linalg.inv(x.diag()),
-    lambda x: torch.cuda.current_stream().synchronize(),
+    lambda x: torch.linalg.inv(x.diag()), lambda x: torch.cuda.current_stream().synchronize(),
     lambda x: str(x),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call", WAITS)
@@ -202,26 +189,17 @@ def test_what_waits_is_told(gpus, waited, call):
     assert set(waited) == {gpus}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: x + 1,
-        lambda x: x.to("cuda:0"),
-        lambda x: x.to("cpu", non_blocking=True),
-        lambda x: torch.ones(3).to("cuda:1", non_blocking=True),
-        lambda x: torch.ones(3).cuda(1, True),
-        lambda x: x.copy_(torch.ones(3), non_blocking=True),
-        lambda x: x[[0, 1]],
-        lambda x: x.__setitem__(x > 1, 5.0),
-        lambda x: x[torch.tensor(1)],  # the host's own number
-        lambda x: x[torch.tensor([True, False, True])],  # a mask of the host's
-        lambda x: torch.zeros(3, device="cuda:1"),
-        lambda x: x.requires_grad_().sum().backward(),
-        lambda x: torch.ones(3).tolist(),
-        lambda x: comm.broadcast(torch.ones(2), (0, 1)),
-        lambda x: torch.cuda.synchronize(),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda x: x + 1, lambda x: x.to("cuda:0"), lambda x: x.to("cpu", non_blocking=True),
+    lambda x: torch.ones(3).to("cuda:1", non_blocking=True), lambda x: torch.ones(3).cuda(1, True),
+    lambda x: x.copy_(torch.ones(3), non_blocking=True), lambda x: x[[0, 1]],
+    lambda x: x.__setitem__(x > 1, 5.0),
+    lambda x: x[torch.tensor(1)],  # the host's own number
+    lambda x: x[torch.tensor([True, False, True])],  # a mask of the host's
+    lambda x: torch.zeros(3, device="cuda:1"), lambda x: x.requires_grad_().sum().backward(),
+    lambda x: torch.ones(3).tolist(), lambda x: comm.broadcast(torch.ones(2), (0, 1)),
+    lambda x: torch.cuda.synchronize(),
+])  # fmt: skip
 def test_what_does_not_wait_is_silent(waited, call):
     x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
     waited.clear()

@@ -23,30 +23,22 @@ def collectives(script: ModuleType, rank: int, size: int) -> Values:
     ranks, mine = range(size), script.mine
     xs = torch.stack([mine(r) for r in ranks])
     out: Values = {
-        "all_reduce SUM": xs.sum(0),
-        "all_reduce AVG": xs.mean(0),
-        "all_reduce PRODUCT": xs.prod(0),
-        "all_reduce MIN": xs.amin(0),
-        "all_reduce MAX": xs.amax(0),
+        "all_reduce SUM": xs.sum(0), "all_reduce AVG": xs.mean(0), "all_reduce PRODUCT": xs.prod(0),
+        "all_reduce MIN": xs.amin(0), "all_reduce MAX": xs.amax(0),
         "all_reduce bool": torch.tensor([True, False, True]),
-        "all_reduce complex": torch.complex(xs.sum(0), -xs.sum(0)),
-        "all_reduce premultiplied": xs.sum(0) / 2,
-        "all_reduce empty": torch.empty(0),
-        "broadcast": mine(size - 1),
+        "all_reduce complex": torch.complex(xs.sum(0), -xs.sum(0)), "all_reduce premultiplied": xs.sum(0) / 2,
+        "all_reduce empty": torch.empty(0), "broadcast": mine(size - 1),
         "all_gather": [mine(r) for r in ranks],
-        "all_gather uneven": [mine(r, rows=r + 1) for r in ranks],
-        "all_gather_into_tensor": xs.flatten(),
-        "all_gather_into_tensor stacked": xs,
-        "scatter": mine(rank),
+        "all_gather uneven": [mine(r, rows=r + 1) for r in ranks], "all_gather_into_tensor": xs.flatten(),
+        "all_gather_into_tensor stacked": xs, "scatter": mine(rank),
         "reduce_scatter": sum(mine(r + rank) for r in ranks),
         "reduce_scatter_tensor": sum(mine(r, rows=2 * size) for r in ranks).chunk(size)[rank],
         "reduce_scatter_tensor AVG": sum(mine(r, rows=2 * size) for r in ranks).chunk(size)[rank] / size,
         "all_to_all_single": torch.tensor([float(10 * r + 1 + rank) for r in ranks]),
         "all_to_all_single uneven": torch.cat(
-            [mine(r, rows=sum(range(size + 1))).split(list(range(1, size + 1)))[rank] for r in ranks]
-        ),
+            [mine(r, rows=sum(range(size + 1))).split(list(range(1, size + 1)))[rank] for r in ranks]),
         "all_to_all": [mine(r + 100 * rank, rows=2) for r in ranks],
-    }
+    }  # fmt: skip
     for dtype in (torch.int64, torch.uint8, torch.float64, torch.bfloat16, torch.float16):
         out[f"all_reduce {dtype}"] = xs.sum(0).to(dtype)
     if rank == size - 1:
@@ -81,12 +73,10 @@ def asynchronous(script: ModuleType, rank: int, size: int) -> Values:
 def point_to_point(script: ModuleType, rank: int, size: int) -> Values:
     mine, before = script.mine, (rank - 1) % size
     out: Values = {
-        "chain": sum(mine(r) for r in range(rank + 1)),
-        "ring": mine(before),
-        "batch": mine(before),
+        "chain": sum(mine(r) for r in range(rank + 1)), "ring": mine(before), "batch": mine(before),
         "everybody": [torch.full((r + 1,), float(r) if r != rank else -1.0) for r in range(size)],
         "pairs": mine(rank ^ 1),
-    }
+    }  # fmt: skip
     if rank == 1:
         out |= {"sender": 0, "objects": [{"from": 0}, "words"]}
     return out
@@ -95,12 +85,10 @@ def point_to_point(script: ModuleType, rank: int, size: int) -> Values:
 def objects(script: ModuleType, rank: int, size: int) -> Values:
     everybody = [script.mine(r) for r in range(size)]
     return {
-        "all_gather_object": everybody,
-        "gather_object": everybody if rank == size - 1 else None,
+        "all_gather_object": everybody, "gather_object": everybody if rank == size - 1 else None,
         "broadcast_object_list": [script.mine(7), "said by rank 0", None],
-        "scatter_object_list": [script.mine(rank)],
-        "places": [f"cuda:{r}" for r in range(size)],
-    }
+        "scatter_object_list": [script.mine(rank)], "places": [f"cuda:{r}" for r in range(size)],
+    }  # fmt: skip
 
 
 def functional(script: ModuleType, rank: int, size: int) -> Values:
@@ -151,35 +139,20 @@ def groups(script: ModuleType, rank: int, size: int) -> Values:
     return {
         "backend": "nccl",
         "membership": [rank if rank < half else -1, rank - half if rank >= half else -1],
-        "sum in a half": one(sum(own)),
-        "ranks of the half": list(own),
-        "first of the half": one(own[0]),
-        "last of the half": one(own[-1]),
-        "neighbours": one(rank + (rank ^ 1)),
-        "how many": half,
-        "columns": list(range(rank % 2, size, 2)),
-        "both in turn": one(sum(range(size)) if size > 2 else 1),
-        "split": one(sum(own)),
-        "split size": half,
-        "host": torch.tensor([sum(range(1, size + 1))]),
-        "host backend": "gloo",
-        "alone": one(rank),
-    }
+        "sum in a half": one(sum(own)), "ranks of the half": list(own), "first of the half": one(own[0]),
+        "last of the half": one(own[-1]), "neighbours": one(rank + (rank ^ 1)), "how many": half,
+        "columns": list(range(rank % 2, size, 2)), "both in turn": one(sum(range(size)) if size > 2 else 1),
+        "split": one(sum(own)), "split size": half, "host": torch.tensor([sum(range(1, size + 1))]),
+        "host backend": "gloo", "alone": one(rank),
+    }  # fmt: skip
 
 
 def stores(script: ModuleType, rank: int, size: int) -> Values:
     out: Values = {
-        "others": [r * r for r in range(size)],
-        "count": sum(range(1, size + 1)),
-        "late": "said by rank 0",
-        "not there": False,
-        "swapped": "first",
-        "kept": "first",
-        "file": sum(range(size)),
-        "letters": list("abcd"[:size]),
-        "several": [str(r) for r in range(size)],
-        "hash": rank,
-    }
+        "others": [r * r for r in range(size)], "count": sum(range(1, size + 1)), "late": "said by rank 0",
+        "not there": False, "swapped": "first", "kept": "first", "file": sum(range(size)),
+        "letters": list("abcd"[:size]), "several": [str(r) for r in range(size)], "hash": rank,
+    }  # fmt: skip
     out |= {"queued": (list(range(size)), 0)} if rank == size - 1 else {}
     return out | ({"deleted": True} if rank == 0 else {})
 
@@ -233,16 +206,9 @@ def ddp(script: ModuleType, rank: int, size: int) -> Values:
 
     plain, accumulated = trained(), trained(accumulate=3)
     names = (
-        "plain",
-        "many buckets",
-        "views",
-        "static graph",
-        "allreduce hook",
-        "fp16 hook",
-        "bf16 hook",
-        "own hook",
-        "powerSGD",
-    )
+        "plain", "many buckets", "views", "static graph", "allreduce hook", "fp16 hook", "bf16 hook",
+        "own hook", "powerSGD",
+    )  # fmt: skip
     return dict.fromkeys(names, plain) | {
         "adam": trained(of=torch.optim.AdamW, lr=0.01),
         "accumulated": accumulated,
@@ -366,12 +332,10 @@ def fsdp2(script: ModuleType, rank: int, size: int) -> Values:
     low, low_norms, _ = _sharded(script, size, half=True)
     accumulated, accumulated_norms, _ = _sharded(script, size, parts=2)
     return {
-        "resharded": told(plain, norms, size, rank),
-        "kept": told(plain, norms, size, rank),
-        "hybrid": told(plain, norms, size // 2, rank % (size // 2)),
-        "bf16": told(low, low_norms, size, rank),
+        "resharded": told(plain, norms, size, rank), "kept": told(plain, norms, size, rank),
+        "hybrid": told(plain, norms, size // 2, rank % (size // 2)), "bf16": told(low, low_norms, size, rank),
         "accumulated": told(accumulated, accumulated_norms, size, rank),
-    }
+    }  # fmt: skip
 
 
 def _rows(rows: int, shards: int) -> list[int]:
@@ -394,14 +358,10 @@ def dtensor(script: ModuleType, rank: int, size: int) -> Values:
         "grid": ((rank // half, rank % half), rank // half, half, 2),
         "in a row": torch.tensor([float(sum(r for r in range(size) if r // half == rank // half))]),
         "in a column": torch.tensor([float(sum(r for r in range(size) if r % half == rank % half))]),
-        "flattened": size,
-        "given": size,
-        "partial avg": whole * weights / size,
-        "partial max": whole * size,
+        "flattened": size, "given": size, "partial avg": whole * weights / size, "partial max": whole * size,
         "grid full": whole,
-        "grid local": (_rows(6, 2)[rank // half], _rows(5, half)[rank % half]),
-        "grid turned": whole,
-    }
+        "grid local": (_rows(6, 2)[rank // half], _rows(5, half)[rank % half]), "grid turned": whole,
+    }  # fmt: skip
     for name, local in kinds.items():
         out |= {f"{name} local": local, f"{name} full": whole, f"partial to {name}": local * weights}
         out |= {f"{name} to {other}": target for other, target in kinds.items()}
@@ -415,19 +375,11 @@ def dtensor(script: ModuleType, rank: int, size: int) -> Values:
     attention = nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
     attention.square().sum().backward()
     return out | {
-        "attention": attention.detach(),
-        "attention grad": heads.grad,
-        "initialised": True,
-        "product": y.detach(),
-        "product grad": w.grad,
-        "placements": (str((_partial(),)), "cuda", (6, 5)),
-        "mean": whole.mean(),
-        "softmax": torch.softmax(whole, dim=1),
-        "uneven": (sum(range(size + 1)), 2),
-        "zeros": torch.zeros(7, 3),
-        "random": (8, 3),
-        "module": layer.weight.grad,
-    }
+        "attention": attention.detach(), "attention grad": heads.grad, "initialised": True,
+        "product": y.detach(), "product grad": w.grad, "placements": (str((_partial(),)), "cuda", (6, 5)),
+        "mean": whole.mean(), "softmax": torch.softmax(whole, dim=1), "uneven": (sum(range(size + 1)), 2),
+        "zeros": torch.zeros(7, 3), "random": (8, 3), "module": layer.weight.grad,
+    }  # fmt: skip
 
 
 def _partial() -> Any:

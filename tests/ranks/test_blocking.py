@@ -288,9 +288,7 @@ def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, compu
     member = SimpleNamespace(name="rank 0")
     ring.holder, ring.live = member, [member, member]
     one._ranks, one._ring, one._over = (
-        [SimpleNamespace(name="rank 0", member=member, stands=False)],
-        ring,
-        Over(),
-    )
+        [SimpleNamespace(name="rank 0", member=member, stands=False)], ring, Over(),
+    )  # fmt: skip
     one._work()
     assert len(seen) == looks

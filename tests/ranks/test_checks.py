@@ -221,43 +221,30 @@ def test_nccl_in_its_own_words(gpus, name):
     assert checked(make()) == (kind, text)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Call("all_reduce", [ones(4)], [], op="AVG"),
-        lambda: Call("all_reduce", [ones(2, dtype=torch.complex64)], [], op="SUM"),
-        lambda: Call("all_reduce", [ones(2, 3, 4, 5).to(memory_format=torch.channels_last)], [], op="SUM"),
-        lambda: Call("all_reduce", [ones(2), ones(3, 3)], [], op="MAX"),
-        lambda: Call("all_gather", [ones(2)], [ones(2), ones(3)]),  # pieces of different sizes
-        lambda: Call("all_to_all_single", [ones(4, 2)], [ones(3, 2)], splits=([1, 3], [1, 2])),
-        lambda: Call("send", [ones(4, 4)[:, 1]], [], root=1),
-        lambda: Call("barrier", [], []),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: Call("all_reduce", [ones(4)], [], op="AVG"),
+    lambda: Call("all_reduce", [ones(2, dtype=torch.complex64)], [], op="SUM"),
+    lambda: Call("all_reduce", [ones(2, 3, 4, 5).to(memory_format=torch.channels_last)], [], op="SUM"),
+    lambda: Call("all_reduce", [ones(2), ones(3, 3)], [], op="MAX"),
+    lambda: Call("all_gather", [ones(2)], [ones(2), ones(3)]),  # pieces of different sizes
+    lambda: Call("all_to_all_single", [ones(4, 2)], [ones(3, 2)], splits=([1, 3], [1, 2])),
+    lambda: Call("send", [ones(4, 4)[:, 1]], [], root=1), lambda: Call("barrier", [], []),
+])  # fmt: skip
 def test_what_nccl_takes_passes(gpus, make):
     assert checked(make()) is None
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Call("all_gather", [ones(2)], [ones(2)]), "1 tensors for the 2 ranks"),
-        (
-            lambda: Call("all_gather", [ones(2)], [ones(3), ones(3)]),
-            r"each output has shape \[3\], the input \[2\]",
-        ),
-        (
-            lambda: Call("reduce_scatter", [ones(3), ones(3)], [ones(2)], op="SUM"),
-            r"each input has shape \[3\], the output \[2\]",
-        ),
-        (
-            lambda: Call("all_gather", [ones(2)], [ones(2, dtype=torch.int64)] * 2),
-            "float32 and int64 in one call",
-        ),
-        (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "in the place of an input"),
-        (lambda: Call("all_to_all_single", [ones(4)], [ones(2)]), r"the output \[2\]"),
-    ],
-)
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: Call("all_gather", [ones(2)], [ones(2)]), "1 tensors for the 2 ranks"),
+    (lambda: Call("all_gather", [ones(2)], [ones(3), ones(3)]),
+     r"each output has shape \[3\], the input \[2\]"),
+    (lambda: Call("reduce_scatter", [ones(3), ones(3)], [ones(2)], op="SUM"),
+     r"each input has shape \[3\], the output \[2\]"),
+    (lambda: Call("all_gather", [ones(2)], [ones(2, dtype=torch.int64)] * 2),
+     "float32 and int64 in one call"),
+    (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "in the place of an input"),
+    (lambda: Call("all_to_all_single", [ones(4)], [ones(2)]), r"the output \[2\]"),
+])  # fmt: skip
 def test_what_nccl_would_do_without_a_word_is_said(gpus, make, said):
     kind, text = checked(make())
     assert kind is ValueError
@@ -295,13 +282,10 @@ def test_a_root_that_is_none(gpus):
     assert text.endswith("Last error:\nBroadcast : invalid root 2 (root should be in the 0..2 range)")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"rank": 5, "world_size": 2}, "Invalid rank requested : 5/2\nA group of 2 has the ranks 0 to 1"),
-        ({"world_size": 3}, "a group of 3 ranks where 2 run"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"rank": 5, "world_size": 2}, "Invalid rank requested : 5/2\nA group of 2 has the ranks 0 to 1"),
+    ({"world_size": 3}, "a group of 3 ranks where 2 run"),
+])  # fmt: skip
 def test_a_group_that_cannot_be(options, said):
     def work(rank):
         dist.init_process_group(

@@ -343,23 +343,17 @@ class Hostile:
         return os.system, ("touch hostile",)
 
 
-@pytest.mark.parametrize(
-    ("written", "word"),
-    [
-        (pickle.dumps(Hostile()), "system"),
-        (pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Hostile()]}), "system"),
-        (b'cbuiltins\neval\n(S\'open("hostile", "w")\'\ntR.', "builtins.eval"),
-        (pickle.dumps(torch.device("cpu")), "torch"),
-        (b"cos\nsystem", "no dump"),
-        (b"Pelsewhere\n.", "refers to something outside"),
-        (b"not a pickle", "no dump"),
-        (b"", "no dump"),
-        (pickle.dumps([1, 2]), "no dump"),
-        (pickle.dumps({"version": 1, "pg_config": {"0": 3}}), "no dump"),
-        (pickle.dumps({"version": 1, "pg_config": {}, "entries": [{"profiling_name": 3}]}), "no dump"),
-        (b"{", "no dump"),
-    ],
-)
+@pytest.mark.parametrize(("written", "word"), [
+    (pickle.dumps(Hostile()), "system"),
+    (pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Hostile()]}), "system"),
+    (b'cbuiltins\neval\n(S\'open("hostile", "w")\'\ntR.', "builtins.eval"),
+    (pickle.dumps(torch.device("cpu")), "torch"), (b"cos\nsystem", "no dump"),
+    (b"Pelsewhere\n.", "refers to something outside"), (b"not a pickle", "no dump"), (b"", "no dump"),
+    (pickle.dumps([1, 2]), "no dump"),
+    (pickle.dumps({"version": 1, "pg_config": {"0": 3}}), "no dump"),
+    (pickle.dumps({"version": 1, "pg_config": {}, "entries": [{"profiling_name": 3}]}), "no dump"),
+    (b"{", "no dump"),
+])  # fmt: skip
 def test_a_hostile_or_broken_file_is_refused(tmp_path, monkeypatch, capsys, written, word):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trace_0").write_bytes(written)
@@ -408,10 +402,8 @@ def test_torchrun_says_where_the_dumps_are_and_processes_write_them(tmp_path):
     )
     for more in ([], ["--processes"]):
         environment = {
-            **os.environ,
-            "TORCH_FR_BUFFER_SIZE": "100",
-            "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_"),
-        }
+            **os.environ, "TORCH_FR_BUFFER_SIZE": "100", "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "fr_"),
+        }  # fmt: skip
         command = [*python(), "-m", "labkit", "torchrun", *more, "--nproc-per-node=2", "train.py"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert more or "labkit explain" in done.stderr

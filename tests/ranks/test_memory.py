@@ -113,10 +113,8 @@ def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(w
 
     def train(how):
         options = {
-            how: True,
-            "gradient_as_bucket_view": view,
-            "process_group": dist.new_group(backend=backend),
-        }
+            how: True, "gradient_as_bucket_view": view, "process_group": dist.new_group(backend=backend),
+        }  # fmt: skip
         model = OneByTurns() if how == "find_unused_parameters" else layers()[:2]
         model = DistributedDataParallel(model, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

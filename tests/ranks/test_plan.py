@@ -279,19 +279,14 @@ def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_sa
         labkit.plan("nowhere.py")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--hardware", "tpu", "train.py"], "no hardware called 'tpu'"),
-        (["nowhere.py"], "no such script"),
-        ([], "no script given"),
-        (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"),
-        (["--check", "nowhere.csv"], "nowhere.csv"),
-        (["--cp", "2", "--model", "nowhere.toml"], "--cp is not covered"),
-        (["--processes", "train.py"], "--processes is not covered"),
-        (["--nproc-per-node", "0", "train.py"], "at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--hardware", "tpu", "train.py"], "no hardware called 'tpu'"), (["nowhere.py"], "no such script"),
+    ([], "no script given"),
+    (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"), (["--check", "nowhere.csv"], "nowhere.csv"),
+    (["--cp", "2", "--model", "nowhere.toml"], "--cp is not covered"),
+    (["--processes", "train.py"], "--processes is not covered"),
+    (["--nproc-per-node", "0", "train.py"], "at least 1"),
+])  # fmt: skip
 def test_what_cannot_be_planned_is_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

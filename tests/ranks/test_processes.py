@@ -321,13 +321,11 @@ def test_where_the_process_that_forks_ranks_is_killed_the_run_fails_and_the_rank
 # What needs no processes.
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.arange(6.0).view(2, 3).t(), torch.tensor(3), torch.empty(0, 4), torch.tensor([True, False]),
-        torch.randn(3, dtype=torch.complex64).conj(), torch.randn(5).bfloat16(), torch.randn(2, 2, dtype=torch.float64),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("tensor", [
+    torch.arange(6.0).view(2, 3).t(), torch.tensor(3), torch.empty(0, 4), torch.tensor([True, False]),
+    torch.randn(3, dtype=torch.complex64).conj(), torch.randn(5).bfloat16(),
+    torch.randn(2, 2, dtype=torch.float64),
+])  # fmt: skip
 def test_a_call_arrives_as_it_was_sent(tensor):
     call = Call(
         "all_reduce", [torch.ones(3, dtype=torch.uint8), tensor], [torch.empty(2, 5)], op="SUM", root=1

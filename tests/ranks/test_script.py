@@ -69,12 +69,10 @@ def stripped(text):
     return sorted(line.split(" at 0x")[0] for line in text.splitlines() if line)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["report.py", "-x", "--gpus"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"], ["-m", "report", "-c"],
-     ["-m", "package"], ["-m", "package.part", "a"]],
-    ids=" ".join,
-)  # fmt: skip
+@pytest.mark.parametrize("arguments", [
+    ["report.py", "-x", "--gpus"], ["./folder/../report.py"], ["folder", "a"], ["zipped.pyz"],
+    ["-m", "report", "-c"], ["-m", "package"], ["-m", "package.part", "a"],
+], ids=" ".join)  # fmt: skip
 def test_it_sees_what_it_sees_under_python(world, folder, arguments, capfd):
     module = arguments[0] == "-m"
     world.run(Program(arguments[module], arguments[module + 1 :], module))

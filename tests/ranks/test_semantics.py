@@ -22,23 +22,18 @@ def each(kind, inputs, outs, **options):
 T = torch.tensor
 
 
-@pytest.mark.parametrize(
-    ("op", "dtype", "values", "result"),
-    [
-        ("SUM", torch.int64, ([1, 2], [3, 4], [5, 6]), [9, 12]),
-        ("PRODUCT", torch.int64, ([1, 2], [3, 4], [5, 6]), [15, 48]),
-        ("MIN", torch.int64, ([1, 9], [3, 4], [5, 6]), [1, 4]),
-        ("MAX", torch.int64, ([1, 9], [3, 4], [5, 6]), [5, 9]),
-        ("BAND", torch.int64, ([7], [6], [12]), [4]),
-        ("BOR", torch.int64, ([1], [2], [2]), [3]),
-        ("BXOR", torch.int64, ([1], [3], [3]), [1]),
-        ("AVG", torch.int64, ([-3], [-2], [-2]), [-3]),  # rounded down
-        ("AVG", torch.float32, ([1.0], [2.0], [6.0]), [3.0]),
-        ("AVG", torch.float32, ([3.0],), [3.0]),  # a rank alone
-        ("SUM", torch.bool, ([True, False], [True, False], [True, True]), [True, True]),
-        ("PRODUCT", torch.bool, ([True, True], [True, False], [True, True]), [True, False]),
-    ],
-)
+@pytest.mark.parametrize(("op", "dtype", "values", "result"), [
+    ("SUM", torch.int64, ([1, 2], [3, 4], [5, 6]), [9, 12]),
+    ("PRODUCT", torch.int64, ([1, 2], [3, 4], [5, 6]), [15, 48]),
+    ("MIN", torch.int64, ([1, 9], [3, 4], [5, 6]), [1, 4]),
+    ("MAX", torch.int64, ([1, 9], [3, 4], [5, 6]), [5, 9]), ("BAND", torch.int64, ([7], [6], [12]), [4]),
+    ("BOR", torch.int64, ([1], [2], [2]), [3]), ("BXOR", torch.int64, ([1], [3], [3]), [1]),
+    ("AVG", torch.int64, ([-3], [-2], [-2]), [-3]),  # rounded down
+    ("AVG", torch.float32, ([1.0], [2.0], [6.0]), [3.0]),
+    ("AVG", torch.float32, ([3.0],), [3.0]),  # a rank alone
+    ("SUM", torch.bool, ([True, False], [True, False], [True, True]), [True, True]),
+    ("PRODUCT", torch.bool, ([True, True], [True, False], [True, True]), [True, False]),
+])  # fmt: skip
 def test_a_reduction(op, dtype, values, result):
     tensors = [T(value, dtype=dtype) for value in values]
     before = [tensor.clone() for tensor in tensors]

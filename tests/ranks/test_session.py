@@ -53,13 +53,8 @@ def test_ranks_that_cannot_begin_leave_nothing_open(monkeypatch):
 def test_a_ranks_stream_is_as_the_callers(session, capfd):
     def facts(stream):
         return [
-            stream.writable(),
-            stream.isatty(),
-            stream.fileno(),
-            stream.encoding,
-            stream.errors,
-            stream.name,
-        ]
+            stream.writable(), stream.isatty(), stream.fileno(), stream.encoding, stream.errors, stream.name,
+        ]  # fmt: skip
 
     assert session.run(lambda: facts(sys.stdout)) == [facts(sys.stdout)] * 4
 
@@ -242,9 +237,7 @@ def test_a_rank_ends_no_ranks_and_starts_none(session, capsys, does):
 
 def test_a_rank_opens_no_machine_of_its_own(session):
     session.execute("import torch\nx = torch.ones(2, device='cuda')")
-    with pytest.raises(
-        RuntimeError, match=r"a rank has its GPU already: labkit.simulate\(\) is for programs"
-    ):
+    with pytest.raises(RuntimeError, match=r"a rank has its GPU already: labkit.simulate\(\)"):
         session.execute("import labkit\nlabkit.simulate(gpus=2)")
     assert [value.tolist() for value in session.execute("x * 2")] == [[2, 2]] * 4, (
         "the ranks' machine is in use"
@@ -271,20 +264,14 @@ def test_several_nodes():
         assert repr(session).startswith("4 ranks on 2 nodes, a simulated GPU for each")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"size": "four"}, TypeError, r"size must be a whole number, got 'four' \(str\)"),
-        ({"size": 0}, ValueError, "size must be from 1 to 1024, got 0"),
-        ({"size": 4, "nodes": 3}, ValueError, "nodes must be a divisor of size, 4, got 3"),
-        ({"size": 4, "memory": "lots"}, ValueError, "memory must be bytes or text like '16 GiB', got 'lots'"),
-        (
-            {"size": 4, "memory": ["1 GiB"]},
-            ValueError,
-            "memory must have one entry for each of a node's 4 GPUs, got 1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    ({"size": "four"}, TypeError, r"size must be a whole number, got 'four' \(str\)"),
+    ({"size": 0}, ValueError, "size must be from 1 to 1024, got 0"),
+    ({"size": 4, "nodes": 3}, ValueError, "nodes must be a divisor of size, 4, got 3"),
+    ({"size": 4, "memory": "lots"}, ValueError, "memory must be bytes or text like '16 GiB', got 'lots'"),
+    ({"size": 4, "memory": ["1 GiB"]}, ValueError,
+     "memory must have one entry for each of a node's 4 GPUs, got 1"),
+])  # fmt: skip
 def test_what_is_asked_wrong_is_named_and_nothing_is_changed(session, arguments, error, text):
     with pytest.raises(error, match=text):
         labkit.ranks(**arguments)
@@ -431,13 +418,9 @@ def test_dicts_of_the_same_keys_are_a_table(session):
     found = session.execute("dict(rows=[rank, rank + 4], noise=0.5, node=rank // 2)")
     lines = [line.split("  ") for line in repr(found).splitlines()]
     assert [" | ".join(word.strip() for word in line if word) for line in lines] == [
-        "rank | rows | noise | node",
-        "0 | [0, 4] | 0.5 | 0",
-        "1 | [1, 5] | 0.5 | 0",
-        "2 | [2, 6] | 0.5 | 1",
-        "3 | [3, 7] | 0.5 | 1",
-        "all different | all the same | 2 different",
-    ]
+        "rank | rows | noise | node", "0 | [0, 4] | 0.5 | 0", "1 | [1, 5] | 0.5 | 0", "2 | [2, 6] | 0.5 | 1",
+        "3 | [3, 7] | 0.5 | 1", "all different | all the same | 2 different",
+    ]  # fmt: skip
     shown = found._repr_mimebundle_()
     assert shown["text/plain"] == repr(found)
     assert shown["text/html"].count("<tr>") == 6
@@ -502,9 +485,7 @@ def test_a_rank_that_made_calls_in_cells_before_is_not_said_to_have_made_none():
         session.execute(
             "import torch.distributed as dist\nif rank == 2: dist.barrier()\nelse: dist.barrier()"
         )
-        with pytest.raises(
-            Deadlock, match="ranks 0, 1  made no call in this cell, and have run to their end"
-        ):
+        with pytest.raises(Deadlock, match="ranks 0, 1  made no call in this cell, and have run to their"):
             session.execute("if rank == 2: dist.barrier()")
         labkit.set_language("zh")
         try:

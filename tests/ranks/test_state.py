@@ -174,11 +174,8 @@ def test_each_has_its_main_its_path_and_arguments(processes):
 
     zero, one = str(0), str(1)
     assert processes.each(step) == [
-        (1, [zero], zero),
-        (11, [one], one),
-        (2, [zero] * 2, zero),
-        (12, [one] * 2, one),
-    ]
+        (1, [zero], zero), (11, [one], one), (2, [zero] * 2, zero), (12, [one] * 2, one),
+    ]  # fmt: skip
     assert (sys.modules["__main__"], sys.argv, sys.path) == (main, argv, path)
     assert not hasattr(main, "count")
 
@@ -221,15 +218,12 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert is_own("omegaconf.omegaconf", torch)  # its registry of resolvers holds functions of the rank's
 
 
-@pytest.mark.parametrize(
-    ("module", "path"),
-    [
-        ("accelerate.state", "PartialState._shared_state"),
-        ("accelerate.state", "AcceleratorState._shared_state"),
-        ("accelerate.state", "GradientState._shared_state"),
-        ("lightning_utilities.core.rank_zero", "rank_zero_only.rank"),
-    ],
-)
+@pytest.mark.parametrize(("module", "path"), [
+    ("accelerate.state", "PartialState._shared_state"),
+    ("accelerate.state", "AcceleratorState._shared_state"),
+    ("accelerate.state", "GradientState._shared_state"),
+    ("lightning_utilities.core.rank_zero", "rank_zero_only.rank"),
+])  # fmt: skip
 def test_shared_packages_know_which_rank_they_work_for(processes, monkeypatch, module, path):
     """As these packages keep it, and what others have bound of them stays the one that all have."""
     owner, attribute = path.split(".")
@@ -450,15 +444,12 @@ def test_a_handler_of_a_signal_without_a_name(processes):
     assert signal.getsignal(nameless) is not step
 
 
-@pytest.mark.parametrize(
-    ("end", "code"),
-    [
-        (lambda: os._exit(3), 3),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), -9),
-        (lambda: signal.raise_signal(signal.SIGTERM), -15),
-        (lambda: os.abort(), -6),  # the one that stands there by then
-    ],
-)
+@pytest.mark.parametrize(("end", "code"), [
+    (lambda: os._exit(3), 3),
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), -9),
+    (lambda: signal.raise_signal(signal.SIGTERM), -15),
+    (lambda: os.abort(), -6),  # the one that stands there by then
+])  # fmt: skip
 def test_a_rank_ends_alone(processes, end, code):
     with processes.rank(1), pytest.raises(system.Left) as left:
         end()

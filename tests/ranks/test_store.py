@@ -26,12 +26,9 @@ def used(store):
     store.queue_push("q", "first")
     store.queue_push("q", "second")
     said += [
+        store.queue_len("q"), store.check(["q"]), store.queue_pop("q"), store.queue_pop("q"),
         store.queue_len("q"),
-        store.check(["q"]),
-        store.queue_pop("q"),
-        store.queue_pop("q"),
-        store.queue_len("q"),
-    ]
+    ]  # fmt: skip
     with pytest.raises(dist.QueueEmptyError) as empty:
         store.queue_pop("q", False)
     said += [str(empty.value), store.has_extended_api()]

@@ -69,12 +69,10 @@ def test_layers_by_column_by_row_by_sequence_and_the_loss(world):
         there = parallelize_module(
             net.cuda(), mesh(),
             {
-                "norm": SequenceParallel(),
-                "up": ColwiseParallel(input_layouts=Shard(1)),
+                "norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)),
                 "down": RowwiseParallel(output_layouts=Shard(1)),
-                "head": ColwiseParallel(
-                    input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-                ),
+                "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1),
+                                        use_local_output=False),
             },
         )  # fmt: skip
         optimizer = torch.optim.Adam(there.parameters())
@@ -90,11 +88,9 @@ def test_layers_by_column_by_row_by_sequence_and_the_loss(world):
         optimizer.step()
         here = here and is_here(*(optimizer.state[p]["exp_avg"] for p in there.parameters()))
         return (
-            here,
-            gradients,
-            mine.grad.cpu(),
+            here, gradients, mine.grad.cpu(),
             {name: p.full_tensor().cpu() for name, p in there.named_parameters()},
-        )
+        )  # fmt: skip
 
     results = world.run(train)
     net, x, labels = weights()

@@ -116,12 +116,9 @@ def test_memory_is_told_at_the_beginning_at_collectives_at_modules_and_at_the_en
         told = [(one.label, one.device, one.nbytes / MIB) for one in found.memory.of(number)]
         weights, here = 1.0, f"cuda:{number}"
         assert told == [
-            ("begin", here, 0.0),
-            ("all_reduce", here, weights + 1),
-            ("all_reduce", here, weights + 1),
-            ("Linear", here, weights + 4),
-            ("end", here, 3.0 * number),
-        ]
+            ("begin", here, 0.0), ("all_reduce", here, weights + 1), ("all_reduce", here, weights + 1),
+            ("Linear", here, weights + 4), ("end", here, 3.0 * number),
+        ]  # fmt: skip
         peaks = [one.peak / MIB for one in found.memory.of(number)]
         assert 0 <= 5 - peaks[1] < 1 / 64
         assert peaks[2] == 2  # since the sample before

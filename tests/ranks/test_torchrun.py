@@ -128,14 +128,11 @@ def test_what_torchrun_itself_tells_is_all_there(folder, capsys):
         assert expected <= {*line.split()}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "lines"),
-    [
-        (["--nproc-per-node", "3"], 3), (["--nproc-per-node", "gpu", "--gpus", "2"], 2), (["--nproc-per-node=auto"], 8),
-        (["--nnodes", "1:3"], 3), (["--standalone", "--nproc_per_node", "2"], 2), ([], 1), (["--run-path"], 1),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "lines"), [
+    (["--nproc-per-node", "3"], 3),
+    (["--nproc-per-node", "gpu", "--gpus", "2"], 2), (["--nproc-per-node=auto"], 8), (["--nnodes", "1:3"], 3),
+    (["--standalone", "--nproc_per_node", "2"], 2), ([], 1), (["--run-path"], 1),
+], ids=str)  # fmt: skip
 def test_how_many(folder, capsys, arguments, lines):
     assert torchrun(folder, "print('x')", *arguments) == 0
     captured = capsys.readouterr()
@@ -162,19 +159,16 @@ PRINT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "out", "err", "files"),
-    [
-        ("--tee 3 --role a", "[a0]:out 0\n[a1]:out 1\n", "[a0]:err 0\n[a1]:err 1\n",
-         "0/stderr 0/stdout 1/stderr 1/stdout"),
-        ("--redirects 1", "", "err 0\nerr 1\n", "0/stdout 1/stdout"),
-        ("--redirects 0:1,1:2", "out 1\n", "err 0\n", "0/stdout 1/stderr"),
-        ("--local-ranks-filter 1", "out 1\n", "err 1\n", ""),
-        ("--tee 1 --local-ranks-filter 1", "[default1]:out 1\n", "err 1\n", "0/stdout 1/stdout"),
-        ("--tee 1 --duplicate-stdout-filters 1,x", "[default0]:out 0\n[default1]:out 1\n", "err 0\nerr 1\n",
-         "0/stdout 1/stdout filtered_stdout"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "out", "err", "files"), [
+    ("--tee 3 --role a", "[a0]:out 0\n[a1]:out 1\n", "[a0]:err 0\n[a1]:err 1\n",
+     "0/stderr 0/stdout 1/stderr 1/stdout"),
+    ("--redirects 1", "", "err 0\nerr 1\n", "0/stdout 1/stdout"),
+    ("--redirects 0:1,1:2", "out 1\n", "err 0\n", "0/stdout 1/stderr"),
+    ("--local-ranks-filter 1", "out 1\n", "err 1\n", ""),
+    ("--tee 1 --local-ranks-filter 1", "[default1]:out 1\n", "err 1\n", "0/stdout 1/stdout"),
+    ("--tee 1 --duplicate-stdout-filters 1,x", "[default0]:out 0\n[default1]:out 1\n", "err 0\nerr 1\n",
+     "0/stdout 1/stdout filtered_stdout"),
+])  # fmt: skip
 def test_where_what_ranks_print_goes(folder, capsys, arguments, out, err, files):
     assert torchrun(folder, PRINT, "--nproc-per-node", "2", "--log-dir", "logs", *arguments.split()) == 0
     captured = capsys.readouterr()
@@ -201,15 +195,13 @@ def table(text):
 SEE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "said"),
-    [
-        ("raise ValueError('bad batch')", "1", SEE), ("import sys; sys.exit(5)", "5", SEE),
-        ("os._exit(4)", "4", SEE), ("os.kill(os.getpid(), 9)", "-9", r"Signal 9 (SIGKILL) received by PID \d+"),
-        ("from torch.distributed.elastic.multiprocessing.errors import record\nrecord(lambda: 1 / 0)()", "1",
-         "Traceback (most recent call last):"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("end", "code", "said"), [
+    ("raise ValueError('bad batch')", "1", SEE), ("import sys; sys.exit(5)", "5", SEE),
+    ("os._exit(4)", "4", SEE),
+    ("os.kill(os.getpid(), 9)", "-9", r"Signal 9 (SIGKILL) received by PID \d+"),
+    ("from torch.distributed.elastic.multiprocessing.errors import record\nrecord(lambda: 1 / 0)()", "1",
+     "Traceback (most recent call last):"),
+])  # fmt: skip
 def test_the_report_of_a_failure(folder, capsys, end, code, said):
     text = "import os\nif os.environ['RANK'] == '3':\n    " + end.replace("\n", "\n    ")
     assert torchrun(folder, text, "--nnodes", "2", "--nproc-per-node", "2") == 1
@@ -316,11 +308,8 @@ def test_a_call_that_nobody_came_to_is_told_when_all_have_ended(folder, capsys, 
 
 def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
     values = {
-        "numa_binding": "node",
-        "start_method": "fork",
-        "monitor_interval": "1",
-        "shutdown_timeout": "1",
-    }
+        "numa_binding": "node", "start_method": "fork", "monitor_interval": "1", "shutdown_timeout": "1",
+    }  # fmt: skip
     known = {action.dest: action for action in _torchruns()}
     for name in NOTHING_TO_DO:
         assert torchrun(folder, "", known[name].option_strings[0], values.get(name, "x=1")) == 0
@@ -426,13 +415,10 @@ def test_as_a_command(folder):
     assert (code, out, err) == (0, f"2 {folder}\nend\n" * 2, "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import os, torch\nos.environ['RANK']",
-        pytest.param("import torch\ntorch.distributed.init_process_group('gloo')", marks=pytest.mark.more),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "import os, torch\nos.environ['RANK']",
+    pytest.param("import torch\ntorch.distributed.init_process_group('gloo')", marks=pytest.mark.more),
+])  # fmt: skip
 def test_labkit_run_points_to_it(folder, text):
     code, _, err = outcome(folder_with(folder, text), "run", "--gpus", "2", "script.py")
     assert code == 1
@@ -453,15 +439,7 @@ def test_other_errors_do_not():
 def test_the_gpus_of_all_ranks_pass_for_a_model(tmp_path, more):
     (tmp_path / "script.py").write_text("import torch\nprint(torch.cuda.get_device_name(1))\n")
     command = [
-        *python(),
-        "-m",
-        "labkit",
-        "torchrun",
-        "--nproc-per-node",
-        "2",
-        "--gpu-model",
-        "H200",
-        *more,
-    ]
+        *python(), "-m", "labkit", "torchrun", "--nproc-per-node", "2", "--gpu-model", "H200", *more,
+    ]  # fmt: skip
     done = subprocess.run([*command, "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.stdout.splitlines() == ["NVIDIA H200"] * (4 if "--nnodes" in more else 2), done.stderr

@@ -50,12 +50,8 @@ def test_each_has_its_own_place(world):
     def look(rank):
         begin()
         return (
-            rank.number,
-            os.environ["RANK"],
-            str(ones(1).device),
-            dist.get_world_size(),
-            rank_here() is rank,
-        )
+            rank.number, os.environ["RANK"], str(ones(1).device), dist.get_world_size(), rank_here() is rank,
+        )  # fmt: skip
 
     assert world.run(look) == [(k, str(k), f"cuda:{k}", N, True) for k in range(N)]
     assert "RANK" not in os.environ
@@ -81,21 +77,6 @@ def test_every_repeat_is_identical():
             runs.append(made.run(draw))
     assert runs[0] == runs[1]
     assert len({result[2] for result in runs[0]}) == N  # each process has generators of its own
-
-
-def test_a_deadlock_names_who_waits_where(world):
-    def skip(rank):
-        if begin() != 2:
-            dist.all_reduce(ones(3))
-
-    with pytest.raises(RanksFailed) as caught:
-        world.run(skip)
-    assert isinstance(caught.value.error, Deadlock)
-    text = str(caught.value.error)
-    assert "all_reduce" in text
-    assert "test_world.py" in text
-    assert "ranks 0, 1, 3  wait for rank 2" in text
-    assert "has ended" in text
 
 
 def test_calls_that_differ(world):
@@ -178,6 +159,8 @@ def test_a_deadlock_is_raised_in_one(world):
     with pytest.raises(RanksFailed, match="no rank can go on") as caught:
         world.run(stuck)
     assert len(caught.value.errors) == 1
+    assert isinstance(caught.value.error, Deadlock)
+    assert "ranks 1–3  wait for rank 0 in all_reduce" in str(caught.value.error)
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -254,20 +237,6 @@ def test_a_place_that_cannot_be_entered_ends_the_run(world, monkeypatch):
     assert caught.value.rank == 2
     monkeypatch.undo()
     assert world.run(add) == [[6.0, 6.0]] * N
-
-
-def test_messages(world):
-    def ring(rank):
-        number = begin()
-        got, sent = ones(2), ones(2) * number
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, sent, (number + 1) % N), dist.P2POp(dist.irecv, got, (number - 1) % N)]
-        )
-        for work in works:
-            work.wait()
-        return got.tolist()
-
-    assert world.run(ring) == [[3.0, 3.0], [0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
 
 
 def test_a_small_message_is_on_its_way_when_its_sender_goes_on(world):
@@ -412,16 +381,10 @@ def rest_aside():
     return thread
 
 
-@pytest.mark.parametrize(
-    ("by_thread", "before"),
-    [
-        (False, rest),
-        (True, rest),
-        (False, lambda: rest_aside().join(0.1)),
-        (False, lambda: rest_aside().join()),
-    ],
-    ids=["its main thread, later", "a thread, later", "after a join with a limit", "after a join"],
-)
+@pytest.mark.parametrize(("by_thread", "before"), [
+    (False, rest), (True, rest), (False, lambda: rest_aside().join(0.1)),
+    (False, lambda: rest_aside().join()),
+], ids=["its main thread, later", "a thread, later", "after a join with a limit", "after a join"])  # fmt: skip
 def test_a_thread_waits_for_ranks_that_come_later(world, monkeypatch, by_thread, before):
     monkeypatch.setattr(waiting, "_LONG", 5)
 

@@ -16,9 +16,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rows", "size", "options"), CASES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language, sound):
-    labkit.set_language(language)
     picture = batches_picture(labkit.batches(rows, size, **options))
     sound(picture)
     assert picture.texts, "an empty picture says nothing"
@@ -56,13 +54,3 @@ def test_many_batches_are_counted_not_drawn():
     assert [text for text in texts if text.startswith("batch ")] == [
         *(f"batch {number}" for number in range(9)), "batch 332", "batch 333",
     ]  # fmt: skip
-
-
-def test_the_figure_takes_and_returns_the_axes():
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots()
-    assert labkit.draw_batches(100, 30, gpus=3, ax=ax) is ax
-    assert len(ax.patches) == 12
-    assert labkit.draw_batches(labkit.batches(100, 30)) is not ax
-    plt.close("all")

@@ -34,23 +34,21 @@ def searched():
     figure.chinese_font.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("listed", "files", "found"),
-    [
-        # The list was made first: the font is not in it.
-        ([("/fonts/x.ttf", "X")], {COLLECTION: "Noto Sans CJK SC"}, "Noto Sans CJK SC"),
-        ([("/fonts/x.ttf", "X")], {COLLECTION: "Noto Sans CJK HK"}, "Noto Sans CJK HK"),
-        # The font was first: the list has its file, by our face, or only by others.
-        ([(COLLECTION, "Noto Sans CJK KR"), (COLLECTION, "Noto Sans CJK SC")], {COLLECTION: "?"}, "Noto Sans CJK SC"),
-        ([(COLLECTION, "Noto Sans CJK KR")], {COLLECTION: "?"}, "Noto Sans CJK KR"),
-        ([(COLLECTION, "Noto Sans Mono CJK HK"), ("/fonts/wqy.ttc", "WenQuanYi Sharp")], {}, "WenQuanYi Sharp"),
-        # A font that is better than the one listed was installed since.
-        ([("/fonts/NotoSerifCJK.ttc", "Noto Serif CJK JP")], {COLLECTION: "Noto Sans CJK SC"}, "Noto Sans CJK SC"),
-        # There is none, or none that can be read.
-        ([("/fonts/x.ttf", "X")], {"/fonts/y.ttf": "Y"}, None),
-        ([], {COLLECTION: None}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("listed", "files", "found"), [
+    # The list was made first: the font is not in it.
+    ([("/fonts/x.ttf", "X")], {COLLECTION: "Noto Sans CJK SC"}, "Noto Sans CJK SC"),
+    ([("/fonts/x.ttf", "X")], {COLLECTION: "Noto Sans CJK HK"}, "Noto Sans CJK HK"),
+    # The font was first: the list has its file, by our face, or only by others.
+    ([(COLLECTION, "Noto Sans CJK KR"), (COLLECTION, "Noto Sans CJK SC")], {COLLECTION: "?"},
+     "Noto Sans CJK SC"),
+    ([(COLLECTION, "Noto Sans CJK KR")], {COLLECTION: "?"}, "Noto Sans CJK KR"),
+    ([(COLLECTION, "Noto Sans Mono CJK HK"), ("/fonts/wqy.ttc", "WenQuanYi Sharp")], {}, "WenQuanYi Sharp"),
+    # A font that is better than the one listed was installed since.
+    ([("/fonts/NotoSerifCJK.ttc", "Noto Serif CJK JP")], {COLLECTION: "Noto Sans CJK SC"},
+     "Noto Sans CJK SC"),
+    # There is none, or none that can be read.
+    ([("/fonts/x.ttf", "X")], {"/fonts/y.ttf": "Y"}, None), ([], {COLLECTION: None}, None),
+])  # fmt: skip
 def test_a_chinese_font_is_found_in_either_order(listed, files, found, searched, monkeypatch):
     entries = [FontEntry(path, name=name) for path, name in listed]
     monkeypatch.setattr(figure, "font_manager", Fonts(entries, files))

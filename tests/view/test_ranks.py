@@ -156,9 +156,7 @@ def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 33, 70])
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_nothing_overlaps(size, language, sound):
-    labkit.set_language(language)
     for trace in (steps(size, 3), pipeline(size), *([mesh(size)] if size % 2 == 0 else [])):
         sound(ranks_picture(trace))
         sound(waited_picture(trace))
@@ -369,15 +367,10 @@ def crossings(picture):
     )
 
 
-@pytest.mark.parametrize(
-    ("waits_for", "arrows", "crossed"),
-    [
-        ([(1,), (2,), (3,), (0,)], 4, 0),
-        ([(1, 2), (0,), (0,)], 4, 1),
-        ([(1, 2), (0, 2), (0, 1)], 6, 3),
-        ([(), (), (), (0, 1, 2)], 3, 0),
-    ],
-)
+@pytest.mark.parametrize(("waits_for", "arrows", "crossed"), [
+    ([(1,), (2,), (3,), (0,)], 4, 0), ([(1, 2), (0,), (0,)], 4, 1), ([(1, 2), (0, 2), (0, 1)], 6, 3),
+    ([(), (), (), (0, 1, 2)], 3, 0),
+])  # fmt: skip
 def test_arrows_of_waits_come_in_apart_and_cross_where_they_must(waits_for, arrows, crossed):
     ranks = (Wait(rank, call=f"call {rank}", waits_for=whom) for rank, whom in enumerate(waits_for))
     picture = wait_for_picture(WaitForGraph(tuple(ranks)))
@@ -570,9 +563,6 @@ def test_the_page_of_a_run_has_its_memory_and_grows_without_a_script():
     assert re.findall("<h2>(.*?)</h2>", page) == ["The whole run", "Memory", "整个运行过程", "显存"]
     assert "第 2 步，backward，train.py:41" in page
     assert re.findall(r'id="zoom(\d)"( checked)?>', page) == [
-        ("1", " checked"),
-        ("2", ""),
-        ("4", ""),
-        ("8", ""),
-    ]
+        ("1", " checked"), ("2", ""), ("4", ""), ("8", ""),
+    ]  # fmt: skip
     assert "<script" not in page

@@ -44,9 +44,7 @@ def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank(sound):
     assert "too little" not in shards_picture(Shards(3, 4, BILLION, 0, 5 * BILLION)).description
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(language):
-    labkit.set_language(language)
     picture = shards_picture(Shards(0, 4, 20 * BILLION, 64 * BILLION, 80 * BILLION))
     notes = [text for text in picture.texts if text.bold]
     assert len(notes) == 4
@@ -56,9 +54,7 @@ def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(la
 
 
 @pytest.mark.parametrize("ranks", [1, 9, 64, 1024])
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_any_number_of_ranks_can_be_drawn(ranks, language, sound):
-    labkit.set_language(language)
     sound(shards_picture(Shards(1, ranks, BILLION, BILLION)))
     sound(heat_picture(labkit.HeatMaps({"W": [torch.randn(3, 5)] * ranks})))
 

@@ -49,9 +49,7 @@ def test_every_piece_says_its_rows_in_its_box_or_beside_it(rows, gpus):
 
 
 @pytest.mark.parametrize(("rows", "gpus"), CASES)
-@pytest.mark.parametrize("language", ["en", "zh"])
 def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
-    labkit.set_language(language)
     sound(split_picture(split(rows, gpus)))
 
 
@@ -66,19 +64,6 @@ def test_sixty_four_colours_differ_and_their_text_can_be_read():
     assert all(re.fullmatch("#[0-9A-Fa-f]{6}", colour(gpu)) for gpu in range(64))
     assert ink(0) == "#ffffff"
     assert ink(6) == "#000000"
-
-
-def test_the_figure_takes_and_returns_the_axes_and_changes_no_setting():
-    import matplotlib.pyplot as plt
-
-    before = mpl.rcParams.copy()
-    _, ax = plt.subplots()
-    assert labkit.draw_split(10, 8, ax=ax) is ax
-    assert labkit.draw_split(labkit.split(10, 8)) is not ax
-    assert mpl.rcParams == before
-    bars = [patch for patch in ax.patches if patch.get_label().startswith("cuda:4 rows")]
-    assert [mpl.colors.to_hex(bar.get_facecolor()) for bar in bars] == [colour(4).lower()]
-    plt.close("all")
 
 
 def test_a_bare_plan_draws_itself():

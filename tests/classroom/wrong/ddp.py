@@ -11,13 +11,9 @@ def loader(*lines):
 
 def step(loss, told, before=()):
     lines = [
-        *before,
-        "optimizer.zero_grad()",
-        f"loss = {loss}",
-        "loss.backward()",
-        "optimizer.step()",
+        *before, "optimizer.zero_grad()", f"loss = {loss}", "loss.backward()", "optimizer.step()",
         f"return {told}",
-    ]
+    ]  # fmt: skip
     return "def step(model, x, y, optimizer):\n    " + "\n    ".join(lines)
 
 
@@ -31,120 +27,52 @@ SET = "torch.cuda.set_device(device)"
 SAMPLER = "sampler = DistributedSampler(dataset)"
 
 WRONG = {
-    "no group": (
-        "start", {"group": "no-group"},
-        start(DEVICE, SET, "return device"),
-    ),
-    "the rank as device": (
-        "start", {"device": "device-error"},
-        start(JOIN, 'device = torch.device("cuda", dist.get_rank())', SET, "return device"),
-    ),
-    "everyone on cuda:0": (
-        "start", {"device": "everyone-0"},
-        start(JOIN, 'return torch.device("cuda:0")'),
-    ),
-    "not made current": (
-        "start", {"device": "current"},
-        start(JOIN, DEVICE, "return device"),
-    ),
-    "gloo": (
-        "start", {"group": "backend"},
-        start('dist.init_process_group("gloo")', DEVICE, SET, "return device"),
-    ),
-    "a number": (
-        "start", {"device": "kind"},
-        start(JOIN, 'device = int(os.environ["LOCAL_RANK"])', SET, "return device"),
-    ),
-    "no sampler": (
-        "loader", {"every_row": "all-rows", "per_step": "batch-size", "shuffled": "all-rows"},
-        loader("return DataLoader(dataset, batch_size, shuffle=True)"),
-    ),
-    "the whole batch on every rank": (
-        "loader", {"per_step": "batch-size"},
-        loader(SAMPLER, "return DataLoader(dataset, batch_size, sampler=sampler)"),
-    ),
-    "not shuffled": (
-        "loader", {"shuffled": "unshuffled"},
-        loader(
-            "sampler = DistributedSampler(dataset, shuffle=False)",
-            "return DataLoader(dataset, batch_size // dist.get_world_size(), sampler=sampler)",
-        ),
-    ),
-    "both a sampler and shuffle": (
-        "loader", {"every_row": "raised", "per_step": "raised", "shuffled": "raised"},
-        loader(SAMPLER, "return DataLoader(dataset, batch_size, shuffle=True, sampler=sampler)"),
-    ),
-    "on the device, not wrapped": (
-        "wrap", {"average": "apart", "begin": "other-weights"},
-        "def wrap(model, device):\n    return model.to(device)",
-    ),
-    "wrapped, not moved": (
-        "wrap", {"average": "raised", "begin": "raised"},
-        "def wrap(model, device):\n    return DistributedDataParallel(model, device_ids=[device])",
-    ),
-    "nn.DataParallel": (
-        "wrap", {"average": "raised", "begin": "raised"},
-        "def wrap(model, device):\n    return nn.DataParallel(model.to(device), device_ids=[device])",
-    ),
-    "the mean of each rank": (
-        "step", {"uneven": "mean-of-means", "mean": "own-mean"},
-        step("row_losses(model(x), y).mean()", "loss.item()"),
-    ),
-    "divided by the ranks once more": (
-        "step", {"even": "factor", "uneven": "mean-of-means", "mean": "told"},
-        step("row_losses(model(x), y).mean() / dist.get_world_size()", "loss.item()"),
-    ),
-    "the sum": (
-        "step", {"even": "factor", "uneven": "factor", "mean": "told"},
-        step("row_losses(model(x), y).sum()", "loss.item()"),
-    ),
-    "all rows, but DDP's average forgotten": (
-        "step", {"even": "factor", "uneven": "factor"},
-        step(
-            "row_losses(model(x), y).sum() / rows", "mean.item()",
-            ["rows = torch.tensor(float(len(x)), device=x.device)", "dist.all_reduce(rows)"],
-        ).replace("    return", "    mean = loss.detach().clone()\n    dist.all_reduce(mean)\n    return"),
-    ),
-    "gradients not cleared": (
-        "step", {"even": "not-cleared", "uneven": "mean-of-means", "mean": "own-mean"},
-        step("row_losses(model(x), y).mean()", "loss.item()").replace("    optimizer.zero_grad()\n", ""),
-    ),
-    "everyone saves": (
-        "save", {"once": "writers"},
-        save("torch.save(model.module.state_dict(), path)", "dist.barrier()"),
-    ),
-    "with the wrapper's names": (
-        "save", {"once": "prefix"},
-        save("if dist.get_rank() == 0:", "    torch.save(model.state_dict(), path)", "dist.barrier()"),
-    ),
-    "nobody waits": (
-        "save", {"there": "no-wait"},
-        save("if dist.get_rank() == 0:", "    torch.save(model.module.state_dict(), path)"),
-    ),
-    "the barrier before": (
-        "save", {"there": "no-wait"},
-        save("dist.barrier()", "if dist.get_rank() == 0:", "    torch.save(model.module.state_dict(), path)"),
-    ),
-    "the model itself": (
-        "save", {"once": "unreadable"},
-        save("if dist.get_rank() == 0:", "    torch.save(model.module, path)", "dist.barrier()"),
-    ),
-    "the others return before the barrier": (
-        "save", {"once": "raised", "there": "raised"},
-        save(
-            "if dist.get_rank() != 0:", "    return", "torch.save(model.module.state_dict(), path)", "dist.barrier()"
-        ),
-    ),
+    "no group": ("start", {"group": "no-group"}, start(DEVICE, SET, "return device")),
+    "the rank as device": ("start", {"device": "device-error"},
+        start(JOIN, 'device = torch.device("cuda", dist.get_rank())', SET, "return device")),
+    "everyone on cuda:0": ("start", {"device": "everyone-0"}, start(JOIN, 'return torch.device("cuda:0")')),
+    "not made current": ("start", {"device": "current"}, start(JOIN, DEVICE, "return device")),
+    "gloo": ("start", {"group": "backend"}, start('dist.init_process_group("gloo")', DEVICE, SET, "return device")),
+    "a number": ("start", {"device": "kind"},
+        start(JOIN, 'device = int(os.environ["LOCAL_RANK"])', SET, "return device")),
+    "no sampler": ("loader", {"every_row": "all-rows", "per_step": "batch-size", "shuffled": "all-rows"},
+        loader("return DataLoader(dataset, batch_size, shuffle=True)")),
+    "not shuffled": ("loader", {"shuffled": "unshuffled"},
+        loader("sampler = DistributedSampler(dataset, shuffle=False)",
+               "return DataLoader(dataset, batch_size // dist.get_world_size(), sampler=sampler)")),
+    "both a sampler and shuffle": ("loader", {"every_row": "raised", "per_step": "raised", "shuffled": "raised"},
+        loader(SAMPLER, "return DataLoader(dataset, batch_size, shuffle=True, sampler=sampler)")),
+    "on the device, not wrapped": ("wrap", {"average": "apart", "begin": "other-weights"},
+        "def wrap(model, device):\n    return model.to(device)"),
+    "wrapped, not moved": ("wrap", {"average": "raised", "begin": "raised"},
+        "def wrap(model, device):\n    return DistributedDataParallel(model, device_ids=[device])"),
+    "the mean of each rank": ("step", {"uneven": "mean-of-means", "mean": "own-mean"},
+        step("row_losses(model(x), y).mean()", "loss.item()")),
+    "divided by the ranks once more": ("step", {"even": "factor", "uneven": "mean-of-means", "mean": "told"},
+        step("row_losses(model(x), y).mean() / dist.get_world_size()", "loss.item()")),
+    "the sum": ("step", {"even": "factor", "uneven": "factor", "mean": "told"},
+        step("row_losses(model(x), y).sum()", "loss.item()")),
+    "gradients not cleared": ("step", {"even": "not-cleared", "uneven": "mean-of-means", "mean": "own-mean"},
+        step("row_losses(model(x), y).mean()", "loss.item()").replace("    optimizer.zero_grad()\n", "")),
+    "everyone saves": ("save", {"once": "writers"},
+        save("torch.save(model.module.state_dict(), path)", "dist.barrier()")),
+    "with the wrapper's names": ("save", {"once": "prefix"},
+        save("if dist.get_rank() == 0:", "    torch.save(model.state_dict(), path)", "dist.barrier()")),
+    "nobody waits": ("save", {"there": "no-wait"},
+        save("if dist.get_rank() == 0:", "    torch.save(model.module.state_dict(), path)")),
+    "the model itself": ("save", {"once": "unreadable"},
+        save("if dist.get_rank() == 0:", "    torch.save(model.module, path)", "dist.barrier()")),
+    "the others return before the barrier": ("save", {"once": "raised", "there": "raised"},
+        save("if dist.get_rank() != 0:",
+             "    return",
+             "torch.save(model.module.state_dict(), path)",
+             "dist.barrier()")),
 }  # fmt: skip
 
 ALSO_RIGHT = {
-    "ranks said aloud": (
-        "start",
-        start(
-            'rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
-            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-            'dist.init_process_group(backend="nccl", rank=rank, world_size=size)',
-            'return torch.device(f"cuda:{torch.cuda.current_device()}")',
-        ),
-    ),
-}
+    "ranks said aloud": ("start",
+        start('rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
+              'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+              'dist.init_process_group(backend="nccl", rank=rank, world_size=size)',
+              'return torch.device(f"cuda:{torch.cuda.current_device()}")')),
+}  # fmt: skip

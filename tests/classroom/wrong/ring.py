@@ -61,102 +61,69 @@ WHOLE_GRADIENT = """def all_reduce(x):
 FLAT = "together = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])"
 
 WRONG = {
-    "what arrives is thrown away": (
-        "first", {"sums": "unchanged", "sent": "unchanged", "large": "unchanged"}, first(put="pass"),
-    ),
-    "what arrives replaces": (
-        "first", {"sums": "replaced", "sent": "replaced", "large": "replaced"}, first(put="chunks[receive] = box"),
-    ),
+    "what arrives is thrown away": ("first", {"sums": "unchanged", "sent": "unchanged", "large": "unchanged"},
+        first(put="pass")),
+    "what arrives replaces": ("first", {"sums": "replaced", "sent": "replaced", "large": "replaced"},
+        first(put="chunks[receive] = box")),
     "the finished chunk is its own": (
         "first", {"sums": "another-chunk", "sent": "another-chunk", "large": "another-chunk"},
         first("rank - step - 1", "rank - step - 2"),
     ),
-    "the same chunk in every step": (
-        "first", {"sums": "replaced", "sent": "replaced", "large": "replaced"}, first("rank", "rank - 1"),
-    ),
     "all send first": ("first", {"large": "stuck"}, first(step=SEND_FIRST)),
     "everything to everybody": ("first", {"sent": "bytes"}, STAR),
-    "a step too many": (
-        "first", {"sent": "bytes"}, first(steps="ranks"),
-    ),
-    "what arrives is added": (
-        "second", {"gathered": "added", "sent_on": "added"}, second(put="chunks[receive] += box"),
-    ),
-    "begins with its own number": (
-        "second", {"gathered": "chunks", "sent_on": "chunks"}, second("rank - step", "rank - 1 - step"),
-    ),
+    "what arrives is added": ("second", {"gathered": "added", "sent_on": "added"},
+        second(put="chunks[receive] += box")),
+    "begins with its own number": ("second", {"gathered": "chunks", "sent_on": "chunks"},
+        second("rank - step", "rank - 1 - step")),
     "nothing is kept": ("second", {"gathered": "unchanged", "sent_on": "unchanged"}, second(put="pass")),
-    "a collective of the group's own": (
-        "first", dict.fromkeys(("sums", "sent", "large"), "collective"),
-        "def reduce_scatter(chunks):\n    dist.group.WORLD.allreduce([chunks]).wait()",
-    ),
-    "the whole by a collective": (
-        "whole", dict.fromkeys(("even", "uneven", "carried"), "collective"),
-        "def all_reduce(x):\n    getattr(dist.group.WORLD, 'all' + 'reduce')([x]).wait()",
-    ),
-    "everything twice": (
-        "second", {"sent_on": "bytes"}, second(steps="2 * ranks - 2"),
-    ),
-    "a step too few": (
-        "second", {"gathered": "chunks", "sent_on": "chunks"}, second(steps="max(ranks - 2, 1)"),
-    ),
-    "the rest is forgotten": (
-        "whole", {"uneven": "rest", "carried": "rest"},
-        whole(
-            "size = x.numel() // ranks",
-            "chunks = x.flatten()[: size * ranks].reshape(ranks, size).clone()",
-            "reduce_scatter(chunks)", "all_gather(chunks)",
-            "if size:", "    x.view(-1)[: size * ranks] = chunks.flatten()",
-        ),
-    ),
-    "only sizes that can be divided": (
-        "whole", {"uneven": "raised", "carried": "raised"},
-        whole(
-            "chunks = x.reshape(ranks, -1).clone()", "reduce_scatter(chunks)", "all_gather(chunks)",
-            "x.copy_(chunks.view_as(x))",
-        ),
-    ),
+    "a collective of the group's own": ("first", dict.fromkeys(("sums", "sent", "large"), "collective"),
+        "def reduce_scatter(chunks):\n    dist.group.WORLD.allreduce([chunks]).wait()"),
+    "the whole by a collective": ("whole", dict.fromkeys(("even", "uneven", "carried"), "collective"),
+        "def all_reduce(x):\n    getattr(dist.group.WORLD, 'all' + 'reduce')([x]).wait()"),
+    "everything twice": ("second", {"sent_on": "bytes"}, second(steps="2 * ranks - 2")),
+    "the rest is forgotten": ("whole", {"uneven": "rest", "carried": "rest"},
+        whole("size = x.numel() // ranks",
+              "chunks = x.flatten()[: size * ranks].reshape(ranks, size).clone()",
+              "reduce_scatter(chunks)",
+              "all_gather(chunks)",
+              "if size:",
+              "    x.view(-1)[: size * ranks] = chunks.flatten()")),
+    "only sizes that can be divided": ("whole", {"uneven": "raised", "carried": "raised"},
+        whole("chunks = x.reshape(ranks, -1).clone()",
+              "reduce_scatter(chunks)",
+              "all_gather(chunks)",
+              "x.copy_(chunks.view_as(x))")),
     "the whole gradient around": ("whole", {"carried": "bytes"}, WHOLE_GRADIENT),
-    "a new tensor": (
-        "whole", {"even": "unchanged", "uneven": "unchanged", "carried": "unchanged"},
-        whole(
-            "chunks = x.new_zeros(ranks, -(-x.numel() // ranks))", "chunks.view(-1)[: x.numel()] = x.flatten()",
-            "reduce_scatter(chunks)", "all_gather(chunks)", "return chunks.view(-1)[: x.numel()].view_as(x)",
-        ),
-    ),
+    "a new tensor": ("whole", {"even": "unchanged", "uneven": "unchanged", "carried": "unchanged"},
+        whole("chunks = x.new_zeros(ranks, -(-x.numel() // ranks))",
+              "chunks.view(-1)[: x.numel()] = x.flatten()",
+              "reduce_scatter(chunks)",
+              "all_gather(chunks)",
+              "return chunks.view(-1)[: x.numel()].view_as(x)")),
     "not divided": (
         "average", {"average": "not-divided", "together": "not-divided", "unused": "not-divided"},
         average("for weight in model.parameters():", "    if weight.grad is not None:", "        all_reduce(weight.grad)"),
     ),
-    "one ring for each": (
-        "average", {"together": "rings"},
-        average(
-            "for weight in model.parameters():", "    if weight.grad is not None:", "        all_reduce(weight.grad)",
-            "        weight.grad /= ranks",
-        ),
-    ),
-    "not put back": (
-        "average", {"average": "own", "together": "own", "unused": "own"},
-        average(FLAT, "all_reduce(together)", "together /= ranks"),
-    ),
-    "the first alone": (
-        "average", {"average": "own", "together": "own", "unused": ("own", 0.0)},
-        average(
-            "weight = next(weight for weight in model.parameters() if weight.grad is not None)",
-            "all_reduce(weight.grad)", "weight.grad /= ranks",
-        ),
-    ),
-    "zeros for those without": (
-        "average", {"unused": "invented"},
-        average(
-            "for weight in model.parameters():", "    if weight.grad is None:",
-            "        weight.grad = torch.zeros_like(weight)",
-            "grads = [weight.grad for weight in model.parameters()]",
-            "together = torch.cat([grad.flatten() for grad in grads])", "all_reduce(together)",
-            "for grad, piece in zip(grads, (together / ranks).split([grad.numel() for grad in grads])):",
-            "    grad.copy_(piece.view_as(grad))",
-        ),
-    ),
+    "one ring for each": ("average", {"together": "rings"},
+        average("for weight in model.parameters():",
+                "    if weight.grad is not None:",
+                "        all_reduce(weight.grad)",
+                "        weight.grad /= ranks")),
+    "not put back": ("average", {"average": "own", "together": "own", "unused": "own"},
+        average(FLAT, "all_reduce(together)", "together /= ranks")),
+    "the first alone": ("average", {"average": "own", "together": "own", "unused": ("own", 0.0)},
+        average("weight = next(weight for weight in model.parameters() if weight.grad is not None)",
+                "all_reduce(weight.grad)",
+                "weight.grad /= ranks")),
+    "zeros for those without": ("average", {"unused": "invented"},
+        average("for weight in model.parameters():",
+                "    if weight.grad is None:",
+                "        weight.grad = torch.zeros_like(weight)",
+                "grads = [weight.grad for weight in model.parameters()]",
+                "together = torch.cat([grad.flatten() for grad in grads])",
+                "all_reduce(together)",
+                "for grad, piece in zip(grads, (together / ranks).split([grad.numel() for grad in grads])):",
+                "    grad.copy_(piece.view_as(grad))")),
 }  # fmt: skip
 
 ALSO_RIGHT = {

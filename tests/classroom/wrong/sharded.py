@@ -43,76 +43,38 @@ def parts(switch="model.set_requires_gradient_sync(number == len(parts))", loss=
 
 
 WRONG = {
-    "in turn": (
-        "owners", {"large": "in-turn", "edges": "in-turn"}, owners("range(len(sizes))", "at % ranks"),
-    ),
-    "as they come": (
-        "owners", {"large": "as-they-come", "edges": "as-they-come"}, owners("range(len(sizes))"),
-    ),
-    "a dict of owners": (
-        "owners", {"large": "kind", "edges": "kind"}, owners().replace("return owner", "return dict(enumerate(owner))"),
-    ),
-    "ranks from one": (
-        "owners", {"large": "no-such", "edges": "no-such"},
-        owners().replace("return owner", "return [one + 1 for one in owner]"),
-    ),
-    "all parameters": (
-        "state", {"own": "everything", "nothing": "everything"}, state("True"),
-    ),
-    "an empty optimizer": (
-        "state", {"nothing": "raised"}, state(returns="make(own)"),
-    ),
-    "copies": (
-        "state", {"own": "other-parameters", "nothing": "other-parameters"},
-        state(returns="make([weight.detach().clone() for weight in own]) if own else None"),
-    ),
-    "another optimizer": (
-        "state", {"own": "not-made", "nothing": "not-made"},
-        state(returns="torch.optim.SGD(own, lr=0.1) if own else None"),
-    ),
-    "nothing is reduced": (
-        "step", {"weights": "own-gradient", "unused": "own-gradient", "carried": "own-gradient"},
-        step(reduce="pass", divided="pass"),
-    ),
-    "the sum": (
-        "step", {"weights": "sum", "unused": "sum", "carried": "sum"}, step(divided="pass"),
-    ),
-    "nothing is sent": (
-        "step", {"weights": "not-sent", "unused": "not-sent", "carried": "not-sent"}, step(sends="pass"),
-    ),
-    "an all-reduce and a broadcast": (
-        "step", {"carried": "bytes"}, step(reduce="dist.all_reduce(weight.grad)"),
-    ),
-    "only the owner takes part": (
-        "step", {"weights": "stuck", "unused": "stuck", "carried": "stuck"},
-        step(reduce="mine != dist.get_rank() or dist.reduce(weight.grad, mine)"),
-    ),
-    "every parameter has a gradient": (
-        "step", {"unused": "raised"}, step(used="True"),
-    ),
-    "ZeroRedundancyOptimizer": (
-        "step", {"weights": "raised", "unused": "raised", "carried": "raised"},
+    "in turn": ("owners", {"large": "in-turn", "edges": "in-turn"}, owners("range(len(sizes))", "at % ranks")),
+    "as they come": ("owners", {"large": "as-they-come", "edges": "as-they-come"}, owners("range(len(sizes))")),
+    "a dict of owners": ("owners", {"large": "kind", "edges": "kind"},
+        owners().replace("return owner", "return dict(enumerate(owner))")),
+    "ranks from one": ("owners", {"large": "no-such", "edges": "no-such"},
+        owners().replace("return owner", "return [one + 1 for one in owner]")),
+    "all parameters": ("state", {"own": "everything", "nothing": "everything"}, state("True")),
+    "an empty optimizer": ("state", {"nothing": "raised"}, state(returns="make(own)")),
+    "copies": ("state", {"own": "other-parameters", "nothing": "other-parameters"},
+        state(returns="make([weight.detach().clone() for weight in own]) if own else None")),
+    "another optimizer": ("state", {"own": "not-made", "nothing": "not-made"},
+        state(returns="torch.optim.SGD(own, lr=0.1) if own else None")),
+    "nothing is reduced": ("step", {"weights": "own-gradient", "unused": "own-gradient", "carried": "own-gradient"},
+        step(reduce="pass", divided="pass")),
+    "the sum": ("step", {"weights": "sum", "unused": "sum", "carried": "sum"}, step(divided="pass")),
+    "nothing is sent": ("step", {"weights": "not-sent", "unused": "not-sent", "carried": "not-sent"},
+        step(sends="pass")),
+    "an all-reduce and a broadcast": ("step", {"carried": "bytes"}, step(reduce="dist.all_reduce(weight.grad)")),
+    "only the owner takes part": ("step", {"weights": "stuck", "unused": "stuck", "carried": "stuck"},
+        step(reduce="mine != dist.get_rank() or dist.reduce(weight.grad, mine)")),
+    "every parameter has a gradient": ("step", {"unused": "raised"}, step(used="True")),
+    "ZeroRedundancyOptimizer": ("step", {"weights": "raised", "unused": "raised", "carried": "raised"},
         """def step(model, owner, optimizer):
     from torch.distributed.optim import ZeroRedundancyOptimizer
     ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1.0).step()
-""",
-    ),
-    "no switch": (
-        "parts", {"once": "each"}, parts(switch="pass"),
-    ),
-    "never": (
-        "parts", {"mean": "never", "once": "never"}, parts(switch="model.set_requires_gradient_sync(False)"),
-    ),
-    "the sum of the parts": (
-        "parts", {"mean": "sum", "once": "sum"}, parts(loss="loss(model(part))"),
-    ),
-    "the first part reduces": (
-        "parts", {"mean": "gradient", "once": "gradient"},
-        parts(switch="model.set_requires_gradient_sync(number == 1)"),
-    ),
-    "all parts at once": (
-        "parts", {"mean": "runs", "once": "runs"}, parts(before="parts = parts.flatten(0, 1)[None]"),
-    ),
+"""),
+    "no switch": ("parts", {"once": "each"}, parts(switch="pass")),
+    "never": ("parts", {"mean": "never", "once": "never"}, parts(switch="model.set_requires_gradient_sync(False)")),
+    "the sum of the parts": ("parts", {"mean": "sum", "once": "sum"}, parts(loss="loss(model(part))")),
+    "the first part reduces": ("parts", {"mean": "gradient", "once": "gradient"},
+        parts(switch="model.set_requires_gradient_sync(number == 1)")),
+    "all parts at once": ("parts", {"mean": "runs", "once": "runs"}, parts(before="parts = parts.flatten(0, 1)[None]")),
 }  # fmt: skip
 
 ALSO_RIGHT = {

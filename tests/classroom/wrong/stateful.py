@@ -103,166 +103,65 @@ SCALE = 'self.register_buffer("scale", torch.tensor([0.5]))'
 PAIR = "scores, penalty = model(x)"
 
 WRONG = {
-    "a buffer, bound anew": (
-        "counter", {"counts_calls": "lost"},
-        counted(BUFFER, "self.calls = self.calls + 1"),
-    ),
-    "a tensor that is no buffer": (
-        "counter", {"counts_calls": "each-replica", "count_saved": "unsaved"},
-        counted("self.calls = torch.tensor(0)", "self.calls.add_(1)"),
-    ),
-    "a parameter": (
-        "counter", {"counts_calls": "lost"},
-        counted(
-            "self.calls = nn.Parameter(torch.tensor(0.0), requires_grad=False)",
-            "self.calls = nn.Parameter(self.calls + 1, requires_grad=False)"
-            " if 'calls' in self._parameters else self.calls + 1",
-        ),
-    ),
-    "two for each call": (
-        "counter", {"counts_calls": "each-replica", "count_saved": "count"},
-        counted(BUFFER, "self.calls += 2"),
-    ),
-    "rows instead of calls": (
-        "counter", {"counts_calls": "count", "count_saved": "count"},
-        counted(BUFFER, "self.calls += len(x)"),
-    ),
-    "a cache by the number of steps": (
-        "cache", {"cache_gpus": "raised", "cache_moved": "raised"},
-        positions(
-            "self.cache = {}",
-            "key = x.shape[1]",
-            "if key not in self.cache:",
-            "    self.cache[key] = torch.sin(steps)[:, None]",
-            "return self.fc(x + self.cache[key])",
-        ),
-    ),
-    "a cache by device": (
-        "cache", {"cache_steps": "stale"},
-        positions(
-            "self.cache = {}",
-            "key = x.device",
-            "if key not in self.cache:",
-            "    self.cache[key] = torch.sin(steps)[:, None]",
-            "return self.fc(x + self.cache[key])",
-        ),
-    ),
-    "an attribute instead of the dict": (
-        "cache", {"cache_steps": "stale", "cache_moved": "raised"},
-        positions(
-            "self.table = None",
-            "if self.table is None:",
-            "    self.table = torch.sin(steps)[:, None]",
-            "return self.fc(x + self.table)",
-        ),
-    ),
-    "moved, but stale": (
-        "cache", {"cache_steps": "stale"},
-        positions(
-            "self.cache = {}",
-            'if "table" not in self.cache:',
-            '    self.cache["table"] = torch.sin(steps)[:, None]',
-            'return self.fc(x + self.cache["table"].to(x.device))',
-        ),
-    ),
-    "positions from 0": (
-        "cache", {"cache_gpus": "positions", "cache_steps": "stale", "cache_moved": "positions"},
-        positions("pass", "return self.fc(x + torch.sin(steps - 1)[:, None])"),
-    ),
-    "still on self": (
-        "memory", {"remembers_rows": "states", "cut_off": "states"},
-        memory("self.hidden = self.cell(x, self.hidden)", "return self.hidden", init="self.hidden = None"),
-    ),
-    "not cut off": (
-        "memory", {"cut_off": "runs-back"},
-        memory("return self.cell(x, hidden)"),
-    ),
-    "zeros every time": (
-        "memory", {"remembers": "states", "remembers_rows": "states", "cut_off": "states"},
-        memory("return self.cell(x, torch.zeros(len(x), 5, device=x.device))"),
-    ),
-    "None not thought of": (
-        "memory", {"remembers": "raised", "remembers_rows": "raised", "cut_off": "raised"},
-        memory("return self.cell(x, hidden.detach())"),
-    ),
+    "a buffer, bound anew": ("counter", {"counts_calls": "lost"}, counted(BUFFER, "self.calls = self.calls + 1")),
+    "a tensor that is no buffer": ("counter", {"counts_calls": "each-replica", "count_saved": "unsaved"},
+        counted("self.calls = torch.tensor(0)", "self.calls.add_(1)")),
+    "two for each call": ("counter", {"counts_calls": "each-replica", "count_saved": "count"},
+        counted(BUFFER, "self.calls += 2")),
+    "rows instead of calls": ("counter", {"counts_calls": "count", "count_saved": "count"},
+        counted(BUFFER, "self.calls += len(x)")),
+    "a cache by the number of steps": ("cache", {"cache_gpus": "raised", "cache_moved": "raised"},
+        positions("self.cache = {}",
+                  "key = x.shape[1]",
+                  "if key not in self.cache:",
+                  "    self.cache[key] = torch.sin(steps)[:, None]",
+                  "return self.fc(x + self.cache[key])")),
+    "a cache by device": ("cache", {"cache_steps": "stale"},
+        positions("self.cache = {}",
+                  "key = x.device",
+                  "if key not in self.cache:",
+                  "    self.cache[key] = torch.sin(steps)[:, None]",
+                  "return self.fc(x + self.cache[key])")),
+    "positions from 0": ("cache", {"cache_gpus": "positions", "cache_steps": "stale", "cache_moved": "positions"},
+        positions("pass", "return self.fc(x + torch.sin(steps - 1)[:, None])")),
+    "still on self": ("memory", {"remembers_rows": "states", "cut_off": "states"},
+        memory("self.hidden = self.cell(x, self.hidden)", "return self.hidden", init="self.hidden = None")),
+    "not cut off": ("memory", {"cut_off": "runs-back"}, memory("return self.cell(x, hidden)")),
+    "zeros every time": ("memory", {"remembers": "states", "remembers_rows": "states", "cut_off": "states"},
+        memory("return self.cell(x, torch.zeros(len(x), 5, device=x.device))")),
+    "None not thought of": ("memory", {"remembers": "raised", "remembers_rows": "raised", "cut_off": "raised"},
+        memory("return self.cell(x, hidden.detach())")),
     "bound anew in forward, observe empty": (
         "running", {"follows": "unmoved", "only_reads": "reads", "kept": "unmoved"},
         standard("pass", "if self.training:\n            self.mean = self.mean + "
                  "{{percent}} / 100 * (x.mean(dim=0) - self.mean)"),
     ),
-    "in place in forward": (
-        "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
-        standard("pass", "self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)"),
-    ),
-    "observed and updated again": (
-        "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
-        standard(
-            "self.mean.lerp_(x.to(self.mean.device).mean(dim=0), {{percent}} / 100)",
-            "self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)",
-        ),
-    ),
-    "the batch's device forgotten": (
-        "running", {"follows": "raised", "only_reads": "raised", "kept": "raised"},
-        standard("self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)"),
-    ),
-    "the mean taken to the batch": (
-        "running", {"follows": "raised", "only_reads": "raised", "kept": "raised"},
-        standard("self.mean = self.mean.to(x.device).lerp(x.mean(dim=0), {{percent}} / 100)"),
-    ),
-    "the wrong share": (
-        "running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
-        standard("self.mean.lerp_(x.to(self.mean.device).mean(dim=0), 1 - {{percent}} / 100)"),
-    ),
-    "the lists alone": (
-        "lists", {"branches": "raised", "fixed": "raised"},
-        branches(f"nn.ModuleList({LAYERS})", f"nn.ModuleDict({HEADS})", "self.scale = torch.tensor([0.5])"),
-    ),
-    "the dict forgotten": (
-        "lists", {"found": "parameters", "branches": "raised", "fixed": "raised"},
-        branches(f"nn.ModuleList({LAYERS})", HEADS, SCALE),
-    ),
-    "scale as a parameter": (
-        "lists", {"found": "parameters", "fixed": "trained"},
-        branches(
-            f"nn.ModuleList({LAYERS})", f"nn.ModuleDict({HEADS})", "self.scale = nn.Parameter(torch.tensor([0.5]))"
-        ),
-    ),
-    "one layer three times": (
-        "lists", {"found": "parameters", "branches": "unregistered"},
-        branches("nn.ModuleList([nn.Linear({{size}}, {{size}})] * 3)", f"nn.ModuleDict({HEADS})", SCALE),
-    ),
-    "a scalar penalty": (
-        "lost", {"per_row": "per-replica", "loss_uneven": "loss"},
-        sparse(
-            "hidden.abs().mean()", PAIR,
-            "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
-        ),
-    ),
-    "a penalty of shape [1]": (
-        "lost", {"per_row": "per-replica", "loss_uneven": "loss"},
-        sparse(
-            "hidden.abs().mean().reshape(1)", PAIR,
-            "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
-        ),
-    ),
-    "penalties added up": (
-        "lost", {"loss_even": "loss", "loss_uneven": "loss", "penalty_trained": "loss"},
-        sparse(
-            "hidden.abs().mean(dim=1)", PAIR,
-            "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.sum()",
-        ),
-    ),
-    "a penalty without gradient": (
-        "lost", {"penalty_trained": "gradient"},
-        sparse(
-            "hidden.detach().abs().mean(dim=1)", PAIR,
-            "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()",
-        ),
-    ),
-    "the penalty forgotten": (
-        "lost", {"loss_even": "loss", "loss_uneven": "loss", "penalty_trained": "loss"},
-        sparse("hidden.abs().mean(dim=1)", PAIR, "return F.cross_entropy(scores, y.to(scores.device))"),
-    ),
+    "in place in forward": ("running", {"follows": "mean", "only_reads": "reads", "kept": "mean"},
+        standard("pass", "self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)")),
+    "the batch's device forgotten": ("running", {"follows": "raised", "only_reads": "raised", "kept": "raised"},
+        standard("self.mean.lerp_(x.mean(dim=0), {{percent}} / 100)")),
+    "the lists alone": ("lists", {"branches": "raised", "fixed": "raised"},
+        branches(f"nn.ModuleList({LAYERS})", f"nn.ModuleDict({HEADS})", "self.scale = torch.tensor([0.5])")),
+    "the dict forgotten": ("lists", {"found": "parameters", "branches": "raised", "fixed": "raised"},
+        branches(f"nn.ModuleList({LAYERS})", HEADS, SCALE)),
+    "scale as a parameter": ("lists", {"found": "parameters", "fixed": "trained"},
+        branches(f"nn.ModuleList({LAYERS})",
+                 f"nn.ModuleDict({HEADS})",
+                 "self.scale = nn.Parameter(torch.tensor([0.5]))")),
+    "one layer three times": ("lists", {"found": "parameters", "branches": "unregistered"},
+        branches("nn.ModuleList([nn.Linear({{size}}, {{size}})] * 3)", f"nn.ModuleDict({HEADS})", SCALE)),
+    "a scalar penalty": ("lost", {"per_row": "per-replica", "loss_uneven": "loss"},
+        sparse("hidden.abs().mean()",
+               PAIR,
+               "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()")),
+    "penalties added up": ("lost", {"loss_even": "loss", "loss_uneven": "loss", "penalty_trained": "loss"},
+        sparse("hidden.abs().mean(dim=1)",
+               PAIR,
+               "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.sum()")),
+    "a penalty without gradient": ("lost", {"penalty_trained": "gradient"},
+        sparse("hidden.detach().abs().mean(dim=1)",
+               PAIR,
+               "return F.cross_entropy(scores, y.to(scores.device)) + {{percent}} / 100 * penalty.mean()")),
     "the labels' device forgotten": (
         "lost", {"loss_even": "raised", "loss_uneven": "raised", "penalty_trained": "raised", "per_row": "raised"},
         sparse(

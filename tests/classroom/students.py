@@ -1,0 +1,39 @@
+"""Students' answers in files of text: sections, each a heading with fields and what stands below it."""
+
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def sections(path):
+    """The sections of a text: a heading's fields, and what stands below it."""
+    for heading, source in re.findall(
+        r"^=== (.*)\n((?:(?!===).*\n)*)", path.read_text("utf-8"), re.MULTILINE
+    ):
+        yield *(field.strip() for field in heading.split("|")), source
+
+
+def lost_by(parts):
+    """Read "rule=floor whose=image:0.5": part -> hint, or (hint, the share of the points that is left)."""
+    for part, hint in (field.split("=") for field in parts.split()):
+        hint, _, share = hint.partition(":")
+        yield part, (hint, float(share)) if share else hint
+
+
+@cache
+def answers(name):
+    """The answers to an assignment: title -> (question, what it loses, source); title -> (question, source)."""
+    path = HERE / "wrong" / f"{name}.txt"
+    if path.exists():
+        found = {
+            title: (question, dict(lost_by(loses)), source)
+            for title, question, loses, source in sections(path)
+        }
+        right = {title: (question, source) for title, (question, loses, source) in found.items() if not loses}
+        return {title: answer for title, answer in found.items() if title not in right}, right
+    spec = importlib.util.spec_from_file_location(f"wrong_{name}", path.with_suffix(".py"))
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module.WRONG, getattr(module, "ALSO_RIGHT", {})
