@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labkit.course.notebooks.kernel import start
+from labkit_course.notebooks.kernel import start
 from tools import warm
 
 

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from pairs import bound, report
 
-from labkit.classroom.assignment import filled, load
-from labkit.classroom.grade.marks import read
-from labkit.classroom.handout.folder import numbers_of, release
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.nbgrader import write_course
-from labkit.classroom.wall.inside.processes import children, descendants
+from labkit_classroom.assignment import filled, load
+from labkit_classroom.grade.marks import read
+from labkit_classroom.handout.folder import numbers_of, release
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.nbgrader import write_course
+from labkit_classroom.wall.inside.processes import children, descendants
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests" / "classroom"

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 STEPS, COLLECTIVES = 40, 500
 

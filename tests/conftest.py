@@ -45,7 +45,7 @@ def _clean_slate():
     yield
     import labkit
 
-    machines = sys.modules.get("labkit.machine")
+    machines = sys.modules.get("simgpu")
     if machines is not None and machines.machine_in_use() is not None:
         machines.machine_in_use().close()
         assert machines.machine_in_use() is None, "a closed machine is still in use"

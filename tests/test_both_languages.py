@@ -9,8 +9,8 @@ import pytest
 import labkit
 from labkit.base.language import using
 from labkit.cost.step import data_parallel_step
-from labkit.course import check
 from labkit.plans.shapes import gathered_shape
+from labkit_course import check
 
 ROOT = Path(__file__).parent.parent / "labkit"
 SAYS = {"say", "must", "wrong"}  # what takes both languages: base/language.py, base/numbers.py

@@ -1,7 +1,7 @@
 """Data moves one way, and imports follow it; no module of labkit waits for itself.
 
 Every way to name another module counts as an import: at the top of a file or within a function, for type checkers only,
-or as a text (``import_module("labkit.machine")``, ``"-m", "labkit.classroom.grade.whole_class"``, ``f"{__name__}.{name}"``).
+or as a text (``import_module("simgpu")``, ``"-m", "labkit_classroom.grade.whole_class"``, ``f"{__name__}.{name}"``).
 """
 
 import ast
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "labkit"
 CONTENT = (
     ROOT.parent / "content"
-)  # in a wheel it lies in labkit, and its modules are labkit.content.… either way
+)  # in a wheel it lies in labkit, and its modules are labkit_content.… either way
 
 # Each room and the rooms that it imports, no fewer and no more: upper rooms stand on lower ones. A room is a folder of
 # labkit, or of labkit/machine; the longest name that fits a module is its room. (trace is what happened, and
@@ -104,7 +104,7 @@ LATE = {
 
 
 def name_of(path: Path) -> str:
-    """``labkit/machine/ops/mode.py`` as ``machine.ops.mode``, a folder's ``__init__`` as the folder."""
+    """``simgpu/ops/mode.py`` as ``machine.ops.mode``, a folder's ``__init__`` as the folder."""
     inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.relative_to(CONTENT.parent)
     parts = inside.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
@@ -309,13 +309,13 @@ def test_what_only_running_can_tell_is_listed():
     ("cost.step", "from ..view import draw_scaling"),
     ("plans.split", "from ..trace import events"),
     ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
-    ("engine.gather", "sys.modules.get('labkit.machine')"),
-    ("engine.gather", "begin = 'labkit.distributed.processes.lookout:begin'"),
-    ("engine.gather", "[sys.executable, '-m', 'labkit.classroom.grade.whole_class']"),
-    ("engine.gather", "code = 'import torch; from labkit.diagnosis import run'"),
+    ("engine.gather", "sys.modules.get('simgpu')"),
+    ("engine.gather", "begin = 'labkit_ranks.processes.lookout:begin'"),
+    ("engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.whole_class']"),
+    ("engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
     ("engine.gather", "import_module('..machine.machine', __package__)"),
-    ("engine.gather", "ours = name.startswith('labkit.machine.')"),
-    ("machine.state.gpu", "import_module(f'labkit.cli.{name}')"),
+    ("engine.gather", "ours = name.startswith('simgpu.')"),
+    ("machine.state.gpu", "import_module(f'labkit_cli.{name}')"),
     ("cost", "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'"),
 ])  # fmt: skip
 def test_the_check_sees_a_planted_violation(module, source):

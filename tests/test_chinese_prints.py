@@ -12,15 +12,15 @@ from torch import nn
 import labkit
 from labkit.cost.hardware import PROFILES
 from labkit.cost.sizes import MODELS
-from labkit.diagnosis.findings import listed
-from labkit.distributed.calls.faults.words import ranks_text
-from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
 from labkit.plans.shapes import Cut
 from labkit.trace.curves import Curves
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
+from labkit_diagnose.findings import listed
+from labkit_ranks.calls.faults.words import ranks_text
+from labkit_ranks.calls.waits import Wait, WaitForGraph
 
 LABKIT = Path(labkit.__file__).parent
 # Names: of PyTorch's calls and steps, of labkit's classes, of hardware and units.

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import __version__ as version
-from labkit.cli import COMMANDS, main
-from labkit.cli.usage import UsageError, bad_usage
+from labkit_cli import COMMANDS, main
+from labkit_cli.usage import UsageError, bad_usage
 from tools.warm import python
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
@@ -243,7 +243,7 @@ def test_bad_memory_and_order_are_one_line(labkit, script):
 
 
 def test_an_interrupted_command_ends_with_the_code_that_shells_know(labkit, monkeypatch):
-    from labkit.cli import doctor
+    from labkit_cli import doctor
 
     def interrupted(options):
         raise KeyboardInterrupt
@@ -254,7 +254,7 @@ def test_an_interrupted_command_ends_with_the_code_that_shells_know(labkit, monk
 
 
 def test_a_module_and_its_arguments_become_python_s(monkeypatch):
-    from labkit.cli import run
+    from labkit_cli import run
 
     commands = []
     monkeypatch.setattr(run.subprocess, "call", lambda command, env: commands.append(command) or 3)
@@ -273,7 +273,7 @@ def test_rows_without_sizes_are_no_check(labkit, tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_told_when_the_run_has_ended(tmp_path, capsys):
-    from labkit.cli import ending
+    from labkit_cli import ending
 
     ending.write(tmp_path, "text", "--timeline")
     assert capsys.readouterr().err.startswith("labkit: --timeline: [Errno 21]")
@@ -538,7 +538,7 @@ def test_diagnose_shows_where_a_factory_fails(script):
     done = process("diagnose", "models:fails", cwd=script(MODELS, "models.py").parent)
     assert (done.returncode, done.stdout) == (2, "")  # 1 would mean that something is wrong with the model
     assert "in fails" in done.stderr
-    assert "labkit/cli" not in done.stderr  # the frames are the user's own
+    assert "labkit_cli" not in done.stderr  # the frames are the user's own
     assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
 
 
@@ -704,9 +704,9 @@ def test_a_file_that_cannot_be_written_is_told_by_its_name_and_a_reader_who_has_
 def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
     capsys, tmp_path, monkeypatch, language, lines
 ):
-    from labkit.classroom.assignment import load
-    from labkit.classroom.grade import submission
-    from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
+    from labkit_classroom.assignment import load
+    from labkit_classroom.grade import submission
+    from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark
 
     assignment = load("crnn")
     questions = {
@@ -724,10 +724,10 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 
 
 def test_a_file_that_could_not_be_judged_is_told_with_what_was_odd(capsys, tmp_path, monkeypatch):
-    from labkit.classroom.assignment import load
-    from labkit.classroom.grade import submission
-    from labkit.classroom.grade.marks import Mark, QuestionMark
-    from labkit.classroom.words import Note
+    from labkit_classroom.assignment import load
+    from labkit_classroom.grade import submission
+    from labkit_classroom.grade.marks import Mark, QuestionMark
+    from labkit_classroom.words import Note
 
     assignment = load("crnn")
     questions = {one.id: QuestionMark(0.0, one.points, [], "failed") for one in assignment.questions}

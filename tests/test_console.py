@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from labkit.base.language import using
-from labkit.cli import COMMANDS, console, main
+from labkit_cli import COMMANDS, console, main
 
 ENCODINGS = ("ascii", "gbk", "cp1252", "latin-1", "utf-8")
 
@@ -94,7 +94,7 @@ def test_what_is_printed_in_another_ones_process_is_left_to_it(capsys, tmp_path,
 
 
 def test_a_crash_of_labkit_is_no_finding(monkeypatch, capsys):
-    from labkit.cli import doctor
+    from labkit_cli import doctor
 
     def run(options):
         raise ZeroDivisionError("ours")

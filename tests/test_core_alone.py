@@ -57,7 +57,7 @@ except ModuleNotFoundError as error:
 # Commands in one process, one after the other, with the exit code of each.
 COMMANDS = """
 import json, sys
-from labkit.cli import main
+from labkit_cli import main
 for words in json.loads(sys.argv[1]):
     print("$", words, file=sys.stderr, flush=True)
     print("=>", main(words.split()), file=sys.stderr, flush=True)
@@ -95,7 +95,7 @@ def test_the_readmes_program(alone):
 def test_pictures_and_explorers(alone):
     done = alone("-c", SHOW)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 True\nen\nthis labkit comes without labkit.distributed\n"
+    assert done.stdout == "1 True\nen\nthis labkit comes without labkit_ranks\n"
 
 
 def test_a_script_of_ones_own(alone):

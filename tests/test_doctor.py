@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli import doctor, main
+from labkit_cli import doctor, main
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 import labkit
-from labkit.cli.doctor import NEWEST, OLDEST
+from labkit_cli.doctor import NEWEST, OLDEST
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -47,5 +47,5 @@ def test_every_public_name_exists():
 
 def test_a_lesson_begins_without_what_only_authors_need():
     heavy = "('nbformat', 'papermill', 'nbclient')"
-    code = f"import sys, labkit.course; sys.exit(any(name in sys.modules for name in {heavy}))"
+    code = f"import sys, labkit_course; sys.exit(any(name in sys.modules for name in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

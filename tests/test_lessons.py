@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit.base import files
-from labkit.cli import main
-from labkit.course.notebooks import copies as lessons
-from labkit.course.notebooks.copies import lay_out, source
+from labkit_cli import main
+from labkit_course.notebooks import copies as lessons
+from labkit_course.notebooks.copies import lay_out, source
 
 
 def notebook(*sources, outputs=(), language="en"):
@@ -273,7 +273,7 @@ def test_the_copy_needs_no_package_beyond_the_core():
     import sys
 
     code = (
-        "import sys; from labkit.cli import main; main(['lessons', 'list', '--dir', 'nowhere']); "
+        "import sys; from labkit_cli import main; main(['lessons', 'list', '--dir', 'nowhere']); "
         "sys.exit(bool({'torch', 'nbformat', 'jupyterlab'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[1]

@@ -97,7 +97,7 @@ def test_pytest_finds_its_plugin(built):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         told = archive.read(name).decode()
-    assert "[pytest11]\nlabkit.pytest_plugin = labkit.pytest_plugin" in told
+    assert "[pytest11]\nlabkit.pytest_plugin = labkit_ranks.pytest_plugin" in told
 
 
 def test_what_the_package_says_of_itself(built):

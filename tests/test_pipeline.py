@@ -5,9 +5,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import labkit
-from labkit.distributed.pictures.mesh_rows import mesh_picture
-from labkit.distributed.pictures.pipeline_lanes import pipelines_picture
-from labkit.distributed.plans.mesh import Mesh
+from labkit_ranks.pictures.mesh_rows import mesh_picture
+from labkit_ranks.pictures.pipeline_lanes import pipelines_picture
+from labkit_ranks.plans.mesh import Mesh
 
 SIZES = [(stages, pieces) for stages in (1, 2, 3, 4, 8) for pieces in (1, 2, 3, 4, 7, 16, 32)]
 

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 import labkit
 from labkit.base.extras import EXTRA_OF
 from labkit.base.language import using
-from labkit.course import outline
+from labkit_course import outline
 from tools.warm import python
 
 ROOT = Path(__file__).parent.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli.ending import LESSONS, hint_of
+from labkit_cli.ending import LESSONS, hint_of
 
 ROOT = Path(__file__).parents[1]
 LABKIT = [sys.executable, "-m", "labkit", "run"]

@@ -8,8 +8,8 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cli import main
-from labkit.course.notebooks import kernel, report, sweep
+from labkit_cli import main
+from labkit_course.notebooks import kernel, report, sweep
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from labkit.cli import _parser
-from labkit.course.outline import lessons
+from labkit_cli import _parser
+from labkit_course.outline import lessons
 
 ROOT = Path(__file__).parent.parent
 PAGES = {"en": "teaching.md", "zh": "teaching.zh.md"}
@@ -47,7 +47,7 @@ def commands():
 def test_every_command_is_one(line):
     _, *arguments = shlex.split(line)
     if arguments[0] == "lessons":
-        pytest.importorskip("labkit.cli.lessons")
+        pytest.importorskip("labkit_cli.lessons")
     assert _parser(arguments[0]).parse_args(arguments).command == arguments[0]
 
 

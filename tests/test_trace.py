@@ -2,11 +2,11 @@ import json
 from dataclasses import replace
 from time import perf_counter
 
-from labkit.distributed.calls.waits import Wait, WaitForGraph
 from labkit.trace import emitting as trace
 from labkit.trace.events import Event
 from labkit.trace.memory import MemorySample
 from labkit.trace.trace import Trace
+from labkit_ranks.calls.waits import Wait, WaitForGraph
 
 
 def test_every_open_recording_gets_every_event():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import labkit.cli
-from labkit.cli.wording import Wording
+import labkit_cli
+from labkit_cli.wording import Wording
 
-FOLDER = Path(labkit.cli.__file__).parent
+FOLDER = Path(labkit_cli.__file__).parent
 HOW = ("file", "flush")  # of a text that is printed
 GROUPS = (
     "label",

@@ -2,7 +2,7 @@
 
 What stands in nobody's documentation may change with any release. ``python -m tools.torch_private`` says which names
 the torch that is installed no longer has. Rooms use the names where they need them, and a test finds every one that is
-not listed. What is replaced only while a machine is in use stands in :mod:`labkit.machine.torch_api.table` too.
+not listed. What is replaced only while a machine is in use stands in :mod:`simgpu.torch_api.table` too.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from sphinx.cmd.build import build_main
 
 import labkit
 from labkit.base.language import LANGUAGES, get_language, say, using
-from labkit.cli import COMMANDS
-from labkit.course import outline
 from labkit.view.figure import chinese_font
+from labkit_cli import COMMANDS
+from labkit_course import outline
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

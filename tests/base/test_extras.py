@@ -4,10 +4,10 @@ from labkit.base.extras import MissingPackage, explained, need
 
 
 def test_a_part_that_is_left_out_is_said_to_be_and_another_error_is_as_it_was():
-    left_out = explained(ModuleNotFoundError(name="labkit.classroom"))
-    assert (type(left_out), str(left_out)) == (MissingPackage, "this labkit comes without labkit.classroom")
+    left_out = explained(ModuleNotFoundError(name="labkit_classroom"))
+    assert (type(left_out), str(left_out)) == (MissingPackage, "this labkit comes without labkit_classroom")
     assert explained(left_out) is left_out
-    for name in (None, "labkit", "labkit.machine.none", "elsewhere"):
+    for name in (None, "labkit", "simgpu.none", "elsewhere"):
         error = ModuleNotFoundError(name=name)
         assert explained(error) is error
     need("sys", "json")

@@ -17,7 +17,7 @@ ROOT = Path(labkit.__file__).parent
 
 
 def test_modules_go_by_their_package():
-    for name in ("labkit", "labkit.machine.ops.mode", "labkit.any_room.of.tomorrow"):
+    for name in ("labkit", "simgpu.ops.mode", "labkit.any_room.of.tomorrow"):
         assert ours.is_our_module(name)
     for name in ("labkits", "torch.nn", "__main__", None, ""):
         assert not ours.is_our_module(name)
@@ -87,7 +87,7 @@ def test_nobody_else_judges_what_is_labkits():
 
 @pytest.mark.parametrize(("source", "seen"), [
     ("hidden = name.startswith('labkit.')", True),
-    ("hidden = name.startswith(('torch.', 'labkit.machine.'))", True),
+    ("hidden = name.startswith(('torch.', 'simgpu.'))", True),
     ("hidden = name.partition('.')[0] == 'labkit'", True),
     ("hidden = name.partition('.')[0] in {'torch', 'labkit'}", True),
     ("HERE = Path(__file__).parents[1]\nhidden = path.is_relative_to(HERE)", True),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
-from labkit.classroom.intake import collecting
+from labkit_classroom.assignment import load
+from labkit_classroom.intake import collecting
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402

@@ -2,13 +2,13 @@
 
 from functools import cache
 
-from labkit.classroom.draw import Draw
-from labkit.classroom.grade import submission as grading
-from labkit.classroom.wall import templates
+from labkit_classroom.draw import Draw
+from labkit_classroom.grade import submission as grading
+from labkit_classroom.wall import templates
 
 SECRET = b"a secret"
 # What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
-PRELOAD = ("torch._dynamo", "torch.distributed.fsdp", "labkit.distributed.threads.world")
+PRELOAD = ("torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world")
 
 
 @cache

@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import load
-from labkit.classroom.checking import begin, check
-from labkit.classroom.folders import names
-from labkit.classroom.source import unanswered
-from labkit.classroom.words import Problem
+from labkit_classroom.assignment import load
+from labkit_classroom.checking import begin, check
+from labkit_classroom.folders import names
+from labkit_classroom.source import unanswered
+from labkit_classroom.words import Problem
 
 
 @pytest.mark.parametrize("name", names())

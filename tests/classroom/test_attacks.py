@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
-from labkit.classroom.grade.submission import draws, grade
-from labkit.classroom.wall.inside.processes import children, descendants
-from labkit.classroom.wall.templates import Template
-from labkit.classroom.wall.workers import Limits
+from labkit_classroom.assignment import load
+from labkit_classroom.grade.submission import draws, grade
+from labkit_classroom.wall.inside.processes import children, descendants
+from labkit_classroom.wall.templates import Template
+from labkit_classroom.wall.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402

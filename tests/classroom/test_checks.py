@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import filled, load
-from labkit.classroom.folders import names
+from labkit_classroom.assignment import filled, load
+from labkit_classroom.folders import names
 
 sys.path.insert(0, str(Path(__file__).parent))
 import students  # noqa: E402

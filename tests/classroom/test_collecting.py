@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import Cell, notebook
-from labkit.classroom.handout.folder import ClassFolder
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.intake import collecting
-from labkit.classroom.intake.collecting import collect, strangers_of
+from labkit_classroom.assignment import Cell, notebook
+from labkit_classroom.handout.folder import ClassFolder
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.intake import collecting
+from labkit_classroom.intake.collecting import collect, strangers_of
 
 CELLS = [
     Cell("intro", "text", "# A small assignment"),
@@ -237,7 +237,7 @@ def test_archives_within_archives_are_read(folder):
 
 
 def test_a_bad_archive_costs_nobody_else_their_mark(folder, monkeypatch):
-    monkeypatch.setattr("labkit.classroom.intake.collecting._MOST_IN_FOLDER", 300_000)
+    monkeypatch.setattr("labkit_classroom.intake.collecting._MOST_IN_FOLDER", 300_000)
     bomb = {f"20231001/{at}.txt": bytes(100_000) for at in range(40)}
     last = {"ada/small.ipynb": edition(folder, "ada")}
     (folder.submitted / "all.zip").write_bytes(zipped(bomb | last))
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_read_is_told(folder, monkeypatch):
         onerror(PermissionError(13, "Permission denied", str(folder.submitted / "20231001")))
         return walk(top)
 
-    monkeypatch.setattr("labkit.classroom.intake.collecting.os.walk", some)
+    monkeypatch.setattr("labkit_classroom.intake.collecting.os.walk", some)
     assert strange(collect(folder)) == {"20231001": "unreadable"}
 
 
@@ -287,7 +287,7 @@ def test_small_numbers_are_ids_only_where_they_stand_apart(folder, name, owner):
 
 
 def test_more_files_than_any_class_hands_in_are_left_and_told(folder, monkeypatch):
-    monkeypatch.setattr("labkit.classroom.intake.collecting._MOST_FILES", 2)
+    monkeypatch.setattr("labkit_classroom.intake.collecting._MOST_FILES", 2)
     for name in ("1.txt", "2.txt", "ada.ipynb"):
         put(folder, name, edition(folder, "ada"))
     found = collect(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli import main
+from labkit_cli import main
 
 ROOT = Path(__file__).parents[2]
 ROSTER = "学号,姓名,语言\n20231001,张三,\n20231002,李四,\nada,Ada Lovelace,en\ngrace,Grace Hopper,en\n"

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.classroom.judging import Answer, same
-from labkit.classroom.wall.inside import frames
-from labkit.classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
-from labkit.classroom.wall.workers import answered
+from labkit_classroom.judging import Answer, same
+from labkit_classroom.wall.inside import frames
+from labkit_classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
+from labkit_classroom.wall.workers import answered
 
 
 def through(value):

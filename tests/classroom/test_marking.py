@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.grade import marks
-from labkit.classroom.grade import whole_class as marking
-from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark
-from labkit.classroom.grade.submission import Graded
-from labkit.classroom.wall import templates
-from labkit.classroom.words import Note, Problem
-from labkit.cli import main
+from labkit_classroom.grade import marks
+from labkit_classroom.grade import whole_class as marking
+from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit_classroom.grade.submission import Graded
+from labkit_classroom.wall import templates
+from labkit_classroom.words import Note, Problem
+from labkit_cli import main
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -101,9 +101,9 @@ def test_two_gradings_do_not_write_at_once(tmp_path):
 
 def class_of(path, count, answer=None):
     """A class folder with ``count`` students who all handed in the untouched edition, or ``answer``."""
-    from labkit.classroom.assignment import load
-    from labkit.classroom.handout.folder import release
-    from labkit.classroom.handout.roster import Student
+    from labkit_classroom.assignment import load
+    from labkit_classroom.handout.folder import release
+    from labkit_classroom.handout.roster import Student
 
     students = [Student(f"s{k:03}", f"学生{k}") for k in range(count)]
     folder = release(load(HERE / "attacked"), path, students, "en").folder
@@ -208,7 +208,7 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
     """Tried twice, then told; the next grading takes it up again."""
     folder = class_of(tmp_path / "class", 3, ANSWER)
     lane = (
-        "import os, pickle, sys\nfrom labkit.classroom.grade.submission import Graded\n"
+        "import os, pickle, sys\nfrom labkit_classroom.grade.submission import Graded\n"
         "orders, told = sys.stdin.buffer, sys.stdout.buffer\npickle.load(orders)\n"
         "while True:\n    student, _, _ = pickle.load(orders)\n"
         "    if student == 's001': os._exit(3)\n"
@@ -225,9 +225,9 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
 
 
 def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
-    from labkit.classroom.assignment import load
-    from labkit.classroom.grade.submission import draws, grade
-    from labkit.classroom.wall.workers import Limits
+    from labkit_classroom.assignment import load
+    from labkit_classroom.grade.submission import draws, grade
+    from labkit_classroom.wall.workers import Limits
 
     monkeypatch.setattr(templates, "tried", lambda: {"root": "no", "user": "no"})
     with pytest.raises(Problem, match="--trust-students"):
@@ -247,9 +247,9 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
 
 def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
     """Exit code 0 for all points, 1 for fewer, 2 for what is no assignment; the marks as JSON."""
-    from labkit.classroom.assignment import load
-    from labkit.classroom.handout.folder import release
-    from labkit.classroom.handout.roster import Student
+    from labkit_classroom.assignment import load
+    from labkit_classroom.handout.folder import release
+    from labkit_classroom.handout.roster import Student
 
     assignment = load("primitives")
     folder = release(assignment, tmp_path / "class", [Student("1", "Ann")], "en").folder

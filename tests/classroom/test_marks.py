@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import filled, load
-from labkit.classroom.folders import names
-from labkit.course import glossary
+from labkit_classroom.assignment import filled, load
+from labkit_classroom.folders import names
+from labkit_course import glossary
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
-from labkit.classroom.nbgrader import points, source
-from labkit.classroom.nbgrader import write_course as write
+from labkit_classroom.assignment import load
+from labkit_classroom.nbgrader import points, source
+from labkit_classroom.nbgrader import write_course as write
 
 Gradebook = pytest.importorskip("nbgrader.api", reason="nbgrader is not installed").Gradebook
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def test_its_marks_are_right_and_warnings_cost_nothing(course):
 
 
 def test_a_course_is_not_written_over(small, tmp_path):
-    from labkit.classroom.words import Problem
+    from labkit_classroom.words import Problem
 
     first = write(small, tmp_path, "en")
     assert [path.name for path in first] == ["small.ipynb", "nbgrader_config.py"]
@@ -112,7 +112,7 @@ def test_every_solution_gets_all_points_from_its_cell_and_what_is_endless_is_sto
 
 
 def test_an_endless_answer_is_stopped(monkeypatch, capsys):
-    from labkit.classroom import nbgrader as module
+    from labkit_classroom import nbgrader as module
 
     monkeypatch.setattr(module, "_CPU", 0.05)
 
@@ -131,7 +131,7 @@ def test_an_endless_answer_is_stopped(monkeypatch, capsys):
 def test_an_interrupt_is_the_teachers_and_what_no_clock_can_stop_is_asked_all_the_same():
     from concurrent.futures import ThreadPoolExecutor
 
-    from labkit.classroom.nbgrader import _in_this_kernel
+    from labkit_classroom.nbgrader import _in_this_kernel
 
     def interrupted(answers):
         raise KeyboardInterrupt

@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.grade.marks import Mark, PartMark, QuestionMark, history, read
-from labkit.classroom.handout.folder import assignment_of, moment, release
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.intake.collecting import take_in
-from labkit.classroom.results.present import as_csv, export, present
-from labkit.classroom.words import Problem
-from labkit.cli import main
+from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark, history, read
+from labkit_classroom.handout.folder import assignment_of, moment, release
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.intake.collecting import take_in
+from labkit_classroom.results.present import as_csv, export, present
+from labkit_classroom.words import Problem
+from labkit_cli import main
 
 ROSTER = [
     Student("20231001", "张三", email="z@x.org", more={"班级": "1班"}),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import Assignment, load
-from labkit.classroom.folders import names
-from labkit.classroom.handout.folder import assignment_of, moment, numbers_of, open_class, release
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.words import Problem
-from labkit.cli import main
+from labkit_classroom.assignment import Assignment, load
+from labkit_classroom.folders import names
+from labkit_classroom.handout.folder import assignment_of, moment, numbers_of, open_class, release
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.words import Problem
+from labkit_cli import main
 
 ROSTER = [
     Student("20231001", "张三"), Student("20231002", "李四", "zh"), Student("ada", "Ada Lovelace", "en"),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from labkit.classroom.results.similar import similar
+from labkit_classroom.results.similar import similar
 
 SOLUTION = """def scatter(inputs, devices):
     sizes = split(len(inputs), len(devices))

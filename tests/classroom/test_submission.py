@@ -5,10 +5,10 @@ import json
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import Cell, notebook
-from labkit.classroom.intake.answers import Claim, claims_of, read_answers
-from labkit.classroom.intake.document import WrongFile, read_document
-from labkit.classroom.source import Asked
+from labkit_classroom.assignment import Cell, notebook
+from labkit_classroom.intake.answers import Claim, claims_of, read_answers
+from labkit_classroom.intake.document import WrongFile, read_document
+from labkit_classroom.source import Asked
 
 SPLIT = Asked("split", ("split",), "def split(rows, gpus):\n    ...")
 SCATTER = Asked("scatter", ("scatter",), "def scatter(x, n):\n    ...")

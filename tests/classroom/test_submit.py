@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.grade import submission
-from labkit.classroom.handout.folder import release
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.intake.answers import Claim
-from labkit.classroom.intake.collecting import collect, take_in
-from labkit.classroom.wall.templates import CannotStart
-from labkit.cli import main
-from labkit.cli import submit as command
+from labkit_classroom.grade import submission
+from labkit_classroom.handout.folder import release
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.intake.answers import Claim
+from labkit_classroom.intake.collecting import collect, take_in
+from labkit_classroom.wall.templates import CannotStart
+from labkit_cli import main
+from labkit_cli import submit as command
 
 ROSTER = [Student("20231001", "张三"), Student("ada", "Ada Lovelace", "en")]
 ANSWER = "def split(rows, gpus):\n    return [rows]\n"
@@ -173,14 +173,14 @@ def test_it_needs_neither_torch_nor_a_notebook_server(day):
     folder, _ = day
     name = notebook(folder)
     code = (
-        "import sys; from labkit.cli import main; code = main(['submit', sys.argv[1]]);"
+        "import sys; from labkit_cli import main; code = main(['submit', sys.argv[1]]);"
         "sys.exit(code or sorted({'torch', 'nbformat', 'IPython'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code, name], check=True, capture_output=True)
 
 
 def test_a_notebook_that_its_outputs_make_large_is_handed_in_without_them(day, tmp_path, monkeypatch):
-    monkeypatch.setattr("labkit.classroom.intake.document.MOST_BYTES", 100_000)
+    monkeypatch.setattr("labkit_classroom.intake.document.MOST_BYTES", 100_000)
     folder, submit = day
     name = notebook(folder)
     found = json.loads(Path(name).read_text("utf-8"))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
-from labkit.classroom.grade.submission import draws
-from labkit.classroom.grade.trying import degenerate, tried
-from labkit.classroom.handout.folder import release
-from labkit.classroom.handout.roster import Student
-from labkit.classroom.judging import Part
-from labkit.classroom.words import Problem, Words
-from labkit.cli import main
+from labkit_classroom.assignment import load
+from labkit_classroom.grade.submission import draws
+from labkit_classroom.grade.trying import degenerate, tried
+from labkit_classroom.handout.folder import release
+from labkit_classroom.handout.roster import Student
+from labkit_classroom.judging import Part
+from labkit_classroom.words import Problem, Words
+from labkit_cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402
@@ -104,7 +104,7 @@ def test_submit_says_what_grading_will_say(tmp_path, monkeypatch, capsys):
 
 
 def test_check_names_what_is_not_there_for_grading():
-    from labkit.classroom import begin, check
+    from labkit_classroom import begin, check
 
     begin("primitives", language="en")
     space = {}

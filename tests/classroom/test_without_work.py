@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.assignment import load
+from labkit_classroom.assignment import load
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402

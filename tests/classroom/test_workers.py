@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import content
-from labkit.classroom.wall.templates import _FIRST_ID, PACKAGE, Template, configuration, environment
-from labkit.classroom.wall.workers import Limits, Session
+import labkit_content as content
+from labkit_classroom.wall.templates import _FIRST_ID, PACKAGE, Template, configuration, environment
+from labkit_classroom.wall.workers import Limits, Session
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402
@@ -182,8 +182,8 @@ def test_the_environment_is_made_anew(monkeypatch):
 def test_when_the_judge_is_killed_all_is_gone():
     """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
     code = (
-        "import sys\nfrom labkit.classroom.wall.templates import Template\n"
-        "from labkit.classroom.wall.workers import Limits\n"
+        "import sys\nfrom labkit_classroom.wall.templates import Template\n"
+        "from labkit_classroom.wall.workers import Limits\n"
         "template = Template(sys.argv[1])\nworker = template.worker(Limits())\n"
         "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
         "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from labkit.base.language import using
-from labkit.classroom.assignment import load
-from labkit.classroom.checking import check
-from labkit.classroom.handout.folder import numbers_of, release
-from labkit.classroom.handout.roster import Student
+from labkit_classroom.assignment import load
+from labkit_classroom.checking import check
+from labkit_classroom.handout.folder import numbers_of, release
+from labkit_classroom.handout.roster import Student
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402

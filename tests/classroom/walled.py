@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from labkit.classroom.wall import templates
-from labkit.classroom.words import Problem
+from labkit_classroom.wall import templates
+from labkit_classroom.words import Problem
 
 # Set it to the reason where the kernel truly forbids every wall: the tests that need one are then skipped.
 VARIABLE = "LABKIT_TESTS_WITHOUT_WALL"

@@ -4,7 +4,7 @@
 
 PYTORCH is PyTorch's source, of about the version in use; the files are those of its ``test`` folder (without any:
 those of :data:`FILES`). PyTorch starts a process for every rank of a test; here each is a rank of a ``World``
-(:mod:`labkit.distributed.threads.world`), which runs the same method of an instance of its own, and everything below
+(:mod:`labkit_ranks.threads.world`), which runs the same method of an instance of its own, and everything below
 (init_process_group("nccl") too) is what a torchrun script meets. A class of tests is one for each rank: what a test
 writes on its class stays its rank's.
 
@@ -150,7 +150,7 @@ class Ranks:
     def __init__(self, size: int) -> None:
         from torch import cuda
 
-        from labkit.distributed.threads.world import World
+        from labkit_ranks.threads.world import World
 
         if size > cuda.device_count():  # it would have a machine of its own instead of ours
             raise unittest.SkipTest(f"Need at least {size} CUDA devices")
@@ -162,7 +162,7 @@ class Ranks:
 
         Raises the first error, told with its rank and traceback.
         """
-        from labkit.distributed.threads.world import RanksFailed
+        from labkit_ranks.threads.world import RanksFailed
 
         Report.ranks = max(Report.ranks, self.size)
 
@@ -450,7 +450,7 @@ def _replacing() -> None:
 
 
 def _replacement(owner: Any, name: str) -> Any:
-    from labkit.distributed.rank.rank import rank_here
+    from labkit_ranks.rank.rank import rank_here
 
     real = getattr(owner, name)
     own: dict[Any, Any] = {}
@@ -535,7 +535,7 @@ class Worker(own.Worker):
 def preload() -> None:
     """Imports without a machine what every file imports, but for the modules that look for GPUs."""
     for name in ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp",
-                 "torch.distributed.tensor.parallel", "labkit.distributed.threads.world"):  # fmt: skip
+                 "torch.distributed.tensor.parallel", "labkit_ranks.threads.world"):  # fmt: skip
         importlib.import_module(name)
 
 
@@ -622,7 +622,7 @@ def ready(options: Any) -> Any:
 
 def importing() -> Any:
     """Lets a file of tests see NCCL while it is imported, as it would where there are ranks."""
-    from labkit.distributed.threads.world import World
+    from labkit_ranks.threads.world import World
 
     return World(1)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.distributed import fidelity as ranks
-from labkit.machine import fidelity
+from labkit_ranks import fidelity as ranks
+from simgpu import fidelity
 
 _spec = importlib.util.spec_from_file_location("pytorch_ranks", Path(__file__).with_name("pytorch_ranks.py"))
 _spec.loader.exec_module(theirs := importlib.util.module_from_spec(_spec))

@@ -9,13 +9,13 @@ import pytest
 
 import labkit
 from labkit.base.texts import columns
-from labkit.cli import main
 from labkit.cost.hardware import ACCELERATORS, accelerator
 from labkit.cost.plan import forecast, memory
 from labkit.cost.rows import errors, read_rows
 from labkit.cost.search import plans
 from labkit.cost.settings import SOFTWARE, Plan
 from labkit.cost.sizes import MODELS, Sizes, read_sizes
+from labkit_cli import main
 
 ROOT = Path(__file__).parents[2]
 LLAMA = MODELS["8B"]

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from labkit.distributed.plans.pipeline import ORDERS
+from labkit_ranks.plans.pipeline import ORDERS
 
 
 def order(stage, stages, pieces, ahead):

@@ -17,9 +17,9 @@ from torch.nn.parallel import data_parallel
 
 import labkit
 from labkit.base.language import using
-from labkit.course import check, glossary, reveal
-from labkit.course.exercise import derived, find, ids
-from labkit.course.words import as_html
+from labkit_course import check, glossary, reveal
+from labkit_course.exercise import derived, find, ids
+from labkit_course.words import as_html
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -751,7 +751,7 @@ def drawn_first(*numbers):
 def test_what_makes_two_mistakes_one_is_drawn_again(name, numbers, monkeypatch):
     """Of 2, 3 and 4 tokens a rank's sum is the mean times the ranks; a third of the labels count on three ranks."""
     find(name)
-    scale = sys.modules["labkit.content.exercises.scale"]
+    scale = sys.modules["labkit_content.exercises.scale"]
     run, seen = scale.on_ranks, []
 
     def on_ranks(function, ranks, given):
@@ -802,7 +802,7 @@ def test_an_exercise_costs_the_reading_of_its_own_lesson_alone():
 from pathlib import Path
 read = Path.read_text
 Path.read_text = lambda file, *arguments: print(file.parent.name, file.name) or read(file, *arguments)
-from labkit.course.exercise import find
+from labkit_course.exercise import find
 find("03.idle")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

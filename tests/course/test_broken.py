@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 import torch
-from labkit.content.broken import models
-from labkit.content.broken.judging import cases, judge, symptom
-from labkit.content.repairs import problems, score
 from torch import nn
 
 import labkit
-from labkit.course import Progress, batch, glossary, hint, progress, repair
 from labkit.plans.split import split
+from labkit_content.broken import models
+from labkit_content.broken.judging import cases, judge, symptom
+from labkit_content.repairs import problems, score
+from labkit_course import Progress, batch, glossary, hint, progress, repair
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

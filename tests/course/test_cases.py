@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import labkit
-from labkit.course import Cases
-from labkit.course.cases import cases as all_cases
-from labkit.course.glossary import problems
+from labkit_course import Cases
+from labkit_course.cases import cases as all_cases
+from labkit_course.glossary import problems
 
 CASES = all_cases()
 ALL = [case for cases in CASES.values() for case in cases]

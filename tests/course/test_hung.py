@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 import torch
-from labkit.content.hung import repaired, scripts
-from labkit.content.hung.judging import Setting, changed, settings
-from labkit.content.repairs import problems, score
-from labkit.content.repairs.comparing import close
 
 from labkit.base.language import using
-from labkit.course import Progress, glossary, hint, progress, repair, torchrun
+from labkit_content.hung import repaired, scripts
+from labkit_content.hung.judging import Setting, changed, settings
+from labkit_content.repairs import problems, score
+from labkit_content.repairs.comparing import close
+from labkit_course import Progress, glossary, hint, progress, repair, torchrun
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

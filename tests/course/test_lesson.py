@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.course import begin
+from labkit_course import begin
 
 GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
 

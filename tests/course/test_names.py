@@ -12,7 +12,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import labkit
-from labkit.course import begin, check, names
+from labkit_course import begin, check, names
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2] / "notebooks"
@@ -23,7 +23,7 @@ GOOD = {"num_gpus": 2, "batch_size": 30, "data_size": 100, "language": "en"}
 def lesson(tmp_path, monkeypatch):
     """The folder of a lesson, and the lesson begun."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("labkit.course.lesson._begun", None)
+    monkeypatch.setattr("labkit_course.lesson._begun", None)
 
     def begun(language="en"):
         shutil.copy(ROOT / language / "04_primitives.ipynb", tmp_path)

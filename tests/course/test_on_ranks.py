@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.content import module
-from labkit.course.judging import Unreadable
+from labkit_content import module
+from labkit_course.judging import Unreadable
 
 on_ranks = module("exercises.on_ranks").on_ranks
 stuck = module("exercises.ranks").stuck

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.course import Beliefs, Glossary, Outline, Sayings, glossary, outline
-from labkit.course.exercise import find, ids
+from labkit_course import Beliefs, Glossary, Outline, Sayings, glossary, outline
+from labkit_course.exercise import find, ids
 from tools.author import sync
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import torch
 
 import labkit
 from labkit.base.language import get_language
-from labkit.course import check, glossary, predict
-from labkit.course.exercise import find, ids
-from labkit.course.kinds import typed
+from labkit_course import check, glossary, predict
+from labkit_course.exercise import find, ids
+from labkit_course.kinds import typed
 
 EXERCISES = {name: find(name) for name in ids()}
 PREDICTIONS = [name for name, exercise in EXERCISES.items() if exercise.asks]

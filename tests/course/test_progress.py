@@ -12,8 +12,8 @@ import filelock
 import pytest
 
 import labkit
-from labkit.course import Progress, begin, check, progress
-from labkit.course.exercise import ids
+from labkit_course import Progress, begin, check, progress
+from labkit_course.exercise import ids
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_answers_are_noted_and_which_were_right_at_the_first_try(file):
 
 def test_another_process_sees_it(file):
     check("03.idle", 3)
-    code = "from labkit.course import progress; print(progress.done())"
+    code = "from labkit_course import progress; print(progress.done())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "{'03.idle'}\n"
 
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_understood_is_kept(file, bad):
 
 
 def test_the_lesson_that_has_begun_says_how_it_went_in_one_line(file, monkeypatch):
-    monkeypatch.setattr("labkit.course.lesson._begun", None)
+    monkeypatch.setattr("labkit_course.lesson._begun", None)
     asked = sum(name.startswith("03.") for name in ids())
     assert "Lesson" not in repr(Progress())
     begin("03_split", num_gpus=2, batch_size=30, data_size=100, language="en")

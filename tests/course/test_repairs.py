@@ -10,14 +10,14 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
-from labkit.content.broken import models, repaired
-from labkit.content.broken.judging import judge
-from labkit.content.repairs import problems, score
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from labkit.base.language import using
-from labkit.course import Progress, glossary, hint, progress, repair
+from labkit_content.broken import models, repaired
+from labkit_content.broken.judging import judge
+from labkit_content.repairs import problems, score
+from labkit_course import Progress, glossary, hint, progress, repair
 
 
 def tagger(packed_length, cpu=True):

@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from labkit.course.exercise import find
-from labkit.course.judging import Unreadable
+from labkit_course.exercise import find
+from labkit_course.judging import Unreadable
 
 
 def hinted(id, answer):

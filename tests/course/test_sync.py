@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from labkit.course.notebooks.execute import without_volatile
+from labkit_course.notebooks.execute import without_volatile
 from tools.author import bilingual, sync
 
 TEXT = """%% title

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from labkit.course.exercise import find
+from labkit_course.exercise import find
 
 
 def hinted(id, answer):

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.course import vary
+from labkit_course import vary
 
 
 def plan(num_gpus, batch_size):

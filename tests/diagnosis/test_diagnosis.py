@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import labkit
-from labkit.diagnosis import Diagnosis, Finding, GpuMemory
-from labkit.diagnosis.result import SEVERITIES, label
 from labkit.plans.split import split
+from labkit_diagnose import Diagnosis, Finding, GpuMemory
+from labkit_diagnose.result import SEVERITIES, label
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
 
@@ -208,7 +208,7 @@ def test_a_long_list_of_inputs_is_no_reason_to_search_for_ever():
 
 
 def test_the_search_for_another_layout_ends_in_time(monkeypatch, rows):
-    from labkit.diagnosis import axes
+    from labkit_diagnose import axes
 
     clock = iter(range(0, 10**6, 30))
     monkeypatch.setattr(axes, "monotonic", lambda: next(clock))

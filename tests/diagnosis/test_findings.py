@@ -8,15 +8,15 @@ from string import Formatter
 
 import pytest
 
-import labkit
+import labkit_diagnose
 from labkit.base.language import using
 from labkit.base.texts import Text, parse
-from labkit.course.glossary import problems
-from labkit.course.outline import lessons
-from labkit.diagnosis.findings import KINDS, PHRASES, UNTAUGHT, declared, listed
-from labkit.diagnosis.probes import PROBES
-from labkit.distributed.calls import faults
-from labkit.distributed.diagnosis import meaning
+from labkit_course.glossary import problems
+from labkit_course.outline import lessons
+from labkit_diagnose.findings import KINDS, PHRASES, UNTAUGHT, declared, listed
+from labkit_diagnose.probes import PROBES
+from labkit_ranks.calls import faults
+from labkit_ranks.diagnosis import meaning
 
 
 def facts(text):
@@ -66,7 +66,7 @@ def test_a_phrase_has_both_languages(key):
 
 def test_the_code_names_no_kind_and_no_phrase_that_is_not_declared():
     used = set()
-    for path in Path(labkit.diagnosis.__file__).parent.rglob("*.py"):
+    for path in Path(labkit_diagnose.__file__).parent.rglob("*.py"):
         used |= set(re.findall(r'(KINDS|PHRASES)\["([^"]+)"\]', path.read_text("utf-8")))
     assert len(used) > 60
     assert not {key for of, key in used if key not in (KINDS if of == "KINDS" else PHRASES)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import labkit
-from labkit.diagnosis import attributes
+from labkit_diagnose import attributes
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
 

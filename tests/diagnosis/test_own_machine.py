@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import labkit
-from labkit.machine import machine_in_use
+from simgpu import machine_in_use
 
 X = torch.linspace(-1, 1, 80).reshape(16, 5)
 

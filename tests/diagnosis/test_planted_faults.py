@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import labkit
 from labkit.base.language import using
 from labkit.base.units import cuda_bytes
-from labkit.diagnosis.findings import KINDS, Kind, gap_text
+from labkit_diagnose.findings import KINDS, Kind, gap_text
 
 
 @pytest.fixture

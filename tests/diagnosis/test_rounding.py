@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.diagnosis.rounding import difference, largest_gap, least_precise, same
+from labkit_diagnose.rounding import difference, largest_gap, least_precise, same
 
 ONE = torch.tensor([1.0, -2.0, 4.0])
 

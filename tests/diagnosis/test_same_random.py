@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from labkit.diagnosis.same_random import RULES, Draws, python_state, seed_python
+from labkit_diagnose.same_random import RULES, Draws, python_state, seed_python
 
 # Each draws [rows, 4] and says what lies in it.
 DRAWS = {

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-import labkit
+import simgpu
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -149,7 +149,7 @@ def test_a_mode_of_before_counts_on_the_machine_and_is_itself_again_afterwards()
         layer(torch.ones(2, 3, device=CUDA1)).sum().backward()
     assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 2  # forward, and the gradient of the weight
     seen = Log.__torch_dispatch__
-    labkit.machine.machine_in_use().close()
+    simgpu.machine_in_use().close()
     assert Log.__torch_dispatch__ is not seen
     assert logged(lambda: torch.ones(2)).seen == [("ones", [], CPU, [CPU])]
 

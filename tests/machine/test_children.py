@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.children import told as children
+from simgpu.children import told as children
 
 ROOT = Path(__file__).parents[2]
 

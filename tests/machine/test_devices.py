@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from labkit.base.files import rows_beside
-from labkit.machine import handlers
-from labkit.machine.features.kernels import dtypes
-from labkit.machine.rules import functions, operators
+from simgpu import handlers
+from simgpu.features.kernels import dtypes
+from simgpu.rules import functions, operators
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")

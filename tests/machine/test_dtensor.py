@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.machine.features import dtensors
+from simgpu.features import dtensors
 from tools.warm import python
 
 CUDA1, CPU = torch.device("cuda:1"), torch.device("cpu")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.machine import FEATURES, features
+from simgpu import FEATURES, features
 from tools.warm import python
 
 SCRIPT = """
@@ -78,7 +78,7 @@ def test_all_are_loaded_here():
     folder = Path(features.__file__).parent
     files = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")}
     here = {name.removesuffix("__init__").removesuffix(".") for name in files} - {""}
-    assert {name.removeprefix("labkit.machine.features.") for name in FEATURES} == here
+    assert {name.removeprefix("simgpu.features.") for name in FEATURES} == here
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the files are taken out for forks")

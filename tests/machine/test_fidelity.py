@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.distributed import fidelity as ranks
-from labkit.machine import fidelity
+from labkit_ranks import fidelity as ranks
+from simgpu import fidelity
 
 DOCS = Path(__file__).parents[2] / "docs" / "simulated.md"
 
@@ -17,7 +17,7 @@ def test_the_documentation_is_what_the_code_says():
     if not torch.__version__.startswith("2.13") or torch.version.cuda:
         # The list of functions is that of the pinned release's CPU build; what is said of them holds for all.
         written, made = written.partition("## Functions")[0], made.partition("## Functions")[0]
-    assert written == made, "python -m labkit.distributed > docs/simulated.md"
+    assert written == made, "python -m labkit_ranks > docs/simulated.md"
 
 
 def test_what_is_listed_as_absent_raises(gpus):

@@ -9,8 +9,9 @@ from torch import nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-import labkit.machine
-from labkit.machine.state.streams import back_on
+import labkit
+import simgpu
+from simgpu.state.streams import back_on
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -253,7 +254,7 @@ def test_hooks_follow_their_parameter_and_outlive_the_machine():
     layer.weight.register_hook(lambda grad: seen.append(str(grad.device)))
     layer.bias.register_post_accumulate_grad_hook(lambda bias: seen.append(str(bias.grad.device)))
     layer.register_full_backward_hook(lambda module, before, after: seen.append(str(after[0].device)))
-    machine = labkit.machine.machine_in_use()
+    machine = simgpu.machine_in_use()
     layer.cuda(1)(torch.ones(1, 2, device=CUDA1)).sum().backward()
     assert seen == ["cuda:1"] * 3
     output = layer(torch.ones(1, 2, device=CUDA1)).sum()

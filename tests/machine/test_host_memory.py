@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import labkit
-from labkit.machine.state import host
+from simgpu.state import host
 
 pytestmark = pytest.mark.usefixtures("gpus")
 HUGE = 2**45  # elements: more bytes than addresses

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
 import labkit
-from labkit.machine.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
-from labkit.machine.handlers import HANDLERS, ByDtype
+from simgpu.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
+from simgpu.handlers import HANDLERS, ByDtype
 
 # What op_db asks of a real GPU or of private functions: its answers without one are not about CUDA.
 NOT_ASKED = {
@@ -585,7 +585,7 @@ def test_gradients_in_half_precision_are_float32s_rounded_once_and_the_hosts_as_
 
 
 def test_the_graph_of_a_convolution_in_half_precision_is_the_ordinary_one():
-    from labkit.machine.features.kernels import halves
+    from simgpu.features.kernels import halves
 
     with labkit.simulate(gpus=1):
         wide = torch.ones(1, 1, 4, 4, device="cuda")

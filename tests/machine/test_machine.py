@@ -10,8 +10,8 @@ import torch
 
 import labkit
 from labkit.base.patches import Patch, Patches
-from labkit.machine import inherit, machine_in_use
-from labkit.machine.torch_api.table import table
+from simgpu import inherit, machine_in_use
+from simgpu.torch_api.table import table
 
 
 def seen():
@@ -140,7 +140,7 @@ def test_a_machine_that_cannot_be_opened_leaves_the_one_before(monkeypatch):
         yield from table(machine)
         assert len(machine.gpus) == 2, "three GPUs"
 
-    monkeypatch.setattr("labkit.machine.machine.table", fails)
+    monkeypatch.setattr("simgpu.machine.table", fails)
     with pytest.raises(AssertionError, match="three GPUs"):
         labkit.simulate(gpus=3)
     assert (seen(), machine_in_use()) == (2, before)

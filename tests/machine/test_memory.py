@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.machine.state.gpu import Gpu
+from simgpu.state.gpu import Gpu
 
 
 def allocated(gpu):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import labkit
-from labkit.machine.state import random
+from simgpu.state import random
 
 pytestmark = pytest.mark.usefixtures("gpus")
 

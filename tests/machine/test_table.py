@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.machine import Machine, machine_in_use
-from labkit.machine.fidelity import owner_name
-from labkit.machine.torch_api.table import ATTRIBUTES, VALUES, table
+import simgpu
 from labkit.turns.locks import waits
+from simgpu import Machine, machine_in_use
+from simgpu.fidelity import owner_name
+from simgpu.torch_api.table import ATTRIBUTES, VALUES, table
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", "labkit")
 # What torch itself sets when something is first used.
@@ -182,7 +183,7 @@ def test_the_table_names_every_change_once():
     with labkit.simulate(gpus=2):
         inside = {change for change in snapshot.changes() if change != ("modes", "")}
     named = {(where(row.owner), row.name) for row in rows}
-    assert inside <= named | {("labkit.machine.state.in_use", "_active")}, "changed, and not in the table"
+    assert inside <= named | {("simgpu.state.in_use", "_active")}, "changed, and not in the table"
 
 
 @pytest.mark.parametrize(("owner", "name"), [
@@ -205,7 +206,7 @@ def test_a_row_that_was_not_taken_out_would_be_seen(row, monkeypatch):
 
 
 def test_the_attributes_that_the_machine_puts_on_others_objects_are_listed():
-    texts = {path: path.read_text("utf-8") for path in Path(labkit.machine.__file__).parent.rglob("*.py")}
+    texts = {path: path.read_text("utf-8") for path in Path(simgpu.__file__).parent.rglob("*.py")}
     written = {name for text in texts.values() for name in re.findall(r"_labkit_\w+", text)}
     assert written == set(ATTRIBUTES)
     for name, what in ATTRIBUTES.items():
@@ -226,7 +227,7 @@ def changing(module):
 
 
 def test_values_of_the_process_that_change_are_listed():
-    folder = Path(labkit.machine.__file__).parent
+    folder = Path(simgpu.__file__).parent
     registered = {"hooks", "handlers", "rules.functions", "rules.operators"}
     fixed = {"ANYWHERE", "FEATURES", "ENVIRONMENT", "PYTHONPATH"}
     found = {}

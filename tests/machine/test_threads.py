@@ -23,8 +23,8 @@ from torch.cuda import comm
 
 import labkit
 from labkit import turns
-from labkit.machine.state.threads import keep_memory_warm
 from labkit.turns import Deadlock, locks, participant
+from simgpu.state.threads import keep_memory_warm
 from tools.warm import python
 
 pytestmark = pytest.mark.timeout(60)  # a hang is seen soon

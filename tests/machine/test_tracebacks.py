@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import labkit
 from labkit.base.patches import Patches
-from labkit.machine import tracebacks as frames
+from simgpu import tracebacks as frames
 
 
 @pytest.fixture(autouse=True)

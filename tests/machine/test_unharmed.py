@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import labkit
 from labkit.base.tree import tensors_in
-from labkit.machine.fidelity import owner_name
-from labkit.machine.state.in_use import work
-from labkit.machine.state.placement import gpu_of
+from simgpu.fidelity import owner_name
+from simgpu.state.in_use import work
+from simgpu.state.placement import gpu_of
 
 functional = nn.functional
 HOME, OTHER = "cuda:0", "cuda:1"

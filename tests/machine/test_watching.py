@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch.cuda import comm
 
 import labkit
-from labkit.machine import hooks
-from labkit.machine.ops.mode import MachineMode
+import simgpu
+from simgpu import hooks
+from simgpu.ops.mode import MachineMode
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_an_operator_without_an_order_objects(gpus, call, caller):
     with pytest.warns(UserWarning, match=r"does not have a deterministic .*\(True, warn_only=True\)'\. You"):
         call()
     torch.use_deterministic_algorithms(False)
-    assert type(labkit.machine.machine_in_use().mode) is MachineMode
+    assert type(simgpu.machine_in_use().mode) is MachineMode
     call()
 
 

@@ -4,17 +4,17 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from labkit.course.notebooks import kernel
-from labkit.course.notebooks.execute import with_kernel, without_volatile
+from labkit_course.notebooks import kernel
+from labkit_course.notebooks.execute import with_kernel, without_volatile
 
 # What a lesson leaves that the next one would not find in a kernel of its own.
 FRESH = """
 %reset -f
-import os, sys, labkit, labkit.machine
-if "labkit.distributed.notebook.session" in sys.modules and (ranks := labkit.distributed.notebook.session.current()):
+import os, sys, labkit, simgpu
+if "labkit_ranks.notebook.session" in sys.modules and (ranks := labkit_ranks.notebook.session.current()):
     ranks.close()
-if labkit.machine.machine_in_use():
-    labkit.machine.machine_in_use().close()
+if simgpu.machine_in_use():
+    simgpu.machine_in_use().close()
 labkit.set_language("en")
 os.chdir({folder!r})
 """

@@ -17,7 +17,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient.exceptions import CellExecutionError
 
-from labkit.course.notebooks.execute import WIDGET, execute
+from labkit_course.notebooks.execute import WIDGET, execute
 from tools.author import sync
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-from labkit.course.notebooks.kernel import start
+from labkit_course.notebooks.kernel import start
 from tools.warm import python
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -101,7 +101,7 @@ def made(seed: int) -> Faulty:
 
 def run(script: Faulty) -> str:
     """The text of the error in which ``script`` ends; "" if it ends well."""
-    from labkit.distributed.threads.world import RanksFailed, World
+    from labkit_ranks.threads.world import RanksFailed, World
 
     code = compile(script.source, "train.py", "exec")
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.threads import watch
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads import watch
+from labkit_ranks.threads.world import World
 
 fcntl = pytest.importorskip("fcntl")
 

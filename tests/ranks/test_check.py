@@ -5,7 +5,7 @@ import json
 import pytest
 
 import labkit
-from labkit.cli import main
+from labkit_cli import main
 
 SCRIPT = """
 import os, torch, torch.distributed as dist

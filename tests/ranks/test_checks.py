@@ -10,10 +10,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ReduceOp
 
 import labkit
-from labkit.distributed.calls.call import Call
-from labkit.distributed.calls.checks import check
-from labkit.distributed.threads.world import RanksFailed, World
-from labkit.machine.state.placement import gpu_of
+from labkit_ranks.calls.call import Call
+from labkit_ranks.calls.checks import check
+from labkit_ranks.threads.world import RanksFailed, World
+from simgpu.state.placement import gpu_of
 
 GROUP = SimpleNamespace(bound_device_id=None, destroyed=False)
 

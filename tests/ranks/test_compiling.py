@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def gradients(rank, compiled):

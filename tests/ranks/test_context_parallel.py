@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 N = 2
 KERNELS = {None: torch.float32, SDPBackend.EFFICIENT_ATTENTION: torch.float32} | dict.fromkeys(

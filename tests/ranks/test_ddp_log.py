@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def test_ddp_by_gloo_is_made_and_tells_its_backend():

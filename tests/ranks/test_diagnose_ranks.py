@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
 
-from labkit import cli
+import labkit_cli as cli
 from labkit.base.language import using
-from labkit.distributed.diagnosis import diagnose_ranks
-from labkit.distributed.diagnosis.meaning import KINDS
-from labkit.distributed.diagnosis.records import RankRecord
+from labkit_ranks.diagnosis import diagnose_ranks
+from labkit_ranks.diagnosis.meaning import KINDS
+from labkit_ranks.diagnosis.records import RankRecord
 
 RANKS = 4
 

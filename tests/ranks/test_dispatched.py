@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 c10d = torch.ops.c10d
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import scaled_dot_product_attention
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def test_gradients_by_edges_are_where_their_parameters_are():

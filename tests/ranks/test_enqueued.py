@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.distributed.calls import faults
-from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
+from labkit_ranks.calls import faults
+from labkit_ranks.threads.world import RanksFailed, World
 
 
 def run(program, ranks=2, to_end=True, device_id=False):

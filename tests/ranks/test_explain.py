@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.flight_recorder import fr_trace
 
 import labkit
-from labkit.cli import main
-from labkit.distributed.explain import BadDump, explain, read
+from labkit_cli import main
+from labkit_ranks.explain import BadDump, explain, read
 from tools.warm import python
 
 

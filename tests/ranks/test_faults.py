@@ -13,11 +13,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed.calls import faults
-from labkit.distributed.calls.call import Call
-from labkit.distributed.calls.faults import words
-from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
+from labkit_ranks.calls import faults
+from labkit_ranks.calls.call import Call
+from labkit_ranks.calls.faults import words
+from labkit_ranks.threads.world import RanksFailed, World
 
 
 def begin(rank):

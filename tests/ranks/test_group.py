@@ -14,10 +14,10 @@ from torch.distributed import DistBackendError, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from labkit.distributed.group.slot import BUFFER
-from labkit.distributed.group.torch_patches import NcclOptions
-from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
+from labkit_ranks.group.slot import BUFFER
+from labkit_ranks.group.torch_patches import NcclOptions
+from labkit_ranks.threads.world import RanksFailed, World
 
 
 def begin(backend="nccl"):

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.calls import checks
-from labkit.distributed.threads.world import World
+from labkit_ranks.calls import checks
+from labkit_ranks.threads.world import World
 
 
 def test_ddp_of_a_model_on_another_gpu_than_the_current_one():

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def test_a_mesh_chooses_the_gpu_of_a_rank_that_has_chosen_none():

@@ -70,7 +70,7 @@ def test_progress_is_shown_by_rank_in_one_place(four):
 
 
 def test_a_rank_that_asks_the_user_is_not_said_to_stand(four):
-    four.run("from labkit.distributed.threads import watch\nwatch._BEAT = 0.05")
+    four.run("from labkit_ranks.threads import watch\nwatch._BEAT = 0.05")
     try:
         import time
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 N, MIB = 4, 2**20
 WIDE, DEEP = 512, 8  # 8 MiB of weights in layers of 1 MiB

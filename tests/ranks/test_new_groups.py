@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.calls import faults
-from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
+from labkit_ranks.calls import faults
+from labkit_ranks.threads.world import RanksFailed, World
 
 SCRIPT = """
 import os

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def train(wrap, to_none):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ dist.destroy_process_group()
 def test_the_same_bits_both_ways_where_nothing_is_set(tmp_path):
     """A launcher with several threads, as on any laptop: sums of many numbers depend on how many there are."""
     (tmp_path / "sums.py").write_text(SUMS)
-    launcher = "import torch; torch.set_num_threads(4); from labkit.cli import main; raise SystemExit(main())"
+    launcher = "import torch; torch.set_num_threads(4); from labkit_cli import main; raise SystemExit(main())"
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     said = []
     for way in ([], ["--processes"]):

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.rank import clock
-from labkit.distributed.rank.clock import Timed
-from labkit.distributed.threads.world import World
+from labkit_ranks.rank import clock
+from labkit_ranks.rank.clock import Timed
+from labkit_ranks.threads.world import World
 
 
 class Clocks:
@@ -150,10 +150,7 @@ def test_a_clock_that_outlives_its_module_ends_without_a_word(tmp_path):
     """The names of its module stand for None by then, as where C alone holds it."""
     script = tmp_path / "ends.py"
     script.write_text(
-        "import gc, os\n"
-        "from labkit.distributed.rank.clock import OwnTime\n"
-        "os.clock = OwnTime()\n"
-        "gc.freeze()\n"
+        "import gc, os\nfrom labkit_ranks.rank.clock import OwnTime\nos.clock = OwnTime()\ngc.freeze()\n"
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert ended.stderr == ""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.cli import main
 from labkit.cost.hardware import accelerator, collective_seconds
-from labkit.distributed.planning.measuring import measure
-from labkit.distributed.rank.rank import Rank
-from labkit.distributed.threads.world import World
-from labkit.distributed.torchrun.script import Program
+from labkit_cli import main
+from labkit_ranks.planning.measuring import measure
+from labkit_ranks.rank.rank import Rank
+from labkit_ranks.threads.world import World
+from labkit_ranks.torchrun.script import Program
 
 COMMON = """
 import os, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist

@@ -12,20 +12,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.distributed.calls.call import Call
-from labkit.distributed.processes import packing
-from labkit.distributed.processes.keys import Keys
-from labkit.distributed.processes.lookout import Lookout
-from labkit.distributed.processes.notes import Note, is_stuck, key_of, standings
-from labkit.distributed.threads.world import World
-from labkit.distributed.torchrun import in_processes
+from labkit_ranks.calls.call import Call
+from labkit_ranks.processes import packing
+from labkit_ranks.processes.keys import Keys
+from labkit_ranks.processes.lookout import Lookout
+from labkit_ranks.processes.notes import Note, is_stuck, key_of, standings
+from labkit_ranks.threads.world import World
+from labkit_ranks.torchrun import in_processes
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = """
 import sys
-from labkit.distributed.torchrun.in_processes import run
-from labkit.children.told import asked
+from labkit_ranks.torchrun.in_processes import run
+from simgpu.children.told import asked
 sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
 """
 

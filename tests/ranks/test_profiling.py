@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import profile
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def test_ranks_that_profile_at_the_same_time(tmp_path):

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import torch
 
-from labkit.distributed import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
-from labkit.distributed.testing.in_processes import InProcesses
-from labkit.machine import machine_in_use
+from labkit_ranks import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
+from labkit_ranks.testing.in_processes import InProcesses
+from simgpu import machine_in_use
 from tools.warm import python
 
 pytest_plugins = ["pytester"]
@@ -19,7 +19,7 @@ import os
 import unittest
 import pytest, torch, torch.distributed as dist
 """
-PLUGIN = ("-p", "labkit.pytest_plugin", "-p", "no:cacheprovider")
+PLUGIN = ("-p", "labkit_ranks.pytest_plugin", "-p", "no:cacheprovider")
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from labkit import cli
-from labkit.distributed.diagnosis import diagnose_ranks
+import labkit_cli as cli
+from labkit_ranks.diagnosis import diagnose_ranks
 
 RANKS = 2
 

@@ -9,9 +9,9 @@ import zipfile
 import pytest
 
 from labkit import turns
-from labkit.distributed.rank.system import Left
-from labkit.distributed.threads.world import RanksFailed, World
-from labkit.distributed.torchrun.script import Program, exit_code
+from labkit_ranks.rank.system import Left
+from labkit_ranks.threads.world import RanksFailed, World
+from labkit_ranks.torchrun.script import Program, exit_code
 
 REPORT = """
 import __main__, atexit, inspect, os, pickle, sys, threading

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from labkit.distributed.calls.call import Call
-from labkit.distributed.calls.semantics import outputs, reduced, write
+from labkit_ranks.calls.call import Call
+from labkit_ranks.calls.semantics import outputs, reduced, write
 
 
 def met(*calls: Call) -> list[list[list[float]]]:

@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.calls.faults.words import listed
-from labkit.distributed.notebook.cell import Cell
-from labkit.distributed.notebook.output import Lines, RankStream
-from labkit.distributed.notebook.results import as_html, as_text, together
-from labkit.distributed.threads.world import World
-from labkit.machine import machine_in_use
 from labkit.turns import Deadlock
+from labkit_ranks.calls.faults.words import listed
+from labkit_ranks.notebook.cell import Cell
+from labkit_ranks.notebook.output import Lines, RankStream
+from labkit_ranks.notebook.results import as_html, as_text, together
+from labkit_ranks.threads.world import World
+from simgpu import machine_in_use
 
 START = "import torch\nimport torch.distributed as dist\n"
 

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 N = 4
 NAME = "propagate_op_sharding_non_cached"

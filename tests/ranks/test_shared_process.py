@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from labkit.cli import main
+from labkit_cli import main
 
 
 @pytest.fixture

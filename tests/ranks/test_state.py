@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from labkit.base.patches import Patches
-from labkit.distributed.rank import random_states, system
-from labkit.distributed.rank.own_modules import is_own, is_shared_file
-from labkit.distributed.rank.owned import OWNED
-from labkit.distributed.rank.process_state import ProcessState
+from labkit_ranks.rank import random_states, system
+from labkit_ranks.rank.own_modules import is_own, is_shared_file
+from labkit_ranks.rank.owned import OWNED
+from labkit_ranks.rank.process_state import ProcessState
 
 
 class Processes:
@@ -212,7 +212,7 @@ def test_what_is_installed_or_pythons_is_shared_but_for_a_few():
     assert not is_own("torch", torch)
     assert not is_own("logging", logging)
     assert not is_own("sys", sys)
-    assert not is_own("labkit.distributed.rank.random_states", random_states)
+    assert not is_own("labkit_ranks.rank.random_states", random_states)
     assert is_own("test_state", sys.modules[__name__])
     assert is_own("megatron.core", torch)
     assert is_own("omegaconf.omegaconf", torch)  # its registry of resolvers holds functions of the rank's

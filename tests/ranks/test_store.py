@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from labkit.distributed.threads.store import SharedStore
-from labkit.distributed.threads.world import RanksFailed, World
+from labkit_ranks.threads.store import SharedStore
+from labkit_ranks.threads.world import RanksFailed, World
 
 
 def used(store):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 N = 4
 

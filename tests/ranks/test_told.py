@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.distributed.pictures.rank_lanes import ranks_picture
-from labkit.distributed.pictures.rank_times import rank_times
-from labkit.distributed.threads.world import World
 from labkit.trace import emitting as trace
 from labkit.turns import Deadlock
+from labkit_ranks.pictures.rank_lanes import ranks_picture
+from labkit_ranks.pictures.rank_times import rank_times
+from labkit_ranks.threads.world import World
 
 MIB = 2**20
 

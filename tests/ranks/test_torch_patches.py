@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 def test_a_module_that_a_rank_imports_late_does_not_keep_its_group():

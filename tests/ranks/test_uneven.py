@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.distributed.threads.world import World
+from labkit_ranks.threads.world import World
 
 
 @pytest.mark.parametrize(("by_all", "expected"), [(True, -1.5), (False, -2.0)])

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit.distributed.threads.world import RanksFailed, World
+from labkit_ranks.threads.world import RanksFailed, World
 
 SCRIPT = """
 import os

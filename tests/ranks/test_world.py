@@ -12,11 +12,11 @@ import torch.distributed as dist
 
 import labkit
 from labkit import turns
-from labkit.distributed.calls.faults import Mismatch
-from labkit.distributed.rank.rank import rank_here
-from labkit.distributed.threads import waiting
-from labkit.distributed.threads.world import RanksFailed, World
 from labkit.turns import Deadlock
+from labkit_ranks.calls.faults import Mismatch
+from labkit_ranks.rank.rank import rank_here
+from labkit_ranks.threads import waiting
+from labkit_ranks.threads.world import RanksFailed, World
 
 N = 4
 
@@ -523,7 +523,7 @@ def test_ranks_that_cannot_be_made_leave_the_machine_that_they_found_as_it_was(m
         raise RuntimeError("not made")
 
     with labkit.simulate(gpus=2) as machine:
-        monkeypatch.setattr("labkit.distributed.threads.shardings.Shardings.look", fails)
+        monkeypatch.setattr("labkit_ranks.threads.shardings.Shardings.look", fails)
         with pytest.raises(RuntimeError, match="not made"):
             World(2)
         monkeypatch.undo()

@@ -10,10 +10,6 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.distributed.calls.waits import Wait, WaitForGraph
-from labkit.distributed.pictures.rank_lanes import ranks_picture
-from labkit.distributed.pictures.rank_times import family_name, rank_times
-from labkit.distributed.pictures.wait_graphs import stands, wait_for_picture, waited_picture
 from labkit.trace.events import Event
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
@@ -23,6 +19,10 @@ from labkit.view.palette import CPU, colour
 from labkit.view.picture import Box
 from labkit.view.pictures.memory_time import memory_time_picture
 from labkit.view.svg import to_svg
+from labkit_ranks.calls.waits import Wait, WaitForGraph
+from labkit_ranks.pictures.rank_lanes import ranks_picture
+from labkit_ranks.pictures.rank_times import family_name, rank_times
+from labkit_ranks.pictures.wait_graphs import stands, wait_for_picture, waited_picture
 
 mpl.use("Agg")
 MIB = 2**20

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import labkit
-from labkit.distributed.pictures.heat_maps import heat_picture
-from labkit.distributed.pictures.shard_lanes import shards_picture
-from labkit.distributed.plans.slices import column_row
 from labkit.plans.shards import KINDS, Shards
 from labkit.view.layout import text_width
+from labkit_ranks.pictures.heat_maps import heat_picture
+from labkit_ranks.pictures.shard_lanes import shards_picture
+from labkit_ranks.plans.slices import column_row
 
 BILLION = 10**9
 

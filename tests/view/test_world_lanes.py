@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.base.language import using
-from labkit.distributed.pictures.world_lanes import world_picture
+from labkit_ranks.pictures.world_lanes import world_picture
 
 
 def texts(picture):

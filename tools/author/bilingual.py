@@ -22,8 +22,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit.base.language import LANGUAGES
-from labkit.classroom.cells import BETWEEN, Written, parse
-from labkit.course.notebooks.execute import store
+from labkit_classroom.cells import BETWEEN, Written, parse
+from labkit_course.notebooks.execute import store
 from tools.author.sync import read, source_in
 
 _METADATA = {

@@ -23,8 +23,8 @@ from nbformat import NotebookNode
 
 from labkit.base.files import write_whole
 from labkit.base.language import LANGUAGES
-from labkit.course import glossary
-from labkit.course.notebooks.execute import execute, store
+from labkit_course import glossary
+from labkit_course.notebooks.execute import execute, store
 
 
 def notebooks(root: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Two judges that ask twice each, and hold a word that no worker may ever see: THE-JUDGES-WORD."""
 
-from labkit.classroom.judging import part, same
-from labkit.classroom.verdict import Hint
+from labkit_classroom.judging import part, same
+from labkit_classroom.verdict import Hint
 
 from . import drivers
 

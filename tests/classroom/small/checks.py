@@ -1,7 +1,7 @@
 """What the student's ``check(...)`` says."""
 
-from labkit.classroom.checking import visible
-from labkit.classroom.verdict import Hint
+from labkit_classroom.checking import visible
+from labkit_classroom.verdict import Hint
 
 from . import drivers
 

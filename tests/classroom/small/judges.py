@@ -1,7 +1,7 @@
 """The rubric of a small assignment: two questions, 2 points each."""
 
-from labkit.classroom.judging import part, same
-from labkit.classroom.verdict import Hint
+from labkit_classroom.judging import part, same
+from labkit_classroom.verdict import Hint
 
 from . import drivers
 

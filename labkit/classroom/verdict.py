@@ -1,3 +1,0 @@
-"""The hint for a wrong answer, which course and classroom share, where a teacher's judges import it."""
-
-from ..course.judging import Hint as Hint

@@ -1,1 +1,0 @@
-"""A script's need of memory and time, known by running it on hollow tensors (:mod:`labkit.machine.features.hollow`)."""

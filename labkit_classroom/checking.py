@@ -1,0 +1,163 @@
+"""A student's notebook calls ``begin`` at its start and ``check`` below each answer.
+
+A visible check calls the answer on a few open examples and names the misconception; grading tries other cases. It is
+declared in an assignment's ``checks.py``::
+
+    @visible("split", "split", en="a function of `rows` and `gpus`", zh="一个以 `rows` 和 `gpus` 为参数的函数")
+    def _split(student):
+        got = drivers.split(student, rows=9, gpus=4)
+        if got != [3, 3, 3]:
+            yield Hint("rule", en=..., zh=...)
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from labkit.base.language import checked_language, set_language, wrong
+from labkit.base.texts import texts_beside
+from labkit_course.answers import Shown, judged
+from simgpu import use_gpus
+
+from .folders import BUILT_IN, names, package_of
+from .judging import shortened
+from .meeting import Meeting as Meeting
+from .source import parsed
+from .verdict import Hint
+from .words import Problem, Words
+
+_TEXTS = texts_beside(__file__)
+GPUS = 4
+
+Student = Mapping[str, Any]
+Check = Callable[[Student], Iterator[Hint]]
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The check of one question; ``names`` are those that its answer defines, ``wanted`` says what it is."""
+
+    question: str
+    names: tuple[str, ...]
+    wanted: Words
+    hints: Check
+
+
+def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], Visible]:
+    """Declare the check of ``question``: the decorated generator yields a hint for each thing that is wrong.
+
+    It is given the answer's ``names``, in the order in which ``check`` is given their values, and the student's
+    numbers under ``"numbers"``.
+    """
+
+    def declare(check: Check) -> Visible:
+        return Visible(question, names, Words(en, zh), check)
+
+    return declare
+
+
+# assignment -> its checks, its numbers, and for each question what an answer is to write itself
+_begun: dict[str, tuple[dict[str, Visible], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
+
+
+def begin(
+    name: str, *, language: str, carried: Mapping[str, str] | None = None, **numbers: int | str
+) -> None:
+    """Begin an assignment: its language, four GPUs (simulated where the computer has fewer), its checks.
+
+    carried   the sources of its modules, where it did not come with labkit; {} if it has no checks.
+    numbers   the student's own variant; answers are checked with these.
+    """
+    checked_language(language)
+    if carried is None and name not in names():
+        raise Problem(
+            en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
+            zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
+        )
+    package = package_of(BUILT_IN / name) if carried is None else _carried(carried)
+    found = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
+    checks = {value.question: value for value in found.values() if isinstance(value, Visible)}
+    judges = importlib.import_module(f"{package}.judges") if carried is None else None
+    set_language(language)
+    use_gpus(GPUS)
+    _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
+
+
+def check(question: str, *answer: object) -> Shown:
+    """Tries an answer on the open examples; ``question`` is ``"assignment.question"``.
+
+    answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
+    """
+    name, _, id = question.partition(".")
+    checks, numbers, without = _begun.get(name, ({}, {}, {}))
+    if id not in checks:
+        known = ", ".join(f"{name}.{id}" for name, (checks, *_) in _begun.items() for id in checks)
+        raise Problem(
+            en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
+            zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
+        )
+    found = checks[id]
+    if len(answer) != len(found.names):
+        call = f'check("{question}", {", ".join(found.names)})'
+        raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
+    if any(value is None or value is ... or _empty(value) for value in answer):
+        return Shown(None, _TEXTS["unanswered",](), None)
+    if taken := next(_taken(answer, without.get(id, ())), None):
+        return Shown(False, _TEXTS["taken",](taken=taken), None)
+    student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
+    hint, _ = judged(answer, lambda _: _first_hint(found, student), found.wanted)
+    return Shown(True, _TEXTS["right",](), None) if hint is None else Shown(False, hint, None)
+
+
+def _empty(value: object) -> bool:
+    """Says whether it is a function without a body, as the student found it."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
+
+
+def _taken(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
+    """Names what the functions of an answer, as they stand in its cell, take from what is not there for grading."""
+    for value in answer:
+        try:
+            tree = parsed(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
+        except (TypeError, OSError):
+            continue
+        known = getattr(value, "__globals__", {})
+        for node in ast.walk(tree) if tree else ():
+            chain: list[str] = []
+            while isinstance(node, ast.Attribute):
+                chain.insert(0, node.attr)
+                node = node.value
+            at = known.get(node.id) if isinstance(node, ast.Name) else None
+            while chain and isinstance(at, types.ModuleType):
+                at = getattr(at, chain.pop(0), None)
+            name = f"{getattr(at, '__module__', '')}.{getattr(at, '__qualname__', '')}"
+            if any(name.startswith(f"{gone}.") for gone in without if "." in gone):
+                yield name
+
+
+def _first_hint(found: Visible, student: Student) -> Hint | None:
+    """The check's first hint; errors of the student's code are told in few lines."""
+    try:
+        return next(found.hints(student), None)
+    except RuntimeError as error:
+        raise RuntimeError(shortened(str(error))) from error
+
+
+def _carried(sources: Mapping[str, str]) -> str:
+    """Imports the modules that a notebook brings along, as a package, and gives its name."""
+    with TemporaryDirectory() as folder:
+        for module, source in sources.items():
+            Path(folder, f"{module}.py").write_text(source, "utf-8")
+        package = package_of(Path(folder))
+        for module in sources:
+            importlib.import_module(f"{package}.{module}")
+    return package

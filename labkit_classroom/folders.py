@@ -1,0 +1,32 @@
+"""The folders of assignments: which come with labkit, and how the modules in one are imported."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import types
+from pathlib import Path
+
+import labkit_content as content
+
+BUILT_IN = content.FOLDER.resolve() / "assignments"
+
+
+def names() -> list[str]:
+    """The assignments that come with labkit, in the order of their titles."""
+    texts = {path.parent.name: path.read_text("utf-8") for path in BUILT_IN.glob("*/assignment.txt")}
+    return sorted(texts, key=lambda name: re.findall("^# .*", texts[name], re.MULTILINE)[0])
+
+
+def package_of(folder: Path) -> str:
+    """Makes a package of a folder, so that its modules can say ``from . import drivers``; gives the package's name.
+
+    Its name changes with what stands there, so that a changed module is read anew.
+    """
+    contents = b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py")))
+    name = f"labkit_assignment_{hashlib.sha256(str(folder).encode() + contents).hexdigest()[:16]}"
+    if name not in sys.modules:
+        sys.modules[name] = package = types.ModuleType(name)
+        package.__path__ = [str(folder)]
+    return name

@@ -1,0 +1,179 @@
+"""Grades one submission: judges every part of every question, each question in a worker of its own.
+
+Without its class a file is graded as a check in continuous integration does, or a student who hands in.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labkit.base.texts import texts_beside
+
+from ..assignment import Assignment, load
+from ..draw import Draw, Numbers
+from ..folders import names
+from ..intake.answers import assignments_of, claims_of
+from ..intake.collecting import answers_of
+from ..intake.document import MOST_BYTES, Document, read_document
+from ..judging import Part, share_kept
+from ..source import parsed, unanswered
+from ..verdict import Hint
+from ..wall.templates import Bare, CannotStart, Template, template
+from ..wall.workers import Limits, Session
+from ..words import Note, Problem
+from .marks import Mark, PartMark, QuestionMark, now
+
+OPEN = b"open examples"  # in the place of a secret
+BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
+_SHORT = 3.0  # what is then left for each answer
+_FAILED = "judge-error"  # the hint where the judge itself has failed
+_TEXTS = texts_beside(__file__)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The marks of one submission. ``troubles``: what the teacher should know of how its code behaved."""
+
+    questions: dict[str, QuestionMark]
+    troubles: list[Note]
+
+
+def draws(
+    secret: bytes, student: str, assignment: str, answers: Mapping[str, str | None]
+) -> Callable[[str, str], Draw]:
+    """Gives the draw of a question and a part: the same for a student and an answer whenever it is graded.
+
+    Of another answer it is another, for hints and errors tell the student something of the cases.
+    """
+    whose = "cases", student, assignment
+    return lambda question, part: Draw.of(secret, *whose, question, part, answers.get(question) or "")
+
+
+def grade(
+    assignment: Assignment,
+    answers: Mapping[str, str | None],
+    numbers: Numbers,
+    draw: Callable[[str, str], Draw],
+    workers: Template | Bare,
+    limits: Limits | None = None,
+) -> Graded:
+    """Judge ``answers`` (question id -> source, None where there is none).
+
+    draw  gives the draw of a question and a part (see :func:`draws`).
+    """
+    questions, troubles, end = dict[str, QuestionMark](), list[Note](), time.monotonic() + BUDGET
+    for question in assignment.questions:
+        source, state = answers.get(question.id), "unanswered"
+        if source is None or unanswered(source, question.stub(numbers)):
+            parts = [PartMark(part.id, 0.0, part.points) for part in question.parts]
+        else:
+            before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
+            sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
+            solution = question.id, question.solution(numbers)
+            with closing(Session(workers.worker, sources, limits or Limits(), question.without)) as session:
+                parts = [
+                    _judged(
+                        part, session, draw(question.id, part.id).having(numbers), end, solution, troubles
+                    )
+                    for part in question.parts
+                ]
+            state = "failed" if any(part.hint == _FAILED for part in parts) else "judged"
+        points = round(sum(part.score * part.points for part in parts), 2)
+        questions[question.id] = QuestionMark(points, question.points, parts, state)
+    return Graded(questions, troubles)
+
+
+def _judged(
+    part: Part, session: Session, draw: Draw, end: float, solution: tuple[str, str], troubles: list[Note]
+) -> PartMark:
+    """The mark of one part; what was odd is put into ``troubles``. ``end``: when waits are cut short."""
+
+    def tell(kind: str, told: str) -> None:
+        where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
+        troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
+
+    usual, left = session.limits, end - time.monotonic()
+    session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
+    hint, fault = _hint(part, session, draw)
+    if fault:
+        # Either the judge cannot do its work, or what came back is nothing that a judge can look at.
+        right = [*session.sources[:-1], solution]
+        with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
+            failed = bool(_hint(part, solved, draw.having(draw.numbers))[1])
+        tell("judge" if failed else "odd", fault)
+        words = _TEXTS["not-judged" if failed else "no-value",]
+        hint = Hint(_FAILED if failed else "no-value", words.en, words.zh)
+    for why, told in session.troubles:
+        tell(why, told)
+    session.troubles.clear()
+    session.limits = usual
+    return PartMark(part.id, share_kept(hint), part.points, *((hint.id, hint.en, hint.zh) if hint else ()))
+
+
+def _hint(part: Part, session: Session, draw: Draw) -> tuple[Hint | None, str]:
+    """What the judge says of an answer; then how the judge itself failed, "" if it did not."""
+    try:
+        return part.judge(session.answer, draw), ""
+    except CannotStart:
+        raise
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    finally:
+        session.end_part()
+
+
+def fingerprint(assignment: Assignment) -> str:
+    """A digest of the assignment's texts, drivers and judges: if one of them changes, it changes."""
+    digest = hashlib.sha256()
+    for path in sorted(assignment.folder.glob("*")):
+        if path.suffix in (".py", ".txt"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Mark]:
+    """A notebook's assignment and marks, with cases drawn from ``secret``; ValueError if it is of no assignment."""
+    with open(path, "rb") as stream:
+        document = read_document(stream.read(MOST_BYTES + 1))
+    held, claims = assignments_of(document), claims_of(document)
+    if not held or held[0] not in names():
+        raise Problem(
+            en=f"{path} holds none of the assignments that are known here ({', '.join(names())})",
+            zh=f"{path} 不含这里认识的任何作业（{'、'.join(names())}）",
+        )
+    assignment = load(held[0])
+    return assignment, grade_alone(document, assignment, way, secret, claims[0].student if claims else "-")
+
+
+def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
+    """The marks of a notebook without its class, with the numbers that it says itself."""
+    usual = assignment.numbers(None)
+    numbers: Numbers = {**usual, **_told_numbers(document, usual)}
+    answers = answers_of(assignment, numbers, document)
+    draw = draws(secret, student, assignment.name, answers.answers)
+    with closing(template(way, assignment.preload)) as workers:
+        graded = grade(assignment, answers.answers, numbers, draw, workers)
+    judged_by = fingerprint(assignment)
+    return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)
+
+
+def _told_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
+    """Reads the numbers from the file's own ``begin(...)``; those of another type than usual are left out."""
+    found: dict[str, int | str] = {}
+    for cell in document.cells:
+        tree = parsed(cell.source) if cell.code and "begin(" in cell.source else None
+        for call in ast.walk(tree) if tree else ():
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "begin":
+                for word in call.keywords:
+                    value = word.value.value if isinstance(word.value, ast.Constant) else None
+                    name = word.arg or ""
+                    if isinstance(value, (int, str)) and type(value) is type(usual.get(name)):
+                        found[name] = value
+    return found

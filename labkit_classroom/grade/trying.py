@@ -1,0 +1,103 @@
+"""Tries an assignment before it is given out: does its solution get all points, an empty edition none, and does each
+wrong answer lose some, for every student alike?
+
+Wrong answers are files in its folder ``wrong``, named by the question: ``split.floor.py`` is one to ``split``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from labkit.base.language import series
+from labkit.base.texts import texts_beside
+
+from ..assignment import Assignment, Question
+from ..draw import Draw
+from ..wall.templates import template
+from ..words import Problem, Words
+from .submission import draws, grade
+
+_TEXTS = texts_beside(__file__)
+_EDITIONS = 200  # whose numbers are looked at
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How an answer did: its points for each of some students, how often each part was lost, and what is odd."""
+
+    question: str
+    title: str
+    points: list[float]
+    of: int
+    lost: Counter[str]
+    odd: Words | None = None
+
+
+def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
+    """Judges the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
+    questions = {question.id: question for question in assignment.questions}
+    wrong = [(path.name.split(".")[0], path) for path in sorted((assignment.folder / "wrong").glob("*.py"))]
+    for id, path in wrong:
+        if id not in questions:
+            raise Problem(
+                en=f"{path}: its name must begin with a question's, such as {assignment.questions[0].id}.floor.py",
+                zh=f"{path}：文件名要以题目的名字开头，例如 {assignment.questions[0].id}.floor.py",
+            )
+    secret, workers = secrets.token_bytes(32), template(way, assignment.preload, [assignment.folder])
+
+    def judged(question: Question, title: str, source: str | None = None) -> Tried:
+        points, lost, failed = [], Counter[str](), None
+        for student in map(str, range(students)):
+            numbers = assignment.numbers(Draw.of(secret, student, assignment.name, "numbers"))
+            solution = {one.id: one.solution(numbers) for one in assignment.questions}
+            # One more line, so that the stub is judged and not passed over.
+            given = {"solution": solution[question.id], "empty": question.stub(numbers) + "\npass"}
+            answer = {need: solution[need] for need in question.needs} | {question.id: source or given[title]}
+            draw = draws(secret, student, assignment.name, answer)
+            graded = grade(assignment, answer, numbers, draw, workers)
+            mark = graded.questions[question.id]
+            points.append(mark.points)
+            lost.update(part.id for part in mark.parts if part.score < 1)
+            failed = failed or next((note for note in graded.troubles if note.kind == "judge"), None)
+        found = Tried(question.id, title, points, question.points, lost)
+        return replace(found, odd=Words(failed.en, failed.zh) if failed else _odd(found))
+
+    try:
+        for question in assignment.questions:
+            yield judged(question, "solution")
+            yield judged(question, "empty")
+        for id, path in wrong:
+            yield judged(questions[id], path.name, path.read_text("utf-8"))
+    finally:
+        workers.close()
+
+
+def _odd(found: Tried) -> Words | None:
+    """Says what is odd about how an answer did, if anything is."""
+    full = sum(points >= found.of for points in found.points)
+    some = [part for part, count in found.lost.items() if count < len(found.points)]
+    if found.title in ("solution", "empty"):
+        is_odd = found.lost if found.title == "solution" else any(found.points)
+        key = found.title if is_odd else ""
+    else:
+        key = "never" if not found.lost else "sometimes" if full else "uneven" if some else ""
+    facts = {"lost": series(found.lost), "full": full, "count": len(found.points), "some": series(some)}
+    return _TEXTS[key,].filled(facts) if key else None
+
+
+def degenerate(assignment: Assignment) -> Iterator[Words]:
+    """Yields what is odd about the numbers that editions are given."""
+    lots = (Draw.of(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
+    drawn = [assignment.numbers(draw) for draw in lots]
+    cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]
+    for name in drawn[0]:
+        if len({edition[name] for edition in drawn}) == 1:
+            yield _TEXTS["constant",].filled({"name": name, "value": drawn[0][name]})
+        if not any(f"{{{{{name}}}}}" in source for source in cells):
+            yield _TEXTS["unused",].filled({"name": name})
+    often = max(Counter(tuple(edition.items()) for edition in drawn).values())
+    if drawn[0] and often > _EDITIONS // 4:
+        yield _TEXTS["few",].filled({"often": often, "count": _EDITIONS})

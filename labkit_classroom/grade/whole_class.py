@@ -1,0 +1,174 @@
+"""Grades a class: shares out what came back to judges on every core, and writes each mark before the next.
+
+Killed at any moment and started again, it goes on with what has no mark yet: the cases a student is graded on are
+drawn from the class's secret, so a submission that was under way is judged as it would have been.
+
+A judge is this module as a program: a process that grades submissions one after the other, with a template of workers
+of its own. No student's code runs there; what comes from a worker passes :mod:`..wall.workers` before anything looks
+at it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from labkit.base.language import VARIABLE, get_language, say
+
+from ..assignment import Assignment, load
+from ..draw import Numbers
+from ..handout.folder import ClassFolder, assignment_of, numbers_of
+from ..intake.answers import Answers
+from ..intake.collecting import Collection, take_in
+from ..wall.templates import PACKAGE, template
+from ..words import Note
+from .marks import Mark, QuestionMark, now, read, writing
+from .submission import Graded, draws, fingerprint, grade
+
+_Order = tuple[str, dict[str, str | None], Numbers]  # of a judge: student, answers, numbers
+_PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
+
+
+@dataclass
+class Marking:
+    """The outcome of a grading. ``kept``: students whose marks were there, of the same answers."""
+
+    came: Collection
+    answers: dict[str, Answers]
+    graded: list[Mark] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+
+def mark_class(
+    folder: ClassFolder,
+    way: str,
+    jobs: int,
+    again: bool = False,
+    tell: Callable[[Mark, float, int], None] = lambda mark, seconds, of: None,
+) -> Marking:
+    """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
+
+    tell   is called with each mark, the seconds that it took, and how many there will be.
+
+    Problem or OSError with what to do; a submission that cannot be judged gets a mark that says so, and is tried again
+    by the next grading.
+    """
+    assignment = assignment_of(folder)
+    judged_by = fingerprint(assignment)
+    with writing(folder.marks) as add:
+        marks = read(folder.marks)
+        done = Marking(*take_in(folder, assignment))
+        orders = []
+        for student, found in done.answers.items():
+            mark = marks.get(student)
+            known = mark and not mark.failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
+            if mark and known and not again:
+                if mark.notes != found.notes:  # a deadline was moved, or a file came beside it
+                    add(replace(mark, notes=found.notes))
+                done.kept.append(student)
+                continue
+            orders.append((student, found.answers, numbers_of(folder, assignment, student)))
+        judged = _by_judges(orders, jobs, assignment.folder, folder.secret, way, folder.path.resolve())
+        for student, graded, seconds in judged:
+            found, graded = done.answers[student], graded or _not_judged(assignment)
+            hands = marks[student].by_hand if student in marks else {}
+            mark = Mark(
+                student, found.digest, now(), graded.questions, found.notes, graded.troubles, judged_by, hands
+            )
+            add(mark)
+            done.graded.append(mark)
+            tell(mark, seconds, len(orders))
+    return done
+
+
+def _by_judges(
+    orders: Sequence[_Order], count: int, *config: object
+) -> Iterator[tuple[str, Graded | None, float]]:
+    """Yields (student, None if no judge could grade it, seconds) as the orders are done, by a judge for each thread."""
+    mine = threading.local()
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def graded(order: _Order) -> tuple[str, Graded | None, float]:
+        since, found = time.monotonic(), None
+        for _ in 1, 2:
+            if getattr(mine, "process", None) is None:
+                mine.process = _judge(config)
+                processes.append(mine.process)
+            hung = threading.Timer(_PATIENCE, mine.process.kill)
+            hung.start()
+            _send(mine.process.stdin, order)
+            with suppress(EOFError, pickle.UnpicklingError):
+                found = pickle.load(mine.process.stdout)
+            hung.cancel()
+            if found is not None:
+                break
+            mine.process.kill()
+            mine.process = None
+        return order[0], found, time.monotonic() - since
+
+    pool = ThreadPoolExecutor(max(1, min(count, len(orders))))
+    try:
+        for done in as_completed([pool.submit(graded, order) for order in orders]):
+            yield done.result()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        raise
+    finally:
+        pool.shutdown()
+        for process in processes:
+            process.communicate()  # its stdin ends, and so does it
+
+
+def _judge(config: object) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {VARIABLE: get_language(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    _send(process.stdin, config)
+    return process
+
+
+def _send(stream: Any, told: object) -> None:
+    with suppress(BrokenPipeError):  # who reads it has ended; its silence says so
+        pickle.dump(told, stream)
+        stream.flush()
+
+
+def _not_judged(assignment: Assignment) -> Graded:
+    told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")
+    questions = {one.id: QuestionMark(0.0, one.points, state="failed") for one in assignment.questions}
+    return Graded(questions, [Note("judge", told, told)])
+
+
+def serve() -> None:
+    """Grades each order that comes on stdin, and answers it on stdout, until stdin or the template ends."""
+    import torch
+
+    torch.set_num_threads(1)
+    orders, told = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a judge prints is not an answer
+    folder, secret, way, hidden = pickle.load(orders)
+    assignment = load(folder)
+    with closing(template(way, assignment.preload, [hidden])) as workers, suppress(EOFError):
+        while True:
+            student, answers, numbers = pickle.load(orders)
+            draw = draws(secret, student, assignment.name, answers)
+            _send(told, grade(assignment, answers, numbers, draw, workers))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,216 @@
+"""The folder of one assignment and one class, which a release makes and the teacher keeps::
+
+    FOLDER/handout/<id>/NAME.ipynb   to be given out: an edition for each student
+    FOLDER/submitted/                whatever comes back is put here, in any folders, under any names
+    FOLDER/feedback/<id>.html        to be given back
+    FOLDER/teacher/                  stays with the teacher: class.json (with the secret), marks, overview, exports
+
+All that differs from student to student is drawn from the secret in ``teacher/class.json``, which no student's
+file holds: the numbers of an edition, the cases it is graded on, and the tag by which an edition is known again.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from labkit.base.files import reason, write_whole
+from labkit.base.language import LANGUAGES, get_language, using
+
+from ..assignment import Assignment, load, notebook
+from ..draw import Draw
+from ..words import Problem
+from .roster import Student
+
+_VERSION = 1
+CLASS_FILE = Path("teacher", "class.json")
+
+
+@dataclass
+class ClassFolder:
+    """A class, as ``teacher/class.json`` describes it, and where its files are.
+
+    secret    32 bytes that only the teacher has.
+    language  of the students for whom the roster names none.
+    deadline  None, or a moment with its time zone.
+    """
+
+    path: Path
+    assignment: str
+    secret: bytes = field(repr=False)
+    students: dict[str, Student] = field(repr=False)
+    language: str = "en"
+    deadline: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names = "handout", "submitted", "feedback", "teacher"
+        self.handout, self.submitted, self.feedback, self.teacher = (self.path / name for name in names)
+        self.marks = self.teacher / "marks.jsonl"
+        # A copy of the assignment as it was released, if it does not come with labkit.
+        self.own_assignment = self.teacher / "assignment" / self.assignment
+
+    def language_of(self, student: str) -> str:
+        """The language in which this student reads."""
+        found = self.students.get(student)
+        return (found.language if found else None) or self.language
+
+    def tag(self, student: str) -> str:
+        """The tag in this student's edition, which nobody can make without the secret."""
+        words = "\0".join(("edition", self.assignment, student))
+        return hmac.digest(self.secret, words.encode(), "sha256").hex()[:16]
+
+    def save(self) -> None:
+        """Write ``teacher/class.json``, which nobody else on this computer may read. OSError if it cannot be."""
+        self.teacher.mkdir(parents=True, exist_ok=True)
+        if os.name == "posix":
+            self.teacher.chmod(0o700)
+        told = {
+            "labkit class": _VERSION,
+            "assignment": self.assignment,
+            "secret": self.secret.hex(),
+            "language": self.language,
+            "deadline": self.deadline.isoformat() if self.deadline else None,
+            "students": [asdict(student) for student in self.students.values()],
+        }
+        write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+
+def open_class(path: Path) -> ClassFolder:
+    """Reads the class folder ``path``; Problem if it is none, or cannot be read."""
+    file = path / CLASS_FILE
+    try:
+        told = json.loads(file.read_text("utf-8"))
+        if told["labkit class"] != _VERSION:
+            raise Problem(
+                en=f"{file} is of a newer labkit: update this one", zh=f"{file} 来自更新版本的 labkit：请升级"
+            )
+        students = [Student(**student) for student in told["students"]]
+        deadline = datetime.fromisoformat(told["deadline"]) if told["deadline"] else None
+        if told["language"] not in LANGUAGES:
+            raise ValueError(told["language"])
+        return ClassFolder(
+            path,
+            str(told["assignment"]),
+            bytes.fromhex(told["secret"]),
+            {student.id: student for student in students},
+            told["language"],
+            deadline,
+        )
+    except FileNotFoundError:
+        raise Problem(
+            en=f"{path} is no folder that `labkit assignment release` made: it has no {CLASS_FILE.as_posix()}",
+            zh=f"{path} 不是 `labkit assignment release` 建立的文件夹：里面没有 {CLASS_FILE.as_posix()}",
+        ) from None
+    except OSError as error:
+        raise Problem(
+            en=f"{file} cannot be read: {reason(error)}", zh=f"无法读取 {file}：{reason(error)}"
+        ) from error
+    except Problem:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise Problem(
+            en=f"{file} has been changed and cannot be understood. Take it from your backup: "
+            "without its secret this class cannot be graded as it was released",
+            zh=f"{file} 被改动过，无法识别。请从备份中恢复：没有其中的密钥，就无法按发放时的版本批改",
+        ) from error
+
+
+def moment(text: str) -> datetime:
+    """Reads a deadline that somebody typed: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
+
+    A date alone is its last minute; without a zone it is this computer's. ValueError if it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip().replace("/", "-"))
+    except ValueError:
+        raise Problem(
+            en=f"the deadline must be like 2026-12-01 or “2026-12-01 18:00”, got {text!r}",
+            zh=f"截止时间要写成 2026-12-01 或 “2026-12-01 18:00” 的样子，现在是 {text!r}",
+        ) from None
+    if len(text.strip()) <= 10:
+        found = found.replace(hour=23, minute=59)
+    return found.astimezone() if found.tzinfo is None else found
+
+
+@dataclass(frozen=True)
+class Released:
+    """The files that were written, those that stayed as they were, and the students who left the roster."""
+
+    folder: ClassFolder
+    written: list[Path]
+    kept: list[Path]
+    gone: list[Student]
+
+
+def release(
+    assignment: Assignment,
+    path: Path,
+    students: list[Student],
+    language: str,
+    deadline: datetime | None = None,
+    force: bool = False,
+) -> Released:
+    """Write the class folder ``path``, or add to it who is new on the roster.
+
+    A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
+    with the same numbers and tags. Problem if the folder is another's; OSError if it cannot be written.
+    """
+    if (path / CLASS_FILE).exists():
+        folder = open_class(path)
+        if folder.assignment != assignment.name:
+            raise Problem(
+                en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
+                zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
+            )
+        folder = replace(folder, deadline=deadline or folder.deadline)
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Problem(
+            en=f"{path} exists, and is no class folder: name another one with --to",
+            zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
+        )
+    else:
+        folder = ClassFolder(path, assignment.name, secrets.token_bytes(32), {}, language, deadline)
+    named = {student.id: student for student in students}
+    gone = [student for student in folder.students.values() if student.id not in named]
+    folder = replace(folder, students=folder.students | named)
+    # The secret is on the disk before the first edition that depends on it.
+    folder.save()
+    if not assignment.built_in and not folder.own_assignment.exists():
+        ignore = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
+    folder.submitted.mkdir(exist_ok=True)
+    readme = folder.path / "README.txt"
+    if not readme.exists():
+        told = Path(__file__).with_name(f"readme.{get_language()}.txt").read_text("utf-8")
+        write_whole(readme, told.format(assignment=folder.assignment))
+    written, kept = [], []
+    for student in students:
+        file = folder.handout / student.id / f"{assignment.name}.ipynb"
+        if file.exists() and not force:
+            kept.append(file)
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        language, numbers = folder.language_of(student.id), numbers_of(folder, assignment, student.id)
+        cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
+        with using(language):
+            text = notebook(assignment.name, cells, student.id, folder.tag(student.id), asked)
+        write_whole(file, text)
+        written.append(file)
+    return Released(folder, written, kept, gone)
+
+
+def assignment_of(folder: ClassFolder) -> Assignment:
+    """The assignment that this class was given; ValueError if it cannot be found any more."""
+    own = folder.own_assignment
+    return load(own if own.exists() else folder.assignment)
+
+
+def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
+    """The numbers in this student's edition."""
+    return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))

@@ -1,0 +1,109 @@
+"""Reads cells from a file that a student hands in: a notebook of any tool.
+
+Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.base.texts import texts_beside
+
+from ..words import Note, Problem
+
+MOST_BYTES = 20_000_000
+_MOST_CELLS = 20_000
+# How files of other kinds begin, and the words of ``document.txt`` for each.
+_KINDS = {
+    b"%PDF": "pdf",
+    b"PK\x03\x04": "zip",
+    b"Rar!": "rar",
+    b"7z\xbc\xaf": "7z",
+    b"\xd0\xcf\x11\xe0": "old-office",
+    b"\x89PNG": "picture",
+    b"\xff\xd8\xff": "picture",
+}
+_TEXTS = texts_beside(__file__)
+
+
+def note(*words: str, **facts: object) -> Note:
+    """The note under these words on what was odd about a file or its answers; the first of them is its kind."""
+    said = _TEXTS[words]
+    return Note(words[0], said.en.format(**facts), said.zh.format(**facts))
+
+
+class WrongFile(Problem):
+    """The file holds no cells; ``note`` says what it is instead, and what to hand in."""
+
+    def __init__(self, kind: str, **facts: object) -> None:
+        self.note = note("wrong-file", kind, **facts)
+        super().__init__(en=self.note.en, zh=self.note.zh)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as it was found: ``labkit`` is what our metadata says of it, {} where it was lost."""
+
+    source: str
+    code: bool = True
+    id: str = ""
+    labkit: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Document:
+    """``labkit`` is our metadata of the whole notebook, {} where it was lost."""
+
+    cells: list[Cell]
+    labkit: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_document(content: bytes, most: int = MOST_BYTES) -> Document:
+    """Reads the cells of a notebook; WrongFile if the file is something else, or over ``most`` bytes."""
+    if len(content) > most:
+        raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
+    for start, kind in _KINDS.items():
+        if content.startswith(start):
+            raise WrongFile(kind)
+    if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
+        raise WrongFile("empty")
+    text = content.decode("utf-8-sig", "replace").lstrip()
+    if text.startswith("{"):
+        return _notebook(text)
+    raise WrongFile("web-page" if text.startswith("<") else "text")
+
+
+def _notebook(text: str) -> Document:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError, MemoryError):
+        raise WrongFile("broken-json") from None
+    cells = found.get("cells")
+    if not isinstance(cells, list):
+        raise WrongFile("other-json")
+    if len(cells) > _MOST_CELLS:
+        raise WrongFile("too-many-cells", count=len(cells))
+    return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
+
+
+def _cell(cell: Mapping[str, Any]) -> Cell:
+    source = cell.get("source")
+    lines = source if isinstance(source, list) else [source]
+    # Without halves of surrogate pairs, which no file can hold; all line ends are alike.
+    text = "".join(line for line in lines if isinstance(line, str)).encode("utf-8", "replace").decode("utf-8")
+    name = cell.get("id")
+    return Cell(
+        text.replace("\r\n", "\n").replace("\r", "\n"),
+        cell.get("cell_type") == "code",
+        name if isinstance(name, str) else "",
+        _labkit(cell),
+    )
+
+
+def _labkit(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = found.get("metadata")
+    ours = metadata.get("labkit") if isinstance(metadata, dict) else None
+    return ours if isinstance(ours, dict) else {}

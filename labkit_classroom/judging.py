@@ -1,0 +1,187 @@
+"""Judges an answer: a judge asks the student's code through a worker, and yields hints.
+
+A judge runs in a process that never runs a student's code::
+
+    @part("split", 2, en="pieces of ceil(rows / GPUs) rows", zh="每个分块 ⌈行数 / GPU 数⌉ 行")
+    def rule(ask, draw):
+        rows, gpus = draw.integer(9, 99), draw.integer(2, 8)
+        got = ask(drivers.split, rows=rows, gpus=gpus)
+        if got != reference(rows, gpus):
+            yield Hint("rule", en=..., zh=...)
+
+The first hint counts; a judge that yields none gives all points. What comes back from ``ask`` is plain data that an
+unknown process claims: compare it with :func:`same`, read it with :func:`read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.base.texts import texts_beside
+from labkit_course.judging import Kind, Unreadable
+
+from .draw import Draw
+from .verdict import Hint
+from .words import Words
+
+_TEXTS = texts_beside(__file__)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker's reply to a question.
+
+    value  plain data (see :mod:`.wall.inside.frames`); None where a hint stands for it.
+    hint   tells the student why there is no value; None if there is one.
+    ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
+    met    the numbers of those who met, () if they did not.
+    """
+
+    value: Any = None
+    hint: Hint | None = None
+    ended: str | None = None
+    met: tuple[int, ...] = ()
+
+    @classmethod
+    def raised(cls, kind: str, message: str, line: int | None = None, met: tuple[int, ...] = ()) -> Answer:
+        """The student's code raised an error. All of it is the worker's word: plain text within bounds.
+
+        line  of the answer's cell, None if it is not known.
+        """
+        message = shortened(message)
+        told = f"{kind}: {message}" if message else kind
+        return cls(hint=_hint("raised", *["line"] * (line is not None), told=told, line=line), met=met)
+
+    @classmethod
+    def none(cls, why: str) -> Answer:
+        """Nothing came."""
+        kind = {"cpu": "time", "wall": "time", "memory": "memory"}.get(why, "ended")
+        return cls(hint=_hint(kind, why=why), ended=why)
+
+
+# Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual);
+# so many are to meet meanwhile (0: nobody).
+Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Answer]
+
+
+class NoAnswer(Unreadable):
+    """The reply is no answer; ``hint`` says why."""
+
+    def __init__(self, hint: Hint) -> None:
+        super().__init__(Words(hint.en, hint.zh))
+        self.hint = hint
+
+
+class Ask:
+    """Asks the student's code through a driver: ``ask(drivers.split, rows=9)`` is what the driver returned.
+
+    If the code raises, ends or takes too long, the part is over: the hint says so.
+    """
+
+    def __init__(self, engine: Engine, cpu: float | None = None) -> None:
+        self._engine, self._cpu = engine, cpu
+
+    def __call__(self, driver: Callable[..., Any], /, **data: Any) -> Any:
+        return self._answer(driver, data, 0).value
+
+    def meeting(self, count: int, driver: Callable[..., Any], /, **data: Any) -> tuple[Any, list[int]]:
+        """Asks with ``meet``, at which the driver lets ``count`` callers wait that are to run at the same time.
+
+        Each call of ``meet()`` gives a number when all have come, which nobody in the worker knows before: what uses
+        it has met the others. Gives what the driver returned, and the numbers in order; [] if they did not meet.
+        """
+        answer = self._answer(driver, data, count)
+        return answer.value, sorted(answer.met)
+
+    def _answer(self, driver: Callable[..., Any], data: dict[str, Any], meet: int) -> Answer:
+        answer = self._engine(driver, data, self._cpu, meet)
+        if answer.hint:
+            raise NoAnswer(answer.hint)
+        return answer
+
+    def within(self, cpu: float) -> Ask:
+        """The same with another limit: seconds of CPU time."""
+        return Ask(self._engine, cpu)
+
+
+Judge = Callable[[Ask, Draw], Iterator[Hint]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A line of the rubric."""
+
+    question: str
+    id: str
+    points: int
+    what: Words
+    hints: Judge
+
+    def judge(self, engine: Engine, draw: Draw) -> Hint | None:
+        """Gives a hint for the first thing that is wrong; None gives all points."""
+        try:
+            return next(iter(self.hints(Ask(engine), draw)), None)
+        except NoAnswer as none:
+            return none.hint
+
+
+def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], Part]:
+    """Declare a part of ``question``: the decorated function is its judge, its name the part's id."""
+
+    def declare(judge: Judge) -> Part:
+        return Part(question, judge.__name__, points, Words(en, zh), judge)
+
+    return declare
+
+
+def share_kept(hint: Hint | None) -> float:
+    """Gives the share of a part's points that an answer gets, 0 to 1."""
+    return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
+
+
+def shortened(message: str) -> str:
+    """An error's words in one line: of a traceback, as that in a replica brings, the first and the last."""
+    lines = message.strip().splitlines()
+    return " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
+
+
+def _hint(*words: str, **facts: object) -> Hint:
+    text = _TEXTS[words]
+    return Hint(words[0], text.en.format(**facts), text.zh.format(**facts))
+
+
+def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
+    """``value`` as ``kind`` reads it (see :mod:`labkit_course.kinds`); if it cannot, the part is over."""
+    from labkit_course.kinds import returned
+
+    try:
+        return returned(value, kind, en=en, zh=zh)
+    except Unreadable as unreadable:
+        words = unreadable.words
+        raise NoAnswer(Hint("kind", words.en if words else "", words.zh if words else "")) from None
+
+
+def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
+    """Compares ``got``, of which nothing is known, with ``wanted``: types, shapes, dtypes and values.
+
+    tolerance   how far numbers of tensors and floats may be apart, absolutely and in proportion; NaN equals nothing.
+    """
+    import torch
+
+    if isinstance(wanted, torch.Tensor):
+        if type(got) is not torch.Tensor or got.shape != wanted.shape or got.dtype != wanted.dtype:
+            return False
+        if got.is_floating_point():
+            return bool(torch.allclose(got.detach(), wanted.detach(), rtol=tolerance, atol=tolerance))
+        return bool(torch.equal(got, wanted))
+    if type(got) is not type(wanted):
+        return False
+    if isinstance(wanted, float):
+        return bool(abs(got - wanted) <= tolerance * (1 + abs(wanted)))
+    if isinstance(wanted, (list, tuple)):
+        return len(got) == len(wanted) and all(map(lambda a, b: same(a, b, tolerance), got, wanted))
+    if isinstance(wanted, dict):
+        return list(got) == list(wanted) and all(same(got[key], wanted[key], tolerance) for key in wanted)
+    return bool(got == wanted)

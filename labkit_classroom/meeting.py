@@ -1,0 +1,39 @@
+"""Those who run at the same time meet: each waits until all have come, and gets a number of their own.
+
+Behind the wall the meeting is held by the judge, who sees from outside how many wait (:class:`.wall.workers.Bell`):
+here is only what they wait at, and nobody knows the numbers before. In a notebook it is held where the answer runs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import struct
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from labkit.turns import here
+
+BELL = 5  # of a worker, the file it hears the bell by (:func:`.wall.inside.template._only`)
+NUMBER = struct.Struct(">q")
+
+
+class Meeting:
+    """``Meeting(3)()`` is 1, 2 or 3 for a thread or forked process that meets two others in two seconds; else 0."""
+
+    def __init__(self, count: int) -> None:
+        self._all = multiprocessing.Barrier(count)
+
+    def __call__(self) -> int:
+        wait = partial(self._all.wait, 2)
+        try:
+            # Replicas on simulated GPUs take turns: the others shall go on while this one waits.
+            return (wait() if here.member is None else here.member.away(wait)) + 1
+        except threading.BrokenBarrierError:
+            return 0
+
+
+def at_the_bell(bell: int) -> Callable[[], int]:
+    """Like a :class:`Meeting` that the judge holds, who rings on a pipe."""
+    return lambda: int(NUMBER.unpack(os.read(bell, NUMBER.size))[0])

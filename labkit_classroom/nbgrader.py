@@ -1,0 +1,148 @@
+"""Writes an assignment for nbgrader: its source edition, a configuration, and the cell that gives points.
+
+nbgrader runs its tests in the student's own kernel. So what it grades is graded no more safely than that, and a
+student's code can see the hidden cell while it runs; ``labkit grade`` takes the same notebooks and keeps both apart.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from labkit.base.files import write_whole
+from labkit.base.language import using
+
+from .assignment import Assignment, Cell, Question, load, notebook
+from .draw import Draw
+from .judging import Answer, Engine, share_kept
+from .meeting import Meeting
+from .words import Problem
+
+CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
+_CPU = 5.0  # seconds for one question to the answer, where its judge says nothing else
+
+
+def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
+    """Write ``source/NAME/NAME.ipynb`` into an nbgrader course, and a configuration if it has none.
+
+    Gives what was written. Problem if the notebook is there and ``force`` is not given.
+    """
+    file = course / "source" / assignment.name / f"{assignment.name}.ipynb"
+    if file.exists() and not force:
+        raise Problem(en=f"{file} exists: --force overwrites it", zh=f"{file} 已经存在：加 --force 会覆盖它")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with using(language):
+        write_whole(file, source(assignment, language, secrets.token_hex(16)))
+    config = course / "nbgrader_config.py"
+    if config.exists():
+        return [file]
+    write_whole(config, CONFIG)
+    return [file, config]
+
+
+def source(assignment: Assignment, language: str, seed: str) -> str:
+    """nbgrader's source edition: solutions and hidden tests between its marks, metadata on every cell.
+
+    seed   what the hidden cases are drawn from.
+    """
+    numbers = assignment.numbers(None)
+    made: list[Cell] = []
+    more: dict[str, dict[str, Any]] = {}
+    questions = {question.id: question for question in assignment.questions}
+    cells = assignment.cells(language, numbers)
+    for cell, following in zip_longest(cells, cells[1:]):
+        asked = questions.get(cell.question or "")
+        if cell.role == "answer" and asked:
+            cell = replace(cell, source=asked.between("### BEGIN SOLUTION", "### END SOLUTION", numbers))
+            more[cell.id] = _told(asked.id, solution=True)
+        elif cell.role != "free":
+            more[cell.id] = _told(f"{cell.id}-given", locked=True)
+        made.append(cell)
+        if asked and f"{asked.id}-tests" not in more and not (following and following.role == "check"):
+            id = f"{asked.id}-tests"
+            made.append(Cell(id, "tests", _tests(assignment, asked, seed), asked.id))
+            more[id] = _told(id, grade=True, locked=True, points=asked.points)
+    return notebook(assignment.name, made, more=more)
+
+
+def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
+    """Gives an answer's points, which are the value of nbgrader's test cell, and prints what was wrong.
+
+    question   ``"assignment.question"``.
+    answers    the notebook's ``globals()``.
+    folder     the assignment's, if it does not come with labkit.
+    """
+    name, _, id = question.partition(".")
+    assignment = load(Path(folder) if folder else name)
+    found = next(asked for asked in assignment.questions if asked.id == id)
+    numbers = assignment.numbers(None)
+    total = 0.0
+    for part in found.parts:
+        draw = Draw.of(bytes.fromhex(seed), name, id, part.id).having(numbers)
+        hint = part.judge(_in_this_kernel(answers), draw)
+        got = share_kept(hint) * part.points
+        total += got
+        print(f"{got:g}/{part.points:g}  {part.what}{f': {hint}' if hint else ''}")
+    return total
+
+
+def _told(id: str, **said: Any) -> dict[str, Any]:
+    usual = dict.fromkeys(("grade", "solution", "locked", "task"), False)
+    return {"nbgrader": usual | {"schema_version": 3, "grade_id": id} | said}
+
+
+def _tests(assignment: Assignment, question: Question, seed: str) -> str:
+    folder = "" if assignment.built_in else f", folder={str(assignment.folder)!r}"
+    return (
+        "### BEGIN HIDDEN TESTS\n"
+        "from labkit.classroom.nbgrader import points\n\n"
+        f'points("{assignment.name}.{question.id}", globals(), seed="{seed}"{folder})\n'
+        "### END HIDDEN TESTS"
+    )
+
+
+class _TooLong(BaseException):
+    """Of a kind that no student's ``except Exception`` takes for theirs."""
+
+
+def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
+    """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
+
+    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Answer:
+        met = {"meet": Meeting(meet)} if meet else {}
+        try:
+            with _limited(cpu or _CPU):
+                return Answer(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
+        except _TooLong:
+            return Answer.none("cpu")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return Answer.raised(type(error).__name__, str(error))
+
+    return engine
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

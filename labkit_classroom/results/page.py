@@ -1,0 +1,81 @@
+"""Makes the classroom's pages: one file each, no network, no script, light and dark, fit to print.
+
+What they say stands in ``page.txt``, how they look in ``page.css``.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from labkit.base.language import get_language
+from labkit.base.texts import wording
+
+from ..grade.marks import Mark
+
+_STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
+text = wording(__file__)  # a text of page.txt by its key, in the language in use
+
+
+def page(title: str, *parts: str) -> str:
+    """A page in the language in use, of these parts; those that are empty are left out."""
+    body = "\n".join(filter(None, parts))
+    return (
+        f'<!DOCTYPE html>\n<html lang="{get_language()}">\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}</style>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def section(key: str, *inner: str) -> str:
+    """Puts the heading ``key`` above what is in a section; "" if nothing is."""
+    found = "".join(inner)
+    return f"<h2>{text(key)}</h2>{found}" if found else ""
+
+
+def prose(words: str) -> str:
+    """A text of ours as HTML: escaped, `code` in its own letters, **what matters** in bold ones."""
+    words = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(words, quote=False))
+    return re.sub(r"\*\*([^*\n<>]+)\*\*", r"<b>\1</b>", words)
+
+
+def points(value: float) -> str:
+    """Points as they are written: at most two decimals, none that say nothing."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def shown(mark: Mark, question: str) -> str:
+    """The points that count for a question, "" if it was not answered."""
+    graded = mark.questions.get(question)
+    judged = question in mark.by_hand or (graded is not None and graded.state != "unanswered")
+    return points(mark.counted[question]) if judged else ""
+
+
+def meter(share: float) -> str:
+    return f'<div class="meter" role="img" aria-label="{share:.0%}"><i style="width:{share:.1%}"></i></div>'
+
+
+def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
+    """A table, "" without rows; cells are HTML already, those of the columns in ``numeric`` are set to the right."""
+
+    def line(kind: str, row: list[str]) -> str:
+        cells = [
+            f"<{kind}{' class=n' if at in numeric else ''}>{cell}</{kind}>" for at, cell in enumerate(row)
+        ]
+        return f"<tr>{''.join(cells)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    head = f"<thead>{line('th', heads)}</thead>"
+    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>' if rows else ""
+
+
+def listed(texts: list[str]) -> str:
+    """A list of remarks, "" if there is none."""
+    return f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>" if texts else ""
+
+
+def share_of(got: float, most: float) -> str:
+    """``5 / 8``, with the words that a reader of the screen aloud needs."""
+    spoken = text("got", got=points(got), most=points(most))
+    return f'<span aria-label="{spoken}">{points(got)} / {points(most)}</span>'

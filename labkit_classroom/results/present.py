@@ -1,0 +1,316 @@
+"""Writes a page for each student (marks, what each part asked, a hint where points were lost), and the teacher's: the
+class at a glance, what was difficult, which hint fired how often, what was odd; and the marks as a table.
+
+The table is one that every spreadsheet and learning platform reads: in UTF-8 with a mark at the beginning, by which WPS
+and Excel know it. What a spreadsheet would take for a formula is made text: names come from outside.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import mean, median
+
+from labkit.base.files import write_whole
+from labkit.base.language import say, series, using
+
+from ..assignment import Assignment, Question
+from ..grade.marks import Mark, PartMark, history, read
+from ..handout.folder import ClassFolder, assignment_of, numbers_of
+from ..handout.roster import Student
+from ..intake.answers import Answers
+from ..intake.collecting import Collection, strangers_of, take_in
+from ..words import Problem
+from .page import listed, meter, page, points, prose, section, share_of, shown, table, text
+from .similar import Group, similar
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_SIGNS = {"good": "✓", "part": "◐", "bad": "✗"}
+
+
+def present(
+    folder: ClassFolder, came: Collection | None = None, answers: Mapping[str, Answers] | None = None
+) -> list[Path]:
+    """Write ``feedback/<id>.html``, each in its student's language, and ``teacher/overview.html``; gives their paths.
+
+    They are made from the marks anew each time, so they replace those of an earlier grading, whose marks stay in
+    ``teacher/marks.jsonl``. OSError if one cannot be written.
+
+    came, answers   what has been taken in already, where a grading has just done so.
+    """
+    assignment = assignment_of(folder)
+    if came is None or answers is None:
+        came, answers = take_in(folder, assignment)
+    graded = {id: marks for id, marks in history(folder.marks).items() if id in folder.students}
+    marks = {student: mine[-1] for student, mine in graded.items()}
+    former = {student: mine[-2].points for student, mine in graded.items() if len(mine) > 1}
+    before = {student: was for student, was in former.items() if was != marks[student].points}
+    strange = strangers_of(came, folder)
+    written = []
+    for student in folder.students.values():
+        with using(folder.language_of(student.id)):
+            if student.id in marks:
+                mark = marks[student.id]
+                # The answers that were graded; a file that came since shows with the next grading.
+                mine = answers.get(student.id)
+                current = mine.answers if mine and mine.digest == mark.digest else {}
+                parts = _feedback(assignment, mark, current)
+            elif student.id in strange:  # what came back could not be graded
+                files = [f"{name}: {note}" for name, note in strange[student.id]]
+                parts = [f"<p>{text('nothing-graded')}</p>", listed(files)]
+            else:
+                continue
+            head = f"<h1>{escape(str(assignment.title))}</h1>"
+            whose = f'<p class="soft">{escape(student.name)} · {escape(student.id)}</p>'
+            told = page(f"{assignment.title} · {student.name}", head, whose, *parts)
+        folder.feedback.mkdir(exist_ok=True)
+        written.append(folder.feedback / f"{student.id}.html")
+        write_whole(written[-1], told)
+    alike = _alike(folder, assignment, answers)
+    written.append(folder.teacher / "overview.html")
+    write_whole(written[-1], overview_page(Class(folder, assignment, marks, before, came, alike)))
+    return written
+
+
+def _alike(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
+    """Answers that are alike, or like the solution, apart from what the notebooks gave."""
+    numbers = {student: numbers_of(folder, assignment, student) for student in answers}
+    stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
+    solutions = {
+        student: {one.id: one.solution(mine) for one in assignment.questions}
+        for student, mine in numbers.items()
+    }
+    return similar({student: found.answers for student, found in answers.items()}, stubs, solutions)
+
+
+def _feedback(assignment: Assignment, mark: Mark, answers: Mapping[str, str | None]) -> list[str]:
+    """The parts of a student's page, in the language in use."""
+    return [
+        f'<p class="total">{share_of(mark.points, assignment.points)}</p>',
+        meter(mark.points / assignment.points if assignment.points else 0),
+        listed([str(note) for note in mark.notes]),
+        *(_question(one, mark, answers.get(one.id)) for one in assignment.questions),
+        f'<p class="soft">{prose(text("how"))}</p>',
+    ]
+
+
+def _question(question: Question, marks: Mark, answer: str | None) -> str:
+    """Shows the parts of an answer, each with its points and its hint."""
+    share = share_of(marks.counted.get(question.id, 0), question.points)
+    mark, hand = marks.questions.get(question.id), marks.by_hand.get(question.id)
+    head = f'<h2>{escape(str(question.title))} <span class="soft">{share}</span></h2>'
+    if hand is not None:
+        graded = points(mark.points if mark else 0)
+        head += f"<p><b>{text('by-hand', graded=graded)}</b> {escape(hand.why)}</p>"
+    if mark is None or mark.state == "unanswered":
+        return f'{head}<p class="soft">{text("not-answered")}</p>'
+    if mark.state == "failed":
+        return f"{head}<p>{text('not-judged')}</p>"
+    found = {part.id: part for part in mark.parts}
+    rows = [_part(str(part.what), part.points, found[part.id]) for part in question.parts if part.id in found]
+    code = f"<summary>{text('your-answer')}</summary><pre><code>{escape(answer or '')}</code></pre>"
+    return f"{head}<table>{''.join(rows)}</table>" + (f"<details>{code}</details>" if answer else "")
+
+
+def _part(what: str, most: float, mark: PartMark) -> str:
+    kind = "good" if mark.score >= 1 else "part" if mark.score > 0 else "bad"
+    words = prose(str(mark))
+    hint = f'<br><span class="{kind}">{words}</span>' if words and kind != "good" else ""
+    return (
+        f'<tr><td class="{kind}">{_SIGNS[kind]}</td><td style="width:100%">{prose(what)}{hint}</td>'
+        f'<td class="n">{points(most * mark.score)} / {points(most)}</td></tr>'
+    )
+
+
+@dataclass(frozen=True)
+class Class:
+    """All that is known of a class when it has been graded.
+
+    marks     by student; ``before``: the points of the last grading, where they were others.
+    """
+
+    folder: ClassFolder
+    assignment: Assignment
+    marks: Mapping[str, Mark]
+    before: Mapping[str, float]
+    came: Collection
+    similar: list[Group]
+
+    def named(self, student: str) -> str:
+        known = self.folder.students.get(student)
+        return f"{known.name} ({student})" if known else student
+
+
+def overview_page(found: Class) -> str:
+    """The page, in the language in use."""
+    title = text("class", title=found.assignment.title)
+    return page(
+        title,
+        f"<h1>{escape(title)}</h1>",
+        _summary(found),
+        section("hardest-first", _questions(found)),
+        section("hints", _hints(found)),
+        section("odd", _odd(found)),
+        section("similar", _similar(found)),
+        section("students", _students(found)),
+        f'<p class="soft">{text("for-teachers")}</p>',
+    )
+
+
+def _summary(found: Class) -> str:
+    totals = [mark.points for mark in found.marks.values()]
+    late = sum(any(note.kind == "late" for note in mark.notes) for mark in found.marks.values())
+    size, missing = len(found.folder.students), len(found.came.missing)
+    told = text("counts", graded=len(found.marks), size=size, missing=missing, late=late)
+    if totals:
+        middle, half, most = map(points, (mean(totals), median(totals), found.assignment.points))
+        told += say(en=" ", zh="") + text("middle", mean=middle, median=half, most=most)
+    return f"<p>{told}</p>"
+
+
+def _questions(found: Class) -> str:
+    """Ordered by difficulty, the hardest first."""
+    rows: list[tuple[float, list[str]]] = []
+    for question in found.assignment.questions if found.marks else ():
+        marks = list(filter(None, (mark.questions.get(question.id) for mark in found.marks.values())))
+        counted = [mark.counted[question.id] for mark in found.marks.values() if question.id in mark.counted]
+        share = mean(counted) / question.points if counted and question.points else 0
+        full = sum(given >= question.points for given in counted)
+        unanswered = sum(mark.state == "unanswered" for mark in marks)
+        head = f"{escape(str(question.title))}{meter(share)}"
+        rows.append((share, [head, f"{share:.0%}", str(full), str(unanswered)]))
+    rows.sort(key=lambda row: row[0])
+    heads = [text(key) for key in ("question-title", "mean-share", "full-marks", "unanswered")]
+    return table(heads, [row for _, row in rows], {1, 2, 3})
+
+
+def _hints(found: Class) -> str:
+    """Counts for how many students each hint fired: the first are worth ten minutes of the next lesson."""
+    fired: dict[tuple[str, str], dict[str, PartMark]] = {}  # question, hint -> student -> the first part
+    for student, mark in found.marks.items():
+        for question, answered in mark.questions.items():
+            for part in answered.parts:
+                if part.hint:
+                    fired.setdefault((question, part.hint), {}).setdefault(student, part)
+    titles = {question.id: str(question.title) for question in found.assignment.questions}
+    rows = []
+    for (question, hint), parts in sorted(fired.items(), key=lambda item: (-len(item[1]), item[0])):
+        who = escape(series(found.named(student) for student in sorted(parts)))
+        one = next(iter(parts.values()))
+        rows.append([
+            str(len(parts)),
+            f"{escape(titles.get(question, question))}<br><span class=soft>{escape(hint)}</span>",
+            f"{prose(str(one))}<details><summary>{text('who')}</summary>{who}</details>",
+        ])  # fmt: skip
+    return table([text("how-many"), text("question"), text("hint")], rows, {0})
+
+
+def _odd(found: Class) -> str:
+    failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.strangers], []
+    for student, mark in found.marks.items():
+        who = found.named(student)
+        for question, answered in mark.questions.items():
+            if answered.state == "failed":
+                why = "; ".join(str(part) for part in answered.parts if part.en)
+                failed.append(f"{who}: {text('failed', question=question, why=why)}")
+        told += [f"{who}: {note}" for note in mark.notes]
+        for id, hand in mark.by_hand.items():
+            graded = points(mark.questions[id].points) if id in mark.questions else "–"
+            given = points(mark.counted[id])
+            told.append(f"{who}: {text('hand-odd', question=id, given=given, graded=graded, why=hand.why)}")
+            if hand.digest != mark.digest:
+                told.append(f"{who}: {text('hand-stale', question=id)}")
+        troubles += [f"{who}: {str(note).splitlines()[0]}" for note in mark.troubles]
+    return listed([*failed, *told, *troubles])
+
+
+def _similar(found: Class) -> str:
+    rows = []
+    for group in found.similar:
+        who = escape(series(map(found.named, group.students)))
+        told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
+        code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"
+        who = f"{told}{who}<details><summary>{text('lines')}</summary>{code}</details>"
+        rows.append([str(len(group.students)), who, escape(group.question), f"{group.share:.0%}"])
+    if not rows:
+        return ""
+    heads = [text("how-many"), "", text("question"), text("in-common")]
+    return f"<p class=soft>{text('no-proof')}</p>" + table(heads, rows, {0, 3})
+
+
+def _students(found: Class) -> str:
+    questions = found.assignment.questions
+    rows = []
+    for student in found.folder.students.values():
+        mark = found.marks.get(student.id)
+        head = [escape(student.id), escape(student.name)]
+        if mark is None:
+            rows.append([*head, *[""] * len(questions), f'<span class="bad">{text("nothing")}</span>'])
+            continue
+        head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
+        cells = []
+        for question in questions:
+            hand = "*" * (question.id in mark.by_hand)
+            cells.append(shown(mark, question.id) + hand or '<span class="soft">–</span>')
+        total = share_of(mark.points, found.assignment.points)
+        if student.id in found.before:
+            total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'
+        rows.append([*head, *cells, total])
+    titles = [f'<span title="{escape(str(one.title))}">{escape(one.id)}</span>' for one in questions]
+    heads = [text("id"), text("name"), *titles, text("total")]
+    return table(heads, rows, set(range(2, len(heads))))
+
+
+def export(folder: ClassFolder, force: bool = False) -> Path:
+    """Write ``teacher/export/marks.csv``; Problem if it is there and ``force`` is not given."""
+    assignment = assignment_of(folder)
+    marks = read(folder.marks)
+    if not marks:
+        raise Problem(
+            en=f"nothing is graded in {folder.path} yet: labkit grade {folder.path}",
+            zh=f"{folder.path} 还没有批改过：请先运行 labkit grade {folder.path}",
+        )
+    target = folder.teacher / "export" / "marks.csv"
+    if target.exists() and not force:
+        raise Problem(
+            en=f"{target} exists: --force overwrites it", zh=f"{target} 已经存在：加 --force 会覆盖它"
+        )
+    rows = [_row(student, marks.get(student.id), assignment) for student in folder.students.values()]
+    titles = dict.fromkeys(title for row in rows for title in row)
+    if text("email") in titles and not any(row[text("email")] for row in rows):
+        del titles[text("email")]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, as_csv([list(titles), *([row.get(title, "") for title in titles] for row in rows)]))
+    return target
+
+
+def _row(student: Student, mark: Mark | None, assignment: Assignment) -> dict[str, str]:
+    """The values of each column for a student."""
+    row = {text("id"): student.id, text("name"): student.name, text("email"): student.email, **student.more}
+    for one in assignment.questions:
+        row[f"{one.title} ({points(one.points)})"] = shown(mark, one.id) if mark else ""
+    row[text("total")] = points(mark.points) if mark else ""
+    row[text("of")] = points(assignment.points)
+    remarks = [] if mark else [text("no-submission")]
+    if mark and any(note.kind == "late" for note in mark.notes):
+        remarks.append(text("late"))
+    if mark and mark.by_hand:
+        remarks.append(text("hand-column", listed=series(sorted(mark.by_hand))))
+    return row | {text("remarks"): "; ".join(remarks)}
+
+
+def as_csv(rows: list[list[str]]) -> str:
+    """The rows as WPS and Excel open them."""
+    stream = io.StringIO(newline="")
+    csv.writer(stream, lineterminator="\r\n").writerows([[_harmless(cell) for cell in row] for row in rows])
+    return "\ufeff" + stream.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    """``cell``, which no spreadsheet takes for a formula."""
+    number = cell.removeprefix("-").replace(".", "", 1).isdecimal()
+    return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell

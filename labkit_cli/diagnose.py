@@ -1,0 +1,173 @@
+"""Check whether your own model would survive DataParallel, or a torchrun script several ranks; say what to change.
+
+With ``--ranks 4`` before it, SCRIPT is a script for torchrun, with its own arguments after it. It runs once, watched,
+and its first steps twice more: on two nodes, and on one GPU.
+
+FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
+``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.
+Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage, 3 if nothing could be compared among the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.base.arguments import in_the_language_in_use
+from labkit.base.language import using
+
+from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, bad_usage, loading
+from .wording import Wording
+
+if TYPE_CHECKING:
+    from labkit_diagnose import Diagnosis
+
+
+WORDING = Wording(
+    "diagnose",
+    subject={"nargs": argparse.PARSER},
+    ranks={"type": at_least(2)},
+    fail_on={"choices": ("error", "warning"), "default": "warning"},
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, WORDING, "subject")
+    _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, WORDING, "ranks")
+    add_gpus(parser, 2)
+    add_options(parser, WORDING, "options")
+
+
+def run(options: argparse.Namespace) -> int:
+    factory, *rest = options.subject
+    if options.ranks is not None:
+        return _run_on_ranks(options, factory, rest)
+    # Options after FACTORY are this command's own.
+    options.lang = None
+    with in_the_language_in_use():
+        more = Parser(prog="labkit diagnose")
+        _add_options(more)
+        add_language(more)
+        options = more.parse_args(rest, options)
+    with nullcontext() if options.lang is None else using(options.lang):
+        return _run_on_a_model(options, factory)
+
+
+def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
+    if options.ranks is not None:
+        raise UsageError(
+            en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
+            zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
+        )
+    loading()
+    from labkit_diagnose import diagnose
+    from simgpu import simulate
+    from simgpu.tracebacks import without_ours
+
+    # The machine is up before the factory is imported, so that it may say .cuda().
+    # What the factory prints goes beside the result, which alone is on standard output.
+    with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
+        try:
+            model, inputs, kwargs, loss = _made(factory, _found(factory))
+        except UsageError:
+            raise
+        except Exception as error:
+            without_ours(error)
+            traceback.print_exception(error)
+            raise UsageError(
+                en=f"{factory} itself fails: {type(error).__name__}: {error}",
+                zh=f"{factory} 自身出错：{type(error).__name__}：{error}",
+            ) from error
+        try:
+            found = diagnose(
+                model, *inputs, kwargs=kwargs, gpus=options.gpus, loss=loss, memory=options.memory
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(en=f"{factory}: {error}", zh=f"{factory}：{error}") from error
+    return _told(found, options)
+
+
+def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
+    loading()
+    from labkit_ranks.diagnosis import diagnose_ranks
+
+    # What the script prints goes beside the result.
+    with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
+        found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
+    return _told(found, options)
+
+
+def _told(found: Diagnosis, options: argparse.Namespace) -> int:
+    print(found.to_json() if options.json else found)
+    return exit_code(found, options.fail_on)
+
+
+def exit_code(found: Diagnosis, fail_on: str) -> int:
+    """Return 3 if nothing of a script could be compared, and 1 if something is wrong."""
+    if not getattr(found, "judged", True):
+        return 3
+    return int(not found.ok if fail_on == "warning" else found.count("error") > 0)
+
+
+def _found(factory: str) -> Callable[[], Any]:
+    """The function that ``module:function`` names. The folder of work is on the path, as with ``python -m``."""
+    name, colon, function = factory.rpartition(":")
+    if not colon or not name or not function:
+        raise UsageError(
+            en=f"FACTORY must be module:function or file.py:function, got {factory!r}",
+            zh=f"FACTORY 要写成 module:function 或 file.py:function，现在是 {factory!r}",
+        )
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(en=f"there is no file {name}", zh=f"没有文件 {name}")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None  # a file that ends in .py has a loader
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, os.getcwd())
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and name.startswith(error.name):
+                raise UsageError(
+                    en=f"there is no module {name!r} here or among the installed ones",
+                    zh=f"这里和已安装的包里都没有模块 {name!r}",
+                ) from None
+            raise
+    make: Callable[[], Any] | None = getattr(module, function, None)
+    if not callable(make):
+        raise UsageError(en=f"{name} has no function {function!r}", zh=f"{name} 里没有函数 {function!r}")
+    return make
+
+
+def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any]:
+    """The model, its inputs by position and by keyword, and the loss (or None)."""
+    made = make()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        kind, length = type(made).__name__, len(made) if isinstance(made, tuple) else None
+        of = ("", "") if length is None else (f" of {length}", f"，共 {length} 项")
+        raise UsageError(
+            en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {kind}{of[0]}",
+            zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {kind}{of[1]}",
+        )
+    model, inputs, loss = (*made, None)[:3]
+    if isinstance(inputs, dict):
+        return model, (), inputs, loss
+    return model, inputs if isinstance(inputs, tuple) else (inputs,), None, loss

@@ -1,0 +1,35 @@
+"""Say why ranks hang, from the dumps that PyTorch's Flight Recorder left: of a real cluster, or of a simulated run.
+
+Exit code 0 if every call was met, 1 if something is wrong, 2 for bad usage (a file that is no dump among them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from .usage import UsageError, bad_usage, loading
+from .wording import Wording
+
+WORDING = Wording("explain", dumps={"nargs": "+"})
+
+
+def run(options: argparse.Namespace) -> int:
+    loading()
+    from labkit_diagnose.result import lesson_line
+    from labkit_ranks.diagnosis.meaning import TAUGHT
+    from labkit_ranks.explain import BadDump, explain, read
+
+    with bad_usage(OSError, BadDump):
+        dumps = read(options.dumps)
+    if not dumps:
+        raise UsageError(en="there are no files", zh="没有文件")
+    found = explain(dumps)
+    topic = TAUGHT.get(found.fault)
+    if options.json:
+        facts = {**asdict(found), "lesson": topic.lesson if topic else ""}
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        print(found, *([lesson_line(topic.lesson, topic.heading())] if topic else []), sep="\n")
+    return int(bool(found.fault))

@@ -1,0 +1,120 @@
+"""Grade a class's folder, or one file: students' code runs behind a wall, marks are kept as they come."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import secrets
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.base.language import series
+from labkit.base.units import duration
+
+from .usage import UsageError, at_least, bad_usage, loading
+from .wording import Wording
+
+if TYPE_CHECKING:
+    from labkit_classroom.grade.marks import Mark
+
+WORDING = Wording(
+    "grade",
+    what={"nargs": "?", "type": Path},
+    jobs={"type": at_least(1), "default": os.cpu_count() or 1},
+    mark={"nargs": 3},
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    from labkit_classroom.wall import templates
+    from labkit_classroom.words import Problem
+
+    if options.isolation:
+        print(templates.report())
+        return int(all(templates.tried().values()))
+    if options.what is None:
+        raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
+    if not options.what.exists():
+        raise UsageError(en=f"{options.what} does not exist", zh=f"{options.what} 不存在")
+    if options.mark:
+        return _by_hand(options)
+    if options.why is not None:
+        raise UsageError(en="--why goes with --mark", zh="--why 要和 --mark 一起用")
+    with bad_usage(Problem):
+        way = templates.best(options.trust_students)
+    if way not in templates.WALLS:
+        WORDING.tell("no-wall", file=sys.stderr)
+    loading()
+    if options.what.is_dir():
+        return _class(options, way)
+    return _file(options, way)
+
+
+def _class(options: argparse.Namespace, way: str) -> int:
+    from labkit_classroom.grade.whole_class import mark_class
+    from labkit_classroom.handout.folder import open_class
+    from labkit_classroom.results.present import present
+    from labkit_classroom.words import Problem
+
+    shown = itertools.count(1)
+
+    def show(mark: Mark, seconds: float, of: int) -> None:
+        points = f"{mark.points:g}/{mark.of:g}"
+        text = f"[{next(shown):{len(str(of))}}/{of}] {mark.student}  {points}  {duration(seconds)}"
+        odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
+        print(text + odd, flush=True)
+
+    with bad_usage(Problem, file=options.what):
+        folder = open_class(options.what)
+        done = mark_class(folder, way, options.jobs, options.again, show)
+        pages = present(folder, done.came, done.answers)
+    failed = [mark.student for mark in done.graded if mark.failed]
+    graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
+    WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
+    for name, note in done.came.strangers:
+        WORDING.tell("not-graded", name=name, note=note)
+    if failed:
+        WORDING.tell("not-judged", listed=series(failed))
+    return 1 if failed else 0
+
+
+def _by_hand(options: argparse.Namespace) -> int:
+    from labkit_classroom.grade.marks import mark_by_hand
+    from labkit_classroom.handout.folder import open_class
+    from labkit_classroom.results.present import present
+    from labkit_classroom.words import Problem
+
+    with bad_usage(Problem, file=options.what):
+        folder = open_class(options.what)
+        student, question, points = options.mark
+        mark = mark_by_hand(folder, student, question, points, options.why or "")
+        pages = present(folder)
+    WORDING.tell("by-hand", student=mark.student, points=mark.points, overview=pages[-1])
+    return 0
+
+
+def _file(options: argparse.Namespace, way: str) -> int:
+    from labkit_classroom.grade.submission import grade_file
+
+    with bad_usage(ValueError, file=options.what):
+        assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))
+    if options.json:
+        told = asdict(mark) | {"points": mark.points, "of": mark.of}
+        print(json.dumps(told, ensure_ascii=False, indent=1))
+    else:
+        for asked in assignment.questions:
+            question, parts = mark.questions[asked.id], {part.id: part.what for part in asked.parts}
+            print(f"{asked.id}  {question.points:g}/{question.of:g}  {asked.title}")
+            for part in question.parts:
+                if part.en:
+                    print(f"    {parts[part.id]}\n      {part}")
+        for note in (*mark.notes, *mark.troubles):
+            print(f"- {note}")
+        WORDING.tell("total", points=mark.points, of=mark.of)
+    if mark.failed:
+        return 70
+    return 0 if mark.points >= mark.of else 1

@@ -1,0 +1,113 @@
+"""Say what a training run will need, and how fast it will be, before machines are booked.
+
+Of a script for torchrun, by running it on hollow tensors; of a model's sizes, by reckoning every plan; and with
+``--check`` how far the reckoning is from measured runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from pathlib import Path
+from typing import Any
+
+from labkit.base.language import wrong
+from labkit.cost.hardware import accelerator
+from labkit.cost.rows import Errors, errors, read_rows
+from labkit.cost.search import plans
+from labkit.cost.sizes import read_sizes
+
+from .usage import UsageError, add_options, at_least, bad_usage, checked_script
+from .wording import Wording
+
+_NUMBER = {"type": at_least(1)}
+WORDING = Wording(
+    "plan",
+    hardware={"default": "h100"},
+    nproc_per_node=_NUMBER,
+    nnodes=_NUMBER | {"default": 1},
+    steps=_NUMBER | {"default": 2},
+    model={"type": Path},
+    gpus=_NUMBER,
+    batch=_NUMBER,
+    top=_NUMBER | {"default": 12},
+    check={"type": Path},
+    program={"nargs": argparse.REMAINDER},
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, WORDING, "options")
+    for name in ("--cp", "--ep", "--processes"):
+        parser.add_argument(name, nargs="?", action=_NotCovered, help=argparse.SUPPRESS)
+
+
+class _NotCovered(argparse.Action):
+    """An option that one might expect."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if option_string == "--processes":
+            raise UsageError(
+                en="--processes is not covered: ranks that share this process are planned, on hollow tensors",
+                zh="不支持 --processes：规划时所有 rank 都在本进程里，用空心张量运行",
+            )
+        raise UsageError(
+            en=f"{option_string} is not covered: plans share a model by dp, tp and pp alone (docs/plan.md says what "
+            "is left out)",
+            zh=f"不支持 {option_string}：方案只按 dp、tp、pp 划分（docs/plan.md 列出了没有考虑的内容）",
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    with bad_usage(ValueError):
+        if options.check is not None:
+            skipped: dict[str, list[str]] = {}
+            print(_checked(errors(read_rows(options.check, skipped))))
+            for reason, places in skipped.items():
+                listed = ", ".join(places[:3]) + " …" * (len(places) > 3)
+                print(WORDING["skipped"](count=len(places), reason=reason, places=listed))
+            return 0
+        kind = accelerator(options.hardware)
+        if options.model is not None:
+            if not options.gpus:
+                raise wrong(en="--model needs --gpus N", zh="--model 还要加上 --gpus N")
+            found = plans(read_sizes(options.model), options.gpus, kind, options.batch)
+            print(str(found).split("\n")[0], found.table(options.top), sep="\n")
+            return 0 if found.fitting else 1
+    if not options.program:
+        raise UsageError(
+            en="no script given: labkit plan --nproc-per-node 8 train.py",
+            zh="没有给出脚本：labkit plan --nproc-per-node 8 train.py",
+        )
+    script, *arguments = options.program
+    checked_script(script)
+    from labkit_ranks.planning.planned import plan  # heavy: torch
+    from labkit_ranks.threads.world import RanksFailed
+
+    try:
+        each = options.nproc_per_node or kind.links.machine_size
+        told = plan(
+            script, *arguments, gpus=each * options.nnodes, nodes=options.nnodes, hardware=options.hardware,
+            steps=options.steps,
+        )  # fmt: skip
+    except RanksFailed as failure:
+        frames = traceback.extract_tb(failure.error.__traceback__)
+        lines = [one.lineno for one in frames if Path(one.filename).name == Path(script).name]
+        line = f" ({Path(script).name}:{lines[-1]})" if lines else ""
+        raise UsageError(f"{failure}{line}") from None
+    print(told)
+    return 0 if told.fits else 1  # type: ignore[union-attr]  # of a script
+
+
+def _checked(found: list[Errors]) -> str:
+    """The errors by set, as a table."""
+    lines = [WORDING["errors"]()]
+    for one in found:
+        time, peak = (
+            f"{pair[0]:>10.1%} {pair[1]:>7.1%}" if pair else f"{'-':>10} {'-':>7}"
+            for pair in (one.time, one.peak)
+        )
+        fit = (f"{right}/{of}" if of else "-" for right, of in (one.failed, one.ran))
+        regret = f"{one.regret[0]:>12.1%} ({one.regret[1]})" if one.regret else f"{'-':>12}"
+        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak}  {{:>7}} {{:>9}} {regret}".format(*fit))
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""Make the one file that is handed in, and say what is in it and what grading says of it on open examples.
+
+Exit code 0 if it was made, 1 if nothing is answered in it (``--anyway`` makes it all the same), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.base.files import reason
+
+from .usage import UsageError, loading
+from .wording import Wording
+
+if TYPE_CHECKING:
+    from labkit_classroom.grade.marks import QuestionMark
+    from labkit_classroom.intake.handin import HandIn
+
+WORDING = Wording("submit", notebook={"type": Path}, to={"type": Path, "default": Path()})
+
+
+def run(options: argparse.Namespace) -> int:
+    from labkit_classroom.intake.document import WrongFile
+    from labkit_classroom.intake.handin import prepare, write
+    from labkit_classroom.words import Problem
+
+    try:
+        found = prepare(options.notebook, options.id)
+    except WrongFile as wrong:
+        raise UsageError(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}") from None
+    except Problem as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(
+            en=f"{options.notebook} cannot be read: {reason(error)}",
+            zh=f"无法读取 {options.notebook}：{reason(error)}",
+        ) from None
+    answers, claim = found.answers, found.claim
+    WORDING.tell("edition", assignment=claim.assignment, student=claim.student)
+    if answers is None:
+        print(f"  {WORDING['no-metadata']}")
+    else:
+        marks = {} if options.quick or not any(answers.answers.values()) else _tried(found)
+        for question, source in answers.answers.items():
+            trouble = found.troubles.get(question)
+            if source is None:
+                state = WORDING["not-answered"]()
+            elif trouble:
+                state = WORDING["not-python"](trouble=trouble)
+            else:
+                state = WORDING["answered"](lines=len(source.splitlines()))
+            mark = marks.get(question) if source and not trouble else None
+            if mark:
+                state += WORDING["tried"](points=f"{mark.points:g}", of=f"{mark.of:g}")
+            print(f"  {question:<14} {state}")
+            hints = [str(part) for part in mark.parts if part.en] if mark else []
+            for hint in dict.fromkeys(hints):
+                print(f"  {'':<14} - {hint}")
+        for note in answers.notes:
+            print(f"  ! {note}")
+        if not any(answers.answers.values()) and not options.anyway:
+            WORDING.tell("nothing-answered", file=sys.stderr)
+            return 1
+    try:
+        options.to.mkdir(parents=True, exist_ok=True)
+        path = write(found, options.to, datetime.now())
+    except OSError as error:
+        en, zh = f"{options.to} cannot be written: {reason(error)}", f"无法写入 {options.to}：{reason(error)}"
+        raise UsageError(en=en, zh=zh) from None
+    WORDING.tell("hand-in", path=path, size=max(1, round(path.stat().st_size / 1024)))
+    return 0
+
+
+def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
+    """The marks of the answers on open examples, by the judges that grade; {} where these are the teacher's own."""
+    from labkit_classroom.assignment import load
+    from labkit_classroom.folders import names
+    from labkit_classroom.grade.submission import OPEN, grade_alone
+    from labkit_classroom.wall.templates import CannotStart, best
+
+    claim = found.claim
+    if claim.assignment not in names():
+        return {}
+    loading()
+    try:
+        assignment = load(claim.assignment)
+        return grade_alone(found.document, assignment, best(trust=True), OPEN, claim.student).questions
+    except (CannotStart, ImportError) as error:  # without PyTorch, which handing in does not need
+        WORDING.tell("not-tried", why=error, file=sys.stderr)
+        return {}

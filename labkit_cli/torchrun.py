@@ -1,0 +1,306 @@
+"""Run a torch.distributed script on simulated GPUs, unmodified, with torchrun's own arguments.
+
+The arguments are those of PyTorch's own parser. Ranks are threads of one process that take turns, or with
+``--processes`` real processes under PyTorch's elastic launcher. What an argument cannot do here is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from labkit.base.language import get_language, say, series
+from labkit.base.numbers import MOST_GPUS, plural
+from labkit.base.units import bytes_text, duration, told_bytes
+from labkit.cost.hardware import accelerator
+from simgpu.children import told as children
+
+from .ending import MOST_EVENTS, write, write_timeline
+from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
+from .wording import Wording
+
+if TYPE_CHECKING:
+    from labkit_ranks.rank.totals import Kept, Part
+    from labkit_ranks.threads.world import World
+    from labkit_ranks.torchrun.script import Program
+
+# Arguments of torchrun that change nothing where all ranks share one process on this computer.
+NOTHING_TO_DO = (
+    "rdzv_backend rdzv_conf monitor_interval start_method event_log_handler local_addr numa_binding signals_to_handle "
+    "shutdown_timeout"
+).split()
+# Those that need real processes.
+PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
+
+_PATH = {"type": Path}
+WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH)
+# No GPU has so many bytes: what is given where none is to be too small.
+MOST = 16 << 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, WORDING, "gpus")
+    add_memory(parser)
+    add_options(parser, WORDING, "options")
+    translated = chinese() if get_language() == "zh" else {}
+    for action in _torchruns():
+        action.help = translated.get(action.dest, action.help or "")
+        # Left out, so that it is known which were given.
+        _defaults[action.dest], action.default = action.default, argparse.SUPPRESS
+        action.required = False
+        parser._add_action(action)
+
+
+_defaults: dict[str, Any] = {}
+
+
+def chinese() -> dict[str, str]:
+    """Gives the Chinese help of torchrun's own arguments, by their names."""
+    lines = Path(__file__).with_name("torchrun_zh.txt").read_text("utf-8").splitlines()
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
+def _torchruns() -> list[argparse.Action]:
+    """Torchrun's own arguments, in the order in which its parser has them."""
+    from torch.distributed.run import get_args_parser  # it takes seconds to load torch
+
+    return [action for action in get_args_parser()._actions if action.dest != "help"]
+
+
+def run(options: argparse.Namespace) -> int:
+    given = _defaults.keys() & vars(options).keys()
+    for name, default in _defaults.items():
+        if name not in given:
+            setattr(options, name, default)
+    if not options.training_script:
+        raise UsageError(
+            en="no script given: labkit torchrun --nproc-per-node 8 train.py",
+            zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
+        )
+    if not (options.module or options.no_python):
+        checked_script(options.training_script)
+    machine = _machine(options)
+    for name in ("timeline", "trace"):
+        checked_path(_typed(name), getattr(options, name))
+    if options.processes and options.times is not None:
+        raise UsageError(
+            en="--times needs ranks that share this process: leave --processes out",
+            zh="--times 要求所有 rank 都在本进程里：请去掉 --processes",
+        )
+    if options.processes:
+        return _in_processes(options, given, machine)
+    _check(options, given, machine)
+    return _in_one(options, machine)
+
+
+def _machine(options: argparse.Namespace) -> children.Described:
+    """The GPUs of each node; the number of ranks on each becomes one."""
+    wanted = options.nproc_per_node
+    try:
+        if wanted in ("gpu", "auto"):
+            gpus = options.gpus or 8
+        elif wanted == "cpu":
+            gpus = options.gpus or os.cpu_count() or 1
+        else:
+            # A node on which GPUs 2 and 3 are visible has four.
+            listed = (part.strip() for part in os.environ.get(children.VISIBLE, "").split(","))
+            named = (int(part) + 1 for part in listed if part.isdecimal() and int(part) < MOST_GPUS)
+            gpus = options.gpus or max(int(wanted), 1, *named)
+    except ValueError:
+        raise UsageError(
+            en=f'--nproc-per-node must be a number, "gpu", "auto" or "cpu", got {wanted!r}',
+            zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
+        ) from None
+    with bad_usage(TypeError, ValueError):
+        machine = children.asked(gpus, options.memory, None, options.gpu_model)
+    seen = len(machine.visible(os.environ))
+    if wanted in ("gpu", "auto"):
+        options.nproc_per_node = str(seen)
+    elif wanted == "cpu":
+        options.nproc_per_node = str(os.cpu_count() or 1)
+    return machine
+
+
+def _check(options: argparse.Namespace, given: set[str], machine: children.Described) -> None:
+    """Refuse what cannot be where ranks share a process, and say what does nothing there."""
+    for name in PROCESSES_ONLY:
+        if getattr(options, name):
+            raise UsageError(
+                en=f"{_typed(name)} needs ranks that are processes: add --processes",
+                zh=f"{_typed(name)} 要求每个 rank 是单独的进程：请加上 --processes",
+            )
+    try:
+        options.nnodes = int(str(options.nnodes).rpartition(":")[2])
+        each = int(options.nproc_per_node)
+        if min(options.nnodes, each) < 1 or options.max_restarts < 0:
+            raise ValueError
+    except ValueError:
+        raise UsageError(
+            en="--nnodes and --nproc-per-node must be at least 1, --max-restarts at least 0",
+            zh="--nnodes 和 --nproc-per-node 至少是 1，--max-restarts 至少是 0",
+        ) from None
+    seen = len(machine.visible(os.environ))
+    if each > seen:
+        raise UsageError(
+            en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
+            zh=f"一个节点 {seen} 块 GPU，却有 {each} 个 rank：每个 rank 要有自己的 GPU",
+        )
+    if options.node_rank:
+        raise UsageError(
+            en=f"--node-rank {options.node_rank}: here all {options.nnodes} nodes run at once, by this one "
+            "command; leave it out (with --processes each node can be started by itself)",
+            zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
+            "（加上 --processes 可以逐个启动节点）",
+        )
+    if idle := [_typed(name) for name in NOTHING_TO_DO if name in given]:
+        WORDING.tell("nothing-to-do", file=sys.stderr, listed=series(idle))
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _in_processes(options: argparse.Namespace, given: set[str], machine: children.Described) -> int:
+    """Run the ranks as processes, by PyTorch's elastic launcher."""
+    if not hasattr(os, "fork"):
+        raise UsageError(
+            en="--processes forks, which this system cannot: leave it out",
+            zh="--processes 需要 fork，本系统没有：请去掉它",
+        )
+    from labkit_ranks.torchrun.in_processes import run as run_processes
+
+    kept, faults = _wanted(options), list[str]()
+    if kept is None:
+        return _taught(run_processes(_arguments(options, given), machine, None, faults), faults)
+    from labkit_ranks.processes import recorded
+
+    folder = mkdtemp(prefix="labkit")  # a TemporaryDirectory would be removed by the first worker that ends
+    try:
+        more = {recorded.FOLDER: folder, recorded.MOST: str(MOST_EVENTS if _drawn(options) else 0)}
+        code = run_processes(_arguments(options, given), machine, more, faults)
+        parts = recorded.read(Path(folder), kept)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _tell(options, kept, parts)
+    return _taught(code, faults)
+
+
+def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
+    """Torchrun's own arguments as they were typed."""
+    found = []
+    for action in _torchruns():
+        value = getattr(options, action.dest)
+        if action.dest not in given or not action.option_strings:
+            continue
+        if isinstance(value, list):
+            value = ",".join(part.replace(",", ",,") for part in value)
+        found += [action.option_strings[-1]] if action.nargs == 0 else [f"{_typed(action.dest)}={value}"]
+    return [*found, options.training_script, *options.training_script_args]
+
+
+def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
+    """Run the ranks as threads of this process."""
+    from labkit_ranks.torchrun.script import Program
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    program = Program(options.training_script, options.training_script_args, options.module)
+    kept = _wanted(options)
+    if options.times is not None:
+        from labkit_ranks.planning.timing import timed
+
+        with bad_usage(ValueError):
+            gpu = accelerator(options.times)
+        with timed(gpu, begins=0.0) as by_times:
+            program.runs = by_times(program.runs)
+            return _launched(options, machine, program, kept)
+    return _launched(options, machine, program, kept)
+
+
+def _launched(
+    options: argparse.Namespace, machine: children.Described, program: Program, kept: Kept | None
+) -> int:
+    from labkit.trace import emitting
+    from labkit_ranks.rank.totals import part_of
+    from labkit_ranks.torchrun.in_threads import launch
+
+    if kept is None:
+        return _taught(launch(program, options, machine), _faults(program))
+    parts: list[Part] = []
+    trace = emitting.begin()
+
+    def ends(world: World) -> None:
+        parts[:] = filter(None, map(part_of, world.ranks))
+
+    trace.events, trace.samples = kept.trace.events, kept.trace.samples
+    try:
+        code = launch(program, options, machine, kept.clear, ends)
+    finally:
+        emitting.end(trace)
+    _tell(options, kept, parts)
+    return _taught(code, _faults(program))
+
+
+def _faults(program: Program) -> list[str]:
+    """The faults among the ranks that were told last."""
+    return [error.report.fault for error in program.told if hasattr(error, "report")]
+
+
+def _taught(code: int, faults: Sequence[str]) -> int:
+    """Say last which lesson teaches the faults that have ended the ranks; returns ``code``."""
+    if not faults:  # what it takes to know is not loaded
+        return code
+    from labkit_diagnose.result import lesson_line
+    from labkit_ranks.diagnosis.meaning import TAUGHT
+
+    for topic in dict.fromkeys(TAUGHT[fault] for fault in faults if fault in TAUGHT):
+        print(lesson_line(topic.lesson, topic.heading()), file=sys.stderr)
+    return code
+
+
+def _drawn(options: argparse.Namespace) -> bool:
+    return bool(options.timeline or options.trace)
+
+
+def _wanted(options: argparse.Namespace) -> Kept | None:
+    """A recorder for the run, or None if no option asks for a recording."""
+    from labkit_ranks.rank.totals import Kept
+
+    return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
+
+
+def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> None:
+    """Print the summary, write the timeline and the trace: those that are asked for, of the last attempt."""
+    if options.summary:
+        print(summary(kept, parts), file=sys.stderr)
+    if options.timeline:
+        title = Path(options.training_script).name
+        write_timeline(options.timeline, kept.trace, title, kept.left_out, options.times)
+    if options.trace:
+        write(options.trace, kept.trace.to_chrome(), "--trace")
+
+
+def summary(kept: Kept, parts: Sequence[Part]) -> str:
+    """Says of each rank how full its GPU was at most, how much it brought to collectives, how long it waited."""
+    nodes = len({part.node for part in parts})
+    on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
+    lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]
+    for part in parts:
+        total = kept.totals[part.rank]
+        peak, whole = told_bytes(total.peak), told_bytes(part.capacity)
+        if part.capacity < MOST:
+            peak = say(en=f"{peak} of {whole}", zh=f"{peak} / {whole}")
+        where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""
+        sent, waited, calls = bytes_text(total.nbytes), duration(total.waited), total.calls
+        told = WORDING["rank"](
+            rank=part.rank, gpu=part.gpu, where=where, peak=peak, calls=calls, sent=sent, waited=waited
+        )
+        lines.append(f"  {told}")
+    return "\n".join(lines)

@@ -1,0 +1,342 @@
+"""The rubric draws cases for the student, and computes the right results in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.plans.split import split as planned
+from labkit_classroom.draw import Draw
+from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.verdict import Hint
+
+from . import checks, drivers
+
+# What does the work: of torch, of the machine, and of labkit's own engine. The last question is given the four steps.
+_THEIRS = (
+    "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C",
+    "torch.nn.Module._replicate_for_data_parallel",
+    "simgpu.torch_api.collectives",
+)  # fmt: skip
+_OURS = ("labkit.engine", "labkit.plans.split")
+WITHOUT: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("split", "scatter", "replicate", "apply", "gather"), (*_THEIRS, *_OURS)
+)
+WITHOUT["call"] = (
+    "torch.nn.parallel.data_parallel", "torch.nn.DataParallel", "torch._C", "labkit.engine.data_parallel",
+)  # fmt: skip
+NEEDS = {"scatter": ("split",), "call": ("scatter", "replicate", "apply", "gather")}
+
+
+def numbers(draw: Draw | None) -> dict[str, int | str]:
+    """Rows and GPUs of the example in question 1, of which some stay idle."""
+    rows, gpus = (9, 4) if draw is None else draw.choice(_idle(range(5, 40), range(4, 9)))
+    return {"rows": rows, "gpus": gpus, "idle": gpus - len(planned(rows, gpus).sizes)}
+
+
+def _idle(rows: range, gpus: range) -> list[tuple[int, int]]:
+    """Batches with at least as many rows as GPUs that leave GPUs idle all the same."""
+    return [(r, g) for r in rows for g in gpus if r >= g and len(planned(r, g).sizes) < g]
+
+
+def _uneven(draw: Draw) -> tuple[int, int]:
+    """A batch of which every GPU gets a piece, the last one shorter by at least two rows."""
+    cases = [(r, g) for r in range(9, 99) for g in range(2, 9)]
+    return draw.choice([(r, g) for r, g in cases if len(s := planned(r, g).sizes) == g and s[0] - s[-1] > 1])
+
+
+def _sizes(ask: Ask, cases: list[tuple[int, int]]) -> Iterator[Hint]:
+    got = ask(drivers.split, cases=cases)
+    for (rows, gpus), sizes in zip(cases, got, strict=True):
+        yield from checks.wrong_sizes(rows, gpus, sizes, planned(rows, gpus).sizes)
+
+
+@part(
+    "split",
+    2,
+    en="The rule: pieces of ceil(rows / GPUs) rows, the last one may be short",
+    zh="规则：每个分块 ⌈行数 / GPU 数⌉ 行，最后一块可以不满",
+)
+def rule(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    gpus = draw.integer(2, 8)
+    yield from _sizes(ask, [(gpus * draw.integer(2, 9), gpus), (draw.integer(1, 99), 1)])
+    yield from _sizes(ask, [_uneven(draw) for _ in range(8)])
+
+
+@part("split", 1, en="GPUs that stay idle have no entry", zh="空闲的 GPU 不占一项")
+def idle(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    few = [(rows, draw.integer(rows + 1, 64)) for rows in (1, draw.integer(2, 30))]
+    yield from _sizes(ask, few + draw.sample(_idle(range(5, 60), range(3, 17)), 6))
+
+
+@part("split", 1, en="Exact and at once, up to 10¹⁷ rows", zh="最多 10¹⁷ 行也立刻算出，一行不差")
+def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for digits in (12, 14, 16):
+        gpus, size = draw.choice((5, 6, 7)), 10**digits + draw.integer(10**5, 10**6)
+        yield from _sizes(ask.within(cpu=1), [(gpus * size + draw.integer(2, gpus - 1), gpus)])
+
+
+@part(
+    "scatter",
+    2,
+    en="A tensor: every row arrives, in order, cut by the rule, on its device",
+    zh="张量：每一行都送到，顺序不变，按规则切分，放在对应的设备上",
+)
+def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for count, gpus in (
+        _uneven(draw),
+        draw.choice(_idle(range(5, 60), range(3, 9))),
+        (draw.integer(1, 3), 4),
+    ):
+        batch = draw.tensor(count, 3)
+        got = ask(drivers.scatter, inputs=batch, gpus=gpus)
+        yield from checks.wrong_entries(got, checks.pieces_of(batch, planned(count, gpus).sizes))
+
+
+@part(
+    "scatter",
+    2,
+    en="Nested inputs: tuples, lists and dicts are walked, the rest is shared",
+    zh="嵌套的输入：元组、列表、字典要递归处理，其余的共用",
+)
+def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count, gpus = draw.choice(_idle(range(5, 60), range(3, 9)))
+    x, y = draw.tensor(count, 3), draw.tensor(count, 2, 2)
+    # A wrong rule costs its own part: a nested tensor is to be cut as one by itself is.
+    alone = checks.pairs(ask(drivers.scatter, inputs=x, gpus=gpus), "scatter")
+    sizes = checks.cut([len(values) for _, values in alone], count) or planned(count, gpus).sizes
+    pieces = list(zip(checks.pieces_of(x, sizes), checks.pieces_of(y, sizes), strict=True))
+    word, number = draw.choice(["mean", "sum"]), draw.integer(1, 99)
+    cases: list[tuple[Any, list[Any]]] = [
+        ((x, number), [(a, number) for a, _ in pieces]),
+        ([x, word, y], [[a, word, b] for a, b in pieces]),
+        (
+            {"x": x, "how": {"y": y, "mode": word}},
+            [{"x": a, "how": {"y": b, "mode": word}} for a, b in pieces],
+        ),
+        ((x, [y, None]), [(a, [b, None]) for a, b in pieces]),
+    ]
+    for inputs, right in cases:
+        yield from checks.wrong_structure(ask(drivers.scatter, inputs=inputs, gpus=gpus), right)
+
+
+@part("scatter", 1, en="Gradients come back to the batch", zh="梯度能传回批次")
+def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count, gpus = _uneven(draw)
+    lengths, gradient = ask(drivers.scatter_backward, batch=draw.tensor(count, 3), gpus=gpus)
+    sizes = checks.cut(lengths, count) or planned(count, gpus).sizes
+    if not same(gradient, torch.cat([torch.full((size, 3), k + 1.0) for k, size in enumerate(sizes)])):
+        yield checks.NO_SCATTER_GRADIENT
+
+
+@part(
+    "scatter",
+    1,
+    en="The work grows with the rows, not with their square",
+    zh="工作量和行数成正比，不和行数的平方成正比",
+)
+def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count, gpus = draw.integer(70_000, 80_000), draw.integer(2, 4)
+    got = ask.within(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
+    sizes = checks.cut([size for size, _ in checks.plain_pairs(got)], count) or planned(count, gpus).sizes
+    if not same(got, [(size, sum(sizes[:k])) for k, size in enumerate(sizes)]):
+        yield Hint("large-rows", "of a large batch, the pieces are wrong", "批次很大时，分块不对")
+
+
+def _net(draw: Draw, *, tied: bool) -> tuple[Tensor, Tensor, list[Tensor], Any]:
+    """Weights and a batch, the outputs of three replicas for it, and the gradient of the first weight."""
+    weights, batch = checks.scaled(draw.tensor(3, 4, 4)), draw.tensor(draw.integer(2, 5), 4)
+    model = drivers.Net(weights, tied, buffer=False)
+    output = model(batch)
+    (output.sum() * (1 + 2 + 3)).backward()
+    gradient = model.body[0].weight.grad
+    return weights, batch, [output.detach()] * 3, gradient
+
+
+@part(
+    "replicate",
+    2,
+    en="A replica on each device computes what the model computes; the model stays as it is",
+    zh="每个设备上的副本算出和模型一样的结果；模型保持原样",
+)
+def copies(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    weights, batch, right, _ = _net(draw, tied=False)  # without a buffer, which is another part
+    got = ask(drivers.replicate, weights=weights, batch=batch, gpus=3, tied=False, buffer=False)
+    yield from checks.wrong_replicas(got, right, tied=False)
+
+
+@part(
+    "replicate",
+    2,
+    en="`backward()` puts the sum of the replicas' gradients into the model",
+    zh="`backward()` 把各副本梯度的总和放进模型",
+)
+def gradients(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    weights, batch, _, right = _net(draw, tied=False)
+    got = ask(drivers.replicate, weights=weights, batch=batch, gpus=3, tied=False, buffer=False)
+    yield from checks.moved(got)
+    yield from checks.wrong_gradient(got["gradient"], right)
+
+
+@part("replicate", 1, en="Buffers travel too", zh="缓冲区也跟着走")
+def buffers(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    weights, *_ = _net(draw, tied=False)
+    got = ask(drivers.replicate_buffer, weights=weights, gpus=3)
+    for at, (place, values) in enumerate(got):
+        if place != f"cuda:{at}":
+            yield Hint(
+                "buffer",
+                f"the buffer of replica {at} is on {place}: an operation with it fails there",
+                f"副本 {at} 的缓冲区在 {place} 上：在那里一用就报错",
+            )
+        if not same(values, weights[2, 0]):
+            yield Hint("buffer-value", "a buffer has other values", "缓冲区的值变了")
+
+
+@part("replicate", 1, en="A weight that two layers share stays one weight", zh="两层共用的权重仍是同一个权重")
+def shared(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    weights, batch, right, gradient = _net(draw, tied=True)
+    got = ask(drivers.replicate, weights=weights, batch=batch, gpus=3, tied=True, buffer=False)
+    yield from checks.wrong_replicas(got, right, tied=True)
+    yield from checks.wrong_gradient(got["gradient"], gradient)
+
+
+@part(
+    "apply",
+    1,
+    en="Replica k computes piece k; outputs in the order of the pieces",
+    zh="副本 k 计算分块 k；输出按分块的顺序",
+)
+def order(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    pieces = [draw.tensor(draw.integer(1, 4), 2) for _ in range(draw.integer(2, 5))]
+    yield from checks.wrong_outputs(ask(drivers.apply_order, pieces=pieces), pieces)
+
+
+@part("apply", 2, en="All replicas run at the same time", zh="所有副本同时运行")
+def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count = draw.integer(3, 6)
+    yield from checks.wrong_meeting(*ask.meeting(count, drivers.apply_together, count=count), count)
+
+
+@part("apply", 1, en="An error in a replica reaches the caller", zh="副本里的错误会传到调用者")
+def errors(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count = draw.integer(2, 4)
+    for failing in draw.sample(range(count), 2):
+        kind, named = ask(drivers.apply_error, count=count, failing=failing)
+        if kind is None:
+            yield Hint(
+                "swallowed",
+                "a replica raised an error, and `parallel_apply` returned as if nothing had happened: an error in a "
+                "thread is printed and forgotten",
+                "有副本报错，`parallel_apply` 却若无其事地返回了：线程里的错误只会打印出来，然后就没了",
+            )
+        if kind != "Planned" or not named:
+            yield Hint(
+                "other-error",
+                f"a replica raised `Planned`, and the caller got `{kind}`: the error itself should come through",
+                f"副本报的是 `Planned`，调用者收到的是 `{kind}`：应该把原来的错误传出来",
+            )
+
+
+@part(
+    "apply",
+    1,
+    en="`torch.no_grad()` of the caller holds in the threads",
+    zh="调用者的 `torch.no_grad()` 在线程里也有效",
+)
+def grad_mode(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for enabled in (True, False):
+        got = ask(drivers.apply_grad_mode, enabled=enabled)
+        if not same(got, [enabled] * 3):
+            yield Hint(
+                "grad-mode",
+                "under `torch.no_grad()` the replicas build graphs all the same, or without it they build none: a "
+                "thread begins with gradients on",
+                "调用者在 `torch.no_grad()` 之下，副本照样建图；或者没有 `no_grad` 时反而不建图：线程一开始总是打开梯度的",
+            )
+
+
+@part(
+    "gather",
+    1,
+    en="Tensors are joined along dimension 0, on the device",
+    zh="张量沿第 0 维拼接，放在指定的设备上",
+)
+def joined(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for device in ("cuda:0", "cuda:2"):
+        count, gpus = draw.integer(8, 30), 3
+        batch = draw.tensor(count, 2)
+        outputs = list(batch.split(planned(count, gpus).sizes))
+        got = ask(drivers.gather, outputs=outputs, device=device, gpus=gpus)
+        yield from checks.wrong_joined(got, (device, batch))
+
+
+@part("gather", 1, en="Gradients come back to each output", zh="梯度能传回每一份输出")
+def gather_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count = draw.integer(8, 30)
+    right = (torch.arange(1.0, count + 1)[:, None] * torch.ones(2)).split(planned(count, 3).sizes)
+    outputs = list(draw.tensor(count, 2).split(planned(count, 3).sizes))
+    if not same(ask(drivers.gather_backward, outputs=outputs), list(right)):
+        yield checks.NO_GATHER_GRADIENT
+
+
+@part("gather", 1, en="Tuples, lists and dicts of tensors", zh="由张量组成的元组、列表、字典")
+def structures(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    count = draw.integer(8, 30)
+    x, y = draw.tensor(count, 2), draw.tensor(count, 3)
+    both = list(zip(*(t.split(planned(count, 3).sizes) for t in (x, y)), strict=True))
+    a, b = ("cuda:0", x), ("cuda:0", y)
+    cases: list[tuple[list[Any], Any]] = [
+        ([(one, two) for one, two in both], (a, b)),
+        ([[one, two] for one, two in both], [a, b]),
+        ([{"scores": one, "more": (two,)} for one, two in both], {"scores": a, "more": (b,)}),
+    ]
+    for outputs, right in cases:
+        got = ask(drivers.gather, outputs=outputs, device="cuda:0", gpus=3)
+        yield from checks.wrong_joined(got, right)
+
+
+@part("gather", 1, en="Scalars become a vector", zh="标量合成一个向量")
+def scalars(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    losses = draw.tensor(3)
+    got = ask(drivers.gather, outputs=list(losses.unbind()), device="cuda:0", gpus=3)
+    yield from checks.wrong_joined(got, ("cuda:0", losses))
+
+
+def _called(ask: Ask, draw: Draw, rows: int, gpus: int) -> tuple[Any, Tensor, Tensor, tuple[int, ...]]:
+    """Makes one call; gives what came, the right output and gradient, and the sizes of the pieces."""
+    weights, batch = checks.scaled(draw.tensor(4, 3)), draw.tensor(rows, 4)
+    weight = weights.clone().requires_grad_()
+    output = (batch @ weight).tanh()
+    output.sum().backward()
+    assert weight.grad is not None
+    got = ask(drivers.call, weights=weights, batch=batch, gpus=gpus)
+    return got, output.detach(), weight.grad, planned(rows, gpus).sizes
+
+
+@part(
+    "call",
+    2,
+    en="The output for the whole batch, on the first device, computed by all",
+    zh="整个批次的输出，放在第一个设备上，由所有设备一起算出",
+)
+def output(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, right, _, sizes = _called(ask, draw, *_uneven(draw))
+    yield from checks.wrong_call(got, right, sizes)
+
+
+@part("call", 1, en="No replica for a GPU without rows", zh="没有分到行的 GPU 不制作副本")
+def few(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, right, _, sizes = _called(ask, draw, *draw.choice(_idle(range(5, 60), range(3, 9))))
+    yield from checks.wrong_call(got, right, sizes)
+    yield from checks.wrong_count(got, right, len(sizes))
+
+
+@part("call", 1, en="Gradients reach the model", zh="梯度能传到模型")
+def reached(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, _, right, _ = _called(ask, draw, *_uneven(draw))
+    checks.pairs([got["output"]], "data_parallel")
+    yield from checks.wrong_gradient(got["gradient"], right)

@@ -1,0 +1,170 @@
+"""The rubric draws ranks and tensors for the student, and adds them up in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit_classroom.draw import Draw
+from labkit_classroom.judging import Ask, part
+from labkit_classroom.verdict import Hint
+
+from . import checks, drivers
+
+PRELOAD = ("labkit_ranks.threads.world",)
+_COLLECTIVES = (
+    "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather",
+    "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather", "scatter",
+)  # fmt: skip
+WITHOUT = dict.fromkeys(
+    ("first", "second", "whole", "average"),
+    ("labkit", *(f"torch.distributed.{name}" for name in _COLLECTIVES)),
+)
+# More bytes than NCCL's connections keep before anybody receives.
+_LARGE = 1_500_000
+
+
+def numbers(draw: Draw | None) -> dict[str, int | str]:
+    """Ranks and numbers of the example in question 3, where some are left over."""
+    ranks, length = (
+        (4, 10) if draw is None else draw.choice([(r, n) for r in range(3, 9) for n in range(9, 40) if n % r])
+    )
+    return {"ranks": ranks, "numbers": length, "most": 2 * (ranks - 1) * -(-length // ranks)}
+
+
+def _tensors(draw: Draw, ranks: int, *shape: int) -> list[Tensor]:
+    return [draw.tensor(*shape) + 10.0 * rank for rank in range(ranks)]
+
+
+def _drawn(draw: Draw) -> list[int]:
+    """Two numbers of ranks, and two: with them some mistakes cannot be seen, and others only."""
+    return [2, *draw.sample((3, 4, 5, 6), 2)]
+
+
+def _first(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor]]]:
+    for ranks in _drawn(draw):
+        given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
+        yield ask(drivers.changed, name="reduce_scatter", given=given), given
+
+
+@part(
+    "first",
+    2,
+    en="Chunk r + 1 of rank r is the sum over all ranks",
+    zh="rank r 的分块 r + 1 是所有 rank 的总和",
+)
+def sums(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given in _first(ask, draw):
+        yield from checks.wrong_first(told, given)
+
+
+@part(
+    "first",
+    1,
+    en="Each rank sends n − 1 chunks to the next one",
+    zh="每个 rank 发出 n − 1 个分块，发给下一个 rank",
+)
+def sent(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given in _first(ask, draw):
+        yield from checks.wrong_first(told, given)
+        yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
+
+
+@part("first", 1, en="Large chunks do not make it hang", zh="分块很大时也不会卡住")
+def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    ranks = draw.integer(2, 3)
+    given = [torch.full((ranks, _LARGE), 1.0 + rank) for rank in range(ranks)]
+    yield from checks.wrong_first(ask(drivers.changed, name="reduce_scatter", given=given), given)
+
+
+def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
+    for ranks in _drawn(draw):
+        given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
+        total = torch.stack([given[chunk - 1][chunk] for chunk in range(ranks)])
+        yield ask(drivers.changed, name="all_gather", given=given), given, total
+
+
+@part("second", 2, en="All chunks of all ranks are finished", zh="所有 rank 的所有分块都是加完的")
+def gathered(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given, total in _second(ask, draw):
+        yield from checks.wrong_second(told, given, total)
+
+
+@part(
+    "second",
+    1,
+    en="Each rank sends n − 1 chunks to the next one",
+    zh="每个 rank 发出 n − 1 个分块，发给下一个 rank",
+)
+def sent_on(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given, total in _second(ask, draw):
+        yield from checks.wrong_second(told, given, total)
+        yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
+
+
+def _whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]]]:
+    for ranks in _drawn(draw):
+        rows = ranks * draw.integer(1, 3) if even else draw.integer(1, 3) * ranks + 1
+        for shape in ((rows, 1), (rows,)) if even else ((rows,), (1, ranks - 1), ()):
+            given = _tensors(draw, ranks, *shape)
+            yield ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES), given
+
+
+@part(
+    "whole",
+    1,
+    en="The sum, where the size is a multiple of the ranks",
+    zh="元素个数是 rank 数的倍数时，得到总和",
+)
+def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given in _whole(ask, draw, True):
+        yield from checks.wrong_sum(told, given)
+
+
+@part("whole", 2, en="The sum, for every size and shape", zh="任何大小、任何形状，都得到总和")
+def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for told, given in _whole(ask, draw, False):
+        yield from checks.wrong_sum(told, given)
+
+
+@part("whole", 2, en="No rank sends more than a ring needs", zh="没有哪个 rank 发得比环形要的更多")
+def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    ranks = draw.integer(4, 6)
+    given = _tensors(draw, ranks, ranks * draw.integer(5, 9) - 1)
+    told = ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES)
+    yield from checks.wrong_sum(told, given)
+    yield from checks.wrong_bytes(told, 8 * (ranks - 1) * -(-given[0].numel() // ranks))
+
+
+def _averaged(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]:
+    ranks = draw.integer(2, 4)
+    shapes = [(draw.integer(1, 3), 2), (3,), (draw.integer(1, 4),), (2, 2)]
+    weights = [draw.tensor(*shape) for shape in shapes]
+    gradients: list[list[Any]] = [
+        [draw.tensor(*shape) + 10.0 * rank for shape in shapes] for rank in range(ranks)
+    ]
+    if unused:
+        at = draw.integer(0, 3)
+        for own in gradients:
+            own[at] = None
+    return ask(drivers.averaged, weights=weights, gradients=gradients, right=checks.WHOLE), gradients
+
+
+@part("average", 2, en="Every gradient is the average over the ranks", zh="每一份梯度都是各个 rank 的平均")
+def average(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    yield from checks.wrong_average(*_averaged(ask, draw, False))
+
+
+@part("average", 1, en="All gradients travel in one ring", zh="所有梯度只绕一次环")
+def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    told, gradients = _averaged(ask, draw, False)
+    yield from checks.wrong_average(told, gradients)
+    yield from checks.wrong_rings(told)
+
+
+@part("average", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
+def unused(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    yield from checks.wrong_average(*_averaged(ask, draw, True))

@@ -1,0 +1,287 @@
+"""The rubric draws weights and batches for the student, and computes the right results in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit_classroom.draw import Draw
+from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.verdict import Hint
+
+from . import checks, drivers
+
+WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost"), ("labkit.engine",))
+
+
+def numbers(draw: Draw | None) -> dict[str, int | str]:
+    """Draws how many numbers a row has, and the per cent by which things move."""
+    if draw is None:
+        return {"size": 4, "percent": 10}
+    return {"size": draw.integer(3, 9), "percent": draw.choice((5, 10, 20, 25, 40))}
+
+
+def _state(draw: Draw, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    """Weights by the way to each, ``fc_weight`` standing for ``fc.weight``."""
+    return {name.replace("_", "."): draw.tensor(*shape) / 8 for name, shape in shapes.items()}
+
+
+def _size(draw: Draw) -> int:
+    return int(draw.numbers["size"])
+
+
+def _share(draw: Draw) -> float:
+    return int(draw.numbers["percent"]) / 100
+
+
+def _counted(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
+    """Runs some calls; gives what came, how many there were, and the right last output."""
+    size, calls = _size(draw), draw.integer(2, 5)
+    state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
+    batches = [draw.tensor(draw.integer(3, 8), size) for _ in range(calls)]
+    right = F.linear(batches[-1], state["fc.weight"], state["fc.bias"])
+    return ask(drivers.counter, state=state, batches=batches, gpus=gpus), calls, right
+
+
+@part(
+    "counter",
+    2,
+    en="On two and three GPUs it counts one for each call",
+    zh="在两块、三块 GPU 上，每次调用也只算一次",
+)
+def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus in (2, 3):
+        got, calls, right = _counted(ask, draw, gpus)
+        yield from checks.wrong_count(got["count"], calls, gpus)
+        yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
+
+
+@part(
+    "counter",
+    2,
+    en="The count is saved with the model; the output is as before",
+    zh="计数随模型一起保存；计算结果和原来一样",
+)
+def count_saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, calls, right = _counted(ask, draw, 0)
+    yield from checks.wrong_count(got["count"], calls, 0)
+    yield from checks.wrong_restored(got["restored"], calls)
+    yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
+
+
+def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: Hint) -> Iterator[Hint]:
+    size = _size(draw)
+    state = _state(draw, fc_weight=(3, size), fc_bias=(3,))
+    batches = [draw.tensor(draw.integer(4, 7), count, size) for count in steps]
+    right = [
+        F.linear(x + torch.arange(1, x.shape[1] + 1).sin()[:, None], state["fc.weight"], state["fc.bias"])
+        for x in batches
+    ]
+    got = ask(drivers.outputs, name="Positions", state=state, batches=batches, gpus=gpus)
+    yield from checks.wrong_outputs(got, right, gpus if isinstance(gpus, int) else 0, why)
+
+
+@part("cache", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
+def cache_gpus(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    steps = draw.integer(3, 6)
+    for gpus in (2, 3):
+        yield from _positions(ask, draw, [steps] * 2, gpus, checks.POSITIONS)
+
+
+@part(
+    "cache",
+    1,
+    en="Right for every number of steps, whatever came before",
+    zh="不管之前是多长，步数是多少都对",
+)
+def cache_steps(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    steps = draw.sample(range(1, 9), 3)
+    yield from _positions(ask, draw, steps, 0, checks.STALE)
+
+
+@part("cache", 1, en="Right after the model has moved to another device", zh="模型换了设备之后也对")
+def cache_moved(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    steps = draw.integer(2, 6)
+    yield from _positions(ask, draw, [steps] * 3, [2, 1, 2], checks.POSITIONS)
+
+
+def _remembered(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
+    size, rows = _size(draw), draw.integer(4, 8)
+    cell = torch.nn.GRUCell(size, 5)
+    state = {f"cell.{name}": draw.tensor(*value.shape) / 4 for name, value in cell.state_dict().items()}
+    cell.load_state_dict({name.removeprefix("cell."): value for name, value in state.items()})
+    batches = [draw.tensor(rows, size) / 2 for _ in range(3)]
+    hidden, right = None, []
+    with torch.no_grad():
+        for batch in batches:
+            hidden = cell(batch, hidden)
+            right.append(hidden)
+    return ask(drivers.memory, state=state, batches=batches, gpus=gpus), right
+
+
+@part("memory", 1, en="Alone it goes on from call to call", zh="单独运行时，一次次接着往下算")
+def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, right = _remembered(ask, draw, 0)
+    yield from checks.wrong_outputs(got["states"], right, 0, checks.STATES)
+
+
+@part(
+    "memory",
+    2,
+    en="On two and three GPUs each row has its own state",
+    zh="在两块、三块 GPU 上，每一行用的都是自己的状态",
+)
+def remembers_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus in (2, 3):
+        got, right = _remembered(ask, draw, gpus)
+        yield from checks.wrong_outputs(got["states"], right, gpus, checks.STATES)
+
+
+@part("memory", 1, en="Training does not run back into earlier calls", zh="训练时梯度不会传回以前的调用")
+def cut_off(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, right = _remembered(ask, draw, 2)
+    yield from checks.wrong_outputs(got["states"], right, 2, checks.STATES)
+    if got["runs_back"] is not False:
+        yield checks.RUNS_BACK
+
+
+def _observed(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, list[Tensor]]:
+    size, share = _size(draw), _share(draw)
+    state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
+    batches = [draw.tensor(rows, size) + 1 for _ in range(3)]
+    mean, right = torch.zeros(size), []
+    for batch in batches:
+        mean = mean + share * (batch.mean(0) - mean)
+        right.append(F.linear(batch - mean, state["fc.weight"], state["fc.bias"]))
+    return ask(drivers.running, state=state, batches=batches, gpus=gpus), mean, right
+
+
+@part(
+    "running",
+    2,
+    en="`mean` follows the mean of the whole batch, on one device and on several",
+    zh="不管几个设备，`mean` 都跟踪整个批次的均值",
+)
+def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus, rows in ((0, draw.integer(3, 8)), (2, 2 * draw.integer(2, 4)), (3, draw.choice((5, 7, 8)))):
+        got, mean, _ = _observed(ask, draw, gpus, rows)
+        yield from checks.wrong_mean(got, mean, gpus)
+
+
+@part(
+    "running",
+    2,
+    en="`forward` gives on several GPUs what it gives on one",
+    zh="`forward` 在几块 GPU 上的结果和一块上的一样",
+)
+def only_reads(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus in (2, 3):
+        got, _, right = _observed(ask, draw, gpus, draw.choice((5, 7, 8)))
+        yield from checks.wrong_outputs(got["outputs"], right, gpus, checks.READS)
+
+
+@part(
+    "running",
+    1,
+    en="`mean` is saved, and stays with the model",
+    zh="`mean` 会保存，也一直和模型在同一个设备上",
+)
+def kept(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, mean, _ = _observed(ask, draw, 2, 6)
+    yield from checks.wrong_mean(got, mean, 2)
+    yield from checks.wrong_kept(got, 2)
+
+
+def _branched(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
+    size = _size(draw)
+    shapes = {f"layers.{at}": (size, size) for at in range(3)} | {
+        f"heads.{name}": (1, size) for name in ("mean", "peak")
+    }
+    state: dict[str, Tensor] = {}
+    for name, (rows, columns) in shapes.items():
+        state |= {f"{name}.weight": draw.tensor(rows, columns) / 4, f"{name}.bias": draw.tensor(rows) / 4}
+    batch = draw.tensor(draw.integer(4, 7), size)
+    x = batch
+    for at in range(3):
+        x = F.linear(x, state[f"layers.{at}.weight"], state[f"layers.{at}.bias"]).tanh() * 0.5
+    ends = [
+        F.linear(x, state[f"heads.{name}.weight"], state[f"heads.{name}.bias"]) for name in ("mean", "peak")
+    ]
+    return ask(drivers.lists, state=state, batch=batch, gpus=gpus), torch.cat(ends, 1)
+
+
+@part(
+    "lists",
+    1,
+    en="The optimizer finds every layer, and nothing else",
+    zh="优化器能找到每一层，而且只找到这些层",
+)
+def found(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    size = _size(draw)
+    got, right = _branched(ask, draw, 0)
+    yield from checks.wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
+    yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
+
+
+@part("lists", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
+def branches(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus in (2, 3):
+        got, right = _branched(ask, draw, gpus)
+        yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
+
+
+@part("lists", 1, en="`scale` goes along, and is not trained", zh="`scale` 跟着模型走，而且不参与训练")
+def fixed(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, _ = _branched(ask, draw, 2)
+    yield from checks.wrong_scale(got)
+
+
+def _lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tensor, Tensor, Tensor]:
+    """Gives what came, and the right scores and penalties, loss and gradient of the first layer."""
+    size = _size(draw)
+    state = _state(draw, first_weight=(6, size), first_bias=(6,), second_weight=(3, 6), second_bias=(3,))
+    x, y = draw.tensor(rows, size), torch.tensor([draw.integer(0, 2) for _ in range(rows)])
+    weight = state["first.weight"].clone().requires_grad_()
+    hidden = F.linear(x, weight, state["first.bias"]).relu()
+    scores, penalty = F.linear(hidden, state["second.weight"], state["second.bias"]), hidden.abs().mean(1)
+    loss = F.cross_entropy(scores, y) + _share(draw) * penalty.mean()
+    loss.backward()
+    assert weight.grad is not None
+    got = ask(drivers.lost, state=state, x=x, y=y, gpus=gpus)
+    return got, scores.detach(), penalty.detach(), loss.detach(), weight.grad
+
+
+@part("lost", 1, en="`forward` returns a penalty for each row", zh="`forward` 为每一行返回一个惩罚值")
+def per_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, scores, penalty, _, _ = _lost(ask, draw, 2, draw.integer(5, 8))
+    yield from checks.wrong_result(got, scores, penalty)
+
+
+@part("lost", 1, en="The loss, alone and on even pieces", zh="单独运行和分块大小相同时，损失正确")
+def loss_even(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus in (0, 2):
+        got, _, _, loss, _ = _lost(ask, draw, gpus, 2 * draw.integer(2, 4))
+        yield from checks.wrong_loss(got, loss)
+
+
+@part("lost", 1, en="The loss on uneven pieces", zh="分块大小不一时，损失正确")
+def loss_uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    for gpus, rows in ((2, draw.choice((5, 7))), (3, draw.choice((5, 7, 8)))):
+        got, _, _, loss, _ = _lost(ask, draw, gpus, rows)
+        yield from checks.wrong_loss(got, loss)
+
+
+@part("lost", 1, en="The penalty is trained too", zh="惩罚项也参与训练")
+def penalty_trained(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    got, _, _, loss, gradient = _lost(ask, draw, 2, 2 * draw.integer(2, 4))
+    yield from checks.wrong_loss(got, loss)
+    if not same(got["gradient"], gradient, 1e-4):
+        yield Hint(
+            "gradient",
+            "the gradient is not that of the loss with its penalty: was the penalty detached, or turned into a number?",
+            "梯度不是带惩罚项的损失的梯度：惩罚项是不是被 `detach` 了，或者变成了普通的数？",
+        )

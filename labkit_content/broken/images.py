@@ -1,0 +1,67 @@
+"""Broken models of images: photos of different size, and photos that are told apart by one another."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from labkit_course.judging import Hints, Named
+
+from ..repairs.comparing import alike
+from . import models, repaired
+from .judging import Seen, problem
+
+
+def _photos(rows: int, generator: Generator) -> tuple[list[Tensor], ...]:
+    sizes = torch.randint(4, 10, (rows, 2), generator=generator).tolist()
+    return ([torch.rand(3, height, width, generator=generator) for height, width in sizes],)
+
+
+def padded(photos: list[Tensor]) -> list[Tensor]:
+    """All of one size, with zeros at the right and below."""
+    height, width = (max(photo.size(dim) for photo in photos) for dim in (1, 2))
+    return [F.pad(photo, (0, width - photo.size(2), 0, height - photo.size(1))) for photo in photos]
+
+
+@problem("photos", models.Photos, repaired.Photos, _photos)
+def _photo_hints(seen: Seen) -> Hints:
+    if seen.failure:
+        words, step = seen.failure.words, seen.failure.step
+        if step == "before" and ("stack" in words or "Sizes of tensors" in words):
+            yield Named("unequal")
+        if step == "forward" and "channels" in words:
+            yield Named("channels")
+        return
+    if seen.at is None or not isinstance(seen.result, Tensor):
+        return
+    if seen.result.size(0) != seen.case.rows:
+        yield Named("list_cut", rows=seen.case.rows, results=seen.result.size(0))
+    if seen.alone and alike(seen.result, seen.would_give(padded(seen.given[0]))):
+        yield Named("padding_counted")
+    if seen.alone:
+        yield Named("changed")
+
+
+def _captions(rows: int, generator: Generator) -> tuple[Tensor, ...]:
+    return torch.randn(rows, 12, generator=generator), torch.randn(rows, 6, generator=generator)
+
+
+@problem("pairs", models.Pairs, repaired.Pairs, _captions)
+def _pair_hints(seen: Seen) -> Hints:
+    if seen.failure:
+        if (
+            seen.failure.step == "gather"
+            or "out of bounds" in seen.failure.words
+            or "batch_size" in seen.failure.words
+            or "device-side assert" in seen.failure.words
+        ):
+            yield Named("square")
+        return
+    if seen.at is None:
+        return
+    if not isinstance(seen.result, Tensor) or seen.result.numel() != 1:
+        yield Named("no_loss")
+    if not seen.alone:
+        yield Named("own_piece")
+    yield Named("other_loss")

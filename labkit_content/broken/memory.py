@@ -1,0 +1,59 @@
+"""Broken models that remember: a table kept for the next call, and statistics that go on from batch to batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from labkit_course.judging import Hints, Named
+
+from ..repairs.comparing import close
+from . import models, repaired
+from .judging import Seen, problem
+
+
+def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:
+    steps = int(torch.randint(3, 12, (1,), generator=generator))
+    return (torch.randn(rows, steps, 8, generator=generator),)
+
+
+@problem("waves", models.Waves, repaired.Waves, _series)
+def _wave_hints(seen: Seen) -> Hints:
+    if seen.got.names.keys() - seen.want.names.keys():
+        yield Named("saved")
+    if not seen.failure:
+        if seen.alone and seen.at is not None:
+            yield Named("other_waves")
+        return
+    if "same device" in seen.failure.words or "different from other" in seen.failure.words:
+        yield Named("first_come")
+    if seen.failure.step == "forward" and "size of tensor" in seen.failure.words:
+        yield Named("stale")
+
+
+def _readings(rows: int, generator: Generator) -> tuple[Tensor, ...]:
+    offsets = torch.linspace(-2, 2, rows).unsqueeze(1) if rows > 1 else torch.zeros(1, 1)
+    return (torch.randn(rows, 5, generator=generator) + offsets,)
+
+
+@problem("surprise", models.Surprise, repaired.Surprise, _readings)
+def _surprise_hints(seen: Seen) -> Hints:
+    if seen.failure:
+        if seen.failure.step == "after":
+            yield Named("after")
+        return
+    states = [state["usual"] for state in seen.got.states]
+    rights = [state["usual"] for state in seen.want.states]
+    begun = (seen.case.state or {})["usual"]
+    if len(states) == 3 and not close(states[2], states[1]) and close(states[1], rights[1]):
+        yield Named("eval")
+    if all(close(one, right) for one, right in zip(states, rights, strict=False)):
+        if seen.at is None:
+            yield Named("history")
+        return
+    if close(states[0], begun):
+        yield Named("lost")
+    if seen.alone:
+        yield Named("other_update")
+    whole = len(seen.given[0]) % seen.case.gpus == 0
+    yield Named("first_piece" if whole else "mean_of_means")

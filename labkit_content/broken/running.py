@@ -1,0 +1,212 @@
+"""A model run as training would, on simulated GPUs: what came of it, as plain data.
+
+Nothing here knows what is right. So a grader can run :func:`observe` where a student's class lives, and keep the
+expected values elsewhere.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.base.tree import mapped, tensors
+from labkit_diagnose.errors import short_text, user_line
+from simgpu import simulate
+
+
+@dataclass(frozen=True)
+class Case:
+    """The batches and GPUs that a model is run on.
+
+    gpus    how many; on one GPU it runs without a wrapper.
+    rows    of each batch.
+    calls   the inputs of each call, on the CPU. All but the last are in training mode.
+    state   the weights and buffers it begins with; None: those it makes itself, from seed 0.
+    order   how replicas take turns: None (device order) or all their numbers.
+    """
+
+    gpus: int
+    rows: int
+    calls: tuple[tuple[Any, ...], ...]
+    state: dict[str, Tensor] | None = None
+    order: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error that the class raised.
+
+    step      "init", "load", "before", "scatter", "forward", "gather", "after" or "backward".
+    words     the error in one line, with its type.
+    replica   the replica (and GPU) that raised it, None outside of replicas.
+    line      where in the learner's own code: "the notebook, line 3, in forward"; "" if nowhere there.
+    """
+
+    step: str
+    words: str
+    replica: int | None = None
+    line: str = ""
+
+
+@dataclass
+class Observed:
+    """The results of a case.
+
+    results     of each call, on the CPU, without their history.
+    states      the state_dict after each call.
+    gradients   of the parameters, by name, after a backward through all calls in training mode; None where
+                there is none.
+    busy        the GPUs on which layers with weights have run; empty if the class calls no layer.
+    names       the keys of its state_dict and their shapes, as made.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    states: list[dict[str, Tensor]] = field(default_factory=list)
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    busy: set[int] = field(default_factory=set)
+    names: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    failure: Failure | None = None
+
+
+class _Stop(Exception):
+    """A step failed; its error is noted already."""
+
+
+def observe(model: type[nn.Module], case: Case) -> Observed:
+    """Make a ``model`` and run it on ``case``, on a simulated machine of just so many GPUs.
+
+    ``model.before(*inputs)`` and ``model.after(output)``, where the class has them, run outside of the wrapper, on
+    the model itself. Whatever the class raises is in ``failure``; random states are left as they were.
+    """
+    seen = Observed()
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+        simulate(case.gpus, order=case.order),
+        _quiet(),
+        suppress(_Stop),
+    ):
+        _run(model, case, seen)
+    return seen
+
+
+def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
+    torch.manual_seed(0)
+    with _step("init", seen):
+        model = model_class()
+        seen.names = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    if case.state is not None:
+        with _step("load", seen):
+            model.load_state_dict(case.state)
+    with _step("load", seen):
+        model.to("cuda:0")
+        _watch(model, seen.busy)
+        wrapped = nn.DataParallel(model, list(range(case.gpus))) if case.gpus > 1 else model
+    losses = []
+    for number, given in enumerate(case.calls):
+        model.train(number + 1 < len(case.calls))
+        result = _called(model, wrapped, given, seen)
+        if model.training:
+            losses += [weighted(result)]
+        with _step("after", seen):
+            seen.results.append(mapped(result, lambda path, tensor: tensor.detach().cpu()))
+        seen.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
+    found = [loss for loss in losses if loss is not None and loss.requires_grad]
+    with _step("backward", seen):
+        if found:
+            torch.stack(found).sum().backward()
+        seen.gradients = {
+            name: None if p.grad is None else p.grad.cpu() for name, p in model.named_parameters()
+        }
+
+
+def _called(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: Observed) -> Any:
+    inputs: Any = mapped(given, lambda path, tensor: tensor.to("cuda:0"))
+    before, after = getattr(model, "before", None), getattr(model, "after", None)
+    if before is not None:
+        with _step("before", seen):
+            inputs = before(*inputs)
+        inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    with _step("forward", seen):
+        output = wrapped(*inputs)
+    if after is None:
+        return output
+    with _step("after", seen):
+        return after(output)
+
+
+@contextmanager
+def _step(name: str, seen: Observed) -> Iterator[None]:
+    """Notes what is raised inside as the failure of this step."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the learner's own code
+        text = "".join(traceback.format_exception(error))
+        within = re.match(r"Caught \w+ in replica (\d+)", _words(error))
+        if name == "forward" and not within:
+            ours = re.findall(r"in (scatter_kwargs|gather)\b", text)
+            name = {"scatter_kwargs": "scatter", "gather": "gather"}[ours[0]] if ours else name
+        words = short_text(error) if isinstance(error, Exception) else type(error).__name__
+        seen.failure = Failure(name, words, int(within[1]) if within else None, user_line(text))
+        raise _Stop from None
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _watch(model: nn.Module, busy: set[int]) -> None:
+    """Note the GPU of each layer with weights that runs; replicas share the hooks of the model."""
+
+    def ran(module: nn.Module, given: Any, output: Any) -> None:
+        for tensor in tensors(output, "").values():
+            if tensor.device.index is not None:
+                busy.add(tensor.device.index)
+
+    for module in model.modules():
+        if module is not model and module._parameters:
+            module.register_forward_hook(ran)
+
+
+def weighted(result: Any) -> Tensor | None:
+    """Stands for a loss: every number of a result with a weight of its own, so that none can hide; a loss is itself."""
+    total: Tensor | None = None
+    for tensor in tensors(result, "").values():
+        if tensor.is_floating_point():
+            values = tensor.cpu().reshape(-1)
+            weights = torch.linspace(0.5, 1.5, len(values)) if tensor.dim() else torch.ones(1)
+            part = (values * weights).sum()
+            total = part if total is None else total + part
+    return total
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops what a class prints in its many runs, and PyTorch's warnings."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def busy_gpus(rows: int, gpus: int) -> int:
+    """The number of GPUs that have rows to work on."""
+    return -(-rows // -(-rows // gpus))
+
+
+def parts(tensor: Tensor, gpus: int) -> Sequence[Tensor]:
+    """The pieces that scatter cuts."""
+    return tensor.chunk(gpus)

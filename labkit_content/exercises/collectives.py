@@ -1,0 +1,185 @@
+"""Exercises of lesson 11: a step of a ring, a circle of sends broken, the speed that a data sheet knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.plans.ring import Ring
+from labkit_course.exercise import derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import A_NUMBER, a_function, returned
+from labkit_course.kinds import number as a_number
+from labkit_ranks.calls.faults.words import listed
+
+from .on_ranks import Ran, on_ranks
+from .ranks import stuck
+
+# What makes a sum of the messages that are to be built.
+_MESSAGES = {"send", "recv"}
+
+
+@derived("11.star", ranks=(4, 2, 1024))
+def _star(ranks: int) -> dict[str, int]:
+    return {"others": ranks - 1, "both_ways": 2 * (ranks - 1)}
+
+
+def _another_chunk(random: Random) -> dict[str, int]:
+    ranks = random.randint(4, 8)
+    return {"ranks": ranks, "rank": random.randrange(ranks), "step": random.randint(2, ranks - 1)}
+
+
+@derived("11.chunk", ranks=(4, 3, 64), rank=(2, 0, 63), step=(2, 2, 62), fresh=_another_chunk)
+def _chunk(ranks: int, rank: int, step: int) -> dict[str, int]:
+    return {
+        "right": (rank + 1 - step) % ranks, "up": (rank - 1 + step) % ranks, "first": (rank - 1) % ranks,
+    }  # fmt: skip
+
+
+@judge("11.step", a_function("ring_step"))
+def _step(answer: Callable[..., Any]) -> Hints:
+    for ranks in (4, 3, 2, 5):
+        ring = Ring(ranks)
+        marked = [torch.full((ranks, 1), 10.0**rank, dtype=torch.float64) for rank in range(ranks)]
+        steps: list[list[Tensor]] = []
+        for step in range(1, ring.steps + 1):  # the first that goes wrong is the one to speak of
+            ran = on_ranks(_steps, ranks, [(chunks, answer, step) for chunks in marked])
+            if ran.failure and ran.failure.hangs:
+                yield Named("hangs", ranks=ranks, step=step, words=stuck(ran.failure))
+            steps = [[chunks[at] for chunks in ran.finished().results] for at in range(step)]
+            yield from _after(ring, step, marked, steps, ran)
+        given = [torch.randn(ranks, 3) for _ in range(ranks)]
+        ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in given]).finished()
+        total = torch.stack(given).sum(0)
+        if not all(torch.allclose(history[-1], total, atol=1e-4) for history in ran.results):
+            yield Named("values")
+
+
+def _steps(chunks: Tensor, answer: Callable[..., Any], steps: int) -> list[Tensor]:
+    """The chunks of this rank after each of the first ``steps`` steps."""
+    history = []
+    for step in range(1, steps + 1):
+        answer(chunks, step)
+        history.append(chunks.clone())
+    return history
+
+
+def _after(ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]], ran: Ran) -> Hints:
+    """What is wrong after ``step``, and was not before."""
+    if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
+        yield Named("called", call=others[0])
+    ranks, now = ring.ranks, steps[-1]
+    last = steps[-2] if step > 1 else before
+    if (sent := ran.sent() / (8 * step)) > 1:
+        yield Named("too_much", sent=f"{sent:.3g}")
+    wanted = ring.held(step)
+    found = [[_counts(float(value), ranks) for value in chunks] for chunks in now]
+    wrong = [
+        (rank, chunk)
+        for rank in range(ranks)
+        for chunk in range(ranks)
+        if found[rank][chunk] != [int(part in wanted[rank][chunk]) for part in range(ranks)]
+    ]
+    if not wrong:
+        return
+    said: dict[str, Any] = {"ranks": ranks, "step": step, "half": ranks - 1}
+    if all(torch.equal(one, other) for one, other in zip(now, last, strict=True)):
+        yield Named("stops" if step >= ranks else "nothing", **said)
+    for rank, chunk in wrong:
+        said |= {"rank": rank, "chunk": chunk, "before": (rank - 1) % ranks}
+        counts = found[rank][chunk]
+        if max(counts) > 1:
+            why = Named("added" if step >= ranks else "again", ranks=ranks)
+            yield Named("twice", part=counts.index(max(counts)), why=why, **said)
+        sent_on = float(last[(rank - 1) % ranks][chunk])
+        if step < ranks and float(now[rank][chunk]) == sent_on and chunk == (rank - step) % ranks:
+            yield Named("replaced", **said)
+    if (
+        step == 1
+        and ranks > 2
+        and all(found[rank][c][(rank + 1) % ranks] for rank in range(ranks) for c in [(rank + 1) % ranks])
+    ):
+        yield Named("backwards")
+    rank, chunk = wrong[0]
+    said |= {"rank": rank, "chunk": chunk, "before": (rank - 1) % ranks}
+    want = [int(part in wanted[rank][chunk]) for part in range(ranks)]
+    yield Named("chunk", got=_parts(found[rank][chunk]), want=_parts(want), **said)
+
+
+def _counts(value: float, ranks: int) -> list[int]:
+    """How often each rank's 10 ** rank is in ``value``; [] if it is no such sum."""
+    if value != round(value) or not 0 < value < 10**ranks:
+        return [0] * ranks
+    return [int(value) // 10**part % 10 for part in range(ranks)]
+
+
+def _parts(counts: list[int]) -> Named:
+    if not any(counts):
+        return Named("something")
+    parts = [part for part, count in enumerate(counts) if count]
+    return Named("gradients" if len(parts) > 1 else "gradient", parts=listed(parts))
+
+
+@judge("11.exchange", a_function("exchange"))
+def _exchange(answer: Callable[..., Any]) -> Hints:
+    for ranks, count in ((4, 3), (4, 3_000_000), (3, 2_000_000), (2, 5)):
+        given = [torch.randn(count) for _ in range(ranks)]
+        ran = on_ranks(answer, ranks, [(x,) for x in given])
+        said: dict[str, Any] = {"ranks": ranks, "count": f"{count:,}"}
+        if ran.failure and ran.failure.hangs:
+            waits = getattr(ran.failure.error, "waits", None)
+            receive = waits is not None and {wait.call for wait in waits.ranks} == {"recv"}
+            yield Named("receive" if receive else "circle", words=stuck(ran.failure, ranks), **said)
+        for rank, got in enumerate(ran.finished().results):
+            got = returned(got, en="`exchange`", zh="`exchange` ")
+            if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):
+                said["rank"] = rank
+                if isinstance(got, Tensor) and torch.equal(got, given[rank]):
+                    yield Named("own", **said)
+                if ranks > 2 and isinstance(got, Tensor) and torch.equal(got, given[(rank + 1) % ranks]):
+                    yield Named("next", **said)
+                yield Named("other", **said)
+        if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
+            yield Named("called", call=others[0])
+
+
+@judge("11.bus", a_function("bus_bandwidth"))
+def _bus(answer: Callable[..., Any]) -> Hints:
+    for nbytes, seconds, ranks in (
+        (2**30, 0.004, 8),
+        (10**9, 0.01, 3),
+        (2**26, 0.001, 64),
+        (10**6, 0.002, 2),
+    ):
+        got = returned(answer(nbytes, seconds, ranks), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` ")
+        each = nbytes / seconds
+        want = each * 2 * (ranks - 1) / ranks
+        if abs(got - want) <= 1e-6 * want:
+            continue
+        facts = {"nbytes": nbytes, "seconds": seconds, "ranks": ranks, "got": f"{got:.4g}", "want": want}
+        facts |= {"factor": want / each, "steps": 2 * (ranks - 1)}
+        wrong = {
+            "algorithm": each, "inverse": each * each / want, "half": want / 2, "twice": 2 * each,
+            "times_n": want * ranks, "giga": want / 1e9,
+        }  # fmt: skip
+        for name, value in wrong.items():
+            if abs(got - value) <= 1e-6 * value:
+                yield Named(name, **facts)
+        yield Named("other", **facts)
+    alone = returned(answer(10**6, 0.001, 1), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` ")
+    if alone:
+        yield Named("one", got=f"{alone:.4g}")
+
+
+@judge("11.floor", a_number)
+def _floor(answer: float) -> Hints:
+    if not answer >= 40:  # not a number is none, either
+        yield Named("less")
+    if answer > 300:
+        yield Named("times")
+    if answer > 60:
+        yield Named("more")

@@ -1,0 +1,69 @@
+"""Exercises of lesson 01: rows, batches of them, and what the short last one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from labkit_course.exercise import Fact, derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, returned
+
+
+def _sizes(rows: int, size: int) -> tuple[int, ...]:
+    return tuple(min(size, rows - start) for start in range(0, rows, size))
+
+
+def _another_dataset(random: Random) -> dict[str, int]:
+    size = random.randint(7, 40)
+    return {"rows": size * random.randint(2, 4) + random.randint(1, size - 1), "size": size}
+
+
+_ROWS: Fact = (100, 1, 1_000_000)
+_SIZE: Fact = (30, 1, 1_000_000)
+
+
+@derived("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_another_dataset)
+def _batches(rows: int, size: int) -> dict[str, object]:
+    full, count = rows // size, -(-rows // size)
+    return {
+        "sizes": list(_sizes(rows, size)),
+        "count": count,
+        "in_full": full * size,
+        "filled": size * count,
+    }
+
+
+@judge("01.batches", numbers)
+def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
+    right, full, count = _sizes(rows, size), rows // size, -(-rows // size)
+    if sizes == right:
+        return
+    if sizes == (size,) * full:
+        yield Named("dropped")
+    if len(sizes) == count and sum(sizes) == rows and max(sizes) - min(sizes) <= 1:
+        yield Named("even")
+    if sizes == (size,) * count:
+        yield Named("filled_up")
+    if sizes == (count,):
+        yield Named("count")
+    if sum(sizes) == rows:
+        yield Named("unfilled")
+    yield Named("other", total=sum(sizes))
+
+
+@derived("01.dropped", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
+def _dropped(rows: int, size: int) -> dict[str, int]:
+    rest = rows % size
+    return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}
+
+
+@judge("01.last_batch", a_function("last_batch"))
+def _last_batch(answer: Callable[..., Any]) -> Hints:
+    for rows, size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):
+        got = returned(answer(rows, size), A_WHOLE_NUMBER)
+        want = rows % size or size
+        if got != want:
+            name = {0: "zero", size: "full"}.get(got, "other")
+            yield Named(name, rows=rows, batch_size=size, got=got, want=want)

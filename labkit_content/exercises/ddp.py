@@ -1,0 +1,160 @@
+"""Exercises of lesson 12: DDP's buckets built by hand, and an accumulation that is sent once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit.plans.buckets import buckets
+from labkit_course.exercise import judge
+from labkit_course.judging import Hints, Named, Unreadable
+from labkit_course.kinds import a_function
+
+from .on_ranks import Ran, on_ranks
+
+_ROWS = 4
+
+
+def _two_functions(answer: object) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2 or not all(map(callable, answer)):
+        raise Unreadable
+    return answer[0], answer[1]
+
+
+def _model(wide: Sequence[int]) -> nn.Sequential:
+    """Layers so wide, with the same weights whenever it is made."""
+    torch.manual_seed(len(wide))
+    return nn.Sequential(*map(nn.Linear, wide, wide[1:]))
+
+
+def _gradients(model: nn.Module, rows: Tensor) -> list[Tensor]:
+    """Those of the mean loss over ``rows`` in one process."""
+    model.zero_grad()
+    model(rows).square().mean().backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _near(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-7) for a, b in zip(one, other, strict=True))
+
+
+def _times(got: Sequence[Tensor], want: Sequence[Tensor]) -> float | None:
+    """How many times as large the first of ``got`` that is another is; None if it is something else."""
+    for one, other in zip(got, want, strict=True):
+        times = float(one.norm() / other.norm())
+        if not torch.allclose(one, other, rtol=1e-3, atol=1e-7):
+            return times if torch.allclose(one, times * other, rtol=1e-3, atol=1e-7) else None
+    return None
+
+
+def _fresh() -> tuple[int, list[int], Tensor]:
+    """A number of ranks, widths of layers, and the rows of each rank."""
+    chance = Random()
+    ranks, wide = chance.randint(2, 4), [chance.randint(5, 20) for _ in range(chance.randint(5, 7))]
+    return ranks, wide, torch.randn(ranks, _ROWS, wide[0])
+
+
+@judge("12.own", _two_functions)
+def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
+    ready, finish = answer
+    ranks, wide, rows = _fresh()
+    sizes = [4 * parameter.numel() for parameter in reversed(list(_model(wide).parameters()))]
+
+    def step(rows: Tensor, most: int) -> tuple[list[Tensor], Tensor]:
+        model: Any = _model(wide).cuda()
+        bucket, sent, seen = list[Tensor](), list[Any](), list[Tensor]()
+
+        # Before the last gradients are there, all ranks meet: what was called earlier overlaps with backward.
+        def meet(_: object) -> None:
+            seen.append(model[-1].bias.grad.clone())
+            dist.barrier()
+
+        model[0].bias.register_post_accumulate_grad_hook(meet)
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda parameter: ready(parameter.grad, bucket, sent, most)
+            )
+        model(rows).square().mean().backward()
+        finish(bucket, sent)
+        return [parameter.grad for parameter in model.parameters()], seen[0]
+
+    mine = [_gradients(_model(wide), own) for own in rows]
+    want = [sum(parts) / ranks for parts in zip(*mine, strict=True)]
+    for most in (sum(sizes[:2]), 10**6, 1):
+        case = Named("case", ranks=ranks, tensors=len(sizes), most=most)
+        ran = on_ranks(step, ranks, [(own, most) for own in rows])
+        if ran.failure and "split_with_sizes" in ran.failure.words:
+            yield Named("cleared")
+        yield from _of_own(ran.finished(), mine, want, [sum(one) for one in buckets(sizes, most)], case)
+
+
+def _of_own(ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named) -> Hints:
+    """Hints on a run: ``want`` are the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets."""
+    if other := [kind for kind in ran.called() if kind not in ("all_reduce", "barrier")]:
+        yield Named("called", case=case, kind=f"`{other[0]}`")
+    if len(full) > 1 and not ran.count("all_reduce"):
+        yield Named("nothing", case=case)
+    for (gradients, _), own in zip(ran.results, mine, strict=True):
+        if _near(gradients, want):
+            continue
+        if any(_near([got], [one]) for got, one in zip(gradients, own, strict=True)):
+            yield Named("own", case=case)
+        times = _times(gradients, want)
+        yield Named("times", case=case, times=times) if times else Named("other", case=case)
+    carried = [event.nbytes for event in ran.events if event.rank == 0 and event.name == "all_reduce"]
+    if sum(carried) > sum(full):
+        yield Named("again", case=case)
+    if len(carried) == len(want) > len(full):
+        yield Named("each", case=case, got=len(carried))
+    if len(full) > 1 and next(event.name for event in ran.events if event.rank == 0) == "barrier":
+        yield Named("late", case=case)
+    if carried != full:
+        yield Named("sizes", case=case, got=carried, want=full)
+    if len(full) > 1 and not _near([ran.results[0][1]], mine[0][-1:]):
+        yield Named("waits", case=case)
+
+
+@judge("12.repair", a_function("step"))
+def _repair(answer: Callable[..., Any]) -> Hints:
+    for many in (4, 2, 3):
+        ranks, wide, _ = _fresh()
+        rows = torch.randn(ranks, many, _ROWS, wide[0])
+
+        def step(parts: Tensor, wide: list[int] = wide) -> tuple[list[Any], int, int]:
+            model, at_once, back = _model(wide).cuda(), [0], list[Tensor]()
+            next(model.parameters()).register_post_accumulate_grad_hook(back.append)
+            model.register_forward_pre_hook(lambda _, given: at_once.append(given[0].numel()))
+            parallel = DistributedDataParallel(model)
+            answer(parallel, parts)
+            return [parameter.grad for parameter in parallel.parameters()], max(at_once), len(back)
+
+        ran = on_ranks(step, ranks, [(own,) for own in rows]).finished()
+        case = Named("case", ranks=ranks, parts=many)
+        want = _gradients(_model(wide), rows.flatten(0, 2))
+        yield from _of_repair(ran, rows, wide, want, case)
+
+
+def _of_repair(ran: Ran, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
+    got, many = ran.count("all_reduce"), rows.size(1)
+    if any(gradient is None for gradients, *_ in ran.results for gradient in gradients) or not got:
+        yield Named("none", case=case)
+    if ran.results[0][1] > rows[0, 0].numel():
+        yield Named("joined", case=case)
+    if not all(_near(gradients, want) for gradients, *_ in ran.results):
+        last = [gradient / many for gradient in _gradients(_model(wide), rows[:, -1].flatten(0, 1))]
+        times = _times(ran.results[0][0], want)
+        if any(_near([g * k for g in last], ran.results[0][0]) for k in (1, many)):
+            yield Named("part", case=case)
+        yield Named("scale", case=case, times=times) if times else Named("other", case=case)
+    if ran.results[0][2] < many:
+        yield Named("at_once", case=case)
+    if got == many:
+        yield Named("all", case=case, got=got)
+    if got != 1:
+        yield Named("count", case=case, got=got)

@@ -1,0 +1,192 @@
+"""Exercises of lesson 17: the groups of a mesh made by hand, and a checkpoint that other ranks open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isclose, prod
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from labkit.base.language import series
+from labkit_course.exercise import derived, judge
+from labkit_course.judging import Hints, Named, Unreadable
+from labkit_course.kinds import a_function, returned
+from labkit_ranks.plans.mesh import Mesh
+
+from .on_ranks import Ran, on_ranks
+
+_NAMES = ("dp", "pp", "tp")
+_FACTS = {"rank": (5, 0, 31), "stages": (2, 1, 8), "width": (2, 1, 8)}
+
+
+def _fresh(random: Random) -> dict[str, int]:
+    stages, width = random.randint(2, 4), random.randint(2, 4)
+    return {"rank": random.randrange(2 * stages * width), "stages": stages, "width": width}
+
+
+@derived("17.coordinate", fresh=_fresh, **_FACTS)
+def _coordinate(rank: int, stages: int, width: int) -> dict[str, Any]:
+    dp, pp, tp = Mesh(_NAMES, (2, stages, width)).coordinate(rank)
+    return {
+        "dp": dp,
+        "pp": pp,
+        "tp": tp,
+        "place": [dp, pp, tp],
+        "back": [tp, pp, dp],
+        "outer": stages * width,
+    }
+
+
+@derived("17.group", fresh=_fresh, **_FACTS)
+def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
+    mesh, found = Mesh(_NAMES, (2, stages, width)), {}
+    for name in _NAMES:
+        members = next((group for group in mesh.groups(name) if rank in group), [rank])
+        found[name] = series(members)
+    return found
+
+
+# The groups of a mesh, by hand.
+
+
+@contextmanager
+def _meshes() -> Iterator[list[object]]:
+    """While a learner's function runs: the meshes of PyTorch's that are made."""
+    made: list[object] = []
+    real = DeviceMesh.__init__
+
+    def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        made.append(self)
+        real(self, *args, **kwargs)
+
+    with mock.patch.object(DeviceMesh, "__init__", init):
+        yield made
+
+
+@judge("17.groups", a_function("groups"))
+def _groups(answer: Callable[..., Any]) -> Hints:
+    def part(sizes: list[int]) -> list[list[int]] | None:
+        found = answer(tuple(sizes))
+        if not isinstance(found, (list, tuple)) or not all(
+            isinstance(one, dist.ProcessGroup) for one in found
+        ):
+            return None if found is None else []
+        members = []
+        for group in found:  # asked of the group itself, by a sum
+            here = torch.zeros(prod(sizes), device="cuda")
+            here[dist.get_rank()] = 1
+            dist.all_reduce(here, group=group)
+            members.append(here.nonzero().flatten().tolist())
+        return members
+
+    drawn = Random().choice([(3, 2), (2, 3), (2, 1, 3), (4, 2)])
+    for sizes in ((2, 2, 2), drawn):
+        with _meshes() as made:
+            ran = on_ranks(part, prod(sizes), [(list(sizes),)] * prod(sizes))
+        if made:
+            yield Named("borrowed")
+        if ran.failure and ran.failure.hangs:
+            yield Named("own_alone", sizes=sizes)
+        results = ran.finished().results
+        if not returned(results[0], en="groups", zh="groups "):
+            raise Unreadable
+        yield from _members(results, sizes)
+
+
+def _members(results: list[Any], sizes: tuple[int, ...]) -> Hints:
+    names = tuple(map(str, range(len(sizes))))
+    mesh = Mesh(names, sizes)
+    for rank, found in enumerate(results):
+        wanted = [[*group] for name in names for group in mesh.groups(name) if rank in group]
+        if found == wanted:
+            continue
+        case = {"rank": rank, "sizes": sizes, "found": found, "wanted": wanted}
+        yield Named(
+            "inside_out" if found == wanted[::-1] else "count" if len(found) != len(sizes) else "members",
+            **case,
+        )
+
+
+# A checkpoint that another number of ranks opens.
+
+
+def _pair(answer: object) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    if not isinstance(answer, (list, tuple)) or len(answer) != 2 or not all(map(callable, answer)):
+        raise Unreadable
+    return answer[0], answer[1]
+
+
+@judge("17.resume", _pair)
+def _resume(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
+    save, load = answer
+    seed = Random().randrange(1000)
+
+    def before(folder: str) -> list[float]:
+        model, optimizer = _made(seed)
+        _losses(model, optimizer, seed, 3)
+        save(folder, model, optimizer)
+        return _losses(model, optimizer, seed + 3, 3)
+
+    def after(folder: str) -> list[float]:
+        model, optimizer = _made(seed + 1)  # other weights, so that those of the files are seen
+        load(folder, model, optimizer)
+        return _losses(model, optimizer, seed + 3, 3)
+
+    for ranks, others in ((8, 4), (2, 3)):
+        with TemporaryDirectory() as folder:
+            case = {"ranks": ranks, "others": others}
+            saved = on_ranks(before, ranks, [(folder,)] * ranks)
+            yield from _hung(saved, case)
+            loaded = on_ranks(after, others, [(folder,)] * others)
+            yield from _hung(loaded, case)
+            if loaded.failure and not saved.failure and _of_other_ranks(loaded):
+                yield Named("own_files", **case)
+        yield from _compared(saved.finished().results[0], loaded.finished().results, case)
+
+
+def _made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3)).cuda()
+    fully_shard(model)
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def _losses(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int) -> list[float]:
+    found = []
+    for step in range(first, first + count):
+        torch.manual_seed(step)
+        loss = model(torch.randn(8, 6, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def _hung(ran: Ran, case: dict[str, Any]) -> Hints:
+    if ran.failure and ran.failure.hangs:
+        yield Named("hangs", **case)
+
+
+def _of_other_ranks(ran: Ran) -> bool:
+    """Whether the files hold what only as many ranks as before could open."""
+    assert ran.failure is not None
+    return isinstance(ran.failure.error, FileNotFoundError) or "mesh" in str(ran.failure.error).lower()
+
+
+def _compared(before: list[float], after: list[list[float]], case: dict[str, Any]) -> Hints:
+    for rank, losses in enumerate(after):
+        seen = {"rank": rank, "before": before[0], "after": losses[0], **case}
+        if not isclose(losses[0], before[0], rel_tol=1e-6):
+            yield Named("weights", **seen)
+        if not all(isclose(one, other, rel_tol=1e-4) for one, other in zip(losses, before, strict=True)):
+            yield Named("optimizer", **seen | {"before": before[1], "after": losses[1]})

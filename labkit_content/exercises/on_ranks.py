@@ -1,0 +1,143 @@
+"""Runs a learner's function on ranks, for the judges of lessons 10 to 19: what each returned, and what was called."""
+
+from __future__ import annotations
+
+import io
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.base.texts import Text
+from labkit.base.tree import mapped
+from labkit.trace.events import Event
+from labkit.trace.recording import record
+from labkit.turns import Deadlock
+from labkit_course.judging import Unreadable
+from labkit_diagnose.errors import short_text, user_line
+from labkit_ranks.calls.faults.deadlock import Unmet
+from labkit_ranks.calls.faults.mismatch import Mismatch
+from labkit_ranks.rank.rank import Rank
+from labkit_ranks.threads.world import RanksFailed, World
+from simgpu import simulate
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error that ended the ranks: of the first rank that raised.
+
+    line    where in the learner's own code: "the notebook, line 3, in ring"; "" if nowhere there.
+    words   the error in one line, with its type.
+    """
+
+    rank: int
+    error: BaseException
+    line: str
+    words: str
+
+    @property
+    def hangs(self) -> bool:
+        """Whether real ranks would hang: each waits for another, a call was never met, or those that met differ."""
+        return isinstance(self.error, (Deadlock, Mismatch, Unmet))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The run of a function on ranks.
+
+    results   of each rank, in order, tensors on the CPU; [] if it failed.
+    events    the ranks' collectives, sends and receives, each rank's part in each, in the order of time.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    failure: Failure | None = None
+
+    def called(self, *kinds: str) -> list[str]:
+        """Those of ``kinds`` that ranks called, such as ``"all_reduce"``; without kinds, all that they called."""
+        found = dict.fromkeys(event.name for event in self.events)
+        return [kind for kind in found if not kinds or kind in kinds]
+
+    def count(self, kind: str, rank: int = 0) -> int:
+        """The times that ``rank`` called a collective of this kind."""
+        return sum(event.name == kind and event.rank == rank for event in self.events)
+
+    def sent(self, rank: int = 0) -> int:
+        """The bytes that ``rank`` sent in messages to single ranks."""
+        return sum(event.nbytes for event in self.events if event.name == "send" and event.rank == rank)
+
+    def finished(self) -> Ran:
+        """This run, if no rank failed; else raises Unreadable with the learner's own error, and where it was."""
+        if self.failure is None:
+            return self
+        failure, en, zh = self.failure, "", ""
+        if failure.line:
+            en, zh = f" ({failure.line})", f"（{failure.line}）"
+        raise Unreadable(
+            Text(
+                en=f"on rank {failure.rank} of your function{en}: {failure.words}",
+                zh=f"你的函数在 rank {failure.rank} 上报错{zh}：{failure.words}",
+            )
+        )
+
+
+def on_ranks(
+    function: Callable[..., Any],
+    ranks: int,
+    given: Sequence[Sequence[Any]] | None = None,
+    *,
+    nodes: int = 1,
+    memory: str | int | None = None,
+    begun: bool = True,
+) -> Ran:
+    """Call ``function(*given[rank])`` on each of ``ranks`` ranks, on a machine of their own, and tell what came of it.
+
+    Works while a lesson's ``%%ranks`` session is open, too, which goes on as it was. The process group is there, the
+    rank's GPU is the current one, and tensors among the arguments are copies on it. What is printed is dropped.
+
+    given   the arguments of each rank; None: none.
+    nodes   how many simulated computers the ranks are spread over, evenly.
+    memory  of each GPU.
+    begun   False: as torchrun starts a script. There is no group yet, no GPU is chosen, and arguments are on the CPU.
+    """
+
+    def part(rank: Rank) -> Any:
+        if begun:
+            torch.cuda.set_device(rank.local)
+            dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        own = mapped(
+            tuple(given[rank.number]) if given else (),
+            lambda path, tensor: tensor.clone().cuda() if begun else tensor.clone(),
+        )
+        result = function(*own)
+        return mapped(result, lambda path, tensor: tensor.detach().cpu())
+
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+        simulate(gpus=ranks // nodes, memory=memory),
+        World(ranks, nodes=nodes, memory=memory) as world,
+        record() as trace,
+    ):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        results, failure = [], None
+        try:
+            results = world.run(part, to_end=True)
+        except RanksFailed as failed:
+            failure = _failure(failed.rank, failed.error)
+    return Ran(results, [event for event in trace if event.phase in ("collective", "stuck")], failure)
+
+
+def _failure(rank: int, error: BaseException) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    words = short_text(error) if isinstance(error, Exception) else type(error).__name__
+    return Failure(rank, error, user_line(text), words)

@@ -1,0 +1,111 @@
+"""Exercises of lesson 04: replicas that are made, weights that travel, and the whole call by four functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from random import Random
+from traceback import walk_stack
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.base.texts import Text
+from labkit.plans.split import split
+from labkit_course.exercise import derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import a_function, returned, wrong_return
+
+from .gpus import some_gpus
+
+_BYTES = 136  # of the weights of the lesson's model
+
+
+@judge("04.call", a_function("one_call"))
+def _call(answer: Callable[..., Any]) -> Hints:
+    with some_gpus() as devices:
+        for rows in (7, 1):
+            yield from _called(answer, rows, devices)
+
+
+def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
+    """Hints on one call with ``rows`` rows, seen from inside the module."""
+    seen: list[tuple[str, int]] = []
+    ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
+
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([2.0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((str(x.device), len(x)))
+            ready.extend(filter(_is_ready_made, map(_module_of, walk_stack(sys._getframe()))))
+            return x * self.weight
+
+    model = Watched().to(devices[0])
+    batch = torch.arange(float(rows)).reshape(rows, 1)
+    case: dict[str, Any] = {"case": Named("case"), "rows": rows, "gpus": len(devices)}
+    try:
+        got = returned(answer(model, batch, list(devices)))
+    except RuntimeError as error:
+        yield Named("not_scattered" if ("cpu", rows) in seen else "raised", error=error, **case)
+        return
+    if isinstance(got, (list, tuple)):
+        yield Named("not_gathered", pieces=len(got), **case)
+    if not isinstance(got, torch.Tensor):
+        raise wrong_return(got, Text("a tensor", "一个张量"))
+    if not seen:
+        yield Named("not_called", **case)
+    if ready:
+        yield Named("ready_made")
+    if rows > 1 and len({device for device, _ in seen}) == 1:
+        yield Named("one_device", device=seen[0][0], **case)
+    if rows > 1 and max(count for _, count in seen) == rows:
+        yield Named("whole_batch", **case)
+    if str(got.device) != devices[0]:
+        yield Named("not_home", device=got.device, home=devices[0], **case)
+    if got.shape != batch.shape or not torch.equal(got.detach().cpu(), batch * 2):
+        yield Named("other", **case)
+    if got.requires_grad:
+        got.sum().backward()
+    if model.weight.grad is None:
+        yield Named("copies")
+
+
+def _module_of(frame: tuple[FrameType, int]) -> str:
+    return str(frame[0].f_globals.get("__name__"))
+
+
+def _is_ready_made(module: str) -> bool:
+    """True for a module of PyTorch's or labkit's own data parallelism."""
+    return module.startswith(("torch.nn.parallel.", "labkit.engine."))
+
+
+def _another_call(random: Random) -> dict[str, int]:
+    gpus = random.randint(4, 9)
+    return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
+
+
+@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 1, 64), fresh=_another_call)
+def _replicas(rows: int, gpus: int) -> dict[str, int]:
+    return {"chunk": -(-rows // gpus), "pieces": len(split(rows, gpus).sizes)}
+
+
+@derived(
+    "04.travel",
+    gpus=(3, 1, 64),
+    calls=(10, 1, 1000),
+    fresh=lambda random: {"gpus": random.randint(2, 8), "calls": random.randint(2, 20)},
+)
+def _travel(gpus: int, calls: int) -> dict[str, int]:
+    others = gpus - 1
+    one_call = _BYTES * others
+    return {
+        "others": others,
+        "one_call": one_call,
+        "bytes": one_call * calls,
+        "home_too": _BYTES * gpus * calls,
+    }

@@ -1,0 +1,169 @@
+"""Exercises of lesson 10: a step shared by all ranks, a rank's own GPU, and the first hang put right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.base.language import say
+from labkit_course.exercise import derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, returned
+
+from .on_ranks import Failure, on_ranks
+
+_ROWS = 12
+# A cell in a call's place: a file whose name is a number, or what the notebook shows; that number is no news.
+_CELL = r"(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
+
+
+def stuck(failure: Failure, most: int = 1) -> str:
+    """The first ``most`` of those who wait, or who met with another call, and where, in one line."""
+    lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
+    place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
+    return say(en="; ", zh="；").join(re.sub(_CELL, place, line) for line in lines[:most])
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@judge("10.step", a_function("train_step"))
+def _step(answer: Callable[..., Any]) -> Hints:
+    for ranks in (2, 1, 4, 3):
+        weights, rows = [torch.randn(1, 3), torch.randn(1)], torch.randn(_ROWS, 3)
+        model = _model(weights)
+        losses = model(rows).square().flatten()
+        losses.mean().backward()
+        want = _gradients(model)
+        ran = on_ranks(lambda *given: _one_step(answer, *given), ranks, [(*weights, rows)] * ranks)
+        said = {"ranks": ranks, "rows": _ROWS}
+        if ran.failure and ran.failure.hangs:
+            yield Named("hangs", words=stuck(ran.failure), **said)
+        for rank, (seen, got, _) in enumerate(ran.finished().results):
+            if seen == _ROWS and ranks > 1:
+                yield Named("everything", rank=rank, seen=seen, **said)
+            if any(gradient is None for gradient in got):
+                yield Named("no_gradient", rank=rank)
+        gradients = [got for _, got, _ in ran.results]
+        for rank, got in enumerate(gradients):
+            right = [_near(one, other) for one, other in zip(got, want, strict=True)]
+            if all(right):
+                continue
+            if _near(got[0], want[0] * ranks):
+                yield Named("sum", **said)
+            if right[0]:
+                yield Named("some")
+            if not _near(got[0], gradients[rank - 1][0]):
+                yield Named("own", rank=rank)
+            yield Named("other", **said)
+        mean = float(losses.detach().mean())
+        for rank, (_, _, told) in enumerate(ran.results):
+            if isinstance(returned(told, en="`train_step`", zh="`train_step` "), (Tensor, list, tuple, str)):
+                yield Named("loss_kind")
+            if abs(told - mean) > 1e-4 * (1 + mean):
+                own = any(abs(told - other) > 1e-4 for _, _, other in ran.results)
+                yield Named("loss_own" if own else "loss_other", rank=rank, got=told, want=mean)
+
+
+def _model(weights: list[Tensor]) -> nn.Linear:
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(value)
+    return model
+
+
+def _gradients(model: nn.Module) -> list[Any]:
+    return [None if weight.grad is None else weight.grad.detach().clone() for weight in model.parameters()]
+
+
+def _one_step(answer: Callable[..., Any], weight: Tensor, bias: Tensor, rows: Tensor) -> tuple[int, Any, Any]:
+    """The rows that the model saw, its gradients, and what the learner's function returned."""
+    model = _model([weight.cpu(), bias.cpu()]).cuda()
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    told = answer(model, rows)
+    return sum(seen), _gradients(model), told
+
+
+def _another_rank(random: Random) -> dict[str, int]:
+    nodes, each = random.randint(2, 4), random.randint(3, 8)
+    return {"nodes": nodes, "each": each, "rank": random.randrange(each, nodes * each)}
+
+
+@derived("10.who", nodes=(2, 1, 64), each=(4, 1, 64), rank=(6, 0, 4095), fresh=_another_rank)
+def _who(nodes: int, each: int, rank: int) -> dict[str, int]:
+    return {"node": rank // each, "local": rank % each, "size": nodes * each, "last": each - 1}
+
+
+@judge("10.who", SOME_WHOLE_NUMBERS)
+def _node_and_local(answer: tuple[int, ...], nodes: int, each: int, rank: int) -> Hints:
+    right = rank // each, rank % each
+    if answer == right:
+        return
+    if len(answer) != 2:
+        yield Named("two")
+    if answer[::-1] == right:
+        yield Named("swapped")
+    if answer == (rank % nodes, rank // nodes):
+        yield Named("dealt")
+    if answer[1] == rank:
+        yield Named("global")
+    if answer in [(right[0] + 1, right[1] + 1), (right[0] + 1, right[1]), (right[0], right[1] + 1)]:
+        yield Named("from_one")
+    yield Named("other")
+
+
+@judge("10.start", a_function("start"))
+def _start(answer: Callable[..., Any]) -> Hints:
+    def begun() -> tuple[Any, int]:
+        torch.cuda.set_device(0)
+        return answer(), torch.cuda.current_device()
+
+    for nodes, each in ((1, 4), (2, 2), (3, 3)):
+        said = {"nodes": nodes, "each": each}
+        ran = on_ranks(begun, nodes * each, nodes=nodes)
+        if ran.failure:
+            ordinal = "invalid device ordinal" in ran.failure.words
+            yield Named(
+                "rank" if ordinal else "raises", rank=ran.failure.rank, words=ran.failure.words, **said
+            )
+            return
+        taken: dict[tuple[int, int], int] = {}
+        for rank, (told, gpu) in enumerate(ran.results):
+            told = getattr(told, "index", told)
+            if told != gpu == 0 and told == rank % each:
+                yield Named("not_current", rank=rank, gpu=told, current=gpu)
+            other = taken.setdefault((rank // each, gpu), rank)
+            if other != rank:
+                yield Named("shared", rank=other, other=rank, gpu=gpu, node=rank // each, **said)
+            if told != gpu:
+                yield Named("not_told", rank=rank, gpu=told, current=gpu)
+
+
+@judge("10.report", a_function("report"))
+def _report(answer: Callable[..., Any]) -> Hints:
+    for ranks in (4, 2, 1):
+        losses = torch.rand(ranks) + torch.arange(1, ranks + 1)
+        ran = on_ranks(answer, ranks, [(loss,) for loss in losses])
+        if ran.failure and ran.failure.hangs:
+            yield Named("hangs", words=stuck(ran.failure))
+        first, *others = ran.finished().results
+        for rank, told in enumerate(others, 1):
+            if told is not None:
+                yield Named("everyone", rank=rank)
+        found = re.search(r"(\d+\.\d+)\W*$", str(first))
+        got, want = float(found[1]) if found else 0.0, float(losses.mean())
+        if abs(got - want) < 0.006:
+            continue
+        said = {"got": f"`{first}`", "ranks": ranks, "want": want}
+        for name, wrong in (("own", losses[0]), ("own", losses[0] / ranks), ("sum", losses.sum())):
+            if found and abs(got - float(wrong)) < 0.006:
+                yield Named(name, **said)
+        yield Named("other", **said)

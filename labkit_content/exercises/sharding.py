@@ -1,0 +1,270 @@
+"""The exercises of lesson 14 that code judges: bytes by stage, a repair of FSDP2, a sharded optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from labkit.base.texts import Text
+from labkit_course.exercise import judge
+from labkit_course.judging import Hints, Named, Unreadable
+from labkit_course.kinds import A_NUMBER, a_function, returned
+
+from .on_ranks import Ran, on_ranks
+
+_ANEW = Random()
+_BYTES = {
+    "weights": (2, 3),
+    "gradients": (2, 2),
+    "optimizer": (12, 1),
+}  # of a parameter; sharded from which stage on
+# What a rank sends and receives, for each byte of the whole tensor, but for a factor (n - 1)/n.
+_TIMES = {"all_reduce": 2, "all_gather": 1, "all_gather_single": 1, "reduce_scatter": 1, "reduce_scatter_single": 1,
+          "broadcast": 1, "reduce": 1}  # fmt: skip
+
+
+def _bytes(stage: int, ranks: int) -> float:
+    return sum(size / (ranks if stage >= first else 1) for size, first in _BYTES.values())
+
+
+@judge("14.bytes", a_function("bytes_per_parameter"))
+def _per_parameter(function: Callable[..., Any]) -> Hints:
+    for stage in range(4):
+        for ranks in (5, 2, 8, 64, 1):
+            found = returned(function(stage, ranks), A_NUMBER)
+            right = _bytes(stage, ranks)
+            if _near(found, right):
+                continue
+            facts = {"stage": stage, "ranks": ranks, "found": found, "right": right}
+            others = [other for other in range(4) if _near(found, _bytes(other, ranks))]
+            whole = sum(size for size, first in _BYTES.values() if stage < first)
+            first_weights = [2 / ranks + 14, 4 / ranks + 12, 16 / ranks]
+            if _near(found, whole):
+                yield Named("gone", **facts)
+            if others:
+                yield Named("shifted", other=others[0], **facts)
+            if stage and _near(found, first_weights[stage - 1]):
+                yield Named("order", **facts)
+            if _near(
+                found,
+                sum(size / (ranks if stage >= first else 1) for size, first in ((4, 3), (4, 2), (8, 1))),
+            ):
+                yield Named("float32", **facts)
+            yield Named("other", **facts)
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-6 * max(abs(other), 1.0)
+
+
+def _layers(seed: int, width: int, count: int = 4) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            *(nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU()) for _ in range(count))
+        )
+
+
+def _full(tensor: Any) -> Tensor:
+    """All of a tensor of which each rank may have a shard."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.detach().clone()
+
+
+@judge("14.prepare", a_function("prepare"))
+def _prepare(prepare: Callable[..., Any]) -> Hints:
+    seed = _ANEW.randrange(1000)
+    rows = torch.randn(4, 8, 512)
+
+    def train(rows: Tensor) -> list[Tensor]:
+        model = _layers(seed, 512).cuda()
+        made = prepare(model)
+        if not isinstance(made, (tuple, list)) or len(made) != 2 or not hasattr(made[1], "step"):
+            raise _NoPair
+        model, optimizer = made
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(rows) - 1).square().mean().backward()
+            optimizer.step()
+        return [_full(parameter) for parameter in model.parameters()]
+
+    alone = _layers(seed, 512)
+    before = [parameter.detach().clone() for parameter in alone.parameters()]
+    optimizer = torch.optim.Adam(alone.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        (alone(rows.flatten(0, 1)) - 1).square().mean().backward()
+        optimizer.step()
+    # First with room enough, to see what it learns; then on small GPUs.
+    for memory in (None, "10 MiB"):
+        ran = on_ranks(train, 4, [(own,) for own in rows], memory=memory)
+        failure = ran.failure
+        if failure and isinstance(failure.error, _NoPair):
+            yield Named("pair")
+        if failure and isinstance(failure.error, torch.OutOfMemoryError):
+            sizes = [4 * weight.numel() for weight in before]
+            everything = sum(sizes)
+            # DDP gathers too, but only the shapes that it compares.
+            gathered = [
+                e.nbytes for e in ran.events if e.name.startswith("all_gather") and e.nbytes >= min(sizes)
+            ]
+            name = "not_sharded" if not gathered else "one_unit" if max(gathered) >= everything else "no_room"
+            yield Named(name, rank=failure.rank)
+        everybody = ran.finished().results
+        weights = everybody[0]
+        if _apart(weights, before) < 1e-6:
+            yield Named("still")
+        others = [_apart(weights, found) for found in everybody]
+        if not ran.events and max(others) > 1e-6:
+            yield Named("alone", rank=others.index(max(others)), by=max(others))
+        # Adam turns a gradient that is nearly nought into a whole step, whatever its sign: a few weights may differ.
+        pairs = zip(weights, alone.parameters(), strict=True)
+        by = float(torch.cat([(one - other).detach().abs().flatten() for one, other in pairs]).mean())
+        if by > 1e-5:
+            yield Named("other_weights", by=by)
+
+
+class _NoPair(Exception):
+    """What was to be a model and its optimizer is none."""
+
+
+def _apart(ones: list[Tensor], others: list[Any]) -> float:
+    """The greatest difference; without end where the shapes differ."""
+    if [one.shape for one in ones] != [other.shape for other in others]:
+        return float("inf")
+    return max(float((one - other).detach().abs().max()) for one, other in zip(ones, others, strict=True))
+
+
+def _a_class(answer: object) -> Any:
+    if isinstance(answer, type) and hasattr(answer, "step"):
+        return answer
+    raise Unreadable(
+        Text(
+            en="put the class itself here, `Sharded`, with its method `step`",
+            zh="这里放类本身，写 `Sharded`，它要有方法 `step`",
+        )
+    )
+
+
+@contextmanager
+def _ready_made() -> Iterator[list[str]]:
+    """Notes who makes PyTorch's own sharded optimizer, which then is none."""
+    made: list[str] = []
+    real = ZeroRedundancyOptimizer.__init__
+
+    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
+        made.append(type(self).__name__)
+        real(self, *arguments, **more)
+
+    with mock.patch.object(ZeroRedundancyOptimizer, "__init__", __init__):
+        yield made
+
+
+def _kept(thing: object, weights: Tensor) -> int:
+    """The numbers that ``thing`` keeps besides ``weights`` and gradients, in its optimizers too."""
+    seen = {weights.untyped_storage().data_ptr()}
+    total = 0
+    todo: list[Any] = [vars(thing)]
+    known: set[int] = set()
+    while todo:
+        value = todo.pop()
+        if id(value) in known:
+            continue
+        known.add(id(value))
+        if isinstance(value, torch.optim.Optimizer):
+            todo += [value.state, value.param_groups]
+        elif isinstance(value, nn.Module):
+            todo += [*value.parameters(), *value.buffers()]
+        elif isinstance(value, Tensor):
+            if value.dim() and value.untyped_storage().data_ptr() not in seen:
+                seen.add(value.untyped_storage().data_ptr())
+                total += value.untyped_storage().nbytes() // value.element_size()
+        elif isinstance(value, dict):
+            todo += [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set)):
+            todo += list(value)
+    return total
+
+
+_STEPS = 3
+
+
+@judge("14.optimizer", _a_class)
+def _optimizer(sharded: Any) -> Hints:
+    for ranks in (4, 3):
+        parameters = ranks * _ANEW.randint(3, 8)
+        start, gradients = torch.randn(parameters), torch.randn(_STEPS, ranks, parameters)
+        gradients[1:] *= (
+            10  # Adam's first step has no scale, later ones tell a sum of gradients from their mean
+        )
+
+        def train(weights: Tensor, *gradients: Tensor) -> tuple[Tensor, int]:
+            optimizer = sharded(weights)
+            for gradient in gradients:
+                optimizer.step(gradient.clone())
+            return weights, _kept(optimizer, weights)
+
+        with _ready_made() as made:
+            ran = on_ranks(train, ranks, [(start, *gradients[:, rank]) for rank in range(ranks)])
+        if made:
+            yield Named("ready_made")
+        if ran.failure and ran.failure.hangs:
+            yield Named("hangs", ranks=ranks, words=ran.failure.words)
+        found = [weights for weights, _ in ran.finished().results]
+        yield from _wrong_weights(found, start, gradients)
+        yield from _too_much(ran, parameters, ranks)
+
+
+def _adam(start: Tensor, gradients: Tensor) -> Tensor:
+    weights = start.clone()
+    optimizer = torch.optim.Adam([weights])
+    for gradient in gradients:
+        weights.grad = gradient.clone()
+        optimizer.step()
+    return weights
+
+
+def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hints:
+    """Hints on the weights that the ranks have after all steps."""
+    ranks, facts = len(found), {"ranks": len(found), "steps": _STEPS}
+    right = _adam(start, gradients.mean(1))
+    if all(_close(weights, right) for weights in found):
+        return
+    if all(_close(weights, start) for weights in found):
+        yield Named("still")
+    own = torch.cat([_adam(start, gradients[:, r]).chunk(ranks)[r] for r in range(ranks)])
+    if all(_close(weights, own) for weights in found):
+        yield Named("own_gradient")
+    other = next((rank for rank in range(ranks) if not _close(found[rank], found[0])), None)
+    if other is not None:
+        yield Named("apart", one=0, other=other, **facts)
+    yield Named("other", by=_apart(found[:1], [right]), **facts)
+
+
+def _too_much(ran: Ran, parameters: int, ranks: int) -> Hints:
+    """Hints on what a rank keeps and sends."""
+    held = max(kept for _, kept in ran.results)
+    room = 3 * parameters // ranks
+    facts = {"ranks": ranks, "held": held / parameters, "room": 3 / ranks}
+    if held >= 2 * parameters:
+        yield Named("whole", **facts)
+    if held > room + parameters // ranks:  # the part, Adam's two numbers, and room for the part's gradient
+        yield Named("keeps", **facts)
+    nbytes = [
+        sum(_TIMES.get(e.name, 1) * e.nbytes for e in ran.events if e.rank == rank) for rank in range(ranks)
+    ]
+    sent = max(nbytes) / (4 * parameters * _STEPS) * (ranks - 1) / ranks
+    allowed = 2 * (ranks - 1) / ranks
+    if sent > 1.2 * allowed:
+        yield Named("thrown_away", sent=sent, allowed=allowed)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,85 @@
+"""Exercises of lesson 00: a tensor's bytes, a first split on 4 GPUs, and a sum of tensors from two places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+
+from labkit.base.texts import Text
+from labkit.plans.split import split
+from labkit_course.exercise import derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import a_function, numbers, returned, wrong_return
+
+from .gpus import some_gpus
+
+
+@derived(
+    "00.bytes",
+    rows=(1000, 1, 1_000_000),
+    columns=(5, 1, 1000),
+    fresh=lambda random: {"rows": random.randrange(200, 3000, 100), "columns": random.randint(2, 9)},
+)
+def _bytes(rows: int, columns: int) -> dict[str, int]:
+    count = rows * columns
+    stored = -(-4 * count // 512) * 512
+    sizes = {"half": 2 * count, "bytes": 4 * count, "double": 8 * count, "everywhere": 16 * count}
+    return {"numbers": count, "stored": stored, **sizes}
+
+
+def _few_rows(random: Random) -> dict[str, int]:
+    gpus = random.randint(3, 8)
+    return {"rows": random.randint(gpus + 1, 4 * gpus), "gpus": gpus}
+
+
+@derived("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_few_rows)
+def _first_split(rows: int, gpus: int) -> dict[str, object]:
+    plan = split(rows, gpus)
+    pieces, idle = len(plan.sizes), len(plan.idle)
+    tail = Named("some_idle" if idle else "all_busy", pieces=pieces, idle=idle)
+    return {"sizes": list(plan.sizes), "chunk": -(-rows // gpus), "tail": tail}
+
+
+@judge("00.first_split", numbers)
+def _first_sizes(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
+    right, down = tuple(split(rows, gpus).sizes), rows // gpus
+    if sizes == right:
+        return
+    if sizes == (*right, *[0] * (gpus - len(right))):
+        yield Named("zeros")
+    if sizes == (rows,) * gpus:
+        yield Named("whole")
+    rounded = ((down,) * gpus, (down,) * (gpus - 1) + (rows - down * (gpus - 1),), _filled(rows, down))
+    if down != right[0] and sizes in rounded:
+        yield Named("down")
+    if sum(sizes) != rows:
+        yield Named("not_all", total=sum(sizes))
+    if sorted(sizes) == sorted(down + (k < rows % gpus) for k in range(gpus)):
+        yield Named("even")
+    yield Named("other")
+
+
+def _filled(rows: int, piece: int) -> tuple[int, ...]:
+    return tuple(min(piece, rows - start) for start in range(0, rows, piece)) if piece else ()
+
+
+@judge("00.add", a_function("add"))
+def _add(answer: Callable[..., Any]) -> Hints:
+    with some_gpus() as devices:
+        for here, there in (("cpu", devices[0]), (devices[-1], "cpu"), (devices[0], devices[-1])):
+            x, y = torch.arange(3.0, device=here), torch.full((3,), 2.0, device=there)
+            seen = {"case": Named("case"), "here": here, "there": there}
+            try:
+                got = returned(answer(x, y))
+            except RuntimeError as error:
+                yield Named("apart" if "same device" in str(error) else "raised", error=error, **seen)
+                return
+            if not isinstance(got, torch.Tensor):
+                raise wrong_return(got, Text("a tensor", "一个张量"))
+            if str(got.device) != here:
+                yield Named("elsewhere", device=got.device, **seen)
+            if got.shape != x.shape or not torch.equal(got.cpu(), torch.arange(3.0) + 2):
+                yield Named("other", **seen)

@@ -1,0 +1,180 @@
+"""The exercises of lesson 15 that code judges: a column/row pair there and back, heads, gradients of LayerNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from labkit_course.exercise import judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import a_function, returned
+
+from .on_ranks import on_ranks
+
+_ANEW = Random()
+_NAMES = ("the output", "x", "W1", "W2")
+
+
+@contextmanager
+def _meshes() -> Iterator[list[int]]:
+    """Notes who makes a mesh, without which there is no DTensor."""
+    made: list[int] = []
+    real = DeviceMesh.__init__
+
+    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
+        made.append(1)
+        real(self, *arguments, **more)
+
+    with mock.patch.object(DeviceMesh, "__init__", __init__):
+        yield made
+
+
+def _there_and_back(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
+    """What each rank does: the pair's output, and the gradients of x and of its own slices."""
+
+    def work(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor | None]:
+        leaves = [tensor.requires_grad_() for tensor in (x, w1, w2)]
+        output = returned(pair(*leaves))
+        (output * slope).sum().backward()
+        return [output, *(leaf.grad for leaf in leaves)]
+
+    return work
+
+
+def _alone(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor]:
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, w1, w2)]
+    output = torch.relu(leaves[0] @ leaves[1]) @ leaves[2]
+    (output * slope).sum().backward()
+    return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+@judge("15.pair", a_function("pair"))
+def _pair(pair: Callable[..., Any]) -> Hints:
+    for ranks in (2, 4):
+        rows, width, hidden = _ANEW.randint(2, 4), _ANEW.randint(3, 6), ranks * _ANEW.randint(6, 9)
+        x, slope = torch.randn(rows, width), torch.randn(rows, width)
+        w1, w2 = torch.randn(width, hidden), torch.randn(hidden, width)
+        given = [
+            (x, one, two, slope) for one, two in zip(w1.chunk(ranks, 1), w2.chunk(ranks, 0), strict=True)
+        ]
+        right = _alone(x, w1, w2, slope)
+        with _meshes() as made:
+            ran = on_ranks(_there_and_back(pair), ranks, given).finished()
+        if made:
+            yield Named("ready_made")
+        for rank, found in enumerate(ran.results):
+            wanted = [right[0], right[1], right[2].chunk(ranks, 1)[rank], right[3].chunk(ranks, 0)[rank]]
+            part = _alone(*given[rank])
+            for at in (0, 2, 3, 1):
+                yield from _compared(found[at], wanted[at], at, part[at], rank=rank, ranks=ranks)
+        count = max(sum(event.rank == rank for event in ran.events) for rank in range(ranks))
+        if count > 2:
+            yield Named("calls", count=count)
+
+
+def _compared(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, rank: int, ranks: int) -> Hints:
+    """Hints on one of a rank's tensors; ``part`` is what the rank would have without the others."""
+    if found is None:
+        yield Named("no_gradient", name=_NAMES[at], rank=rank)
+        return
+    if _close(found, wanted):
+        return
+    if at < 2 and _close(found, part):
+        yield Named("unsummed" if at == 0 else "x_partial", rank=rank, ranks=ranks)
+    if _close(found, wanted * ranks):
+        yield Named("twice" if at else "output_twice", name=_NAMES[at], ranks=ranks)
+    if at == 1 and _close(found * ranks, wanted):
+        yield Named("x_mean", ranks=ranks)
+    yield Named("other" if at else "output_other", name=_NAMES[at], ranks=ranks, by=_by(found, wanted))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _by(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max()) if one.shape == other.shape else float("inf")
+
+
+def _attention(x: Tensor, matrices: tuple[Tensor, ...], heads: int) -> Tensor:
+    batch, length, _ = x.shape
+    q, k, v = ((x @ w).view(batch, length, heads, -1).transpose(1, 2) for w in matrices)
+    return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@judge("15.attend", a_function("attend"))
+def _attend(attend: Callable[..., Any]) -> Hints:
+    # Four ranks come first: whoever writes down their number is right there.
+    for ranks, heads, width in ((4, 8, 12), (2, 6, 6), (1, 3, 4)):
+        across = heads * width
+        x = torch.randn(2, _ANEW.randint(3, 6), 7)
+        matrices = tuple(torch.randn(7, across) for _ in range(3))
+        given = [(x, *(w.chunk(ranks, 1)[rank] for w in matrices), heads) for rank in range(ranks)]
+        ran = on_ranks(attend, ranks, given)
+        if ran.failure and ranks != 4:
+            yield Named("fixed", ranks=ranks)
+        whole = _attention(x, matrices, heads)
+        facts = {
+            "heads": heads,
+            "ranks": ranks,
+            "own": heads // ranks,
+            "width": width,
+            "narrow": width // ranks,
+        }
+        for rank, found in enumerate(ran.finished().results):
+            found, wanted = returned(found), whole.chunk(ranks, 2)[rank]
+            own = tuple(w.chunk(ranks, 1)[rank] for w in matrices)
+            if _close(found, wanted):
+                continue
+            if ranks != 4:
+                yield Named("fixed", **facts)
+            if tuple(found.shape) != tuple(wanted.shape):
+                yield Named("shape", found=tuple(found.shape), wanted=tuple(wanted.shape))
+            if ranks > 1 and width % ranks == 0 and _close(found, _attention(x, own, heads)):
+                yield Named("all_heads", **facts)
+            if _close(found, _attention(x, own, 1)):
+                yield Named("one_head", **facts)
+            yield Named("other", by=_by(found, wanted), **facts)
+
+
+@judge("15.finish", a_function("finish"))
+def _finish(finish: Callable[..., Any]) -> Hints:
+    for ranks in (2, 4):
+        width, rows = _ANEW.randint(3, 8), ranks * _ANEW.randint(2, 3)
+        x, slope = torch.randn(rows, width), torch.randn(rows, width)
+
+        def work(x: Tensor, slope: Tensor) -> list[Tensor | None]:
+            norm = nn.LayerNorm(x.shape[1]).cuda()
+            (norm(x) * slope).sum().backward()
+            finish(list(norm.parameters()))
+            return [parameter.grad for parameter in norm.parameters()]
+
+        pieces = list(zip(x.chunk(ranks), slope.chunk(ranks), strict=True))
+        ran = on_ranks(work, ranks, pieces).finished()
+        right, own = _of_norm(x, slope), [_of_norm(*piece) for piece in pieces]
+        if any(one is None for found in ran.results for one in found):
+            yield Named("gone")
+        good = [all(map(_close, found, right)) for found in ran.results]
+        for rank, found in enumerate(ran.results):
+            if good[rank]:
+                continue
+            if any(good):
+                yield Named("rank_0", rank=rank, right=good.index(True))
+            if all(map(_close, found, own[rank])):
+                yield Named("own", rank=rank)
+            if all(map(_close, found, [one / ranks for one in right])):
+                yield Named("mean")
+            yield Named("other", ranks=ranks, by=max(map(_by, found, right)))
+
+
+def _of_norm(x: Tensor, slope: Tensor) -> list[Tensor]:
+    norm = nn.LayerNorm(x.shape[1])
+    (norm(x) * slope).sum().backward()
+    return [parameter.grad for parameter in norm.parameters() if parameter.grad is not None]

@@ -1,0 +1,92 @@
+"""Exercises of lesson 02: what forward sees, what it prints, and a program for any computer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.base.texts import Text
+from labkit.plans.split import split
+from labkit_course.exercise import Fact, derived, judge
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import a_function, returned, wrong_return
+from simgpu import Machine
+
+
+@derived(
+    "02.inside",
+    rows=(30, 1, 1_000_000),
+    gpus=(2, 1, 64),
+    fresh=lambda random: {"rows": random.randint(10, 60), "gpus": random.randint(2, 5)},
+)
+def _inside(rows: int, gpus: int) -> dict[str, int]:
+    return {"chunk": -(-rows // gpus), "gpus_times": rows * gpus}
+
+
+def _replicas(rows: int, gpus: int) -> int:
+    return len(split(rows, gpus).sizes) if gpus > 1 else 1
+
+
+def _another_run(random: Random) -> dict[str, int]:
+    size = random.randint(8, 40)
+    rows = size * random.randint(2, 4) + random.randint(1, size - 1)
+    return {"rows": rows, "size": size, "gpus": random.randint(2, 6)}
+
+
+_ROWS: Fact = (100, 1, 1_000_000)
+_SIZE: Fact = (30, 1, 1_000_000)
+_GPUS: Fact = (2, 0, 64)
+
+
+@derived("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_another_run)
+def _lines(rows: int, size: int, gpus: int) -> dict[str, int]:
+    (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
+    return {
+        "printed": full * _replicas(size, gpus) + (_replicas(rest, gpus) if rest else 0),
+        "batches": batches,
+        "one_batch": busy,
+        "each_gpu": batches * busy,
+        "outside_too": batches * (busy + 1),
+    }
+
+
+@judge("02.anywhere", a_function("anywhere"))
+def _anywhere(answer: Callable[..., Any]) -> Hints:
+    for gpus in (0, 1, 3):
+        with Machine(gpus).open():  # for the moment, a computer with so many GPUs
+            yield from _made_for(gpus, answer)
+
+
+def _made_for(gpus: int, answer: Callable[..., Any]) -> Hints:
+    """Hints on the model that ``answer`` makes on a computer with so many GPUs."""
+    seen: list[tuple[str, int]] = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append((str(x.device), len(x)))
+            return super().forward(x)
+
+    home = "cuda:0" if gpus else "cpu"
+    case = {"case": Named("case"), "gpus": gpus, "home": home}
+    try:
+        made = returned(answer(Watched(5, 2)))
+    except (RuntimeError, AssertionError) as error:
+        yield Named("raised", error=error, **case)
+        return
+    if not isinstance(made, nn.Module):
+        raise wrong_return(made, Text("a model", "一个模型"))
+    places = sorted({str(weight.device) for weight in made.parameters()})
+    if places != [home]:
+        where = Text(", ".join(places), "、".join(places)) if places else Named("nowhere")
+        yield Named("misplaced", places=where, **case)
+        return
+    made(torch.ones(6, 5, device=home))
+    busy = len({device for device, _ in seen})
+    if busy != max(gpus, 1):
+        yield Named("one_device", busy=busy, **case)
+    if gpus < 2 and any(name.startswith("module.") for name in made.state_dict()):
+        yield Named("wrapped_alone", **case)

@@ -1,0 +1,268 @@
+"""Broken scripts that run to their end, and compute something else, or cost more than they need to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.base.language import say, series
+from labkit_course.judging import Hints, Named
+
+from ..repairs.comparing import alike, close, described
+from . import repaired, scripts
+from .judging import Dear, Seen, Setting, changed, script
+from .stuck import batches_of, model_of, numbers
+
+# RANK taken for LOCAL_RANK.
+
+
+def _to_score(setting: Setting, rank: int) -> tuple[Tensor, Tensor]:
+    generator = setting.generator()
+    many = 2 if setting.plain else numbers(setting, 1, 4, 1)[0]
+    return torch.randn(many * setting.ranks, 3, generator=generator), torch.randn(3, generator=generator)
+
+
+@script("score", scripts.score, repaired.score, _to_score, (Setting(4, 2), Setting(4), Setting(2)))
+def _score(seen: Seen) -> Hints:
+    if seen.failure:
+        words = seen.failure.words
+        if "invalid device ordinal" in words:
+            yield Named("ordinal", each=seen.setting.each)
+        if "Duplicate GPU" in str(seen.failure.error):
+            yield Named("one_gpu")
+        if "No backend type associated with device type cpu" in words:
+            yield Named("on_cpu")
+        return
+    right = seen.want.results[0]
+    if not all(isinstance(one, Tensor) and one.dim() == 1 for one in seen.results):
+        return
+    got = seen.results[0]
+    if len(got.unique()) < len(right.unique()) and seen.setting.nodes > 1:
+        yield Named("same_share", nodes=seen.setting.nodes)
+    if len(got) == len(right) and not close(got, right) and close(got.sort().values, right.sort().values):
+        yield Named("order")
+
+
+# Gradients reduced in every pass.
+
+
+def _to_accumulate(setting: Setting, rank: int) -> tuple[Any, ...]:
+    many = 8 if setting.plain else 4 + numbers(setting, 1, 3, 1)[0]
+    return model_of(setting), batches_of(setting, rank, [2] * many)
+
+
+def _passes(kind: str) -> Callable[[Seen], str]:
+    def told(seen: Seen) -> str:
+        got, want = (
+            sum(e.rank == 0 and e.name.startswith(kind) for e in ran.events) for ran in (seen.got, seen.want)
+        )
+        return say(
+            en=f"results are right; rank 0 calls {kind} {got} times, {want} would do",
+            zh=f"结果正确；rank 0 调用 {kind} {got} 次，本来 {want} 次就够",
+        )
+
+    return told
+
+
+def _windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
+    """What a window can be taken for."""
+    return [
+        ("sum", changed(function, (" / len(window)", ""))),
+        ("short_window", changed(function, (" / len(window)", " / 4"))),
+        ("dropped", changed(function, ("len(batches), 4", "len(batches) // 4 * 4, 4"))),
+    ]
+
+
+@script("accumulate", scripts.accumulate, repaired.accumulate, _to_accumulate, outcome=_passes("all_reduce"))
+def _accumulate(seen: Seen) -> Hints:
+    if seen.failure or not seen.shaped:
+        return
+    got, want = seen.nbytes("all_reduce", "reduce_scatter")
+    if seen.apart:
+        yield Named("never" if got < want else "too_early")
+    if seen.off:
+        for name, function in _windows(repaired.accumulate):
+            if seen.is_as(function):
+                yield Named(name)
+    elif got > want and seen.setting.ranks > 1:
+        yield Named("every_pass", times=got / want)
+
+
+@script("defer", scripts.defer, repaired.defer, _to_accumulate, outcome=_passes("reduce_scatter"))
+def _defer(seen: Seen) -> Hints:
+    if seen.failure:
+        if "no_sync" in seen.failure.words:
+            yield Named("no_such_name")
+        return
+    got, want = seen.nbytes("reduce_scatter")
+    if seen.setting.ranks > 1 and not got and seen.got.called("all_reduce"):
+        yield Named("not_sharded")
+    if seen.off and seen.setting.ranks > 1 and got < want:
+        yield Named("never")
+    if not seen.shaped:
+        return
+    if seen.off:
+        for name, function in _windows(repaired.defer):
+            if seen.is_as(function):
+                yield Named(name)
+    elif got > want:
+        yield Named("every_pass", times=got / want)
+
+
+# The optimizer made before the parameters were replaced.
+
+
+def _to_shard(setting: Setting, rank: int) -> tuple[Any, ...]:
+    many = 3 if setting.plain else numbers(setting, 2, 5, 1)[0]
+    return model_of(setting), batches_of(setting, rank, [2] * many)
+
+
+def _moved(seen: Seen) -> list[bool]:
+    """Of each parameter: whether it has moved."""
+    before = [p.detach() for p in model_of(seen.setting).parameters()]
+    return [not torch.equal(one, other) for one, other in zip(before, seen.results[0], strict=True)]
+
+
+def _shown_moved(seen: Seen) -> str:
+    moved = sum(_moved(seen))
+    return say(en=f"{moved} of 4 parameters have moved", zh=f"4 个参数里有 {moved} 个动过")
+
+
+@script("shard", scripts.shard, repaired.shard, _to_shard, outcome=_shown_moved)
+def _shard(seen: Seen) -> Hints:
+    if seen.failure or not isinstance(seen.results[0], (list, tuple)):
+        return
+    if seen.setting.ranks > 1 and not seen.got.called(
+        "reduce_scatter_single", "reduce_scatter", "all_gather_single"
+    ):
+        yield Named("not_sharded")
+    if not seen.shaped:
+        if seen.setting.ranks > 1:
+            yield Named("local", shape=described(seen.results[0]))
+        return
+    if not seen.off:
+        return
+    moved = _moved(seen)
+    if not any(moved):
+        yield Named("unmoved")
+    if not all(moved):
+        yield Named("some_unmoved", moved=sum(moved))
+    anew = (
+        "        loss = ",
+        "        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)\n        loss = ",
+    )
+    if seen.is_as(changed(repaired.shard, anew)):
+        yield Named("anew")
+    if seen.is_as(changed(repaired.shard, ("        optimizer.zero_grad()\n", ""))):
+        yield Named("kept")
+
+
+# A gradient too large by the number of ranks times that of passes.
+
+
+def _to_scale(setting: Setting, rank: int) -> tuple[Any, ...]:
+    model = nn.Linear(3, 5)
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=setting.generator())
+    generator = setting.generator(rank + 1)
+    many = 4 if setting.plain else numbers(setting, 2, 5, 1)[0]
+    batches = []
+    for _ in range(many):
+        y = torch.randint(0, 5, (6,), generator=generator)
+        if not setting.plain:
+            y[int(torch.randint(1, 6, (1,), generator=generator)) :] = -100
+        batches.append((torch.randn(6, 3, generator=generator), y))
+    return model, batches
+
+
+def _factor(seen: Seen) -> float:
+    got, want = (torch.cat([p.flatten() for p in ran.results[0]]).double() for ran in (seen.got, seen.want))
+    return float(got @ want / (want @ want))
+
+
+def _shown_factor(seen: Seen) -> str:
+    factor = f"{_factor(seen):.2f}"
+    return say(en=f"the gradient is {factor} times that of one GPU", zh=f"梯度是一块 GPU 上的 {factor} 倍")
+
+
+@script("scale", scripts.scale, repaired.scale, _to_scale, outcome=_shown_factor)
+def _scale(seen: Seen) -> Hints:
+    if seen.failure or not seen.shaped or not seen.off:
+        return
+    if seen.apart:
+        yield Named("apart")
+    ranks, passes, factor = seen.setting.ranks, len(_to_scale(seen.setting, 0)[1]), _factor(seen)
+    scaled = [[p * factor for p in ran] for ran in seen.want.results]
+    facts = {"factor": factor, "ranks": ranks, "passes": passes}
+    if alike(seen.results, scaled):
+        known = {
+            "both": ranks * passes, "by_passes": passes, "by_ranks": ranks,
+            "divided_by_ranks": 1 / ranks, "divided_by_passes": 1 / passes, "divided_by_both": 1 / ranks / passes,
+        }  # fmt: skip
+        for name, value in known.items():
+            if abs(factor / value - 1) < 1e-3 and value != 1:
+                yield Named(name, **facts)
+        if factor > 10 * ranks * passes / 9 and seen.setting.plain:
+            yield Named("undivided", **facts)
+        yield Named("factor", **facts)
+    mean = ('ignore_index=-100, reduction="sum")', "ignore_index=-100)")
+    by_batch = changed(repaired.scale, mean, ("loss / tokens * world_size", "loss / len(batches)"))
+    own = changed(
+        repaired.scale, ("    dist.all_reduce(tokens)\n", ""), ("/ tokens * world_size", "/ tokens")
+    )
+    if seen.is_as(by_batch):
+        yield Named("mean_of_means")
+    if seen.is_as(own):
+        yield Named("own_tokens")
+
+
+# The same noise in all ranks.
+
+
+def _to_denoise(setting: Setting, rank: int) -> tuple[int, Tensor]:
+    return setting.seed, torch.randn(8 * setting.ranks, 3, generator=setting.generator())
+
+
+def _shown_noise(seen: Seen) -> str:
+    first = series(f"{float(drawn[0, 0, 0]):.3f}" for _, drawn, _ in seen.results)
+    return say(en=f"the first noise of each rank: {first}", zh=f"各 rank 的第一个噪声：{first}")
+
+
+@script("denoise", scripts.denoise, repaired.denoise, _to_denoise, outcome=_shown_noise, same=False)
+def _denoise(seen: Seen) -> Hints:
+    if seen.failure or not seen.shaped:
+        return
+    read, drawn, weights = zip(*seen.results, strict=True)
+    if any(not alike(one, weights[0]) for one in weights[1:]):
+        yield Named("models_differ")
+    rows = 8 * seen.setting.ranks
+    for epoch in range(2):
+        distinct = len(torch.cat([one[epoch] for one in read]).unique())
+        if distinct < rows:
+            yield Named("rows_lost", rows=rows, distinct=distinct)
+    every = torch.stack(drawn).flatten(2)  # [ranks, steps, numbers]
+    ranks, each = seen.setting.ranks, seen.setting.each
+    pairs = [(a, b) for a in range(ranks) for b in range(a + 1, ranks) if torch.equal(every[a], every[b])]
+    if pairs and all((b - a) % each == 0 for a, b in pairs) and each < ranks:
+        yield Named("by_local_rank", one=pairs[0][0], other=pairs[0][1])
+    if pairs:
+        yield Named("same_noise", one=pairs[0][0], other=pairs[0][1])
+    if any(torch.equal(own[0], own[1]) for own in every):
+        yield Named("same_each_step")
+    if len(every.flatten(0, 1).unique(dim=0)) < ranks * every.size(1):
+        yield Named("aliased")
+    if any(not 0.5 < float(own.std()) < 2 for own in every):
+        yield Named("no_noise")
+    if all(torch.equal(one[0], one[1]) for one in read):
+        yield Named("same_order")
+    if seen.setting.plain and ranks == 2:
+        again = seen.problem.run(seen.attempt, seen.setting).results
+        if not again or not alike(again, seen.results):
+            yield Dear("unrepeatable")
+        other = seen.problem.run(seen.attempt, replace(seen.setting, seed=seen.setting.seed + 1)).results
+        if other and all(torch.equal(a[1], b[1]) for a, b in zip(other, seen.results, strict=True)):
+            yield Dear("seed_ignored")

@@ -1,0 +1,133 @@
+"""The form of what a learner is to repair, whether it is a model (lesson 09) or a script for torchrun (lesson 19)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from labkit.base.texts import Text
+from labkit_course.judging import Hint, Named, named, sections, worded
+
+from .. import FOLDER, module
+
+# What a repair is worth, and what of it is reached once it is right in the plain cases, and once its results are right
+# in all of them.
+WORTH = 10
+PLAIN, EVERYWHERE = 5, 8
+
+
+class Judgement(NamedTuple):
+    """points   of WORTH that the repair reaches, without regard to hints taken.
+    hint     what is wrong first; None if nothing is."""
+
+    points: int
+    hint: Hint | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A broken class or function.
+
+    broken     as it is shown; ``repaired`` the same put right: its results are what is right.
+    texts      three hints that a learner can buy, ``symptom``, ``where`` to look and the ``cure``; ``why``, said when
+               it is repaired; the hints on wrong repairs; and those of all problems of the lesson: its ``title``,
+               ``again`` (said while nothing is changed), ``plain`` and ``everywhere`` (said at 5 and at 8 points).
+    """
+
+    name: str
+    broken: Any
+    repaired: Any
+    texts: Mapping[str, Text]
+
+    @property
+    def title(self) -> str:
+        """The name on the board."""
+        return str(self.broken.__name__)
+
+    def judge(self, attempt: object, draw: Random) -> Judgement:
+        """Run ``attempt`` in cases that ``draw`` decides, and compare."""
+        raise NotImplementedError
+
+    def symptom(self, attempt: Any = None) -> tuple[str, Any]:
+        """Lines that show what the broken one does, and a picture beside them or None.
+
+        attempt   the broken one as the learner has it, whose lines can be named.
+        """
+        raise NotImplementedError
+
+    def source(self) -> str:
+        """The repaired one as a learner would write it."""
+        return textwrap.dedent(inspect.getsource(self.repaired)).rstrip()
+
+    def is_unchanged(self, attempt: object) -> bool:
+        """Whether ``attempt`` is still the broken one, as its source says (comments and blanks do not count)."""
+        try:
+            return type(attempt) is type(self.broken) and _source_of(attempt) == _source_of(self.broken)
+        except (OSError, TypeError, SyntaxError):  # there is no source to read
+            return False
+
+    def said(self, hint: Named, **facts: Any) -> Hint:
+        """The hint in words, which may name the facts."""
+        words = worded(self.texts, hint, facts)
+        return Hint(hint.name.partition(".")[0], words.en, words.zh)
+
+
+def _source_of(attempt: Any) -> dict[str, str]:
+    # Of methods, one by one: of a class in a notebook Python does not know the source.
+    parts = vars(attempt) if isinstance(attempt, type) else {"": attempt}
+    written = {name: value for name, value in parts.items() if inspect.isfunction(value)}
+    return {
+        name: ast.dump(ast.parse(textwrap.dedent(inspect.getsource(one)))) for name, one in written.items()
+    }
+
+
+class Problems:
+    """The problems of a lesson: modules of a folder of the content declare them, beside their texts in problems.txt."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._declared: dict[str, Callable[[Mapping[str, Text]], Problem]] = {}
+
+    def declare(self, name: str, make: Callable[[Mapping[str, Text]], Problem]) -> None:
+        self._declared[name] = make
+
+    def made(self) -> dict[str, Problem]:
+        """All of them by their names, in the order of the texts."""
+        for file in sorted(self._folder.glob("*.py")):
+            module(f"{self._folder.name}.{file.stem}")
+        texts = {head.words[0]: named(head, parts) for head, parts in sections(self._folder / "problems.txt")}
+        common = texts.pop("any")
+        return {name: self._declared[name](common | own) for name, own in texts.items()}
+
+
+# The lessons that are scored by repairs, and the folder of each.
+LESSONS = {"09": "broken", "19": "hung"}
+
+
+@cache
+def problems(lesson: str) -> dict[str, Problem]:
+    """The ten of ``lesson`` by their names, in its order."""
+    made: dict[str, Problem] = module(f"{LESSONS[lesson]}.judging").PROBLEMS.made()
+    return made
+
+
+def everything() -> dict[str, Problem]:
+    """The problems of all lessons."""
+    return {name: one for lesson in LESSONS for name, one in problems(lesson).items()}
+
+
+def lesson_of(name: str) -> str:
+    """The number of the lesson that has the problem ``name``."""
+    return next(lesson for lesson in LESSONS if name in problems(lesson))
+
+
+def folder(module_file: str) -> Path:
+    """The folder of the content in which a module stands."""
+    return FOLDER / Path(module_file).parent.name

@@ -1,0 +1,75 @@
+"""The score of a lesson of ten repairs, out of 100: the best of each repair, less the hints that were taken for it.
+
+It is kept in the learner's progress file, in two lists to which entries are only ever added (``"tagger 5"``: five
+points reached; ``"tagger 2"``: the second hint taken), so the best stays and hints stay counted, whatever is run again.
+"""
+
+from __future__ import annotations
+
+from labkit_course import progress
+
+from .problem import WORTH, problems
+
+# What each hint costs; the last one is the repaired code itself.
+COSTS = (1, 2, 3, 4)
+
+# What this process knows besides the file, which may not be kept (LABKIT_PROGRESS=off).
+_here: dict[str, set[str]] = {progress.REACHED: set(), progress.HINTED: set()}
+
+
+def reach(name: str, points: int) -> None:
+    """Note that a repair of ``name`` has reached ``points``."""
+    _add(progress.REACHED, f"{name} {points}")
+
+
+def take(name: str, number: int) -> None:
+    """Note that the hints of ``name`` were taken as far as ``number``, from 1."""
+    for taken in range(1, number + 1):
+        _add(progress.HINTED, f"{name} {taken}")
+
+
+def reached(name: str) -> int | None:
+    """The best so far, out of 10; None if no repair was tried."""
+    found = _numbers(progress.REACHED, name)
+    return min(max(found), WORTH) if found else None
+
+
+def taken(name: str) -> int:
+    """The number of hints taken."""
+    return len({number for number in _numbers(progress.HINTED, name) if 1 <= number <= len(COSTS)})
+
+
+def cost(name: str) -> int:
+    """The points that the hints taken have cost."""
+    numbers = _numbers(progress.HINTED, name)
+    return sum(cost for number, cost in enumerate(COSTS, 1) if number in numbers)
+
+
+def points(name: str) -> int:
+    """The points that count for ``name``, 0 to 10."""
+    return max((reached(name) or 0) - cost(name), 0)
+
+
+def total(lesson: str) -> int:
+    """The points of ``lesson``, out of 100."""
+    return sum(map(points, problems(lesson)))
+
+
+def begun(lesson: str) -> bool:
+    """True once a repair was tried or a hint taken there."""
+    return any(reached(name) is not None or taken(name) for name in problems(lesson))
+
+
+def _add(listed: str, entry: str) -> None:
+    # A test, or a learner with two files, may change where progress is kept: then this process knows of the other.
+    if progress.kept():
+        progress.add(listed, entry)
+    else:
+        _here[listed].add(entry)
+        progress.tell()
+
+
+def _numbers(listed: str, name: str) -> set[int]:
+    entries = progress.listed(listed) if progress.kept() else _here[listed]
+    found = (entry.rpartition(" ") for entry in entries)
+    return {int(number) for of, _, number in found if of == name and number.isdigit()}

@@ -1,0 +1,126 @@
+"""The cases of a lesson: a few lines that break when they are wrapped, and the same lines cured; both run.
+
+They stand in ``content/cases.txt``. They show themselves as lines to guess at, and folded below each what becomes of
+them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from difflib import unified_diff
+from functools import cache
+from html import escape
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import rnn
+
+from labkit.base.language import say
+from labkit.base.numbers import one_of
+from labkit.base.texts import Text, parse
+from labkit_content import FOLDER
+from labkit_diagnose import Diagnosis, Finding, diagnose
+from simgpu import simulate
+
+from .words import as_html
+
+# What the lines of a case need not import.
+_NAMES = {
+    "__name__": "model",
+    "dataclass": dataclass,
+    "random": random,
+    "torch": torch,
+    "nn": nn,
+    "F": functional,
+    "pack_padded_sequence": rnn.pack_padded_sequence,
+    "pad_packed_sequence": rnn.pad_packed_sequence,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``finding`` is what the check-up calls the fault; ``title`` says in words what somebody does there.
+
+    broken, cured   code that makes ``model``, ``inputs`` and, if need be, ``options`` of the check-up.
+    """
+
+    finding: str
+    title: Text
+    broken: str
+    cured: str
+
+    def checked(self) -> tuple[Finding, Diagnosis]:
+        """The check-up's finding in the broken lines, on two GPUs, and its diagnosis of the cured ones."""
+        found = check_up(self.broken)
+        return next(one for one in found.findings if one.name == self.finding), check_up(self.cured)
+
+
+@cache
+def cases() -> dict[str, list[Case]]:
+    """The cases of each lesson that has some."""
+    found: dict[str, list[Case]] = {}
+    entries = parse((FOLDER / "cases.txt").read_text("utf-8"))
+    for broken, cured in zip(entries[::2], entries[1::2], strict=True):
+        lesson, finding = broken.words
+        found.setdefault(lesson, []).append(Case(finding, broken.texts[""], broken.code, cured.code))
+    return found
+
+
+def check_up(code: str) -> Diagnosis:
+    """The diagnosis of the model that ``code`` makes; nothing is left of the machine it ran on."""
+    names: dict[str, Any] = dict(_NAMES)
+    with simulate(gpus=2), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec(compile(code, "model.py", "exec"), names)
+        return diagnose(names["model"], *names["inputs"], **{"gpus": 2, **names.get("options", {})})
+
+
+class Cases:
+    """The cases of ``lesson``, each run and checked here and now (some seconds in all).
+
+    Raises ValueError if the lesson has none.
+    """
+
+    def __init__(self, lesson: str) -> None:
+        self._checked = [(case, *case.checked()) for case in cases()[one_of("lesson", lesson, cases())]]
+
+    def __repr__(self) -> str:
+        return "\n\n".join(
+            f"{at} {case.title} ({found.name})\n{case.broken}"
+            f"  {found.reason}\n  {_do()}{found.fix}\n{_changes(case)}\n  {cured.summary()}"
+            for at, (case, found, cured) in enumerate(self._checked, 1)
+        )
+
+    def _repr_html_(self) -> str:
+        ask = say(en="What happens on two GPUs?", zh="在两块 GPU 上会怎样？")
+        cards = [
+            f'<p style="margin:18px 0 0"><strong>{at} · {as_html(str(case.title))}</strong></p>{_pre(case.broken)}'
+            f'<details><summary style="cursor:pointer">{ask}</summary>'
+            f"<p><code>{found.name}</code> {as_html(found.reason)}<br>"
+            f"<strong>{_do()}</strong>{as_html(found.fix)}</p>"
+            f"{_pre(_changes(case))}<p>✓ {escape(cured.summary())}</p></details>"
+            for at, (case, found, cured) in enumerate(self._checked, 1)
+        ]
+        return f'<div class="labkit-cases">{"".join(cards)}</div>'
+
+
+def _do() -> str:
+    return say(en="Do: ", zh="怎么办：")
+
+
+# Notebooks show a bare <pre> in the letters of the text. The grey fits a light and a dark page alike.
+_LINES = "font-family:var(--jp-code-font-family,monospace);font-size:13px;line-height:1.4;padding:6px 10px;"
+_LINES += "margin:4px 0;overflow-x:auto;white-space:pre;background:rgba(128,128,128,.12);border-radius:4px"
+
+
+def _pre(text: str) -> str:
+    return f'<pre style="{_LINES}">{escape(text.rstrip(), quote=False)}</pre>'
+
+
+def _changes(case: Case) -> str:
+    """The cure as lines taken out and lines put in."""
+    _, _, *lines = unified_diff(case.broken.splitlines(), case.cured.splitlines(), lineterm="", n=0)
+    return "\n".join(f"{line[0]} {line[1:]}" for line in lines if line[0] != "@" and line[1:].strip())

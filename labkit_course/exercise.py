@@ -1,0 +1,281 @@
+"""Exercises: their texts, the kind of answer they ask for, how one is judged, and how the content declares them.
+
+The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`labkit.base.texts`::
+
+    %% 03.same whole
+    en: 8 GPUs: 8 rows give each of them one. What is the next batch that gives all of them the same number of rows?
+    zh: …
+    solution en: `16`: only multiples of 8 come out even.
+    solution zh: …
+    %% - 9
+    en: with one row more, pieces have 2 rows; how many GPUs do they reach?
+    zh: …
+    %% + 16
+
+Behind the id stands the kind of answer, one of :data:`KINDS`; then ``%% -`` and ``%% +`` name wrong answers, each with
+its hint, and right ones, as a learner types them, several with "or" between them; ``…`` is every other answer, and if
+two lines name the same one, the later counts. Without a kind the answers are choices to click, with a text each and a
+``hint``. A text ``wanted`` says what an answer looks like.
+Without a question the answer goes to ``check()`` alone, and ``why`` says in a sentence what makes a right one right.
+``%% hint`` and ``%% part`` are texts that code names.
+
+What needs code stands in the Python module of the lesson: :func:`derived` works out facts for the texts, :func:`judge`
+judges answers where a table cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from random import Random
+from typing import Any, TypeVar
+
+from labkit.base.language import say, wrong
+from labkit.base.numbers import must, whole
+from labkit.base.texts import Entry, Text
+from labkit_content import FOLDER, module
+
+from . import kinds
+from .judging import Hint, Hints, Kind, Named, Unreadable, named, sections, worded
+
+Fact = tuple[int, int, int]
+Fresh = Callable[[Random], Mapping[str, int]]
+
+KINDS = {
+    "whole": kinds.A_WHOLE_NUMBER,
+    "number": kinds.A_NUMBER,
+    "numbers": kinds.SOME_WHOLE_NUMBERS,
+    "shape": kinds.A_SHAPE,
+    "device": kinds.A_DEVICE,
+    "gpu": kinds.A_GPU,
+}
+Derive = TypeVar("Derive", bound=Callable[..., Mapping[str, Any]])
+Judge = TypeVar("Judge", bound=Callable[..., Hints])
+_ANY_OTHER = "…"
+_FOLDER = FOLDER / "exercises"
+
+
+@dataclass(frozen=True)
+class Code:
+    """The part of an exercise that a lesson's Python module declares.
+
+    facts    the numbers that the question is asked with: name -> what it usually is, its least and its greatest.
+    fresh    draws other facts, worth another try, where a prediction can be asked again.
+    derived  works out of the facts what the texts name besides them.
+    kind     the kind of answer, or how one is read if the texts say what it looks like.
+    judge    is asked about an answer that was read, with the facts; yields a hint for each thing that is wrong.
+    """
+
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    fresh: Fresh | None = None
+    derived: Callable[..., Mapping[str, Any]] = lambda **facts: {}
+    kind: Kind | Callable[[object], Any] | None = None
+    judge: Callable[..., Hints] | None = None
+
+
+# What has been declared, by the exercise's id; filled as modules of the content are imported.
+_declared: dict[str, Code] = {}
+
+
+def _declare(id: str, known: str, **parts: Any) -> None:
+    code = _declared.get(id, Code())
+    if getattr(code, known) is not getattr(Code, known):
+        raise ValueError(f"there are two exercises {id!r}")
+    _declared[id] = replace(code, **{name: part for name, part in parts.items() if part})
+
+
+def derived(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[Derive], Derive]:
+    """Declare what follows from an exercise's facts: the decorated function gives it by the names that texts use."""
+
+    def declare(function: Derive) -> Derive:
+        _declare(id, "derived", derived=function, fresh=fresh, facts=facts)
+        return function
+
+    return declare
+
+
+def judge(
+    id: str, kind: Kind | Callable[[object], Any], *, fresh: Fresh | None = None, **facts: Fact
+) -> Callable[[Judge], Judge]:
+    """Declare the judge of an exercise: given an answer and the facts, the decorated function yields hints."""
+
+    def declare(function: Judge) -> Judge:
+        _declare(id, "judge", judge=function, kind=kind, fresh=fresh, facts=facts)
+        return function
+
+    return declare
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that the texts name: a choice to click, or what a learner may type.
+
+    text    the choice, or the answers, with "or" between them.
+    hint    what is wrong with it; None if it is right.
+    """
+
+    text: Text
+    hint: Text | None
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise: its texts by their names, the answers that they name, and what code says of it.
+
+    kind_name    names one of KINDS; "" where the answer is a click, or a judge reads it.
+    """
+
+    texts: Mapping[str, Text]
+    answers: Sequence[Answer]
+    code: Code
+    kind_name: str
+
+    @property
+    def asks(self) -> bool:
+        """True for a prediction: a question that is answered before the next cell runs."""
+        return "" in self.texts
+
+    @property
+    def _clicked(self) -> bool:
+        return not self.code.judge and not self.kind_name
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of answer: one of its own, one by its name, or the number of a choice."""
+        kind = self.code.kind or (KINDS[self.kind_name] if self.kind_name else _A_CHOICE)
+        if isinstance(kind, Kind):
+            return replace(kind, wanted=self.texts.get("wanted", kind.wanted))
+        return Kind(kind, self.texts["wanted"])
+
+    def question(self, **facts: int) -> str:
+        """The question in the language in use."""
+        return str(self._said(Named(""), facts))
+
+    def choices(self) -> list[str]:
+        """The choices to click, in order; [] where a value is typed."""
+        return [str(answer.text.filled({})) for answer in self.answers] if self._clicked else []
+
+    def solution(self, **facts: int) -> str:
+        """The worked answer in the language in use."""
+        return str(self._said(Named("solution"), facts))
+
+    def why(self) -> str:
+        """Why a right answer to an exercise without a question is right, in one sentence."""
+        return str(self.texts["why"])
+
+    def _said(self, named: Named, facts: Mapping[str, int]) -> Text:
+        return worded(self.texts, named, {**facts, **self.code.derived(**facts)})
+
+    def checked(self, given: Mapping[str, int]) -> dict[str, int]:
+        """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
+        for name in given:
+            if name not in self.code.facts:
+                wanted = ", ".join(self.code.facts) or say(en="none", zh="没有")
+                raise wrong(
+                    TypeError,
+                    en=f"{name}: the numbers of this question are {wanted}",
+                    zh=f"{name}：这道题的数有 {wanted}",
+                )
+        facts = self.code.facts.items()
+        return {name: whole(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
+
+    def hint(self, answer: object, **facts: int) -> Hint | None:
+        """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
+        value = self._read(answer)
+        if self.code.judge is None:
+            return self._looked_up(value, facts)
+        with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # they hold simulated GPUs
+            found = next(hints, None)
+        if found is None:
+            return None
+        said = self._said(Named(found.name, answer=value, **found.values), facts)
+        return Hint(found.name, said.en, said.zh)
+
+    def _read(self, answer: object) -> Any:
+        """``answer`` in the form that judges work with, by the first of its readings that is of the kind asked for."""
+        refused: Unreadable | None = None
+        for reading in kinds.readings(answer):
+            try:
+                return self.kind.read(reading)
+            except Unreadable as error:
+                refused = refused or error
+        raise refused or Unreadable
+
+    @cached_property
+    def _tables(self) -> dict[tuple[int, ...], dict[Any, Answer]]:
+        """The tables of answers that were made so far, by the facts of the question."""
+        return {}
+
+    def _rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[Any, Answer]]:
+        """Yield each value that the table of answers names, with what it says of it."""
+        if self._clicked:
+            yield from enumerate(self.answers, 1)
+            return
+        kind = self.kind
+        for answer in self.answers:
+            for text in answer.text.filled(facts).en.split(" or "):
+                yield (text if text == _ANY_OTHER else kind.read(kinds.typed(text))), answer
+
+    def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
+        """The hint that the table of answers has for ``value``."""
+        asked = tuple(facts.values())
+        facts = {**facts, **self.code.derived(**facts), "answer": value}
+        if asked not in self._tables:
+            self._tables[asked] = dict(self._rows(facts))
+        found = self._tables[asked].get(value, self._tables[asked].get(_ANY_OTHER))
+        if found is None:
+            raise Unreadable
+        if found.hint is None:
+            return None
+        said = found.hint.filled(facts)
+        return Hint(found.text.en.strip("{}"), said.en, said.zh)
+
+
+def _number_of_a_choice(answer: object) -> int:
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise Unreadable
+    return answer
+
+
+_A_CHOICE = Kind(_number_of_a_choice, Text("the number of a choice, from 1", "选项的编号，从 1 开始"))
+
+
+def find(id: str) -> Exercise:
+    """The exercise ``id``, such as ``"03.idle"``; ValueError, with all there are, if there is none."""
+    found = _of_lesson(id.partition(".")[0]).get(id) if isinstance(id, str) else None
+    if found is None:
+        known = ", ".join(ids())
+        raise ValueError(must("exercise", id, en=f"one of {known}", zh=f"是 {known} 之一"))
+    return found
+
+
+@cache
+def ids() -> tuple[str, ...]:
+    """The ids of all exercises, in order."""
+    return tuple(sorted(head.words[0] for file in _FOLDER.glob("*.txt") for head, _ in sections(file)))
+
+
+@cache
+def _of_lesson(number: str) -> dict[str, Exercise]:
+    """The exercises of one lesson; the texts and the code of the others are not read."""
+    file = next((file for file in _FOLDER.glob("*.txt") if file.stem.partition("_")[0] == number), None)
+    if file is None:
+        return {}
+    name = file.stem.partition("_")[2]
+    if (_FOLDER / f"{name}.py").exists():
+        module(f"exercises.{name}")
+    found: dict[str, Exercise] = {}
+    for head, parts in sections(file):
+        id, kind = (*head.words, "")[:2]
+        answers = [_answer(part, bool(kind)) for part in parts if part.words[0] in "-+"]
+        found[id] = Exercise(named(head, parts), answers, _declared.get(id, Code()), kind)
+    return found
+
+
+def _answer(entry: Entry, typed: bool) -> Answer:
+    if typed:
+        answers = " ".join(entry.words[1:])
+        return Answer(Text(answers, answers), entry.texts.get(""))
+    return Answer(entry.texts[""], entry.texts.get("hint"))

@@ -1,0 +1,183 @@
+"""Reads answers: each kind refuses what it would have to guess at, and what is beyond every question.
+
+A hint repeats the answer, and a generator may never end: so there is a most of everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import index
+from typing import Any
+
+from labkit.base.texts import Text, texts_beside
+
+from .judging import Kind, Unreadable
+
+_TEXTS = texts_beside(__file__)
+_MOST_NUMBERS = 200
+_GREATEST = 10**12
+_UNITS = r"rows?|lines?|bytes?|gpus?|batch(?:es)?|pieces?|parameters?|replicas?|行|条|字节|块|个"
+
+
+def whole(answer: object) -> int:
+    """The answer as a whole number; 3.0 and a one-element tensor count, 3.9 and True do not."""
+    answer = _single(answer)
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    try:
+        value = index(answer)  # type: ignore[arg-type]  # whatever it is
+    except TypeError:
+        raise Unreadable from None
+    if abs(value) > _GREATEST:
+        raise Unreadable
+    return value
+
+
+def number(answer: object) -> float:
+    """The answer as a number, which need not be whole; a one-element tensor counts, True does not."""
+    answer = _single(answer)
+    if isinstance(answer, (str, bytes)):
+        raise Unreadable
+    try:
+        return float(answer)  # type: ignore[arg-type]  # whatever it is
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise Unreadable from None
+
+
+def numbers(answer: Any) -> tuple[int, ...]:
+    """The answer as whole numbers; a single number is a list of one."""
+    if isinstance(answer, (str, bytes, dict, set)):
+        raise Unreadable
+    try:
+        values = list(islice(answer, _MOST_NUMBERS + 1))
+    except TypeError:
+        return (whole(answer),)
+    if len(values) > _MOST_NUMBERS:
+        raise Unreadable
+    return tuple(whole(value) for value in values)
+
+
+def gpu_number(answer: object) -> object:
+    """``cuda:1`` and ``GPU 1`` as 1; everything else as it is."""
+    found = re.fullmatch(r"(?:cuda|gpu)[: ]?(\d+)", _text(answer))
+    return int(found[1]) if found else answer
+
+
+def device(answer: object) -> str:
+    """The answer as a device's name: ``"cpu"``, ``"cuda:0"``; a torch.device counts."""
+    text = _text(answer)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise Unreadable
+    return "cuda:0" if text == "cuda" else text
+
+
+def shape(answer: object) -> tuple[int, ...]:
+    """The answer as a shape of three dimensions."""
+    found = numbers(answer)
+    if len(found) != 3:
+        raise Unreadable
+    return found
+
+
+A_WHOLE_NUMBER = Kind(whole, _TEXTS["whole",])
+SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers",])
+A_NUMBER = Kind(number, _TEXTS["number",])
+A_DEVICE = Kind(device, _TEXTS["device",])
+A_GPU = Kind(lambda answer: whole(gpu_number(answer)), _TEXTS["gpu",])
+A_SHAPE = Kind(shape, _TEXTS["shape",])
+
+
+def typed(text: str) -> object:
+    """The value that somebody typed: ``3``, ``3/2``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    text = (
+        unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
+    )
+    if fraction := re.fullmatch(r"(\d{1,12})\s*/\s*([1-9]\d{0,11})", text):
+        return int(fraction[1]) / int(fraction[2])
+    try:
+        return ast.literal_eval(text.removeprefix("torch.Size"))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def readings(answer: object) -> Iterator[object]:
+    """Lists what ``answer`` may mean, the likeliest first; ``20,000``, ``3 3 3``, ``30x5``, ``10 rows`` are numbers.
+
+    Whether ``20,000`` is a number or two is for the kind of answer to say: the first reading that it takes counts.
+    """
+    if not isinstance(answer, str):
+        yield answer
+        return
+    yield (value := typed(answer))
+    text = unicodedata.normalize("NFKC", answer).strip()
+    if re.fullmatch(r"[-+]?\d{1,3}([, ]\d{3})+(\.\d+)?", text):
+        yield typed(re.sub("[, ]", "", text))
+    if isinstance(value, str):
+        yield typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
+    if found := re.fullmatch(rf"(.*\d\]?)\s*(?:{_UNITS})", text.lower()):
+        yield from readings(found[1])
+
+
+def a_function(name: str) -> Callable[[object], object]:
+    """Gives the reader of an answer that is a function, which the lesson calls ``name``."""
+
+    def read(answer: object) -> object:
+        if callable(answer):
+            return answer
+        raise Unreadable(_TEXTS["call",].filled({"name": name}))
+
+    return read
+
+
+def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
+    """The value that the learner's function gave back, read as ``kind``; Unreadable speaks of that value."""
+    if value is None or value is ...:
+        raise Unreadable(_TEXTS["nothing",].filled({"function": Text(en, zh)}))
+    if kind is None:
+        return value
+    try:
+        return kind.read(value)
+    except Unreadable:
+        raise wrong_return(value, kind.wanted, en=en, zh=zh) from None
+
+
+def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: str = "函数") -> Unreadable:
+    """The error for a learner's function that gave back something else than ``wanted``."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
+    facts = {"function": Text(en, zh), "wanted": wanted, "value": shown(value)}
+    why = _TEXTS["fraction",] if fraction else Text("", "")
+    return Unreadable(_TEXTS["other",].filled(facts | {"fraction": why}))
+
+
+def shown(value: object) -> str:
+    """``value`` between backticks, in few letters, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except (Exception, SystemExit):  # its own __repr__, or a number with more digits than Python writes
+        return f"`<{type(value).__name__}>`"
+    return f"`{text}`" if len(text) <= 58 else f"`{text[:55]}…` ({type(value).__name__})"
+
+
+def _text(answer: object) -> str:
+    """The answer as text, without what stands around it and capitals."""
+    try:
+        return str(answer).strip().lower()
+    except Exception:  # its own __str__, or a number with more digits than Python writes
+        raise Unreadable from None
+
+
+def _single(answer: Any) -> Any:
+    """The number in a tensor or an array of one element; anything else as it is, but for True and False."""
+    if hasattr(answer, "item"):
+        try:
+            answer = answer.item()
+        except (TypeError, ValueError, RuntimeError):  # more than one, as NumPy and PyTorch say it
+            raise Unreadable from None
+    if isinstance(answer, bool):
+        raise Unreadable
+    return answer

@@ -1,0 +1,234 @@
+"""The check-up: the user's own model on one GPU and on several, and what differs.
+
+The model and its inputs are copied; nothing of the user's is changed. The runs take place on simulated
+GPUs, so they need none.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from labkit.base.language import say, wrong
+from labkit.base.numbers import MOST_GPUS, must, whole
+from labkit.base.units import parse_bytes
+from simgpu import machine_in_use, simulate
+from simgpu.machine import lent
+
+from .findings import listed
+from .inputs import ModelInputs
+from .probes import PROBES
+from .result import SEVERITIES, Diagnosis, Finding
+from .runs import Runs
+from .subject import Subject
+
+# A check-up has torch to itself: of two threads that want one, the second waits.
+_alone = threading.RLock()
+_log = logging.getLogger(__name__)
+
+# As many findings of one kind are told one by one.
+_FEW = 3
+# Of each GPU: more than any model needs, so that nothing fails for want of memory.
+_PLENTY = "16 TiB"
+
+Copy = TypeVar("Copy")
+
+
+def diagnose(
+    model: nn.Module,
+    *inputs: Any,
+    gpus: int | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    memory: str | int | None = None,
+    dim: int | None = None,
+) -> Diagnosis:
+    """Would ``model(*inputs, **kwargs)`` survive ``nn.DataParallel`` on ``gpus`` GPUs? A :class:`Diagnosis`.
+
+    The model runs on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated ones; outputs and
+    gradients are compared, and what differs is explained, each with its fix and the lesson to read.
+
+    model    the plain model, on any device, or an ``nn.DataParallel`` of it, which is asked about as it is: its
+             ``dim``, ``output_device`` and number of GPUs. It is copied, and never changed.
+    inputs   a batch as training would give it, on any device.
+    gpus     how many GPUs, at least 2; as many as the wrapper given has, or 8.
+    loss     output -> a loss of one number, called with the output on the device of the inputs. Without it,
+             a fixed weighted sum of the outputs stands for it.
+    memory   the memory of the GPUs you think of, "11 GiB": does a training step with Adam fit?
+    dim      the dimension that holds the batch, as in ``nn.DataParallel(model, dim=1)``; the wrapper's, or 0. A wrapper
+             that was made where there is no GPU has forgotten its own.
+
+    Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
+    """
+    if kwargs is not None and not isinstance(kwargs, dict):
+        kind = type(kwargs).__name__
+        raise wrong(
+            TypeError,
+            en=f"kwargs must be a dict of keyword inputs, got {kind}",
+            zh=f"kwargs 必须是关键字输入的字典，现在是 {kind}",
+        )
+    capacity = None if memory is None else parse_bytes(memory)
+    with _alone:
+        given = ModelInputs(inputs, dict(kwargs or {}))
+        _check(model, given, loss)
+        gpus, dim, output = _wrapping(model, gpus, dim)
+        if not any(tensor.dim() > dim for tensor in given.tensors().values()):
+            raise wrong(
+                en=f"dim is {dim}, and no input has such a dimension: the first is 0",
+                zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
+            )
+        with undisturbed(gpus, lambda: Subject(model, given, dim, output)) as subject:
+            try:
+                return _asked(Runs(subject, gpus, loss, capacity))
+            finally:
+                subject.outside.restore()
+
+
+@contextmanager
+def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
+    """Yield the copies that ``copied`` makes; inside, torch sees at least ``gpus`` GPUs, with memory for all.
+
+    Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
+    lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states
+    of Python, of numpy, of torch and of the GPUs are given back too, and torch's default dtype and device. Gradients
+    are on.
+    """
+    drawn, state = random.getstate(), torch.random.get_rng_state()
+    owner = machine_in_use()
+    with ExitStack() as stack:
+        stack.callback(random.setstate, drawn)
+        if numpy := sys.modules.get("numpy"):
+            stack.callback(numpy.random.set_state, numpy.random.get_state())
+        stack.callback(torch.random.set_rng_state, state)
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        device = torch.get_default_device()  # setting it costs time in every call of torch from then on
+        stack.callback(
+            lambda: None if torch.get_default_device() == device else torch.set_default_device(device)
+        )
+        if owner is not None:
+            stack.enter_context(lent(owner, gpus, _PLENTY))
+        subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones
+        if owner is None:
+            stack.enter_context(simulate(gpus, memory=_PLENTY))
+        stack.enter_context(torch.enable_grad())
+        yield subject
+
+
+def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
+    """Return the number of GPUs, the dimension and the output device, from the arguments or from the wrapper given."""
+    ids, output, own = [], None, None
+    if isinstance(model, nn.DataParallel):
+        # Where there is no GPU, torch/nn/parallel/data_parallel.py sets neither dim nor output_device.
+        ids, own = list(model.device_ids), getattr(model, "dim", None)
+        output = getattr(model, "output_device", None)
+        if ids != list(range(len(ids))):
+            raise wrong(
+                en=f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in "
+                "order: give its .module, or wrap it for device_ids=[0, 1, …]",
+                zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
+                "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
+            )
+    gpus = whole("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
+    if output is not None and not 0 <= output < gpus:
+        raise wrong(
+            en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
+            zh=f"model 包装时用的是 output_device={output}，而 gpus={gpus} 里没有这块 GPU",
+        )
+    if dim is not None and own is not None and dim != own:
+        raise wrong(
+            en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
+            zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
+        )
+    dim = whole("dim", (own or 0) if dim is None else dim, 0)
+    return gpus, dim, output or None
+
+
+def _asked(runs: Runs) -> Diagnosis:
+    """Ask all probes; the worst findings come first."""
+    one, gpus = runs.subject.name, runs.gpus
+    _log.info(say(en=f"{one} runs on one GPU and on {gpus}", zh=f"{one} 在 1 块和 {gpus} 块 GPU 上运行"))
+    _ask(runs, "first", "each")
+    if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
+        _log.info(say(en="the same in training mode", zh="在训练模式下再来一遍"))
+        runs.mode = runs.training
+        runs.names -= {probe.name for probe in PROBES if probe.asked == "each"}
+        _ask(runs, "each")
+    _log.info(say(en="a training step, its memory, and what is left", zh="训练一步、显存，以及其余的检查"))
+    _ask(runs, "last")
+    runs.say_how()
+    findings = sorted(_joined(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    told = tuple(runs.compared), tuple(runs.uncompared)
+    return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, *told)
+
+
+def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Join findings that say the same of several places; those that differ in numbers or shapes, if they are many."""
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        same.setdefault((finding.name, finding.reason, finding.fix), []).append(finding)
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for (name, _, fix), group in same.items():
+        where = listed(list(dict.fromkeys(one.where for one in group if one.where)))
+        alike.setdefault((name, fix), []).append(replace(group[0], where=where))
+    for group in alike.values():
+        all_of_them = replace(group[0], where=listed([one.where for one in group]))
+        yield from group if len(group) <= _FEW else [all_of_them]
+
+
+def _ask(runs: Runs, *asked: str) -> None:
+    for probe in PROBES:
+        if probe.asked not in asked or runs.has(*probe.explained_by):
+            continue
+        if probe.wants_outputs and runs.mode.one.error is not None:
+            continue
+        for finding in probe.look(runs):
+            runs.add(finding, probe.name, in_each_mode=probe.asked == "each")
+        runs.subject.outside.restore()
+
+
+def _check(model: object, inputs: ModelInputs, loss: object) -> None:
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise TypeError(
+            say(en=f"model must be an nn.Module, got {kind}", zh=f"model 必须是 nn.Module，现在是 {kind}")
+        )
+    if loss is not None and not callable(loss):
+        raise TypeError(must("loss", loss, en="a function of the output", zh="是以输出为参数的函数"))
+    for path in inputs.packed():
+        raise wrong(
+            en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
+            "pass the padded tensor and the lengths",
+            zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
+        )
+    for path, tensor in inputs.tensors().items():
+        if tensor.is_meta:
+            raise wrong(
+                en=f"{path} is on the meta device: it has no values to compare, make it on the CPU",
+                zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
+            )
+        if tensor.is_nested:
+            raise wrong(
+                en=f"{path} is a nested tensor, which has no dimension to cut: pass a padded one",
+                zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
+            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise wrong(
+                en=f"model: {name} is on the meta device, without values: make it on the CPU",
+                zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
+            )
+    if not any(tensor.dim() for tensor in inputs.tensors().values()):
+        raise wrong(
+            en="inputs must hold at least one tensor with rows: give a batch as training would, "
+            "labkit.diagnose(model, batch)",
+            zh="inputs 里至少要有一个带行的张量：像训练时那样给一个批次，labkit.diagnose(model, batch)",
+        )

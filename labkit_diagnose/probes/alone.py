@@ -1,0 +1,192 @@
+"""The model by itself, on one GPU: what it is, whether it runs, what forward changes, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.base.language import series
+from labkit.base.tree import is_dataclass, leaves, output_name
+
+from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
+from ..comparison import batch_norms, quiet
+from ..copies import is_library
+from ..errors import in_replica, is_beyond, is_mix, words
+from ..findings import KINDS, listed
+from ..outer_variables import OuterVariables
+from ..result import Finding
+from ..runs import Runs
+
+# Fewer values than this per channel and GPU make BatchNorm's statistics noise.
+FEW = 16
+
+
+def model(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing: looks at what kind of module it is, where it was, and what it holds.
+
+    Parameters that only a closure or a global variable holds are not seen.
+    """
+    subject = runs.subject
+    if subject.compiled:
+        yield KINDS["compiled_model"](listed(subject.compiled))
+    if len(subject.places) > 1:
+        yield KINDS["several_devices"](series(subject.places))
+    if subject.wrapped:
+        yield KINDS["nested_parallel"](listed(subject.wrapped))
+    for where, tensor in unregistered_tensors(subject.model).items():
+        if isinstance(tensor, nn.Parameter):
+            yield KINDS["not_registered.parameter"](where)
+    if subject.lazy:
+        yield KINDS["lazy_modules"]()
+
+
+def alone(runs: Runs) -> Iterator[Finding]:
+    """Runs the model in eval mode on one GPU."""
+    if runs.mode.one.error is not None:
+        yield _failure(runs.mode.one.error)
+
+
+def state(runs: Runs) -> Iterator[Finding]:
+    """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
+
+    What forward writes is told from what it caches by another run, with other rows: a cache stays as it is. A model
+    that has one is then run on n GPUs, to see whether it holds for one of them only.
+
+    What is changed in place deeper than three containers is not seen, nor is a buffer that is changed in place
+    (``kept`` sees it), nor what lies outside the module, but for variables of its hooks and other functions.
+    """
+    model = runs.as_given()
+    watch, outside = AttributeChanges(model), OuterVariables(model)
+    registered, before = dict(model.named_parameters()), Contents(model, (), outside.values())
+    used: list[str] = []
+    for where, held in unregistered_modules(model).items():
+        held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
+    seen = _values_seen_by_norms(model)
+    try:
+        with quiet(0):
+            runs.inputs.of(model)
+    except Exception as error:
+        yield _failure(error)
+        return
+    lost, shared = watch.changes()
+    if made := [name for name, _ in model.named_parameters() if name not in registered]:
+        yield KINDS["lazy_modules.made"](listed(made))
+    around = before.differing(Contents(model, (), outside.values()))
+    written = _written(runs, model, [*lost, *shared], around, outside)
+    if kept := outside.of_functions([name for name in around if name in written]):
+        yield KINDS["shared_state.function"](listed(kept))
+    mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
+    if lost_then := [name for name in lost if name in written and not _is_internal(model, name)]:
+        yield KINDS["attributes_lost"](listed(lost_then))
+    shared_then = [name for name in shared if name in written or mixed]
+    if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
+        yield KINDS["shared_state"](listed(shared_then))
+    cached = Contents(model, [name for name in (*lost, *shared) if name not in written], {}).with_tensors()
+    if cached and not mixed and _mixes(runs, model):
+        yield KINDS["cache_on_one_gpu"](listed(cached))
+    if used:
+        yield KINDS["not_registered.module"](listed(list(dict.fromkeys(used))))
+    if seen and runs.batch:
+        name, values = min(seen.items(), key=lambda pair: pair[1])
+        rows = min(runs.plan.sizes)
+        values = values * rows // runs.batch
+        kind = KINDS["batch_norm.few"] if values < FEW else KINDS["batch_norm"]
+        yield kind(name, rows=rows, batch=runs.batch, values=values)
+
+
+def _written(
+    runs: Runs, model: nn.Module, names: list[str], around: list[str], outside: OuterVariables
+) -> list[str]:
+    """Return the attributes and outer variables to which other rows give other contents: all but caches."""
+    if not (all_names := [*names, *around]):
+        return []
+    before = Contents(model, names, outside.values())
+
+    def first_row_only(path: str, tensor: Tensor) -> Tensor:
+        dim = runs.subject.dim
+        if tensor.shape[dim : dim + 1] != (runs.batch,) or tensor.layout is not torch.strided:
+            return tensor
+        return tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
+
+    given = runs.inputs.mapped(first_row_only)
+    others = given.tensors()
+    if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered().items()):
+        return all_names  # all rows are alike: it cannot be told
+    try:
+        with quiet(1):
+            given.of(model)
+    except Exception:
+        return all_names
+    return before.differing(Contents(model, names, outside.values()))
+
+
+def _is_internal(model: nn.Module, name: str) -> bool:
+    """Whether a module of a library keeps the attribute ``name`` for itself: nobody else misses it."""
+    owner, _, attribute = name.rpartition(".")
+    return attribute.startswith("_") and is_library(type(model.get_submodule(owner)))
+
+
+def _mixes(runs: Runs, model: nn.Module) -> bool:
+    """Whether ``model``, which has run on one GPU, mixes devices on several."""
+    try:
+        with quiet(0):
+            runs.inputs.of(runs.subject.in_parallel(model, runs.ids))
+    except Exception as error:
+        return is_mix(error)
+    return False
+
+
+def returned(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
+    whole = runs.mode.one.outputs
+    # None first is what PyTorch passes through; beside tensors it is as good as any other.
+    kinds = [(path, type(leaf)) for path, leaf in leaves(whole, output_name())]
+    odd = [f"{path} ({kind.__name__})" for path, kind in kinds if not issubclass(kind, (Tensor, type(None)))]
+    if odd:
+        yield KINDS["not_tensors"](series(odd[:4]), gpus=runs.gpus)
+    elif is_dataclass(whole) and not isinstance(whole, dict):
+        yield KINDS["dataclass_output"](type(whole).__name__)
+    if runs.mode.agree and runs.mode.random:
+        yield KINDS["random_outputs"]()
+    if runs.mode.agree and runs.mode.chance == "sizes":
+        yield KINDS["own_length.drawn"](output_name())
+    elif runs.mode.agree and runs.mode.chance == "repeated":
+        yield KINDS["outputs_differ.seeded"](output_name(), gpus=runs.gpus)
+    elif runs.mode.agree:
+        runs.say_outputs()
+
+
+def known(runs: Runs, error: Exception) -> bool:
+    """Whether a finding already says why ``error`` was raised."""
+    if is_mix(error):
+        return runs.has("not_registered")
+    # What cannot be gathered makes no replica fail.
+    ungathered = not in_replica(error) and runs.has("not_tensors", "dataclass_output", "own_length")
+    return ungathered or runs.has("uncut_input", "loss_fails")
+
+
+def _failure(error: Exception) -> Finding:
+    """Return the finding of a forward that fails on one GPU."""
+    if is_beyond(error):
+        return KINDS["not_simulated"].of(error)
+    if "with arguments from the 'CUDA' backend" in words(error):
+        return KINDS["fails_on_one.of_the_cpu"].of(error)
+    return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).of(error)
+
+
+def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
+    """Count the values per channel of each BatchNorm in training mode: the next forward fills the dict."""
+    seen: dict[str, int] = {}
+
+    def note(name: str, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        seen[name] = given[0].numel() // max(given[0].size(1), 1)
+
+    for name, norm in batch_norms(model):
+        # One that keeps no statistics is the same in both modes: `layout` sees it.
+        if norm.running_mean is not None and norm.training:
+            norm.register_forward_hook(partial(note, name))
+    return seen

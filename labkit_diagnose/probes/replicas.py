@@ -1,0 +1,153 @@
+"""Whether a replica, and the model on another GPU, give the same as the model on the source GPU, with nothing cut."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from labkit.base.tree import output_name, tensors, tensors_in
+
+from ..attributes import everything_held, unregistered_tensors
+from ..errors import is_mix, line_of, short_text, user_line, words
+from ..findings import KINDS, PHRASES, listed
+from ..inputs import opened
+from ..references import reference
+from ..result import Finding
+from ..runs import Runs
+
+
+def replicas(runs: Runs) -> Iterator[Finding]:
+    """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
+
+    Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
+    """
+    if runs.mode.agree or runs.mode.random:
+        return
+    lines: list[str] = []
+    try:
+        with runs.mode.quiet():
+            replica = nn.parallel.replicate(runs.mode.fresh(), [0])[0]
+            lines = _lines_that_ask_for_parameters(replica)
+            found = tensors(opened(runs.inputs.of(replica)), output_name())
+    except Exception as error:
+        if "modified by an inplace" in words(error) or "modified inplace" in words(error):
+            yield KINDS["replica_weights"].of(error)
+        elif not is_mix(error) and lines:
+            outcome = PHRASES["replica_parameters.fails"](problem=short_text(error))
+            yield KINDS["replica_parameters"](line_of(error), outcome=outcome)
+        return
+    if not runs.mode.all_same(found):
+        outcome = PHRASES["replica_parameters.differs"]()
+        yield KINDS["replica_parameters"]("".join(lines[:1]), outcome=outcome)
+        return
+    other = runs.mode.fresh("cuda:1")
+    try:
+        with runs.mode.quiet(), torch.cuda.device(1):
+            there = tensors(opened(runs.inputs.moved("cuda:1").of(other)), output_name())
+    except Exception:
+        return  # a device that forward names: said elsewhere
+    if not runs.mode.all_same(there):
+        yield KINDS["device_dependent"]()
+
+
+def references(runs: Runs) -> Iterator[Finding]:
+    """Runs the model on one GPU with rows in another order, or some of them; compares that with the whole result.
+
+    Asked only where n GPUs fail or differ, and an input of whole numbers could be places in another one. What refers
+    to rows of the model's own tables is not seen.
+    """
+    if runs.mode.agree or runs.mode.random:
+        return
+    if found := reference(runs.mode):
+        meaning = PHRASES[f"rows_refer.{found.kind}"](of=found.of)
+        yield KINDS["rows_refer"](found.path, meaning=meaning, gpus=runs.gpus)
+
+
+def devices(runs: Runs) -> Iterator[Finding]:
+    """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
+
+    Of a tensor that forward gets from elsewhere only the line where the devices met is known.
+    """
+    error = runs.mode.many.error
+    if error is None or not is_mix(error):
+        return
+    objects = runs.inputs.objects()
+    # No parameters, which would have explained the error, and nothing that is not on a GPU.
+    left = [name for name in unregistered_tensors(runs.subject.model) if name not in runs.subject.staying]
+    if objects:
+        yield KINDS["uncut_input"](listed(objects))
+    for where in left:
+        yield KINDS["not_registered.tensor"](where)
+    if not objects and not left:
+        yield _kept_weight(runs) or KINDS["fixed_device"].of(error)
+
+
+def _kept_weight(runs: Runs) -> Finding | None:
+    """Return the finding if a replica on the next GPU computes with a weight of the model itself: who has kept it."""
+    model, calls = runs.mode.fresh(), _Calls()
+    try:
+        with runs.mode.quiet():
+            replica = nn.parallel.replicate(model, [0, 1])[1]
+            with calls:
+                runs.inputs.moved("cuda:1").of(replica)
+    except Exception as error:
+        last = tensors_in(calls.last) if is_mix(error) else []
+        used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}
+        for name, weight in model.named_parameters():
+            if weight.numel() and weight.untyped_storage().data_ptr() in used:
+                keepers = (pair for pair in everything_held(model) if _reaches(pair[1], weight))
+                way, keeper = next(keepers, ("", None))
+                if isinstance(keeper, (nn.Module, Tensor)):
+                    return KINDS["not_registered.partner"](way, weight=name, problem=short_text(error))
+                where = ", ".join(filter(None, (way, line_of(error))))
+                return KINDS["fixed_device.kept"](where, weight=name, problem=short_text(error))
+    return None
+
+
+def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
+    """Whether ``value`` is ``weight``, a module that has it, or a function that keeps one of them."""
+    kept: list[object] = []
+    if isinstance(value, nn.Module):
+        return any(weight is one for one in value.parameters())
+    if isinstance(value, partial):
+        kept = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, MethodType):
+        kept = [value.__self__, value.__func__]
+    elif isinstance(value, FunctionType):
+        kept = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+    return value is weight or (depth > 0 and any(_reaches(one, weight, depth - 1) for one in kept))
+
+
+class _Calls(TorchFunctionMode):
+    """Remembers the arguments of the last call of a torch function."""
+
+    last: object = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.last = args, kwargs
+        return func(*args, **(kwargs or {}))
+
+
+def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
+    """Note the lines of the user's code that ask ``replica`` for its parameters: the next forward fills the list."""
+    lines: list[str] = []
+
+    def noting(module: nn.Module, name: str) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            lines.append(user_line("".join(traceback.format_stack())))
+            return getattr(type(module), name)(module, *args, **kwargs)
+
+        return method
+
+    for module in replica.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            for name in ("named_parameters", "state_dict"):
+                module.__dict__[name] = noting(module, name)
+    return lines

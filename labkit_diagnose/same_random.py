@@ -1,0 +1,272 @@
+"""Random draws made alike for every row, so that a batch and its pieces can be compared.
+
+On n GPUs a model draws other numbers than on one, whatever the seeds: n tensors of b/n rows are not one of b rows.
+So in a check-up a draw depends neither on the generator nor on the number of rows: along the last dimension it runs
+through a fixed sequence, the same for all rows. Where the last dimension is the batch, or may be (of a draw with
+one dimension only it may), all values are one.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from simgpu.features.dispatch.libraries import by_python
+
+# The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
+_FIRST, _STEP = 0.3, 0.6180339887498949
+
+Rule = Callable[["Draws", Tensor, dict[str, Any]], Tensor]
+
+
+class Draws:
+    """How random numbers are drawn: in a sequence along the last dimension, or (``constant``) all alike.
+
+    drew   whether anything was drawn.
+    """
+
+    def __init__(self, constant: bool = False) -> None:
+        self.constant, self.drew = constant, False
+        self.drawn = WeakIdKeyDictionary()  # the tensors whose values come from here, and their copies
+        self._local = threading.local()
+
+    def here(self) -> AbstractContextManager[object]:
+        """Return a context manager: inside, this thread draws in this way."""
+        return _Mode(self)
+
+    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        """Let the replicas of ``model`` draw in this way, each in its thread, with Python's generators seeded anew."""
+        model.register_forward_pre_hook(lambda *_: self._enter(seed), prepend=True)
+        model.register_forward_hook(lambda *_: self._leave(), always_call=True)
+        return model
+
+    def _enter(self, seed: int) -> None:
+        entered: list[_Mode | None] = self._local.__dict__.setdefault("entered", [])
+        if entered or self._local.__dict__.get("inside"):
+            entered.append(None)
+            return
+        seed_python(seed)
+        mode = _Mode(self)
+        mode.__enter__()
+        entered.append(mode)
+
+    def _leave(self) -> None:
+        mode = self._local.entered.pop()
+        if mode is not None:
+            mode.__exit__(None, None, None)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Return values from [0, 1) in the shape of ``like``."""
+        count = like.size(-1) if like.dim() > 1 and not self.constant else 1
+        steps = torch.arange(max(count, 1), dtype=torch.float64, device=like.device)
+        row = (_FIRST + _STEP * steps) % 1
+        if not like.numel():
+            return row.new_empty(like.shape)
+        return row.expand(like.shape) if like.dim() else row[0]
+
+    def normal(self, like: Tensor) -> Tensor:
+        return (2 * self.uniform(like) - 1).erfinv() * 2**0.5
+
+
+class Undrawn(Draws):
+    """Random numbers as they are."""
+
+    def here(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        return model
+
+
+class _Mode(TorchDispatchMode):
+    """Lets torch draw, and replaces the drawn values."""
+
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()
+        self._draws = draws
+
+    def __enter__(self) -> Any:
+        local = self._draws._local.__dict__
+        local["inside"] = local.get("inside", 0) + 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._draws._local.__dict__["inside"] -= 1
+        super().__exit__(*error)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        drawn, name = self._draws.drawn, _name(func)
+        rule = RULES.get(name)
+        follows = bool(drawn) and name in _FOLLOWED and args[0] in drawn
+        if rule is None and not follows:
+            return self._call(func, args, kwargs)
+        arguments = func._schema.arguments
+        named = {one.name: one.default_value for one in arguments} | kwargs
+        named |= {one.name: value for one, value in zip(arguments, args, strict=False)}
+        # In place, a draw overwrites what it may depend on; only rrelu's does.
+        given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
+        if rule is None:
+            rule, result = _FOLLOWED[name], self._call(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+            self._draws.drew = True
+        with torch._C.DisableTorchFunction():
+            result = rule(self._draws, result, named if given is None else named | {"self": given})
+        if isinstance(result, Tensor):
+            drawn[result] = True
+        return result
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A kernel of the user's is Python: the machine must see it, also where an autograd Function came to it.
+        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and by_python(func)):
+            return func(*args, **kwargs)
+        # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
+        with torch._C.DisableTorchFunction():
+            return func(*args, **kwargs)
+
+
+def python_state() -> object:
+    """Return what stands for the state of Python's and numpy's generators."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), numpy and pickle.dumps(numpy.random.get_state())
+
+
+def seed_python(seed: int) -> None:
+    """Seed the generators of Python and numpy, which all threads share."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Any]) -> Rule:
+    """Return a rule that replaces the drawn values by ``values``, computed in double precision."""
+
+    def rule(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+        result.copy_(values(draws, result, given).expand(result.shape))
+        return result
+
+    return rule
+
+
+@_fill
+def _integers(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    low, high = given.get("low", given.get("from")) or 0, given.get("high", given.get("to"))
+    high = low + 100 if high is None else high
+    return (low + (high - low) * draws.uniform(result)).floor()
+
+
+def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    weights: Tensor = given["self"].detach().double()
+    if given["replacement"]:
+        edges: Tensor = weights.cumsum(-1)
+        return torch.searchsorted(edges, (draws.uniform(result) * edges[..., -1:]).contiguous())
+    keys = weights / -(-draws.uniform(weights)).log1p()
+    # Of equal ones the last, as in `_backwards`.
+    ordered = keys.flip(-1).sort(dim=-1, descending=True, stable=True).indices
+    return keys.size(-1) - 1 - ordered[..., : given["num_samples"]]
+
+
+def _dropped(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+    out, mask = result
+    keep = 1 - given["p"]
+    mask.copy_(draws.uniform(mask) < keep)
+    out.copy_(given["input"] * mask / (keep or 1.0))
+    return result
+
+
+def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    if not given["training"]:
+        return result
+    lower, upper = float(given["lower"]), float(given["upper"])
+    slope = lower + (upper - lower) * draws.uniform(result)
+    noise = given["noise"].copy_(torch.where(given["self"] <= 0, slope, 1.0))
+    return result.copy_(given["self"] * noise)
+
+
+def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+    """Order drawn values that are all equal: the last comes first."""
+    drawn, (_, places), dim = given["self"], result, given["dim"]
+    if drawn.dim() and drawn.numel() and (drawn == drawn.narrow(dim, 0, 1)).all():
+        last = drawn.size(dim) - 1
+        order = torch.arange(last, last - places.size(dim), -1, device=places.device)
+        places.copy_(order.expand(places.movedim(dim, -1).shape).movedim(-1, dim))
+    return result
+
+
+@_fill
+def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    p = given.get("p")
+    return draws.uniform(result) < (given["self"] if p is None else p)
+
+
+def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    return -(-draws.uniform(result)).log1p() / float(given["lambd"])
+
+
+def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    failing = torch.log1p(torch.tensor(-given["p"]))
+    return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
+
+
+def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
+    angle = torch.pi * (draws.uniform(result) - 0.5)
+    return angle.tan() * float(given["sigma"]) + float(given["median"])
+
+
+@_fill
+def _uniform(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    low, high = given.get("from", 0), given.get("to", 1)
+    return low + (high - low) * draws.uniform(result)
+
+
+@_fill
+def _normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
+    return given.get("mean", 0) + given.get("std", 1) * draws.normal(result)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("rand", "rand_like", "uniform_"), _uniform),
+    **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), _normal),
+    "log_normal_": _fill(lambda draws, result, by: (by["mean"] + by["std"] * draws.normal(result)).exp()),
+    "cauchy_": _fill(_cauchy),
+    "exponential_": _fill(_exponential),
+    "geometric_": _fill(_geometric),
+    **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
+    # Backwards: what mixes the rows of a batch by chance is seen to mix them.
+    "randperm": _fill(lambda draws, result, by: torch.arange(len(result) - 1, -1, -1)),
+    **dict.fromkeys(("bernoulli", "bernoulli_"), _coins),
+    "multinomial": _fill(_multinomial),
+    "poisson": _fill(lambda draws, result, by: by["self"].round()),
+    "binomial": _fill(lambda draws, result, by: (by["count"] * by["prob"]).round()),
+    "_standard_gamma": _fill(lambda draws, result, by: by["self"]),
+    "_sample_dirichlet": _fill(lambda draws, result, by: by["self"] / by["self"].sum(-1, keepdim=True)),
+    "native_dropout": _dropped,
+    **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
+}
+
+# What is done with drawn values and is drawn too, or is chance.
+_FOLLOWED: dict[str, Rule] = {
+    **dict.fromkeys(("_to_copy", "clone", "detach", "alias"), lambda draws, result, given: result),
+    "sort": _backwards,
+    "topk": _backwards,
+}
+
+
+@cache
+def _name(func: Any) -> str:
+    name: str = func._schema.name
+    return name.removeprefix("aten::")

@@ -1,0 +1,96 @@
+"""Checks of one rank's own arguments: NCCL, gloo and c10d refuse them in their own words.
+
+The words are PyTorch 2.13's: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, Utils.hpp,
+NCCLUtils.cpp, and those of NCCL itself (src/misc/argcheck.cc). What c10d's Python refuses (a group without the
+caller, no group yet, lists that are no lists) it still refuses itself, before it comes here.
+
+Where NCCL would read or write past the end of a tensor, or copy what nobody asked for, without a word, it is said
+here in both languages (:func:`.arguments.silent`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch.distributed import DistBackendError
+
+from labkit.base.language import say, wrong
+
+from ..call import Call
+from . import gloo, nccl
+
+
+class Checked(Protocol):
+    """The part of a group that checks ask for."""
+
+    bound_device_id: torch.device | None
+    destroyed: bool
+
+
+def check(call: Call, group: Checked) -> None:
+    """Raise what PyTorch raises for a call whose arguments its backend does not take.
+
+    RuntimeError, ValueError, TypeError or torch.distributed.DistBackendError, as C++ does.
+    """
+    backend = call.backend
+    if not backend:
+        # ProcessGroup.hpp, getBackend
+        kind = call.device.partition(":")[0]
+        error = RuntimeError(f"No backend type associated with device type {kind}")
+        if kind != "cpu":
+            raise error
+        raise _advised(
+            error,
+            en=f"{call.kind} at {call.short_place} got a tensor on {call.device}; NCCL moves tensors between GPUs "
+            "alone.\nDo: `.cuda()` first, or `init_process_group()` without a backend (`cpu:gloo,cuda:nccl`), which "
+            "takes both.",
+            zh=f"{call.short_place} 的 {call.kind} 得到的张量在 {call.device} 上；NCCL 只在 GPU 之间传输。\n"
+            "怎么办：先 `.cuda()`，或者 `init_process_group()` 不写后端（即 `cpu:gloo,cuda:nccl`），两种都能用。",
+        )
+    if group.destroyed:
+        # NCCLUtils.cpp, NCCLComm::getNcclComm
+        raise DistBackendError(f"NCCL communicator was aborted on rank {call.at}. ")
+    if backend == "nccl" and call.kind != "barrier":
+        bound = group.bound_device_id
+        if bound is not None and str(bound) != call.device:
+            # ProcessGroupNCCL.cpp, initNCCLComm
+            raise DistBackendError(
+                "Attempt to perform collective on tensor not on device passed to init_process_group"
+            )
+    # Their functions are called as the kinds of calls are.
+    found = getattr(nccl if backend == "nccl" else gloo, call.kind, None)
+    if found is not None:
+        found(call)
+
+
+def check_place(rank: int, size: int, most: int | None) -> None:
+    """Raise what is said of a group whose numbers cannot be: a rank that it has not, or more ranks than there are.
+
+    most   how many ranks there are, where that is known.
+    """
+    if not 0 <= rank < size:
+        # NCCL: src/init.cc, ncclCommInitRankDev
+        error = nccl.nccl_error("invalid argument", f"Invalid rank requested : {rank}/{size}")
+        raise _advised(
+            error,
+            en=f"A group of {size} has the ranks 0 to {size - 1}: `rank=` (RANK) and `world_size=` (WORLD_SIZE) do not "
+            "fit together.\nDo: leave both to torchrun, which sets them in each rank's environment.",
+            zh=f"{size} 个 rank 的组，编号是 0 到 {size - 1}：`rank=`（RANK）和 `world_size=`（WORLD_SIZE）对不上。\n"
+            "怎么办：两者都交给 torchrun，它会在每个 rank 的环境变量里设好。",
+        )
+    if most is not None and size > most:
+        raise wrong(
+            en=f"a group of {size} ranks where {most} run: on real GPUs they wait in init_process_group, or "
+            "in the first collective, for ranks that never come.\nDo: leave `world_size=` (WORLD_SIZE) to "
+            "torchrun, or start as many ranks (--nnodes × --nproc-per-node).",
+            zh=f"只有 {most} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
+            "它们会停在 init_process_group 或第一次集合通信里，等不存在的 rank。\n"
+            "怎么办：`world_size=`（WORLD_SIZE）交给 torchrun 来设，"
+            "或者启动这么多 rank（--nnodes × --nproc-per-node）。",
+        )
+
+
+def _advised(error: Exception, en: str, zh: str) -> Exception:
+    """``error``, whose words are PyTorch's, with what it means here and what to do below them."""
+    return type(error)(f"{error}\n{say(en=en, zh=zh)}")

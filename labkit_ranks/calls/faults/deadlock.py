@@ -1,0 +1,322 @@
+"""Calls in which ranks wait in vain: none can go on, nobody has come by the end, the last has come too late.
+
+NCCL's watchdog says the latter, in the words of WorkNCCL::checkTimeout in ProcessGroupNCCL.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from torch.distributed import DistBackendError
+
+from labkit.base.language import say, series
+from labkit.base.texts import columns, texts_beside
+
+from ..call import Call
+from ..waits import Wait, WaitForGraph
+from .words import Report, described, explained, group_of, ordinal, ranks_text, table
+
+_TEXTS = texts_beside(__file__)
+
+# The faults that have a name of their own in a check-up, by why none can go on.
+_IN_SOME = "collective_in_some_ranks"
+_FAULTS = {
+    "uneven": "uneven_inputs",
+    "alone": _IN_SOME,
+    "alone_in_backward": _IN_SOME,
+    "split_alone": _IN_SOME,
+    "skipped": _IN_SOME,
+}
+
+
+class Unmet(RuntimeError):
+    """All ranks have ended, and some calls were never met by the others'."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The place of one rank when none can go on.
+
+    call    the collective or message that it waits in.
+    what    what else it waits for: ``"Lock.acquire at train.py:12"``; "" if it has ended.
+    error   the name and the text of what it raised, if it has ended by that.
+    came    how often it has come to a line with a call of a kind: (line of code, kind) -> times.
+    seqs    how many calls of a group it has made: group -> number of its last.
+    last    the last call that it made.
+    passes  how often it has run a wrapped model's forward in training.
+    reads   the line at which its host waits for the GPU, on which ``call`` waits; "" where it stands in the call.
+    """
+
+    rank: int
+    call: Call | None = None
+    what: str = ""
+    error: tuple[str, str] | None = None
+    came: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    seqs: Mapping[str, int] = field(default_factory=dict)
+    last: Call | None = None
+    passes: int = 0
+    reads: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.call is None and not self.what
+
+
+def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) -> Report:
+    """The report of a deadlock, when all ranks that live wait: for each where it stands; what it means; what to do.
+
+    standings   of all ranks, in their order.
+    timeout     of the group, after which NCCL would end it.
+    """
+    key, facts = _cause(standings)
+    meaning, advice = explained(key, **facts)
+    lines = (str(_TEXTS["nobody",]), *standing_lines(standings), meaning)
+    places = tuple(filter(None, map(_place, standings)))
+    stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
+    if stuck is not None and not stuck.makes_a_group:
+        limit = timeout or stuck.timeout or timedelta(minutes=10)
+        seconds = f"{limit.total_seconds():g}"
+        if stuck.is_connected:  # where ranks are processes, nobody looks for what reads the result
+            unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
+            text = "if-read" if unread else "on-real-gpus"
+            real = _TEXTS[text,](seconds=seconds, said=watchdog(stuck, limit))
+        else:
+            real = _TEXTS["on-first-call",](seconds=seconds)
+    return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
+
+
+def _place(one: Standing) -> str:
+    """The line of the user's code where a rank stands, or made its last call."""
+    if one.what or one.error is not None:
+        return one.what
+    call = one.call or one.last
+    return "" if call is None else call.short_place
+
+
+def graph(standings: Sequence[Standing]) -> WaitForGraph:
+    """The same as data, which draws itself."""
+    return WaitForGraph(tuple(_wait(one, standings) for one in standings))
+
+
+def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
+    call = one.call
+    if call is not None:
+        awaited = missing(call, standings)
+        return Wait(one.rank, "waits", call.kind, awaited, group_of(call), call.seq, call.short_place)
+    if one.what:
+        return Wait(one.rank, "waits", one.what)
+    if one.error is not None:
+        return Wait(one.rank, "failed", one.error[0])
+    return Wait(one.rank, "ended")
+
+
+def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
+    """The ranks that have not come to ``call``."""
+    if call.is_message:
+        return () if call.root is None else (call.ranks[call.root],)
+    others = frozenset(call.ranks) - {call.rank}
+    behind = [one.rank for one in standings if one.seqs.get(call.group, 0) < call.seq]
+    return tuple(rank for rank in behind if rank in others)
+
+
+def standing_lines(standings: Sequence[Standing], known: Mapping[int, str] | None = None) -> list[str]:
+    """A line for ranks that stand alike; ``known``: what is said of some, by rank."""
+    found: dict[str, list[int]] = {}
+    for one in standings:
+        text = (known or {}).get(one.rank) or _standing(one, standings)
+        found.setdefault(text, []).append(one.rank)
+    names = [ranks_text(ranks) for ranks in found.values()]
+    wide = max(map(columns, names), default=0)
+    return [
+        f"  {name}{' ' * (wide - columns(name))}  {_several(text) if len(ranks) > 1 else text}"
+        for name, (text, ranks) in zip(names, found.items(), strict=True)
+    ]
+
+
+def _several(text: str) -> str:
+    """Put a text about one rank into the plural."""
+    for one, several in (
+        ("waits ", "wait "),
+        ("has made no call", "have made no call"),
+        ("has ended; its", "have ended; their"),
+        ("has ended", "have ended"),
+        ("made no call in this cell, and has run to its", "made no call in this cell, and have run to their"),
+    ):
+        if text.startswith(one):
+            return several + text.removeprefix(one)
+    return text
+
+
+def _standing(one: Standing, standings: Sequence[Standing]) -> str:
+    call, last = one.call, one.last
+    if one.reads:
+        return _standing(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
+    if call is not None and call.is_message:
+        return _TEXTS["message",](what=described(call), place=call.short_place)
+    if call is not None:
+        awaited = missing(call, standings)
+        whom = ranks_text(awaited) if awaited else _TEXTS["others",]
+        return _TEXTS["collective",](whom=whom, what=described(call), **_number(call))
+    if one.what:
+        return _TEXTS["own",](what=one.what)
+    if one.error is not None:
+        return _TEXTS["failed",](kind=one.error[0], problem=one.error[1])
+    if last is None:
+        return str(_TEXTS["no-call-here" if one.seqs else "no-call",])
+    return _TEXTS["ended",](kind=last.kind, **_number(last))
+
+
+def _number(call: Call) -> dict[str, object]:
+    return {"number": call.seq, "group": group_of(call), "place": call.short_place}
+
+
+# Why none can go on: a key of faults.txt, and its facts.
+_Cause = tuple[str, dict[str, object]]
+
+
+def _cause(standings: Sequence[Standing]) -> _Cause:
+    calls = [one.call for one in standings if one.call is not None]
+    others = [one for one in standings if one.what]
+    if others and not calls:
+        return "own_things", {}
+    if others:
+        return "something_else", {"names": ranks_text([one.rank for one in others])}
+    if all(call.is_message for call in calls):
+        return _cause_of_messages(calls, standings)
+    collectives = [call for call in calls if not call.is_message]
+    if len(collectives) < len(calls):
+        return "message_and_collective", {}
+    group = {call.rank: call.group for call in collectives}
+    awaited = [(call.group, rank) for call in collectives for rank in missing(call, standings)]
+    if all(group.get(rank, own) != own for own, rank in awaited):
+        return "groups_crossed", {}
+    return cause(collectives[0], standings)
+
+
+def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
+    """Why some have not come to ``call``: fewer batches, or only some ranks run this line."""
+    by = {one.rank: one for one in standings}
+    away = [by[rank] for rank in missing(call, standings) if rank in by]
+    names = ranks_text([one.rank for one in away])
+    line = (call.short_place, call.kind)
+    times = by[call.rank].came.get(line, 0)
+    never = [one.rank for one in away if not one.came.get(line)]
+    ended = [one.rank for one in away if one.ended]
+    through = f" (`{via}`)" if (via := call.via) else ""
+    group = {"kind": call.kind, "members": ranks_text(call.ranks)}
+    forward = all(one.last is not None and not one.last.backward for one in away)
+    if call.backward and away and not by[call.rank].passes and (never or forward):
+        here = ranks_text([one.rank for one in standings if one not in away])
+        return "alone_in_backward", {"names": names, "kind": call.kind, "here": here}
+    if away and not never and times > 1:
+        over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
+        rounds, passes = series(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
+        # What torch does on a line may be several collectives.
+        what = (
+            say(en="a collective of this line", zh="这一行里的集合通信")
+            if via
+            else say(en="this line", zh="这一行")
+        )
+        facts: dict[str, object] = {
+            "names": names, "what": what, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
+        }  # fmt: skip
+        if passes and all(one.passes >= passes for one in away):
+            return "skipped", facts
+        return "uneven", facts | {"ended": over, "time": ordinal(times)}
+    if never and call.makes_a_group:
+        return "split_alone", {"names": ranks_text(never), **group}
+    if never:
+        here = ranks_text([one.rank for one in standings if one.came.get(line)])
+        return "alone", {"names": ranks_text(never), "through": through, "here": here, **group}
+    if ended:
+        return "ended_before", {"names": ranks_text(ended)}
+    return "elsewhere", {"names": names if away else _TEXTS["others",], "rank": call.rank}
+
+
+def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> _Cause:
+    kinds = {call.kind for call in calls}
+    ended = {one.rank for one in standings if one.ended}
+    gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
+    if gone:
+        return "peer_ended", {"names": ranks_text(gone)}
+    for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
+        if "behind" in held.memo:  # called after its rank had waited for the first: both came to that at once
+            break
+        return "in_order", {
+            "rank": held.rank,
+            "first": first.kind,
+            "then": held.kind,
+            "place": held.short_place,
+        }
+    return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
+
+
+def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
+    """The error to be raised for calls that were made and never met, when all ranks have ended.
+
+    standings   of all ranks, where they are known.
+    """
+    (head, advice), fault = explained("unmet"), "calls_never_met"
+    lines = [head, *table(calls)]
+    if standings:
+        first = {call.rank: call for call in reversed(calls)}
+        key, facts = _cause([replace(one, call=first.get(one.rank)) for one in standings])
+        meaning, advice = explained(key, **facts)
+        places = [] if calls[0].is_message else standing_lines(standings)
+        lines, fault = [*lines, *places, meaning], _FAULTS.get(key, fault)
+    real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
+    report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
+    return report.on(Unmet(str(report)))
+
+
+# torch/csrc/distributed/c10d/Work.cpp, opTypeToString; NCCL's barrier is an all-reduce of one number.
+_OP_TYPES = {
+    "all_reduce": "ALLREDUCE", "barrier": "ALLREDUCE", "broadcast": "BROADCAST", "reduce": "REDUCE",
+    "all_gather": "ALLGATHER", "all_gather_single": "_ALLGATHER_BASE", "gather": "GATHER", "scatter": "SCATTER",
+    "reduce_scatter": "REDUCE_SCATTER", "reduce_scatter_single": "_REDUCE_SCATTER_BASE", "all_to_all": "ALLTOALL",
+    "all_to_all_single": "ALLTOALL_BASE", "send": "SEND", "recv": "RECV",
+}  # fmt: skip
+
+
+def watchdog(call: Call, timeout: timedelta) -> str:
+    """The text that NCCL's watchdog writes after ``timeout``."""
+    limit = round(timeout.total_seconds() * 1000)
+    brought, got = call.inputs or call.outputs, call.outputs or call.inputs
+    numel_in, numel_out = (sum(t.numel() for t in tensors) for tensors in (brought, got))
+    if call.kind == "barrier":
+        numel_in = numel_out = 1
+    return (
+        f"[Rank {call.at}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={call.seq}, "
+        f"OpType={_OP_TYPES.get(call.kind, call.kind.upper())}, NumelIn={numel_in}, NumelOut={numel_out}, "
+        f"Timeout(ms)={limit}) ran for {limit} milliseconds before timing out."
+    )
+
+
+def late(calls: Sequence[Call]) -> DistBackendError | None:
+    """The error to be raised if the last of a collective's calls came too late for the first; else None."""
+    first = min(calls, key=lambda call: call.arrived)
+    if first.timeout is None:
+        return None
+    end = first.arrived + first.timeout.total_seconds()
+    away = [call.rank for call in calls if call.arrived > end]
+    return timeout_error(first, first.timeout, away) if away else None
+
+
+def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
+    """The error to be raised where ``call`` has waited for ``timeout`` by its rank's clock, in vain for ``ranks``."""
+    names = ranks_text(ranks) if ranks else _TEXTS["others",]
+    return DistBackendError(
+        watchdog(call, timeout)
+        + say(
+            en=f"\nrank {call.rank} stood in {described(call)} at {call.short_place} for the whole timeout of the "
+            f"group, {timeout.total_seconds():g} s; {names} had not come.\n"
+            "Do: what only some ranks do for long (download, tokenise, evaluate) needs a longer `timeout=` in "
+            "`init_process_group`, or the others must not wait in a collective for it.",
+            zh=f"\nrank {call.rank} 停在 {call.short_place} 的 {described(call)}，等满了组的超时 "
+            f"{timeout.total_seconds():g} 秒，{names} 还没有到。\n"
+            "怎么办：只有部分 rank 要做很久的事（下载、分词、评估），就在 `init_process_group` 里把 `timeout=` "
+            "设得更长，或者不要让其他 rank 在集合通信里等它。",
+        )
+    )

@@ -1,0 +1,158 @@
+"""Calls that meet and do not fit together; several ranks on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from torch.distributed import DistBackendError
+
+from labkit.base.texts import texts_beside
+
+from ..call import Call
+from ..checks.nccl import nccl_error
+from ..waits import Wait, WaitForGraph
+from .words import Report, described, explained, group_of, ranks_text, table
+
+_TEXTS = texts_beside(__file__)
+# Where members may bring pieces of different sizes.
+_UNEVEN = frozenset(("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single"))
+
+
+class Mismatch(RuntimeError):
+    """Ranks that meet in one collective called different things; ``waits`` shows who waits in what."""
+
+    waits: WaitForGraph
+
+
+def fault(calls: Sequence[Call]) -> Exception | None:
+    """The error to be raised in the ranks that made these calls, if they do not fit together; else None."""
+    what = _difference(calls)
+    if not what:
+        return on_one_gpu(calls)
+    report = report_of(calls, what)
+    error = report.on(Mismatch(str(report)))
+    waits = []
+    for call in sorted(calls, key=lambda call: call.rank):
+        others = tuple(sorted(other.rank for other in calls if _conflict(call, other)))
+        place = group_of(call), call.seq, call.short_place
+        waits.append(Wait(call.rank, "waits", call.kind, others, *place))
+    error.waits = WaitForGraph(tuple(waits))
+    return error
+
+
+def fit(a: Call, b: Call) -> bool:
+    """Whether nothing would be raised in the ranks that made two calls, as :func:`fault` says."""
+    return not _conflict(a, b) and (a.place_of_gpu != b.place_of_gpu or on_one_gpu((a, b)) is None)
+
+
+def _difference(calls: Sequence[Call]) -> str:
+    first = calls[0]
+    return next((what for other in calls[1:] if (what := _conflict(first, other))), "")
+
+
+def _conflict(a: Call, b: Call) -> str:
+    """In what two calls differ, "kind", "op", "root", "number", "dtype" or "shape"; "" if they fit."""
+    if a.kind != b.kind:
+        if {a.kind, b.kind} != {"send", "recv"}:
+            return "kind"
+        one, other = (call.inputs or call.outputs for call in (a, b))
+        if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
+            return ""
+        return "dtype" if one[0].dtype != other[0].dtype else "shape"
+    # Groups of one, each rank's of itself, connect nobody: whose they are does not matter.
+    if a.members != b.members and not all(call.members == (call.rank,) for call in (a, b)):
+        return "members"
+    if a.op != b.op:
+        return "op"
+    if a.root != b.root and not a.is_message:
+        return "root"
+    # The tensors of which every member has alike.
+    one, other = (call.outputs if call.kind in ("broadcast", "scatter") else call.inputs for call in (a, b))
+    if len(one) != len(other):
+        return "number"
+    for x, y in zip(one, other, strict=True):
+        if x.dtype != y.dtype:
+            return "dtype"
+        if x.numel() != y.numel() and a.kind not in _UNEVEN:
+            return "shape"
+    return "" if a.kind not in _UNEVEN or (_fits(a, b) and _fits(b, a)) else "shape"
+
+
+def _fits(of: Call, to: Call) -> bool:
+    """Whether ``to`` has room for what ``of`` sends it, of pieces that may differ in size."""
+    if of.kind == "all_to_all_single":
+        sent = _rows(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
+        return sent == _rows(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
+    piece = of.inputs[0 if of.kind == "all_gather" else to.at]
+    room = to.outputs[0 if of.kind == "reduce_scatter" else of.at]
+    return piece.numel() == room.numel()
+
+
+def _rows(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
+    """The number of elements of ``tensor`` that are for member ``at``."""
+    rows = sizes[at] if sizes else (tensor.size(0) if tensor.dim() else 1) // members
+    return int(rows * prod(tensor.shape[1:]))
+
+
+def report_of(calls: Sequence[Call], what: str) -> Report:
+    """The report of calls that meet and differ in ``what``."""
+    first = calls[0]
+    if first.is_message or what == "members":
+        head = str(_TEXTS["message" if first.is_message else what,])
+    else:
+        head = _TEXTS["collective",](number=first.seq, group=group_of(first))
+    key = what
+    if what == "shape":
+        apart = first.root is None and len({(call.code, call.line) for call in calls}) > 1
+        key = "shape_of_pieces" if first.kind in _UNEVEN else what
+        key = "shape_of_message" if first.is_message else "other_lines" if apart else key
+    facts: dict[str, object] = {}
+    if what == "kind" and (split := next((call for call in calls if call.makes_a_group), None)):
+        away = [call.rank for call in calls if not call.makes_a_group]
+        key = "split_alone"
+        facts = {"names": ranks_text(away), "kind": split.kind, "members": ranks_text(split.ranks)}
+    meaning, advice = explained(key, **facts)
+    fault = "shapes_differ" if what in ("shape", "dtype") and key != "other_lines" else "calls_differ"
+    return Report(fault, (head, *table(calls), meaning), advice, tuple(call.short_place for call in calls))
+
+
+def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
+    """NCCL's error if two ranks of one node bring tensors on one GPU, with what to do; None if none do."""
+    if calls[0].backend != "nccl" or calls[0].kind == "barrier" or calls[0].makes_a_group:
+        return None
+    seen: dict[tuple[int, int | str], Call] = {}
+    for call in calls:
+        other = seen.setdefault(call.place_of_gpu, call)
+        if other.rank != call.rank:  # a message to oneself
+            return _duplicate(calls, other, call)
+    return None
+
+
+def used_before(calls: Sequence[Call]) -> Exception | None:
+    """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
+
+    Its values then are not those of a GPU, which would have computed only now.
+    """
+    early = next((call for call in calls if "used" in call.memo), None)
+    if early is None:
+        return None
+    meaning, advice = explained(
+        "used_before", rank=early.rank, what=described(early), place=early.short_place
+    )
+    report = Report("deadlock", (meaning,), advice, (early.short_place,))
+    return report.on(RuntimeError(str(report)))
+
+
+def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
+    alike = [call for call in calls if call.place_of_gpu == one.place_of_gpu]
+    ranks = ranks_text([call.rank for call in alike])
+    # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
+    bus = (one.bus or 0) << 12
+    last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
+    facts = {"device": one.device, "kind": one.kind, "place": one.short_place}
+    meaning, advice = explained("one_gpu", ranks=ranks, **facts)
+    error = str(nccl_error("invalid usage", last))
+    report = Report("all_on_one_gpu", (*error.splitlines(), meaning), advice, (one.short_place,))
+    return report.on(DistBackendError(str(report)))

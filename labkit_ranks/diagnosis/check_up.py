@@ -1,0 +1,168 @@
+"""The check-up of a distributed script: it runs on simulated ranks, is observed, and its records are judged."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.base.language import say, wrong
+from labkit.base.numbers import MOST_GPUS, plural, whole
+from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
+
+from ..rank.system import Left
+from ..threads.world import RanksFailed, World
+from . import one_gpu
+from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said
+from .observer import Observer
+from .records import STEPS, RankRecord
+
+if TYPE_CHECKING:
+    from ..rank.rank import Rank
+
+
+@dataclass(frozen=True, repr=False)
+class RanksDiagnosis(Diagnosis):
+    """The result of :func:`diagnose_ranks`; a bare last expression in a cell shows it.
+
+    model   the script.
+    ranks   how many ran it.
+    """
+
+    ranks: int = 0
+
+    @property
+    def judged(self) -> bool:
+        """Whether something was compared, or found: else nothing is known of the script."""
+        return bool(self.compared or self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and there is neither an error nor a warning."""
+        return bool(self.compared) and all(finding.severity == "note" for finding in self.findings)
+
+    def summary(self) -> str:
+        return super().summary() if self.judged else self._subject() + PHRASES["not_judged"]()
+
+    def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
+        title = say(en="What is not looked at:", zh="不检查的内容：")
+        return super()._comparisons() + [(title, (PHRASES["left_out"](),))] * (self.ok or not self.judged)
+
+    @property
+    def gpus(self) -> int:
+        return self.ranks
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "script": self.model,
+            "ranks": self.ranks,
+            "ok": self.ok,
+            "judged": self.judged,
+            "findings": [asdict(finding) for finding in self.findings],
+            "compared": list(self.compared),
+            "uncompared": list(self.uncompared),
+            "not_looked_at": PHRASES["left_out"](),
+        }
+
+    def _subject(self) -> str:
+        return say(en=f"{self.model} on {self.ranks} ranks: ", zh=f"{self.model}，{self.ranks} 个 rank：")
+
+
+def diagnose_ranks(
+    script: str | os.PathLike[str] | Callable[[Rank], Any],
+    ranks: int,
+    arguments: Sequence[str] = (),
+    *,
+    memory: str | int | None = "16 TiB",
+    nodes: int = 1,
+    gpu_model: str | None = None,
+    ends: Callable[[World], object] = lambda world: None,
+) -> RanksDiagnosis:
+    """What is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs? A :class:`RanksDiagnosis`.
+
+    It runs to its end or its error, while it is looked at which rows each rank reads, how much each counts in the
+    gradients, when these are reduced, whether the replicas' weights stay alike, what is drawn, saved and loaded. Then
+    its first steps run again, unseen: with the ranks on two nodes; and, if nothing was found, on one GPU with the
+    batches of all, to name the first tensor that differs.
+
+    script      its path; or a function that is called with each :class:`Rank`.
+    arguments   the script's own.
+    memory      of each GPU, ``gpu_model`` what it passes for; ``nodes`` how many computers they are on.
+    ends        is called with the ranks of the first run, well ended or not, while they are still there.
+    """
+    ranks = whole("ranks", ranks, 2, MOST_GPUS)
+    program: Callable[[Rank], Any]
+    if callable(script):
+        program, name = script, getattr(script, "__name__", "?")
+    else:
+        path = Path(script)
+        if not path.is_file():
+            raise wrong(FileNotFoundError, en=f"there is no file {path}", zh=f"没有文件 {path}")
+        from ..torchrun.script import Program
+
+        program, name = Program(str(path), arguments), path.name
+    gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
+    records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
+    found: list[Finding] = findings(records, failure)
+    looked, missed = compared(records), reasons_not_compared(records)
+    if failure is None and nodes == 1:
+        several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
+        _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
+        found += on_nodes(several, other[1]) if other is not None else ()
+    # A shape that fits on one GPU alone is a matter of how the ranks cut.
+    cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
+    compare = not found and any(one.seen for one in records)
+    if compare or (cut and [one.name for one in found] == ["script_fails"]):
+        (one,), alone = _run(name, program, 1, gpus, enough=STEPS, like=records)
+        if failure is not None:
+            found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
+        elif alone is not None:
+            missed.append(PHRASES["not_compared.fails"](problem=said(alone[1])))
+        else:
+            more, line, why = one_gpu.against(records, one)
+            found, looked, missed = found + more, looked + line, missed + why
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    lines = {"compared": tuple(looked), "uncompared": () if found else tuple(missed)}
+    return RanksDiagnosis(name, None, tuple(found), **lines, ranks=ranks)  # type: ignore[arg-type]
+
+
+def _run(
+    name: str,
+    program: Callable[[Rank], Any],
+    ranks: int,
+    gpus: Mapping[str, Any],
+    *,
+    nodes: int = 1,
+    enough: int = 0,
+    like: Sequence[RankRecord] = (),
+    ends: Callable[[World], object] = lambda world: None,
+) -> tuple[list[RankRecord], tuple[int, BaseException] | None]:
+    """Run the script once; return the records of its ranks, and the rank and error that ended it.
+
+    enough   optimizer steps after which it is ended; it prints nothing then.
+    """
+    text = say(en=f"{name} runs on {plural(ranks, 'rank')}", zh=f"{name} 在 {ranks} 个 rank 上运行")
+    logging.getLogger(__name__).info(text)
+    quiet = io.StringIO()
+    with (
+        redirect_stdout(quiet) if enough else nullcontext(),
+        redirect_stderr(quiet) if enough else nullcontext(),
+        World(ranks, nodes=nodes, **gpus) as world,
+        Observer(ranks, enough, like) as observer,
+    ):
+        try:
+            world.run(program, to_end=True)
+            for record in observer.records:
+                record.digest_shared()
+        except RanksFailed as failed:
+            if not enough or not isinstance(failed.error, Left):
+                return observer.records, (failed.rank, failed.error)
+        finally:
+            ends(world)
+    return observer.records, None

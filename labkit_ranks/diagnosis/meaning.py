@@ -1,0 +1,344 @@
+"""From the records of all ranks to findings: each function here looks for one kind of fault."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit.base.language import series
+from labkit.base.ours import is_our_module, is_torch_module
+from labkit_diagnose.errors import short_text
+from labkit_diagnose.findings import UNTAUGHT, declared, listed, taught
+from labkit_diagnose.probes.alone import FEW
+from labkit_diagnose.result import Finding
+
+from ..calls.call import place_of
+from ..calls.faults import Report, ranks_text
+from .records import Loader, Loss, RankRecord, Step
+from .replicas import find_drift, replicas
+
+_TOPICS = Path(__file__).with_name("topics.txt")
+KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
+TAUGHT = taught(_TOPICS)  # of the kinds, and of the faults that end ranks
+
+# Elements count alike if their weights differ by less.
+_ALIKE = 1e-3
+
+
+def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
+    """Return all findings, in no order. ``failure`` is the error that ended the run, and its rank."""
+    ended_by = list(_of_failure(records, *failure)) if failure is not None else []
+    # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
+    unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
+    looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
+    looks += [] if unreduced else [_drift]
+    return [
+        *ended_by,
+        *_once(_same_rows(records)),
+        *_once(_set_epoch(records)),
+        *_once(_padded(records)),
+        *(found for look in looks for found in islice(look(records), 1)),  # the first of each
+    ]
+
+
+# What ended the run.
+
+
+def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
+    report = getattr(error, "report", None)
+    if isinstance(report, Report):
+        reason = "\n  ".join(filter(None, [*report.lines, report.real]))
+        topic = TAUGHT.get(report.fault, UNTAUGHT)
+        # The lines of the user's code, without the functions' names.
+        places = dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))
+        told = listed(list(places)), reason, report.advice, topic.lesson, topic.heading()
+        yield Finding(report.fault, "error", *told)
+    elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
+        yield KINDS["unused_parameters"](which=_unused(records))
+    else:
+        yield KINDS["script_fails"](raised_at(error), who=ranks_text([rank]), problem=said(error))
+
+
+def said(error: BaseException) -> str:
+    return short_text(error) if isinstance(error, Exception) else repr(error)
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the user's line at which ``error`` was raised."""
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not is_our_module(name := frame.f_globals.get("__name__")) and not is_torch_module(name)
+    ]
+    return place_of(*frames[-1]) if frames else ""
+
+
+def _unused(records: Sequence[RankRecord]) -> str:
+    """Return the parameters of replicated models that got no gradient, with the ranks."""
+    missed: dict[tuple[str, ...], list[int]] = {}
+    for rank, one in enumerate(records):
+        names = one.unused or one.without_gradient()
+        if names:
+            missed.setdefault(tuple(names), []).append(rank)
+    where = PHRASES["unused_parameters.where"]
+    told = [where(names=listed(list(names)), ranks=ranks_text(ranks)) for names, ranks in missed.items()]
+    return "; ".join(told)
+
+
+# Data.
+
+
+def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
+    """Yield the loaders that all ranks have: the first of each rank, the second of each, and so on."""
+    for loaders in zip(*(one.loaders for one in records), strict=False):
+        yield list(loaders)
+
+
+# A loader's number, the loader, the kind of finding, and the facts.
+_Found = Iterator[tuple[int, Loader, str, dict[str, Any]]]
+
+
+def _once(found: _Found) -> Iterator[Finding]:
+    """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
+    for number, loader, key, facts in found:
+        where = ", ".join(filter(None, [loader.place, _loader(number, loader)]))
+        if others := [_loader(number, other) for number, other, *_ in found]:
+            where = PHRASES["also"](where=where, others=listed(others))
+        yield KINDS[key](where, **facts)
+
+
+def _groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
+    """Return the groups of ranks that reduce their gradients together."""
+    return sorted({tuple(sorted(one.replicas)) for one in records} - {()})
+
+
+def _same_rows(records: Sequence[RankRecord]) -> _Found:
+    # Alike in the other groups, if each has cut its model.
+    ranks = next(iter(_groups(records)), ())
+    for number, loaders in enumerate(_loaders([records[rank] for rank in ranks])):
+        for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
+            if not all(part.steps and part.rows for part in parts):
+                continue  # not a training of all
+            read = sum(len(part.rows) for part in parts)
+            distinct = len({row for part in parts for row in part.rows})
+            # A sampler that pads reads some rows twice, fewer than there are ranks.
+            if read - distinct >= len(ranks) and read > 1.5 * distinct:
+                one, key = loaders[0], "same_rows.all"
+                facts = {"who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct}
+                facts["times"] = f"{read / distinct:.3g}"
+                if one.share and one.share[0] > 1 and {loader.share for loader in loaders} == {one.share}:
+                    key = "same_rows.part"
+                    facts |= {"part": one.share[1], "parts": one.share[0]}
+                yield number, one, key, facts
+                break
+
+
+def _set_epoch(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_loaders(records)):
+        if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
+            continue
+        for first in range(min(len(loader.epochs) for loader in loaders) - 1):
+            pairs = [(loader.epochs[first].rows, loader.epochs[first + 1].rows) for loader in loaders]
+            if all(rows == again and len(rows) > 1 for rows, again in pairs):
+                facts = {"first": first + 1, "second": first + 2}
+                yield number, loaders[0], "set_epoch_forgotten", facts
+                break
+
+
+def _padded(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_loaders(records)):
+        for parts in zip(*(loader.epochs for loader in loaders), strict=False):
+            rows = [row for part in parts for row in part.rows]
+            size = loaders[0].size
+            if size is None or any(part.steps for part in parts) or not any(one.steps for one in records):
+                continue
+            twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
+            # All of them in several ranks: each evaluates for itself.
+            if len(set(rows)) == size < len(rows) < 2 * size and twice:
+                which = listed([str(row) for row in twice])
+                facts = {"read": len(rows), "rows": size, "which": which}
+                yield number, loaders[0], "rows_counted_twice", facts
+                break
+
+
+def _loader(number: int, loader: Loader) -> str:
+    return PHRASES["loader"](number=number + 1, sampler=loader.sampler)
+
+
+# Gradients.
+
+
+def _steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
+    for number, steps in enumerate(zip(*(one.steps for one in records), strict=False), 1):
+        yield number, list(steps)
+
+
+def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if not all((one.models or one.sharded) and not one.by_hand for one in records):
+        return  # what it does with its gradients is its own
+    for number, steps in _steps(records):
+        losses = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
+        if not all(losses) or any(len(one) != len(losses[0]) for one in losses):
+            continue
+        # One loss in each pass: what several in one pass weigh is the user's choice.
+        if any(len(one) != len(step.reduced) for one, step in zip(losses, steps, strict=True)):
+            continue
+        weights = [loss.weight or 0.0 for one in losses for loss in one]
+        counts = [sum(loss.count for loss in one) for one in losses]
+        total = sum((loss.weight or 0.0) * loss.count for one in losses for loss in one)
+        if min(weights) <= 0:
+            continue
+        if max(weights) > (1 + _ALIKE) * min(weights):
+            mean = total / sum(counts)
+            low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
+            yield KINDS["gradient_scale.unequal"](
+                step=number, counts=series(f"{count:g}" for count in counts), low=ranks_text([low]),
+                high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
+            )  # fmt: skip
+        elif (passes := len(steps[0].reduced)) > 1 and not any(one.scaled for one in records):
+            for factor in (passes, 1 / passes):
+                if abs(total / len(records) / factor - 1) < 0.01:
+                    yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
+
+
+def _of_weight(losses: list[list[Loss]], weight: float) -> int:
+    return next(rank for rank, one in enumerate(losses) if any(loss.weight == weight for loss in one))
+
+
+def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for number, steps in _steps(records):
+        reduced = [count for count in steps[0].reduced if count]
+        if len(reduced) > 1:
+            place = next((one.unsynced for one in records if one.unsynced), "")
+            facts = {"step": number, "times": len(reduced), "calls": sum(reduced), "enough": max(reduced)}
+            kind = "backward_only" if place else "none"
+            yield KINDS[f"accumulation_without_no_sync.{kind}"](place or steps[0].place, **facts)
+
+
+def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for one in records:
+        if one.again is not None:
+            kind, facts = ("summed", {"times": one.times}) if one.times > 1 else ("averaged", {})
+            if one.sharded or one.flat:  # what is added up is of other parameters
+                kind, facts = "shards", {}
+            yield KINDS[f"gradients_reduced_twice.{kind}"](one.again[0], **facts)
+
+
+def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for clips in zip(*(one.clips for one in records), strict=False):
+        norms = [norm for _, norm in clips]
+        # Without calls in forward and backward each trains a model of its own.
+        shared = any(one.replicas or one.peers for one in records)
+        if shared and max(norms) - min(norms) > _ALIKE * max(norms):
+            kind = "flat" if any(one.flat for one in records) else "own"
+            text = series(f"{norm:.3g}" for norm in norms)
+            yield KINDS[f"clipped_by_own_norm.{kind}"](clips[0][0], norms=text)
+
+
+# Calls, files, random numbers.
+
+
+def _early(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for one in records:
+        for place, changed, call in one.early:
+            kind = "changed" if changed else "read"
+            yield KINDS[f"used_before_wait.{kind}"](place, call=call.kind, line=call.short_place)
+
+
+def _several(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[int], str]]:
+    """Yield what several ranks have in their lists, with the ranks, and the line of the first."""
+    found: dict[Any, dict[int, str]] = {}
+    for rank, one in enumerate(kept):
+        for key, place in one:
+            found.setdefault(key, {}).setdefault(rank, place)
+    for key, places in found.items():
+        if len(places) > 1:
+            yield key, list(places), next(iter(places.values()))
+
+
+def _files(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for (path, _), ranks, place in _several(one.saved for one in records):
+        if os.path.isfile(path) and os.path.getsize(path):
+            file = os.path.basename(path)
+            yield KINDS["one_file_by_several"](place, who=ranks_text(ranks), file=file)
+
+
+def _loaded(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for gpu, ranks, place in _several(one.loaded for one in records):
+        yield KINDS["loaded_to_one_gpu"](place, who=ranks_text(ranks), gpu=gpu.device)
+
+
+def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
+    for draw, ranks, place in _several(one.draws for one in records):
+        inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
+        rows = {one.shape[0] for given in inputs for one in given if one and one.shape} | {0}
+        if len(inputs) > 1 and draw.rows in rows and records[ranks[0]].replicas.issuperset(ranks[:2]):
+            facts = {"function": draw.function, "step": draw.step}
+            yield KINDS["same_random_numbers"](place, who=ranks_text(ranks), **facts)
+
+
+# Weights.
+
+
+def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    names = next((one.stale for one in records if one.stale), [])
+    if names:
+        yield KINDS["optimizer_before_sharding"](which=listed(names))
+
+
+def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    return (KINDS[key](where, **facts) for key, where, facts in find_drift(records))
+
+
+def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    if not all(one.norms and one.models for one in records):
+        return
+    values, rows = min(norm for one in records for norm in one.norms)
+    if values >= FEW:
+        return
+    means = [
+        one.running.detach().reshape(-1)[0].item() for one in records if isinstance(one.running, torch.Tensor)
+    ]
+    statistics = ""
+    if len(means) == len(records) and len({round(mean, 6) for mean in means}) > 1:
+        statistics = PHRASES["batch_norm_of_few.means"](means=series(f"{mean:.3g}" for mean in means))
+    yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
+
+
+def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
+    """Gives the finding of a run that failed with the ranks on several nodes."""
+    if "invalid device ordinal" in str(error):  # PyTorch's words
+        yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
+
+
+def compared(records: Sequence[RankRecord]) -> list[str]:
+    """Return lines of text that say what was looked at."""
+    lines = []
+    steps = min(len(one.steps) for one in records)
+    alike = [one for one in replicas(records) if one.is_compared()]
+    if alike and steps:
+        names, ranks = len({one.name for one in alike}), len({rank for one in alike for rank in one.group})
+        lines.append(PHRASES["compared.weights"](names=names, ranks=ranks, steps=steps))
+    for number, loaders in enumerate(_loaders(records) if _groups(records) else ()):
+        read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
+        loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)
+        lines.append(PHRASES["compared.rows"](loader=loader, read=read, epochs=epochs))
+    weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
+    if weighed and all(one.models or one.sharded for one in records):
+        lines.append(PHRASES["compared.losses"](count=weighed))
+    return lines
+
+
+def reasons_not_compared(records: Sequence[RankRecord]) -> list[str]:
+    """Return why the weights of the ranks were not compared, if they were not."""
+    together = any(one.peers or one.exchanges or one.calls or one.replicas for one in records)
+    why = "steps" if not all(one.steps for one in records) else "pieces" if together else "alone"
+    return [] if any(one.is_compared() for one in replicas(records)) else [PHRASES[f"not_compared.{why}"]()]

@@ -1,0 +1,386 @@
+"""Observing a distributed script: some functions of torch are replaced by ones that note a call and pass it on.
+
+What is noted of each rank are records, without judgement; nothing is changed of what the script computes. (One GPU is
+given the batches of ranks, and stops when enough has been seen.)
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import fsdp
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import dataloader as loading
+
+from labkit import turns
+from labkit.base import as_main
+from labkit.base.patches import Patch, Patches
+from labkit.base.tree import mapped, tensors, tensors_in
+from simgpu.ops.mode import MachineMode
+from simgpu.state.placement import gpu_of
+
+from ..group.slot import Plain
+from ..group.works import SlotWork
+from ..rank.rank import Rank, rank_here
+from ..rank.system import Left
+from . import operations
+from .one_gpu import joined, kept
+from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Reduced, Step, digest, line_here, printed
+
+_Look = Callable[..., Any]
+# As many steps' weights are compared.
+_MOST_STEPS = 200
+_REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
+_SHARES = _REDUCES | {"all_gather", "all_gather_single"}
+
+
+class Observer:
+    """Keeps a record of each of ``ranks`` ranks while it is entered.
+
+    enough   optimizer steps of all of them after which they are ended; 0: none.
+    like     records of ranks whose batches and settings they are given.
+    """
+
+    def __init__(self, ranks: int, enough: int = 0, like: Sequence[RankRecord] = ()) -> None:
+        self.records = [RankRecord() for _ in range(ranks)]
+        self._enough, self._like = enough, like
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Observer:
+        self._stack.enter_context(Patches(self._table))
+        for hook in (
+            optimizers.register_optimizer_step_pre_hook(self._begin_step),
+            optimizers.register_optimizer_step_post_hook(self._end_step),
+        ):
+            self._stack.callback(hook.remove)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def here(self) -> RankRecord | None:
+        """Return the record of the rank that this thread is; None for other threads."""
+        rank = rank_here()
+        return None if rank is None else self.records[rank.number]
+
+    def _table(self) -> Iterator[Patch]:
+        iterator: Any = loading._BaseDataLoaderIter
+        yield self._watch(DataLoader, "__init__", after=_keep_place)
+        yield self._watch(DataLoader, "__iter__", _begin_epoch)
+        yield self._watch(iterator, "__init__", _keep_loader)
+        yield self._watch(iterator, "_next_index", after=_read_index)
+        yield self._watch(iterator, "__next__", after=self._read_batch)
+        yield self._watch(torch.autograd, "backward", _begin_backward)
+        yield Patch.around(nn.Module, "__call__", self._call)
+        yield Patch.around(MachineMode, "__torch_function__", partial(operations.note, self.here))
+        yield self._watch(SlotWork, "wait", operations.end)
+        yield self._watch(SlotWork, "is_completed", after=operations.asked)
+        yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
+        yield self._watch(torch, "save", _save)
+        yield self._watch(torch, "load", after=_load)
+        yield self._watch(builtins, "open", _open)
+        yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
+        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _noted("flat"))
+        yield Patch.around(as_main, "show", _show)
+        yield Patch.around(Rank, "note", self._note)
+        yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
+        yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
+        for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
+            yield self._watch(owner, "fully_shard", _keep_sharded)
+        for name in operations.LOSSES:
+            yield Patch.around(functional, name, partial(operations.lose, self.here))
+        yield self._watch(functional, "batch_norm", _normalise)
+        yield self._watch(torch.amp.GradScaler, "scale", _noted("scaled"))
+
+    def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
+        """Let a rank call ``before(record, *args, **kwargs)``, and then ``after(record, result, *args)``.
+
+        What that gives is the result of ``owner.name`` instead, unless it is None.
+        """
+
+        def watched(function: _Look, *args: Any, **kwargs: Any) -> Any:
+            record = self.here()
+            if record is not None and before is not None:
+                before(record, *args, **kwargs)
+            result = function(*args, **kwargs)
+            other = after(record, result, *args) if record is not None and after is not None else None
+            return result if other is None else other
+
+        return Patch.around(owner, name, watched)
+
+    def _note(self, note: _Look, rank: Rank, call: Any) -> None:
+        """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
+        note(rank, call)
+        record = self.records[rank.number]
+        record.met += len(call.ranks) == rank.size
+        backward = torch._C._current_graph_task_id() != -1
+        own = not call.from_cpp and not call.via  # the script's line itself calls it
+        if backward or record.depth:
+            if call.kind in _SHARES:
+                record.peers.add(call.ranks)
+                record.cut |= {call.ranks} if own and not backward else set()
+            elif call.kind.startswith("all_to_all") and any(t.is_floating_point() for t in call.inputs):
+                record.exchanges.add(call.ranks)
+        if own:
+            operations.begin(record, call)
+            if (record.steps or record.step.reduced) and not backward and not call.makes_a_group:
+                record.between += 1
+                record.calls.add(() if call.is_message else call.ranks)
+        if call.kind not in _REDUCES:
+            return
+        wrapped = record.models or record.sharded or record.flat
+        if backward and record.step.reduced and call.via and wrapped:
+            record.step.reduced[-1] += 1
+            record.replicas.update(call.ranks)
+        elif own and call.kind == "all_reduce":
+            _reduce_by_hand(record, call)
+
+    def _call(self, call: _Look, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Note what goes into the modules that the script calls, and comes out of all."""
+        record = self.here()
+        if record is None or not torch.is_grad_enabled():
+            return call(module, *args, **kwargs)
+        if not record.depth:
+            _enter(record, module, (args, kwargs))
+        record.depth += 1
+        try:
+            result = call(module, *args, **kwargs)
+        except BaseException:
+            record.raised = record.raised or record.names.get(id(module), "")
+            raise
+        finally:
+            record.depth -= 1
+        record.look("output", record.names.get(id(module), ""), result)
+        return result
+
+    def _begin_step(self, optimizer: Any, *_: object) -> None:
+        record = self.here()
+        if record is None or record.stepping not in (None, optimizer):
+            return  # one within another, which has not done its step
+        record.stepping, step = optimizer, len(record.steps)
+        record.step.line = line_here()[0]
+        if step < _MOST_STEPS:
+            record.watch_shared(step)
+        if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
+            record.replicas.update(*(one.ranks for one in record.by_hand.values()))
+        if record.again is not None and not record.times:
+            size, gradient, before = record.again[1:]
+            record.times = size if abs(_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
+        for root in record.roots if step < STEPS else ():
+            for _, parameter in reversed(list(root.named_parameters())):
+                record.look("gradient", record.names.get(id(parameter), ""), parameter.grad)
+        groups = optimizer.param_groups
+        record.settings.append([{k: v for k, v in group.items() if k != "params"} for group in groups])
+        if self._like and step < len(self._like[0].settings):
+            for group, settings in zip(groups, self._like[0].settings[step], strict=False):
+                group.update(settings)
+
+    def _end_step(self, optimizer: Any, *_: object) -> None:
+        record = self.here()
+        if record is None or record.stepping is not optimizer:
+            return
+        record.stepping = None
+        if len(record.steps) < _MOST_STEPS:
+            record.digest_shared(at=len(record.steps) + 1)
+        record.steps.append(record.step)
+        record.step = Step(place=record.step.place)
+        record.unused = record.without_gradient()
+        for loader in record.loaders:
+            if loader.epochs:
+                loader.epochs[-1].steps += 1
+        if record.sharded and not record.stale:
+            current = {id(p) for module in record.sharded for p in module.parameters()}
+            held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+            gone = [key for key in held if key in record.before and key not in current]
+            record.stale = [record.before[key][0] for key in gone]
+        if self._enough and all(len(one.steps) >= self._enough for one in self.records):
+            raise Left(0)
+
+    def _read_batch(self, record: RankRecord, batch: Any, iterator: Any) -> Any:
+        if isinstance(iterator._dataset, IterableDataset):
+            _epoch(record, iterator).rows += _rows(batch)
+        loader = getattr(iterator, "_labkit_loader", None)
+        if loader is None or len(record.steps) >= STEPS:
+            return None
+        mine = record.loader(loader)
+        if not self._like:
+            if sum(t.numel() for t in tensors_in(batch)) * (len(mine.batches) + 1) < MOST_NUMBERS:
+                mine.batches.append(kept(batch))
+            return None
+        number, at = record.loaders.index(mine), mine.given
+        mine.given, own = at + 1, tensors(batch)
+        try:
+            together = joined([one.loaders[number].batches[at] for one in self._like])
+            return mapped(together, lambda way, tensor: tensor.to(own[way].device))
+        except (RuntimeError, ValueError, LookupError):
+            raise Left(0) from None  # the ranks' do not fit together, or there are no more
+
+
+# Data.
+
+
+def _begin_epoch(record: RankRecord, loader: Any) -> None:
+    record.loader(loader).epochs.append(Epoch())
+
+
+def _keep_place(_: RankRecord, __: None, loader: Any, *___: Any) -> None:
+    loader._labkit_place = line_here()[0]
+
+
+def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
+    iterator._labkit_loader = loader
+
+
+def _epoch(record: RankRecord, iterator: Any) -> Epoch:
+    loader = getattr(iterator, "_labkit_loader", None)
+    if loader is None:  # it was made outside of the ranks
+        return Epoch()
+    epochs = record.loader(loader).epochs
+    if not epochs:
+        epochs.append(Epoch())
+    return epochs[-1]
+
+
+def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
+    if not isinstance(iterator._dataset, IterableDataset):
+        rows = index if isinstance(index, list) else [index]
+        _epoch(record, iterator).rows += [_row(iterator._dataset, row) for row in rows]
+
+
+# Files.
+
+
+def _save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
+    if isinstance(f, (str, os.PathLike)):
+        record.saved.append(((os.path.abspath(f), record.met), line_here()[0]))
+
+
+def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
+    if "w" in mode and isinstance(file, (str, os.PathLike)):
+        _save(record, None, file)
+
+
+def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
+    gpus = {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}
+    record.loaded += [(gpu, line_here()[0]) for gpu in gpus]
+
+
+def _show(show: Callable[[BaseException], None], error: BaseException) -> None:
+    """Show what ends a script, unless it is a fault that the result will tell of."""
+    if not isinstance(error, turns.Deadlock) and not hasattr(error, "report"):
+        show(error)
+
+
+# Gradients and weights.
+
+
+def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -> None:
+    step = record.step
+    if step.reduced and step.reduced[-1]:
+        record.unsynced = record.unsynced or record.unsyncing
+    step.place = line_here()[0]
+    without_sync = any(not model.require_backward_grad_sync for model in record.models)
+    record.unsyncing = step.place if without_sync else ""
+    record.look("loss", "loss", tensors)
+    step.reduced.append(0)
+
+
+def _reduce_by_hand(record: RankRecord, call: Any) -> None:
+    """Note which gradients an all-reduce of the script's own brings; or that they have been reduced already."""
+    several = len(record.replicas & set(call.ranks)) > 1
+    with torch._C.DisableTorchFunction():
+        brought = {t.untyped_storage().data_ptr() for t in call.inputs}
+        for parameter in record.held():
+            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
+            if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
+                continue
+            if not (id(parameter) in record.wrapped or record.sharded or record.flat):
+                late = bool(record.steps) and not record.step.reduced
+                record.by_hand.setdefault(id(parameter), Reduced(call.ranks, call.short_place, late))
+            elif several and any(record.step.reduced) and record.again is None:
+                size = len(call.ranks) if call.op == "SUM" else 1
+                record.again = call.short_place, size, gradient, _norm(gradient)
+
+
+def _norm(gradient: Tensor) -> float:
+    with Plain():
+        return float(gradient.double().norm())
+
+
+def _clip(record: RankRecord, norm: Any, *_: Any) -> None:
+    if not hasattr(norm, "_local_tensor"):  # a DTensor knows the whole
+        record.clips.append((line_here()[0], float(norm)))
+
+
+def _enter(record: RankRecord, module: Any, given: Any) -> None:
+    """The script calls ``module`` with ``given``."""
+    inputs = tensors_in(*given)
+    record.inputs.setdefault(len(record.steps) + 1, []).extend(printed(t, "") for t in inputs)
+    if id(module) not in record.names and len(record.steps) < STEPS:
+        first = f"{type(module).__name__}#{len(record.roots)}"
+        record.roots.append(module)
+        for name, one in (*module.named_modules(), *module.named_parameters()):
+            record.names.setdefault(id(one), f"{first}.{name}" if name else first)
+        for parameter in module.parameters():
+            record.look("weight", record.names[id(parameter)], parameter)
+    record.look("input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
+
+
+def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
+    record.models.append(model)
+    record.wrapped.update(id(parameter) for parameter in model.module.parameters() if parameter.requires_grad)
+    record.replicas.update(model.process_group.transport().ranks)
+
+
+def _noted(name: str) -> _Look:
+    """Return what notes under ``name`` that a rank has come by."""
+    return lambda record, *_, **__: setattr(record, name, True)
+
+
+def _keep_optimizer(record: RankRecord, _: None, optimizer: Any, *__: Any) -> None:
+    record.optimizers.append(optimizer)
+
+
+def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
+    for one in module if isinstance(module, (list, tuple)) else [module]:
+        record.sharded.append(one)
+        for name, parameter in one.named_parameters():
+            if type(parameter) is nn.Parameter:
+                record.before.setdefault(id(parameter), (name, parameter))
+
+
+def _normalise(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
+    training = named.get("training", more[3] if len(more) > 3 else False)
+    if training and input.dim() > 1 and input.size(1):
+        record.norms.append((input.numel() // input.size(1), input.size(0)))
+        if record.running is None:
+            record.running = running_mean
+
+
+def _row(dataset: Any, row: Any) -> Any:
+    """Return the number of a row in the whole data set: a rank may have a Subset of its own."""
+    while isinstance(dataset, Subset):
+        dataset, row = dataset.dataset, int(dataset.indices[row])
+    return row
+
+
+def _rows(batch: Any) -> list[int]:
+    """Return a digest of each row of the first tensor of a batch."""
+    while isinstance(batch, (list, tuple)) and batch:
+        batch = batch[0]
+    if isinstance(batch, dict):
+        return _rows(next(iter(batch.values()), None))
+    if isinstance(batch, Tensor):
+        return [digest(row) for row in (batch if batch.dim() else [batch])]
+    return [zlib.crc32(repr(batch).encode())]

@@ -1,0 +1,178 @@
+"""The comparison of ranks with one GPU on their batches together: the first tensor that differs is named.
+
+Of a tensor each rank keeps three numbers, its size, sum and sum of squares: those of pieces of a whole add up, however
+it was cut.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.tree import children, leaves, mapped, rebuilt
+from labkit_diagnose.result import Finding
+
+from ..calls.faults import ranks_text
+from ..group.slot import Plain
+from .meaning import KINDS, PHRASES, raised_at, said
+from .records import Print, RankRecord, printed
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Return one batch of the different ones among ``batches``."""
+    different: dict[Any, Any] = {}
+    for batch in batches:
+        tensors = [leaf for _, leaf in leaves(batch) if isinstance(leaf, Tensor)]
+        different.setdefault(tuple(printed(tensor, "") for tensor in tensors), batch)
+    return _joined(list(different.values()))
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(batches)) if first.dim() else first
+    inside = [children(batch) for batch in batches]
+    if inside[0] is None:
+        return first
+    each = zip(*(filter(None, inside)), strict=True)
+    return rebuilt(first, [_joined([item for _, item in items]) for items in each])
+
+
+def kept(batch: Any) -> Any:
+    """Return a copy of ``batch`` that belongs to no machine."""
+    with Plain():
+        return mapped(batch, lambda _, tensor: tensor.detach().clone())
+
+
+def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], list[str], list[str]]:
+    """Return what the ranks compute otherwise than ``one``, which had their batches; what was compared; why not."""
+    lost = _lost(records, one)
+    if lost is not None:
+        return [lost], [], []
+    if any(record.drew for record in records):
+        return [], [], [PHRASES["not_compared.random"]()]
+    if any(record.norms for record in records):
+        return [], [], [PHRASES["not_compared.norms"]()]
+    if not any(loader.given for loader in one.loaders) and not _alike(records):
+        return [], [], [PHRASES["not_compared.data"]()]
+    # What is computed in float16 is rounded so, whatever it is kept in.
+    eps = max(seen.eps for record in (one, *records) for seen in record.seen.values())
+    largest = max((seen.squares for key, seen in one.seen.items() if key[1] == "gradient"), default=0.0)
+    count = 0
+    for key, seen in one.seen.items():
+        step, what, name, _ = key
+        many = [record.seen[key] for record in records if key in record.seen]
+        if len(many) < len(records):
+            continue
+        ways = set(_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
+        if what in ("weight", "input") and not ways & {"alike", "parts"}:
+            return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
+        if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
+            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_clean(name))}
+            if what == "gradient" and (scaled := _scale_finding(seen, many, records, eps, facts)) is not None:
+                return [scaled], [], []
+            if "sum" in ways:
+                return [KINDS["gradients_not_reduced"](seen.place, **facts)], [], []
+            off = 100 * max(_off(seen, other) for other in many)
+            return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], [], []
+        count += what not in ("weight", "input")
+    return [], [PHRASES["compared.one_gpu"](count=count, steps=len(one.steps))] if count else [], []
+
+
+def _scale_finding(
+    one: Print, many: Sequence[Print], records: Sequence[RankRecord], eps: float, facts: dict[str, Any]
+) -> Finding | None:
+    """Return the finding of a reduced gradient that is that of one GPU times the number of ranks, or divided by it."""
+    first = records[0]
+    for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
+        for key, by in (("divided", 1 / ranks), ("summed", ranks)):
+            scaled = Print(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
+            if {"alike", "parts"} & set(_ways(scaled, many, eps)):
+                places = [reduced.place for reduced in first.by_hand.values()] * (key == "summed")
+                where = [*places, first.steps[facts["step"] - 1].place][0]
+                return KINDS[f"gradient_scale.{key}"](where, ranks=ranks, **facts)
+    return None
+
+
+def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
+    """Return the finding of a parameter that the ranks cut into pieces which are not the whole of one GPU's."""
+    for key, seen in one.seen.items():
+        many = [record.seen[key].local for record in records if key in record.seen]
+        alike = len({len(shape) for shape in (seen.shape, *many)}) == 1
+        if key[1] != "weight" or len(many) < len(records) or not alike:
+            continue
+        for whole, *pieces in zip(seen.shape, *many, strict=True):
+            # Each piece may be there several times; a last one that is filled up is more than the whole.
+            if whole and sum(pieces) < whole:
+                return KINDS["cut_with_a_remainder.lost"](
+                    one.called(key[2]), name=_clean(key[2]), whole=whole, pieces=pieces, got=sum(pieces)
+                )
+    return None
+
+
+def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException) -> Iterator[Finding]:
+    """Finds a failure by shapes in ``rank`` that one GPU does not have, in a module cut among the ranks."""
+    record = records[rank]
+    for key, seen in one.seen.items():
+        if key[1] == "weight" and key in record.seen and key[2].startswith(record.raised):
+            for whole, piece in zip(seen.shape, record.seen[key].local, strict=False):
+                if piece < whole:
+                    yield KINDS["cut_with_a_remainder.fails"](
+                        raised_at(error), who=ranks_text([rank]), problem=said(error), name=_clean(key[2]),
+                        whole=whole, piece=piece, ranks=len(records),
+                    )  # fmt: skip
+                    return
+
+
+def _alike(records: Sequence[RankRecord]) -> bool:
+    """Whether all ranks were given the same, and have the same losses."""
+    first = {key: seen for key, seen in records[0].seen.items() if key[1] in ("input", "loss")}
+    return bool(first) and all(
+        key in other.seen and "alike" in _ways(seen, [other.seen[key]], seen.eps)
+        for key, seen in first.items()
+        for other in records
+    )
+
+
+def _ways(one: Print, many: Sequence[Print], eps: float, least: float = 0.0) -> Iterator[str]:
+    """Yield in which ways ``many`` are ``one``: each is alike, they are its parts, or terms of which it is sum or mean.
+
+    eps     the rounding of the numbers; ``least``: squares of numbers that are only rounding.
+    """
+    off, length = eps**0.6, math.sqrt(one.squares)
+    near = off * length + 16 * eps * length * math.sqrt(one.size) + math.sqrt(least) + 1e-15
+    room = {"total": near, "weighed": near, "squares": 4 * off * one.squares + least + 1e-30}
+
+    def same(parts: Collection[Print], share: float = 1.0, what: str = "weighed") -> bool:
+        return all(
+            abs(share * sum(float(getattr(part, sums)) for part in parts) - float(getattr(one, sums)))
+            <= room[sums]
+            for sums in ("total", what)
+        )
+
+    if all(same([other]) for other in many):
+        yield "alike"
+    for parts in (many, {(other.total, other.squares): other for other in many}.values()):
+        if same(parts, what="squares"):
+            yield "parts"
+        if same(parts):
+            yield "sum"
+    if same(many, 1 / len(many)):
+        yield "mean"
+
+
+def _off(one: Print, other: Print) -> float:
+    """Return by how much of its size ``other`` differs, at the least."""
+    size, there = math.sqrt(one.squares), math.sqrt(other.squares)
+    return max(abs(there - size), abs(one.total - other.total) / math.sqrt(one.size or 1)) / (size or 1.0)
+
+
+def _clean(name: str) -> str:
+    """Return the name of a module or parameter without numbers of models, and wrappers, whose names are private."""
+    parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
+    return ".".join(parts).replace("DistributedDataParallel.module", "model")

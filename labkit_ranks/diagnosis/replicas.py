@@ -1,0 +1,148 @@
+"""Parameters that have to stay alike in several ranks, and whether they do.
+
+DDP, a DTensor or a reduction by the script says so of some. Of others the values do: they begin alike in ranks that
+train one model, are not constant (each rank's own biases begin with zeros, too), and nothing marks them as its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from labkit_diagnose.findings import listed
+
+from ..calls.faults import ranks_text
+from .records import RankRecord, Watched
+
+# How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, Tutel), and how
+# what all have beside it is named.
+_OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)")
+_MARKS = {"allreduce": False, "skip_allreduce": True, "expert": True, "tensor_model_parallel": True}
+_SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
+_Group = tuple[int, ...]
+
+
+class Replica(NamedTuple):
+    """What a group of ranks has to have alike.
+
+    by      what says so: "hand", "mesh", "ddp", "norm" (of tensor parallelism), or "" if only its values do.
+    looks   whether it was alike after each step; 0 is before the first.
+    """
+
+    group: _Group
+    name: str
+    each: list[Watched]
+    by: str
+    looks: dict[int, bool]
+
+    def is_compared(self) -> bool:
+        """Whether it has to be alike after some step: not if ranks mix their weights, as gossip does."""
+        later = [alike for step, alike in self.looks.items() if step]
+        return any(later) or bool(later and not any(one.moved for one in self.each))
+
+    def parted(self) -> int:
+        """Return the step after which the values differ for good; 0 if they don't, or are averaged now and then."""
+        steps = [step for step, alike in self.looks.items() if step and not alike]
+        healed = any(alike for step, alike in self.looks.items() if steps and step > steps[0])
+        healed |= any(one.moved for one in self.each) or len({one.latest for one in self.each}) == 1
+        return steps[0] if steps and not healed else 0
+
+
+def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
+    """Yield what groups of ranks have to have alike."""
+    claims = [{name: _claim(one, watched) for name, watched in one.watched.items()} for one in records]
+    sure = {ranks for names in claims for ranks, _ in names.values()}
+    peers, exchanging = (_groups(getattr(one, key) for one in records) for key in ("peers", "exchanges"))
+    working, norms = _groups_of_one_model(records, exchanging), [one.whole_norms() for one in records]
+    for group in sorted(one for one in {*sure, *peers, *working} if len(one) > 1):
+        found, alike = list[Replica](), True
+        for name in claims[group[0]]:
+            if not all(name in claims[rank] for rank in group):
+                continue
+            each = [records[rank].watched[name] for rank in group]
+            steps = sorted(set[int].intersection(*(set(one.values) for one in each)))
+            looks = {step: len({one.values[step] for one in each}) == 1 for step in steps}
+            if all(claims[rank][name][0] == group for rank in group):
+                yield Replica(group, name, each, claims[group[0]][name][1], looks)
+            elif _are_whole(each) and steps:
+                norm = all(
+                    group in peers and id(w.tensor) in norms[at] for at, w in zip(group, each, strict=True)
+                )
+                if norm or (group in working and not any(one.constant for one in each)):
+                    alike &= looks[steps[0]]
+                    found += [Replica(group, name, each, "norm" if norm else "", looks)] * looks[steps[0]]
+        chosen = group in sure and group in exchanging  # the script reduces what it means to
+        for one in found if alike or not working.get(group) else ():
+            if one.by or _SHARED.search(one.name) or not (chosen or _is_own(one)):
+                yield one
+
+
+def _claim(record: RankRecord, watched: Watched) -> tuple[_Group, str]:
+    """Return the ranks in which a parameter is known to be alike, and by what."""
+    reduced = record.by_hand.get(id(watched.tensor))
+    if reduced is not None:
+        return tuple(sorted(reduced.ranks)), "hand"
+    return watched.among, "mesh" if hasattr(watched.tensor, "_local_tensor") else "ddp"
+
+
+def _groups(groups: Any) -> set[_Group]:
+    return {tuple(sorted(ranks)) for one in groups for ranks in one}
+
+
+def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group]) -> dict[_Group, bool]:
+    """Return the groups whose ranks train one model, and whether that is so only if all they hold begins alike.
+
+    Where just a wrapper, a sampler or a metric tells, the ranks may have pieces of a model.
+    """
+    everyone = tuple(range(len(records)))
+    cut = _groups(one.cut for one in records)  # each rank's piece may have been seeded alike, as in PartialFC
+    found = dict.fromkeys([*exchanging, *_groups([one.replicas] for one in records) - cut], False)
+    alone = all((one.models or one.sharded) and len(one.replicas) < 2 for one in records)
+    sampled = all(one.loaders and all(loader.share for loader in one.loaders) for one in records)
+    metered = all(everyone in one.calls for one in records)
+    alike = len({str(one.settings[:1]) for one in records}) == 1  # others are runs of their own
+    apart = any(one.peers or one.replicas or () in one.calls for one in records)  # pieces, or messages
+    if alone or ((sampled or metered) and alike and not apart):
+        found.setdefault(everyone, True)
+    return found
+
+
+def _are_whole(each: Sequence[Watched]) -> bool:
+    """Whether each rank has all of it, as far as tensors know."""
+    return len({one.tensor.shape for one in each} | {one.local.shape for one in each}) == 1
+
+
+def _is_own(replica: Replica) -> bool:
+    marked = any(
+        getattr(one.tensor, key, None) == mark for one in replica.each for key, mark in _MARKS.items()
+    )
+    return marked or _OWN.search(re.sub(r"^\w+#\d+\.", "", replica.name)) is not None
+
+
+def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Yield the kind, line and facts of what begins or becomes different where it has to be alike, the surest first."""
+    found, first = list(replicas(records)), records[0]
+    for one in found:
+        if one.by in ("hand", "mesh") and not next(iter(one.looks.values()), True):
+            hand = first.by_hand.get(id(one.each[0].tensor))
+            yield "weights_differ_from_the_start", hand.place if hand else "", {"who": _clean(one.name)}
+    for by in ("hand", "mesh", "ddp", "", "norm"):
+        parted = [one for one in found if one.by == by and one.parted()]
+        for one in parted:
+            first, step = records[one.group[0]], one.parted()
+            names = listed([_clean(other.name) for other in parted if other.group == one.group])
+            line, facts = first.steps[step - 1].line, {"step": step, "who": names}
+            hand = first.by_hand.get(id(one.each[0].tensor))
+            if by == "norm":
+                yield "norm_gradients_not_reduced", first.called(one.name) or line, facts
+            elif hand is not None and hand.late:
+                yield "weights_drift.late", hand.place, facts | {"line": line}
+            elif by:
+                yield "weights_drift.replicas", line, facts
+            else:
+                yield "weights_drift.unreduced", line, facts | {"ranks": ranks_text(one.group)}
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"#\d+", "", name)

@@ -1,0 +1,217 @@
+"""From dumps to an explanation: where each rank stands, which call was skipped or differs, since when, what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labkit.base.language import say
+from labkit.base.texts import texts_beside
+from labkit.base.units import duration
+
+from ..calls import faults
+from ..calls.faults import Report, Standing, explained, ranks_text
+from .dumps import Dump, Told
+
+_TEXTS = texts_beside(__file__)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What the dumps tell, in the language in use; ``str(explained)`` is the whole text.
+
+    ranks      those that left a dump, ``absent`` those of their groups that left none.
+    fault      its name, as in a check-up; "" where nothing is wrong.
+    culprits   the ranks that did not come, or whose call differs from most.
+    call       the number of the call in ``group``; None where nothing is wrong.
+    lines      where each rank stands; what it means.
+    """
+
+    ranks: tuple[int, ...]
+    absent: tuple[int, ...]
+    fault: str = ""
+    culprits: tuple[int, ...] = ()
+    group: str = ""
+    call: int | None = None
+    lines: tuple[str, ...] = ()
+    advice: str = ""
+
+    def __str__(self) -> str:
+        advice = say(en=f"Do: {self.advice}", zh=f"怎么办：{self.advice}")
+        return "\n".join([*self.lines, *([advice] * bool(self.advice))])
+
+
+# What is wrong, and when it was first called.
+_Problem = tuple[int, Explained]
+_Key = tuple[str, tuple[int, ...]]  # a group's name and its members
+_Calls = Mapping[int, Mapping[int, Told]]  # by rank and number
+
+
+def explain(dumps: Mapping[int, Dump]) -> Explained:
+    """Why the ranks of ``dumps`` hang. Any of them may be missing."""
+    broken = [dump.broken for dump in dumps.values() if dump.broken]
+    dumps = {rank: dump for rank, dump in dumps.items() if not dump.broken}
+    ranks = tuple(sorted(dumps))
+    members = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group}
+    absent = tuple(sorted(members - set(ranks)))
+    head = _TEXTS["head",](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
+    if absent:
+        head += _TEXTS["absent",](ranks=ranks_text(absent))
+    head = "\n".join([head, *(_TEXTS["broken",](why=why) for why in broken)])
+    looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
+    problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
+    if not problems:
+        return Explained(ranks, absent, lines=(head, str(_TEXTS["nothing",])))
+    _, first = min(problems, key=lambda pair: pair[0])
+    return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines))
+
+
+def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]:
+    """The collectives of each group, by rank and number."""
+    found: dict[_Key, dict[int, dict[int, Told]]] = {}
+    for rank, dump in dumps.items():
+        for name, members in dump.groups.items():
+            found.setdefault((name, members), {})[rank] = {}
+        for call in dump.calls:
+            if not call.is_message:
+                found.setdefault((call.group, call.ranks), {}).setdefault(rank, {})[call.seq] = call
+    for (_, members), calls in found.items():  # who has made no call of a group may not have told of it
+        for rank in set(members) & set(dumps):
+            calls.setdefault(rank, {})
+    return found
+
+
+def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
+    """What is wrong in one group, and when it was first called."""
+    there = {rank: own for rank, own in calls.items() if rank in key[1]}
+    # The recorders of some may have begun later: they keep the last calls.
+    first = max((min(own) for own in there.values() if own), default=1)
+    held = None
+    for number in sorted({number for own in there.values() for number in own if number >= first}):
+        here = {rank: own[number] for rank, own in there.items() if number in own}
+        first_of_all, *others = here.values()
+        if what := next(filter(None, (_conflict(first_of_all, one) for one in others)), ""):
+            return _differ(there, here, what)
+        if any(not call.met for call in here.values()):
+            if any(number > max(own, default=0) for own in there.values()):
+                return _missing(there, number, here)
+            held = held or here
+    return None if held is None else _all_came(held, sorted(set(key[1]) - set(ranks)))
+
+
+# Kinds of which members bring, or get, different sizes: in a dump they look as they should.
+_UNEVEN = {"all_to_all", "scatter", "gather", "all_gather_v", "reduce_scatter_v", "broadcast"}
+
+
+def _conflict(a: Told, b: Told) -> str:
+    if a.kind != b.kind:
+        return "kind"
+    if set(a.dtypes) != set(b.dtypes) and a.kind not in ("scatter", "gather"):
+        return "dtype"
+    sent, got = a.facts()["shapes"] != b.facts()["shapes"], a._shapes(a.outputs) != b._shapes(b.outputs)
+    uneven = a.kind in _UNEVEN - {"broadcast"}
+    return "shape" if not uneven and (sent or got) else ""
+
+
+def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> _Problem:
+    """Calls that meet and differ in ``what``."""
+    calls = [here[rank] for rank in sorted(here)]
+    report = faults.report_of(calls, what)
+    usual = Counter(map(_form, calls)).most_common(1)[0][0]
+    culprits = tuple(call.rank for call in calls if _form(call) != usual)
+    return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
+
+
+def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
+    """Some have not come to a call in which others stand."""
+    standings, quiet = [], {}
+    for rank, own in sorted(there.items()):
+        last = own[max(own)] if own else None
+        came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
+        seqs = {call.group: call.seq for call in own.values()}
+        standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last))
+        if rank not in here:  # what is said of it
+            quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_facts(last))
+    call = here[min(here)]
+    key, facts = faults.cause(call, standings)
+    if key == "uneven":
+        facts = {**facts, "ended": ""}
+    elif key == "ended_before":
+        key = "quiet_before"
+    meaning, advice = explained(key, **facts)
+    fault = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(key, "deadlock")
+    lines = [*faults.standing_lines(standings, quiet), *_drift(there), meaning]
+    # For how long the first has stood, by the last sign of any.
+    seen = max(call.created for own in there.values() for call in own.values())
+    if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
+        lines.append(_TEXTS["since",](time=duration(seconds)))
+    return _told(Report(fault, (), advice, ()), call, tuple(quiet), lines)
+
+
+def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> _Problem:
+    """All that left a dump have come to a call, and it is not over."""
+    key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
+    meaning, advice = explained(key, **facts)
+    standings = [Standing(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
+    known = dict.fromkeys(gone, str(_TEXTS["no-dump",]))
+    lines = (*faults.standing_lines([*standings, *map(Standing, gone)], known), meaning)
+    return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
+
+
+def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
+    """Sends and receives of which the other half is missing."""
+    halves: dict[tuple[str, int, int, int], list[Told]] = {}
+    for dump in dumps.values():
+        for call in dump.calls:
+            if call.is_message and call.root is not None and call.root < len(call.ranks):
+                a, b = call.pair
+                halves.setdefault((call.group, a, b, call.seq), []).append(call)
+    alone = [found[0] for found in halves.values() if len(found) == 1 and not found[0].met]
+    if not alone:
+        return None
+    first = min(alone, key=lambda call: call.created)
+    culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
+    head, advice = explained("messages_unpaired")
+    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.table(alone), head))
+
+
+def _told(report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]) -> _Problem:
+    group = faults.group_of(call)
+    found = Explained((), (), report.fault, culprits, group, call.seq, tuple(lines), report.advice)
+    return call.created, found
+
+
+def _facts(call: Told) -> dict[str, object]:
+    return {"kind": call.kind, "number": call.seq, "place": call.short_place}
+
+
+def _form(call: Told) -> tuple[object, ...]:
+    return call.kind, call.shapes, call.dtypes, call.short_place
+
+
+def _drift(there: _Calls) -> Iterator[str]:
+    """Say of ranks that went on a call ahead of the others, or behind, which call they skipped, or made once more."""
+    usual = {
+        number: Counter(_form(own[number]) for own in there.values() if number in own).most_common(1)[0]
+        for number in sorted({number for own in there.values() for number in own})
+    }
+    forms = {number: form for number, (form, _) in usual.items()}
+    # Where the others stand by now, what they called next the last time is what they would call next.
+    next_of = {form: forms[number + 1] for number, form in forms.items() if number + 1 in forms}
+    for rank, own in sorted(there.items()):
+        strays = (n for n in sorted(own) if _form(own[n]) != forms[n] and usual[n][1] > len(there) / 2)
+        odd = next(strays, None)
+        if odd is None:
+            continue
+        later = [number for number in own if number >= odd]
+        behind = [(own[n], forms.get(n + 1) or next_of.get(forms[n])) for n in later]
+        ahead = [(own[n], forms.get(n - 1)) for n in later]
+        skipped, more = (all(_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
+        kind, *_, place = forms[odd]
+        told = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
+        told.append(_TEXTS["once-more",](**_facts(own[odd])))
+        either = [text for text, is_so in zip(told, (skipped, more), strict=True) if is_so]
+        if either:
+            what = say(en=", or ", zh="，或者").join(either)
+            yield _TEXTS["drift",](rank=rank, what=what)

@@ -1,0 +1,25 @@
+"""A part of the documentation's table: which parts of torch.distributed are simulated, how, and which refuse.
+
+The rows stand in ``fidelity.txt``; in ``docs/simulated.md`` they stand below what is said of the machine.
+``python -m labkit_ranks`` prints both.
+"""
+
+from __future__ import annotations
+
+from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, changed, listed, parts
+
+from .threads.torch_patches import patches
+from .threads.world import World
+
+PARTS = parts(__file__)
+
+
+def table() -> str:
+    """The part as Markdown."""
+    lines = ["", "## Ranks: what of torch.distributed is simulated", "", "| | | |", "| --- | --- | --- |"]
+    for how in (FAITHFUL, APPROXIMATED, ABSENT):
+        lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
+    lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
+    with World(1):
+        lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(patches(bool)).items()]
+    return "\n".join(lines) + "\n"

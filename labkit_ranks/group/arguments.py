@@ -1,0 +1,95 @@
+"""The arguments of a group's methods, brought from the forms that PyTorch has to those of a ``Call``.
+
+C++ and Python call the methods in different forms (torch/csrc/distributed/c10d/init.cpp has them).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from simgpu.features.reducers import arrived, whose
+from simgpu.state.in_use import machine_in_use
+from simgpu.state.placement import gpu_of
+
+from ..calls.call import Call
+
+
+def listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def flat(tensors: Any) -> list[Any]:
+    """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
+    return listed(tensors[0] if len(tensors) == 1 else tensors)
+
+
+def options_of(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
+    """The options of a method: they are given as an object, or in its shorter forms as a root, a reduction or both."""
+    if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
+        return given
+    options = kind()
+    for value in (given, *more, *named.values()):
+        if isinstance(value, timedelta):
+            options.timeout = value
+        elif isinstance(value, int):
+            options.rootRank = value
+        elif value is not None:
+            options.reduceOp = value if isinstance(value, ReduceOp) else ReduceOp(value)
+    return options
+
+
+def reduction(opts: Any) -> dict[str, Any]:
+    """The reduction that ``opts`` ask for: the name of the ReduceOp, and the factor of PREMUL_SUM."""
+    op = opts.reduceOp
+    name = _NAMES[int(getattr(op, "op", op))]
+    return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}
+
+
+_NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}
+
+
+def device_of(group: Any, call: Call, tensors: list[Tensor], opts: Any) -> str:
+    """The device that the tensors are on. Those that C++ made, unseen by Python, are on the group's ``home``."""
+    found = "cpu" if "cpu" in group.backends else ""
+    near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
+    for tensor in tensors:
+        gpu = gpu_of(tensor)
+        if gpu is None and call.from_cpp and tensor.device.type == "cpu":
+            machine = machine_in_use()
+            if machine is not None and machine.gpus:
+                # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
+                there = near or group.home or machine.gpu(None)
+                both = near is None and "cpu" in group.backends
+                gpu = whose(tensor, there) if both else there
+                arrived(tensor, gpu)
+        if gpu is not None:
+            found = str(gpu.device)
+            group.used = group.used or found
+        elif not found:
+            found = str(tensor.device)
+    return found or _of_barrier(group, opts)
+
+
+def _of_barrier(group: Any, opts: Any) -> str:
+    """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
+    chosen = getattr(opts, "device_ids", None)
+    if chosen:
+        return f"cuda:{chosen[0]}"
+    bound = group.bound_device_id
+    if bound is not None:
+        return str(bound)
+    machine = machine_in_use()
+    gpus = len(machine.gpus) if machine is not None else 0
+    return group.used or f"cuda:{group.ranks[group.rank()] % max(1, gpus)}"
+
+
+def bus_of(device: str) -> int | None:
+    """Which of the computer's GPUs this process calls ``device``."""
+    machine, number = machine_in_use(), device.partition("cuda:")[2]
+    if machine is None or not number:
+        return None
+    return machine.numbers[int(number)] if int(number) < len(machine.numbers) else None

@@ -1,0 +1,164 @@
+"""Dispatch modes see a collective as an operator of ``torch.ops.c10d``, as they do where C++ calls it.
+
+PyTorch's own groups are C++, which Python comes to through the dispatcher (torch/csrc/distributed/c10d/Ops.cpp); ours
+is called without it. So the modes of the thread (CommDebugMode, or a user's own) are shown the operator here, from the
+topmost on, then tensors that wrap others; the collective takes place when the last of them calls it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.distributed import ProcessGroup, ReduceOp
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode_temporarily
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
+
+from labkit.base.language import say
+from labkit.base.ours import is_our_module
+from labkit.base.tree import tensors_in
+from simgpu.stack import others_dispatch
+
+from ..calls.call import Call
+
+# A call's kind -> its operator, and that of several at once.
+_OPERATORS = {
+    "all_reduce": ("allreduce_", "allreduce_coalesced_"),
+    "broadcast": ("broadcast_",),
+    "reduce": ("reduce_",),
+    "all_gather": ("allgather_",),
+    "all_gather_single": ("_allgather_base_", "allgather_into_tensor_coalesced_"),
+    "gather": ("gather_",),
+    "scatter": ("scatter_",),
+    "reduce_scatter": ("reduce_scatter_",),
+    "reduce_scatter_single": ("_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+    "all_to_all": ("alltoall_",),
+    "all_to_all_single": ("alltoall_base_",),
+    "barrier": ("barrier",),
+    "send": ("send",),
+    "recv": ("recv_",),
+}
+# The types of their arguments that are tensors of the call.
+_TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
+
+
+class _Told(OpOverload):
+    """An operator that is taken for ``operator``, and goes on with ``run`` when it is called.
+
+    Modes ask for an OpOverload's schema and packet, compare it, look it up in tables and call it. The real operator
+    would call C++'s group instead of ours, so a subclass with the real one's attributes is what they are given.
+    """
+
+    def __init__(self, operator: Any, run: Callable[..., Any]) -> None:
+        self.__dict__.update(vars(operator), _op=run, stands_for=operator)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.__dict__["stands_for"]
+
+    def __hash__(self) -> int:
+        return hash(self.__dict__["stands_for"])
+
+
+def watched(call: Call) -> bool:
+    """Whether a mode of this thread, or a tensor that wraps others, has to see ``call``."""
+    return others_dispatch() or _wrapper((*call.inputs, *call.outputs)) is not None
+
+
+def _wrapper(tensors: Iterable[Any]) -> Any:
+    """The first of ``tensors`` that answers for those that it wraps; None."""
+    for tensor in tensors:
+        # What a functional collective has on its way is waited for.
+        if type(tensor) is not Tensor and not hasattr(tensor, "trigger_wait") and is_wrapper(tensor):
+            return tensor
+    return None
+
+
+def seen(group: ProcessGroup, call: Call, go_on: Callable[[Call], Any]) -> Any:
+    """The Work of ``go_on(call)``, which modes of this thread and wrappers see as an operator; or what they give.
+
+    What they call the operator with is what ``go_on`` gets: a wrapper does so with what it holds, perhaps repeatedly.
+    """
+    names = _OPERATORS[call.kind]
+    several = len(call.outputs) > 1 and len(names) > 1
+    operator: Any = getattr(torch.ops.c10d, names[-1] if several else names[0]).default
+    arguments = operator._schema.arguments
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mode: Any = next(reversed(_get_current_dispatch_mode_stack()), None)
+        if mode is not None and not mode.is_infra_mode():  # torch's own, of compilation, want what C++ has
+            with _pop_mode_temporarily():
+                if is_our_module(type(mode).__module__):
+                    return run(*args, **kwargs)
+                return mode.__torch_dispatch__(told, (), args, kwargs)
+        brought = copy.copy(call)
+        brought.inputs, brought.outputs = _brought(args, arguments, call)
+        brought.memo, brought.told = {}, {}
+        wrapper = _wrapper((*brought.inputs, *brought.outputs))
+        if wrapper is not None:
+            return _answer(wrapper, told, args, kwargs)
+        work = go_on(brought)
+        return work if len(operator._schema.returns) == 1 else (args[0], work)
+
+    told = _Told(operator, run)
+    result = run(*(_value(argument, call, group) for argument in arguments))
+    return result[-1] if isinstance(result, tuple) else result
+
+
+def _answer(wrapper: Any, told: _Told, args: Any, kwargs: Any) -> Any:
+    """Ask ``wrapper`` to answer the operator.
+
+    Raises NotImplementedError, as DTensor's own dispatch does, if it has no answer.
+    """
+    kind = type(wrapper)
+    if not kind.__module__.startswith("torch.distributed."):
+        result = kind.__torch_dispatch__(told, (kind,), args, kwargs)
+        if result is not NotImplemented:
+            return result
+    en = f" (a {kind.__name__} holds other tensors: hand over those, as .to_local() gives them)"
+    zh = f"（{kind.__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）"
+    theirs = f"Operator {told} does not have a sharding strategy registered."
+    raise NotImplementedError(theirs + say(en=en, zh=zh))
+
+
+def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any]]:
+    """The inputs and outputs of ``call`` among the operator's ``args``."""
+    inputs, outputs = [], []
+    for value, argument in zip(args, arguments, strict=False):
+        if str(argument.type) in _TENSORS:
+            tensors = tensors_in(value)
+            if argument.name.startswith("input"):
+                inputs = tensors
+            elif not argument.name.startswith("tensor"):
+                outputs = tensors
+            else:  # what is read and written
+                inputs, outputs = tensors if call.inputs else [], list(tensors) if call.outputs else []
+    return inputs, outputs
+
+
+def _value(argument: Any, call: Call, group: ProcessGroup) -> Any:
+    """The value of the operator's ``argument``."""
+    name, kind = argument.name, str(argument.type)
+    if kind in _TENSORS:
+        brought = call.inputs if name.startswith("input") or not call.outputs else call.outputs
+        if kind.startswith("List[List"):
+            return [list(brought)] if brought else []
+        if kind.startswith("List"):
+            return list(brought)
+        return next(iter(brought), torch.empty(0))
+    to, came = call.splits or (None, None)
+    known = {
+        "process_group": group,
+        "root_tensor": 0,
+        "tag": call.tag,
+        "async_op": call.async_op,
+        "device_ids": [],
+        "input_split_sizes": to or [],
+        "output_split_sizes": came or [],
+    }
+    if name == "reduce_op":
+        return getattr(ReduceOp, call.op)
+    return call.root if name in ("root_rank", "dst", "src") else known.get(name, argument.default_value)

@@ -1,0 +1,401 @@
+"""The process group of simulated ranks: stands for ProcessGroupNCCL and ProcessGroupGloo.
+
+One class is both of them, for ranks in one process and for ranks in several. It makes a ``Call`` of its arguments
+(:mod:`..calls.call`); :mod:`..calls.checks` refuses what NCCL or gloo refuses; a transport (:mod:`.slot`) lets the call
+meet those of the other members, and they get what :mod:`..calls.semantics` computes.
+
+C++ (DDP's Reducer, functional collectives) calls the methods by their names in C++ through pybind's trampolines
+(torch/csrc/distributed/c10d/PyProcessGroup.hpp), Python by the same. Each returns a Work that is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ProcessGroup
+
+from labkit.trace import emitting as trace
+from simgpu.state.gpu import Gpu
+
+from ..calls import checks, faults
+from ..calls.call import Call
+from ..rank.enqueued import wait_on_host
+from ..rank.rank import rank_here, timed_here
+from ..rank.sampling import sample
+from .arguments import bus_of, device_of, flat, listed, options_of, reduction
+from .dispatched import seen, watched
+from .slot import Transport
+from .works import SlotWork, Works
+
+# The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
+_PYTHON = "distributed_c10d.py"
+
+
+class _Asking(threading.local):
+    """The number of times that C++ has asked for a group's name since DDP's logger began; 3 where it has not."""
+
+    times = 3
+
+
+asking = _Asking()
+
+
+# Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
+_Base: Any = ProcessGroup
+
+
+class Group(_Base):  # type: ignore[misc]
+    """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
+
+    backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
+    """
+
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        backends: dict[str, str],
+        ranks: Sequence[int],
+        timeout: timedelta | float,
+    ) -> None:
+        here = rank_here()
+        checks.check_place(rank, size, None if here is None else here.size)
+        super().__init__(rank, size)
+        if not isinstance(timeout, timedelta):  # C++ takes seconds too
+            timeout = timedelta(seconds=timeout)
+        self.store, self.backends, self.timeout = store, backends, timeout
+        self._rank, self._size = rank, size
+        self.ranks = tuple(ranks) or tuple(range(size))
+        self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
+        self._name, self._desc = "", "undefined"
+        # The GPU of what C++ brings: that of the model (see .torch_patches); None is the current one.
+        self.home: Gpu | None = None
+        self.used = ""  # the first GPU that it had tensors of
+        self._transport: Any = None
+        self._splits = 0
+        self.latest = 0  # the number of its latest collective
+        # The numbers of the messages of each pair of members.
+        self.pairs: dict[tuple[int, int], int] = {}
+        self._coalesced: list[Any] | None = None
+        self.destroyed = False
+        self._global = self.ranks[rank]
+
+    # What it is asked for.
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return next(iter(reversed(self.backends.values())))
+
+    _get_backend_name = name
+
+    def getBackendName(self) -> str:
+        """The name for C++, which casts a group called gloo to its own class when DDP is made (see DdpLogger)."""
+        asking.times += 1
+        return "" if asking.times == 2 else self.name()
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+        if self._transport is None and rank_here() is not None:
+            # Not at the first call: of groups that are made under one name, one after the other, each rank counts all.
+            self._transport = new_transport(self)
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self.backends]
+
+    def _get_backend(self, device: torch.device | str) -> Group:
+        kind = torch.device(device).type
+        if kind not in self.backends:
+            # torch/csrc/distributed/c10d/ProcessGroup.hpp, getBackend
+            raise RuntimeError(f"Could not find the backend type for device type {kind}.")
+        return self
+
+    @property
+    def uid(self) -> int:
+        return 0
+
+    def get_group_store(self) -> Any:
+        return self.store
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.latest
+
+    def _without_effect(self, *args: object) -> None:
+        """Do nothing: it moves no tensors (connections of NCCL, its own timing, C++'s counts)."""
+
+    _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _without_effect
+    _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _without_effect
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.timeout = self.options._timeout = timeout
+
+    set_timeout = _add_ephemeral_timeout = _set_default_timeout
+
+    @property
+    def supports_splitting(self) -> bool:
+        return "nccl" in self.backends.values()
+
+    def comm_split_count(self) -> int:
+        return self._splits
+
+    def split_group(
+        self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
+        group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
+    ) -> Group | None:  # fmt: skip
+        """The group of those members that are ``ranks`` of this one; None for the others."""
+        self._splits += 1
+        if self.bound_device_id is not None:
+            self._meet(Call("split_group")).wait()
+        if self._rank not in ranks:
+            return None
+        kinds = set(self.backends) if device_types is None else {device.type for device in device_types}
+        child = Group(
+            self.store, ranks.index(self._rank), len(ranks),
+            backends={kind: name for kind, name in self.backends.items() if kind in kinds},
+            ranks=[self.ranks[rank] for rank in ranks], timeout=timeout or self.timeout,
+        )  # fmt: skip
+        if opts is not None:
+            opts.global_ranks_in_group = list(child.ranks)
+            child.options = opts
+        child._set_group_name(group_name or f"{self._name}:split:{self._splits}")
+        child._set_group_desc(group_desc or f"{self._desc}:split")
+        return child
+
+    def is_to_have(self, name: str, ranks: Sequence[int], backends: Collection[str]) -> None:
+        """A group of ``ranks`` is about to be made by ``new_group``, by all ranks of this one, the default group.
+
+        name   the group's: its number among those that the rank has made, or a hash if its members alone make it.
+
+        Raises :class:`..calls.faults.Mismatch` if another rank's group of this number has other members.
+        """
+        call = Call("new_group", members=tuple(ranks))
+        if name.isdecimal():
+            call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global, int(name)
+            call.locate()
+            wrong = faults.fault(self.transport().announce(call))
+            if wrong is not None:
+                raise wrong
+        # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, performNocolorSplit and initNCCLComm: ncclCommSplit.
+        if self.bound_device_id is not None and "nccl" in backends and self.supports_splitting:
+            self._meet(Call("new_group", members=call.members)).wait()
+
+    def shutdown(self) -> None:
+        rank = timed_here()
+        if rank is not None and self._transport is not None and not self.destroyed:
+            wait_on_host(rank, lambda: self._transport.flush(rank.number))
+        self.destroyed = True
+
+    def abort(self) -> None:
+        self.destroyed = True
+
+    # Collectives.
+
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts, tensors = options_of(c10d.AllreduceOptions, opts, *more, **named), listed(tensors)
+        return self._meet(Call("all_reduce", tensors, tensors, **reduction(opts)), opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts, tensors = options_of(c10d.BroadcastOptions, opts, *more, **named), listed(tensors)
+        sent = tensors if opts.rootRank == self._rank else []
+        return self._meet(Call("broadcast", sent, tensors, root=opts.rootRank), opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts, tensors = options_of(c10d.ReduceOptions, opts, *more, **named), listed(tensors)
+        return self._meet(Call("reduce", tensors, tensors, root=opts.rootRank, **reduction(opts)), opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather", listed(inputs), flat(listed(outputs))), opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if any(self.backends.get(tensor.device.type) == "nccl" for tensor in inputs):
+            raise NotImplementedError("ProcessGroupNCCL does not support allgather_coalesced")
+        # A list for each rank, of a tensor for each input.
+        of_each = [[[row[k] for row in outputs]] for k in range(len(inputs))]
+        return Works([self.allgather(out, [own], opts) for out, own in zip(of_each, inputs, strict=True)])
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_gather_single", inputs, outputs), opts)
+
+    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = options_of(c10d.GatherOptions, opts, *more, **named)
+        gathered = flat(outputs) if outputs else []
+        return self._meet(Call("gather", listed(inputs), gathered, root=opts.rootRank), opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = options_of(c10d.ScatterOptions, opts, *more, **named)
+        pieces = flat(inputs) if inputs else []
+        return self._meet(Call("scatter", pieces, listed(outputs), root=opts.rootRank), opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        opts = options_of(c10d.ReduceScatterOptions, opts, *more, **named)
+        return self._meet(Call("reduce_scatter", flat(inputs), listed(outputs), **reduction(opts)), opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        opts = c10d.ReduceScatterOptions() if opts is None else opts
+        return self._meet(Call("reduce_scatter_single", inputs, outputs, **reduction(opts)), opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._meet(Call("all_to_all", listed(inputs), listed(outputs)), opts)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
+    ) -> Any:
+        splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
+        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._meet(Call("barrier"), opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self.barrier().wait()
+
+    # Messages.
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        return self._meet(Call("send", listed(tensors), root=to, tag=tag))
+
+    def recv(self, tensors: Any, source: int | None, tag: int = 0) -> Any:
+        return self._meet(Call("recv", outputs=listed(tensors), root=source, tag=tag))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        return self.recv(tensors, None, tag)
+
+    def _start_coalescing(self, device: object) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: object) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works)
+
+    # Meeting.
+
+    def _meet(self, call: Call, opts: Any = None) -> Any:
+        """The Work of ``call``, which this rank makes now."""
+        rank = rank_here()
+        call.group, call.desc, call.at = self._name, self._desc, self._rank
+        if rank is None:
+            call.rank, call.ranks = self._global, self.ranks
+        else:
+            call.rank, call.ranks = rank.number, self.transport().ranks
+        caller: Any = sys._getframe(1)
+        while caller.f_code.co_filename == __file__:
+            caller = caller.f_back
+        call.from_cpp = not caller.f_code.co_filename.endswith(_PYTHON)
+        call.locate()
+        call.async_op = bool(getattr(opts, "asyncOp", False))
+        if watched(call):
+            return seen(self, call, lambda brought: self._come(brought, brought.outputs, opts))
+        return self._come(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
+
+    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
+        """The Work of a call whose tensors are those that have the memory."""
+        rank = timed_here()
+        call.watched = trace.recording is not None
+        call.backward = torch._C._current_graph_task_id() != -1
+        for brought in (call.inputs, call.outputs):
+            for at, tensor in enumerate(brought):
+                if type(tensor) is not Tensor and (wait := getattr(tensor, "trigger_wait", None)):
+                    brought[at] = wait()  # a functional collective's value
+        with torch._C.DisableTorchFunction():
+            tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
+            call.device = device_of(self, call, tensors, opts)
+            call.bus = bus_of(call.device)
+            call.backend = self.backends.get(call.device.partition(":")[0], "")
+            checks.check(call, self)
+        transport = self._transport or self.transport()
+        if call.is_message:
+            pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
+            call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
+            if self._coalesced is not None or any(c.co_name == "batch_isend_irecv" for c in call.codes):
+                call.memo["batch"] = True
+        else:
+            self.latest += 1
+            call.seq = self.latest
+        if rank is not None:
+            call.arrived, call.node = rank.clock(), rank.node
+            rank.note(call)
+            if call.watched:
+                sample(call.kind, call.device if call.inputs or call.outputs else "")
+        timeout = getattr(opts, "timeout", None)
+        # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
+        call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
+        slot = transport.come(call)
+        if slot.error is not None:  # said at once, for nobody may wait for it
+            raise slot.error
+        work = SlotWork(call, slot, results, call.timeout)
+        work.connect()
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _connect(self) -> None:
+        """Connect ranks that are processes: all members are here now, and perhaps not at their first call."""
+        if rank_here() is None:
+            self.transport()
+
+    def transport(self) -> Any:
+        if self._transport is None:
+            self._transport = new_transport(self)
+        return self._transport
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} group {self._name} of {self._size}: rank {self._rank}>"
+
+
+def new_transport(group: Group) -> Transport:
+    """The transport of ``group``: a meeting if its ranks are in this process, gloo if this process is one of them."""
+    rank = rank_here()
+    if rank is None:
+        assert of_processes is not None
+        return of_processes(group)
+    meeting: Transport = rank.world.meetings.join(group, rank)
+    return meeting
+
+
+# The transport of a group whose members are processes; known to .torch_patches.
+of_processes: Callable[[Group], Transport] | None = None

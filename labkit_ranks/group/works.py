@@ -1,0 +1,194 @@
+"""The Work that a collective returns: done when its last member has come."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Work
+
+from labkit.trace import emitting as trace
+from labkit.trace.events import Event
+
+from ..calls import faults
+from ..calls.call import Call
+from ..rank.enqueued import enqueue
+from ..rank.rank import timed_here
+from ..rank.sampling import sample
+from .slot import Slot
+
+# Descriptions of groups that say nothing.
+_UNSAID = ("", "default_pg", "undefined")
+
+
+class _Waited(Work):
+    """The part of a Work that is the same for one call and for several."""
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        # C++ would wait for it with the baton in hand: what asks for it waits here.
+        self.wait()
+        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+class SlotWork(_Waited):
+    """Waits for one slot, and tells the recording that is open of this rank's part in it."""
+
+    def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
+        super().__init__()
+        self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
+        self.rank = timed_here()
+        self._told = trace.recording is None or self.rank is None or call.makes_a_group
+        if not self._told and self.rank is not None:
+            self.rank.untold.append(self)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Stand here until the last member has come; True, or what went wrong is raised."""
+        slot, rank = self.slot, self.rank
+        given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
+        if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
+            self.call.memo["timed"] = True
+        timeout = timeout if given else self.timeout
+        began = 0.0 if rank is None else rank.clock()
+        self._stand(lambda: self._ready() or "enqueued" in self.call.memo, timeout)
+        if rank is not None and not self._ready():
+            enqueue(rank, self)
+            return True
+        if rank is not None and slot.done:
+            rank.wait_until(slot.finished)
+            if not self._told:
+                self._tell(max(0.0, slot.met - began))
+        elif "away" in self.call.memo:
+            self.results = []  # on its way: what still holds this Work does not hold what was sent
+        return True
+
+    def _stand(self, ready: Callable[[], bool], timeout: timedelta | None) -> None:
+        slot = self.slot
+        self.call.on_stuck = self._tell_stuck
+        try:
+            if not ready() and not slot.stand(self.call, ready, timeout):
+                assert timeout is not None
+                slot.error = faults.timeout_error(self.call, timeout, slot.missing())
+        except BaseException:  # it is ended here, or none can go on
+            self.call.memo["told"] = True
+            self._tell_stuck()
+            raise
+        finally:
+            self.call.on_stuck = None  # nothing holds its tensors
+        if slot.error is not None:
+            raise copy.copy(slot.error)  # each with the traceback of its own rank
+
+    def connect(self) -> None:
+        """Wait for the other members if this is the first call that connects them, as NCCL's host does in the call."""
+        call = self.call
+        if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
+            self._stand(lambda: self.slot.is_over() or call.is_connected, self.timeout)
+
+    def wait_on_host(self) -> None:
+        """Stand here until it has run, though its rank had gone on."""
+        self._stand(self.slot.is_over, self.timeout)
+
+    def _tell_stuck(self) -> None:
+        if not self._told:
+            self._told = True
+            self._emit(0.0, stuck=True)
+
+    def tell_if_done(self) -> None:
+        """Tell of it though nobody has waited for it."""
+        if self.slot.done and not self._told:
+            self._tell(0.0)
+        elif "enqueued" in self.call.memo:
+            self._tell_stuck()
+
+    def _tell(self, waited: float) -> None:
+        self._told = True
+        if self.rank is not None:
+            self.rank.untold.remove(self)
+            self._emit(waited)
+
+    def _emit(self, waited: float, *, stuck: bool = False) -> None:
+        """Emit the event of the rank's part: it has its result now, having ``waited`` so long, or is ``stuck``."""
+        call, slot = self.call, self.slot
+        if trace.recording is None:
+            return
+        trace.emit_at(
+            Event(
+                "stuck" if stuck else "collective",
+                call.device,
+                direction="backward" if call.backward else "forward",
+                start=call.arrived,
+                seconds=max(slot.finished - call.arrived, 0.0),
+                name=call.kind,
+                rank=call.rank,
+                group=call.group if call.desc in _UNSAID else f"{call.desc} {call.group}",
+                async_op=call.async_op,
+                sequence=call.seq,
+                ranks=tuple(slot.missing()) if stuck else slot.pair or call.ranks,
+                waited=waited,
+                last=slot.last,
+                place=call.short_place,
+                **call.told,
+            )
+        )
+        sample(call.kind, call.device if call.told.get("nbytes") else "")
+
+    def _ready(self) -> bool:
+        return self.slot.is_over() or "away" in self.call.memo
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ready()
+
+    def is_success(self) -> bool:
+        return self.slot.done
+
+    def exception(self) -> Any:
+        return self.slot.error
+
+    def result(self) -> list[Any]:
+        found: list[Any] = self.results
+        if self.call.kind == "all_gather":
+            found = found if isinstance(found[0], Tensor) else list(found[0])
+            if self.call.backend == "nccl" and len({tensor.shape for tensor in found}) == 1:
+                # What NCCL wrote into, from which the tensors were copied (ProcessGroupNCCL.cpp, allgather).
+                return [torch.stack(found)]
+        return found
+
+    def source_rank(self) -> int:
+        """The sender of what was received, in the group."""
+        return self.slot.calls[0].at
+
+    _source_rank = source_rank
+
+
+class Works(_Waited):
+    """Several, waited for together: what a coalescing manager returns."""
+
+    def __init__(self, works: list[Work]) -> None:
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self.works:
+            work.wait() if timeout is None else work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self.works)
+
+    def result(self) -> list[Tensor]:
+        return [tensor for work in self.works for tensor in work.result()]

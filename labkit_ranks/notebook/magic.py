@@ -1,0 +1,212 @@
+"""``%%ranks 4``: a notebook cell that four ranks run, each in its own namespace, which lasts to the next such cell."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from labkit.base.arguments import in_the_language_in_use
+from labkit.base.language import say, wrong
+from labkit.base.texts import texts_beside
+from labkit.cost.hardware import accelerator
+
+if TYPE_CHECKING:
+    from .results import Results
+    from .session import Session
+
+NAME = "ranks"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"%%{NAME}", add_help=False, exit_on_error=False)
+    for (flag, *metavar), text in texts_beside(__file__).items():
+        facts: dict[str, Any] = {"metavar": " ".join(metavar)} if metavar else {"action": "store_true"}
+        parser.add_argument(flag, help=str(text), **facts, **_MORE.get(flag, {}))
+    return parser
+
+
+_MORE: dict[str, dict[str, Any]] = {
+    "size": {"nargs": "?"},
+    "--with": {"dest": "names"},
+    "--nodes": {"type": int},
+}
+
+
+def ranks_magic(line: str, cell: str | None = None) -> object:
+    """Run the cell by several ranks of torch.distributed, each with a simulated GPU: ``%%ranks 4``.
+
+    ``%ranks`` in a line shows them; ``%ranks --help`` lists the options.
+    """
+    parser = _parser()
+    try:
+        with in_the_language_in_use():
+            asked = parser.parse_args(shlex.split(line))
+        if asked.help:
+            with in_the_language_in_use():
+                print(parser.format_help())
+            return None
+        session = _session(asked, cell=cell is not None)
+        chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
+        given = _named(asked.names)
+        session.times = None if asked.times is None else accelerator(asked.times)
+    except (argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
+        raise sys.modules["IPython.core.error"].UsageError(f"%%{NAME}: {error}") from None
+    if asked.close:
+        session.close()
+        return None
+    if cell is None:
+        return session
+    for rank in range(session.size):
+        session[rank].update(given)
+    _run(session, cell, chosen, asked)
+    return None
+
+
+def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.Namespace) -> None:
+    from . import shell as notebook
+
+    shell = notebook.shell_here()
+    cells = getattr(shell.compile, "_filename_map", {})  # the number of each cell, by the name of its file
+    number = _number_of_this_cell(cells, shell.execution_count)
+    name = f"<Cell In[{number}]>"
+    cells[name] = number  # tracebacks then say "Cell In[5], line 3"
+    try:
+        # The line of the magic is line 1 of the cell, as the notebook counts.
+        try:
+            values = session.execute("\n" + shell.transform_cell(cell), ranks=chosen, name=name)
+        except SyntaxError as error:
+            raise _as_shown(shell, error) from None
+        except NameError as error:
+            _hint(shell, error)
+            raise
+        if values is not None:
+            _show(shell, values)
+    finally:
+        if asked.timeline:
+            shell.display_pub.publish(*shell.display_formatter.format(session.trace))
+        if asked.summary:
+            shell.display_pub.publish(*shell.display_formatter.format(session.memory))
+
+
+def _number_of_this_cell(cells: dict[str, int], default: int) -> int:
+    """The number of the cell that runs now: IPython's own count is sometimes that, sometimes the next one's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename in cells:
+            return cells[frame.f_code.co_filename]
+        frame = frame.f_back
+    return default
+
+
+def _named(names: str | None) -> dict[str, Any]:
+    """The notebook's own values of these names."""
+    from . import shell as notebook
+
+    own = notebook.shell_here().user_ns
+    wanted = list(filter(None, map(str.strip, (names or "").split(","))))
+    for name in wanted:
+        if name not in own:
+            en, zh = f"--with: the notebook has no name {name!r}", f"--with：笔记本里没有名字 {name!r}"
+            raise wrong(en=en, zh=zh)
+    return {name: own[name] for name in wanted}
+
+
+def _as_shown(shell: Any, error: SyntaxError) -> Exception:
+    """A mistake in the cell's own text, to be shown without how it came to be read."""
+    if error.__traceback__ is None or not (error.filename or "").startswith("<Cell In"):
+        return error
+    lines = shell.SyntaxTB.structured_traceback(SyntaxError, error, [])
+    kind = type("SyntaxError", (Exception,), {"_render_traceback_": lambda self: lines})
+    shown: Exception = kind(str(error))
+    return shown
+
+
+def _hint(shell: Any, error: NameError) -> None:
+    """A name that only the notebook has: say how the ranks get it."""
+    name = error.name
+    if name and name in shell.user_ns:
+        en = f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
+        en += f"give it to them with %%ranks --with {name}.)"
+        zh = f"（{name!r} 是笔记本里的名字，各个 rank 有自己的名字：请在 %%ranks 单元格里定义或 import 它，"
+        zh += f"或者用 %%ranks --with {name} 交给它们。）"
+        error.add_note(say(en=en, zh=zh))
+
+
+def _show(shell: Any, values: Results) -> None:
+    """Show them below the cell: side by side, and each that is alive in the page alone."""
+    from . import shell as notebook
+    from .results import bundle_of
+
+    if values.table():
+        shell.display_pub.publish(values._repr_mimebundle_(), {})
+        return
+    shown = values.shown(notebook.forms)
+    if not any(notebook.is_live(one.bundle) for one in shown):
+        shell.display_pub.publish(bundle_of(shown), {})
+        return
+    for one in shown:
+        print(one.head)
+        shell.display_pub.publish(one.bundle, {})
+
+
+def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
+    """The session that is open if it is what is asked for, else a new one."""
+    from . import session as sessions
+
+    now = sessions.current()
+    if not cell and asked.size is None and not asked.restart:
+        return sessions.ranks()
+    size: Any = sessions.last_size() if asked.size is None else asked.size
+    if size is None:
+        raise wrong(en="how many ranks? For example: %%ranks 4", zh="要几个 rank？例如：%%ranks 4")
+    if isinstance(size, str) and size.isdecimal():
+        size = int(size)
+    given = {name: getattr(asked, name) for name in ("nodes", "memory", "gpu_model")}
+    other: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
+    same = same and now is not None and now.gpu_model == other.get("gpu_model", now.gpu_model)
+    if now is not None and same and now.limits == other.get("memory", now.limits):
+        if asked.restart:
+            now.restart()
+            en = f"({size} ranks begin anew: what was in their variables is gone)"
+            print(say(en=en, zh=f"（{size} 个 rank 重新开始：原来的变量都没有了）"))
+        return now
+    made = sessions.ranks(size, **other)
+    if now is not None:
+        en = (
+            f"(the previous {now.size} ranks have ended, and their variables are gone; {size} new ones begin)"
+        )
+        print(say(en=en, zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）"))
+    return made
+
+
+def _numbers(text: str, size: int) -> list[int]:
+    """``"0,2-3"`` as [0, 2, 3]."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or dash and not last.isdecimal():
+            en = f"--rank must be numbers like 0,2-3, got {text!r}"
+            zh = f"--rank 要写成 0,2-3 这样的编号，现在是 {text!r}"
+            raise wrong(en=en, zh=zh)
+        found.update(range(int(first), int(last or first) + 1))
+    if not found or max(found) >= size:
+        en = f"--rank must be from 0 to {size - 1}, got {text!r}"
+        zh = f"--rank 必须在 0 到 {size - 1} 之间，现在是 {text!r}"
+        raise wrong(en=en, zh=zh)
+    return sorted(found)
+
+
+def load(shell: Any) -> None:
+    """Give ``shell`` the magic."""
+    shell.register_magic_function(ranks_magic, "line_cell", NAME)

@@ -1,0 +1,148 @@
+"""The values that ranks returned, side by side: equal ones once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from labkit.base.language import say
+
+from ..calls.faults.words import listed, ranks_text
+from .shell import forms
+from .tables import table_html, table_text
+
+# A value in the forms in which a notebook can show it: text by its type.
+Bundle = dict[str, Any]
+Form = Callable[[Any], Bundle]
+
+_PICTURES = ("image/png", "image/jpeg")
+_BOX = "border-left:3px solid #8c959f;padding:0 0 0 10px;max-width:100%;overflow-x:auto"
+_HEAD = "font-size:85%;opacity:.7"
+_PLAIN = "margin:0;padding:0;border:0;background:none;color:inherit;font-family:monospace;white-space:pre"
+
+
+# Longer values are not put into the cells of a table.
+_MOST = 100
+
+
+class Shown(NamedTuple):
+    """One value, as the ranks that have it show it."""
+
+    ranks: tuple[int, ...]
+    bundle: Bundle
+
+    @property
+    def head(self) -> str:
+        """``ranks 0–1, 3``."""
+        return ranks_text(self.ranks, "–")
+
+    @property
+    def text(self) -> str:
+        return str(self.bundle.get("text/plain", ""))
+
+    @property
+    def html(self) -> str:
+        """The value alone, as HTML."""
+        if "text/html" in self.bundle:
+            return str(self.bundle["text/html"])
+        for kind in _PICTURES:
+            if kind in self.bundle:
+                return f'<img style="max-width:100%" src="data:{kind};base64,{self.bundle[kind].strip()}">'
+        if "image/svg+xml" in self.bundle:
+            return str(self.bundle["image/svg+xml"])
+        return f'<pre style="{_PLAIN}">{escape(self.text)}</pre>'
+
+
+def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list[Shown]:
+    """Equal values once, in the order of the first that has each.
+
+    Tensors that differ in nothing but their rank's own GPU (``gpus[rank]``, its number on its node) are equal: theirs
+    is then named ``cuda:0–3``.
+    """
+    found: dict[object, tuple[list[int], Bundle]] = {}
+    for rank, bundle in bundles:
+        own = re.compile(rf"(?<=cuda:){gpus[rank]}(?!\d)")
+        neutral = {
+            kind: own.sub("\0", value) if kind.startswith("text/") else value
+            for kind, value in bundle.items()
+        }
+        found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
+    shown = []
+    for ranks, neutral in found.values():
+        name = listed({gpus[rank] for rank in ranks}, "–")
+        told = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
+        shown.append(Shown(tuple(ranks), told))
+    return shown
+
+
+def as_text(shown: Sequence[Shown]) -> str:
+    """A block for each value: the ranks, and the value beside them, its lines one below the other."""
+    heads = [one.head for one in shown]
+    width = max(map(len, heads), default=0)
+    lines = []
+    for head, one in zip(heads, shown, strict=True):
+        for at, line in enumerate(one.text.splitlines() or [""]):
+            lines.append(f"{head if at == 0 else '':<{width}}  {line}".rstrip())
+    return "\n".join(lines)
+
+
+def as_html(shown: Sequence[Shown]) -> str:
+    """A box for each value, side by side as far as there is room."""
+    boxes = "".join(
+        f'<div style="{_BOX}"><div style="{_HEAD}">{one.head}</div>{one.html}</div>' for one in shown
+    )
+    return f'<div class="labkit-ranks" style="display:flex;flex-wrap:wrap;gap:8px 28px">{boxes}</div>'
+
+
+def bundle_of(shown: Sequence[Shown]) -> Bundle:
+    """All of them in one output."""
+    return {"text/plain": as_text(shown), "text/html": as_html(shown)}
+
+
+class Results(list[Any]):
+    """The values that ranks returned, in the order of the ranks. It shows itself side by side, equal values once.
+
+    Dicts of the same keys are a table: a row for each rank, and under each column how many different values it has.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[Any],
+        ranks: Sequence[int],
+        gpus: Sequence[int],
+        ask: Callable[[Form], list[Bundle]],
+    ) -> None:
+        super().__init__(values)
+        self._ranks, self._gpus, self._ask = ranks, gpus, ask
+
+    def table(self) -> list[list[str]] | None:
+        """The lines of the table, each with its words: its head, the ranks', its foot; None if there is none."""
+        if not self or not all(type(one) is dict and one and one.keys() == self[0].keys() for one in self):
+            return None
+        told = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
+        found = [["rank", *told[0]]]
+        found += [[str(rank), *one.values()] for rank, one in zip(self._ranks, told, strict=True)]
+        if any(len(word) > _MOST for line in found for word in line):
+            return None
+        if len(self) > 1:
+            names = {1: say(en="all the same", zh="全部相同")}
+            names[len(self)] = say(en="all different", zh="各不相同")
+            counts = [len({one[key] for one in told}) for key in told[0]]
+            found.append(["", *(names.get(n) or say(en=f"{n} different", zh=f"{n} 种") for n in counts)])
+        return found
+
+    def shown(self, form: Form) -> list[Shown]:
+        """The values as ``form`` makes them, equal ones once."""
+        return together(zip(self._ranks, self._ask(form), strict=True), self._gpus)
+
+    def __repr__(self) -> str:
+        if table := self.table():
+            return table_text(table)
+        return as_text(self.shown(lambda value: {"text/plain": repr(value)}))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        if table := self.table():
+            return {"text/plain": table_text(table), "text/html": table_html(table)}
+        return bundle_of(self.shown(forms))

@@ -1,0 +1,388 @@
+"""Ranks to be asked one thing after another: ``labkit.ranks(4)``, and what ``%%ranks 4`` runs cells with.
+
+Between two questions nothing of them is lost: each rank has a namespace, a process group and a current GPU as a
+process of its own would.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from html import escape
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.base.language import say, wrong
+from labkit.base.numbers import MOST_GPUS, must, plural, whole
+from labkit.base.patches import Patch, Patches
+from labkit.base.units import parse_bytes
+from labkit.cost.hardware import Accelerator
+from labkit.trace import emitting
+from labkit.trace.trace import Trace
+from labkit.turns import Deadlock
+from simgpu.children.gpu_models import with_model
+from simgpu.tracebacks import without_ours
+
+from ..planning.timing import timed
+from ..rank.rank import Rank, not_by_a_rank, rank_here
+from ..rank.system import run_exit_functions
+from ..threads.world import RanksFailed, World
+from . import shell as notebook
+from .cell import Cell
+from .output import Lines, RankStream
+from .results import Results
+from .tables import Memory
+
+# The names that each rank has from the beginning.
+GIVEN = ("rank", "local_rank", "world_size", "device")
+
+_open: Session | None = None
+_last_size: int | None = None
+
+
+def current() -> Session | None:
+    """The session that is open. One whose machine was closed, as ``use_gpus`` does in a lesson's first cell, ends."""
+    if _open is not None and _open.stranded:
+        _open.close()
+    return _open
+
+
+def last_size() -> int | None:
+    """The number of ranks of the last session."""
+    return _last_size
+
+
+def ranks(
+    size: int | None = None, *, nodes: int = 1, memory: str | int | Sequence[str | int] | None = None,
+    gpu_model: str | None = None,
+) -> Session:  # fmt: skip
+    """``size`` ranks of ``torch.distributed``, each with a simulated GPU, in this process: a :class:`Session`.
+
+    Works as a plain call (``close()`` ends it, or the next call) and as a context manager. Without ``size``, the
+    session that is open: the one of ``%%ranks``, too.
+
+    size     how many ranks, 1 to 1024.
+    nodes    how many simulated computers they are spread over, evenly.
+    memory   of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU of a node; default: what the
+             model has, 16 GiB without one.
+    gpu_model   what torch.cuda tells of the GPUs, as for ``labkit.simulate``.
+
+    Raises TypeError or ValueError, naming the argument, before anything is changed, and RuntimeError without ``size``
+    where no session is open.
+    """
+    global _open, _last_size
+    if size is None:
+        if (now := current()) is None:
+            en = "no ranks are open: labkit.ranks(4) or %%ranks 4 starts four"
+            zh = "还没有启动 rank：labkit.ranks(4) 或 %%ranks 4 会启动四个"
+            raise wrong(RuntimeError, en=en, zh=zh)
+        return now
+    made = Session(size, nodes=nodes, memory=memory, gpu_model=gpu_model)
+    _open, _last_size = made, made.size
+    return made
+
+
+class Session:
+    """Ranks that live from one call to the next, until :meth:`close` or the end of the ``with`` block.
+
+    size, nodes   how many ranks, on how many simulated computers.
+    limits        the memory of each GPU, as it was asked for; ``gpu_model`` what it passes for.
+    times         the GPU by whose times the ranks' clocks go (:mod:`..planning.timing`); None: by this computer's.
+    trace         what happened in the last :meth:`run` or :meth:`execute`: collectives and copies, by rank.
+
+    ``session[2]`` is the namespace of rank 2: ``session[2]["x"]`` looks into it, ``session[2]["x"] = 1`` changes it.
+    """
+
+    def __init__(
+        self, size: int, *, nodes: int = 1, memory: str | int | Sequence[str | int] | None = None,
+        gpu_model: str | None = None,
+    ) -> None:  # fmt: skip
+        global _open
+        self.size, self.nodes = whole("size", size, 1, MOST_GPUS), whole("nodes", nodes, 1, MOST_GPUS)
+        if self.size % self.nodes:
+            zh = f"能整除 size（{self.size}）"
+            raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
+        each = self.size // self.nodes
+        if isinstance(memory, (list, tuple)) and len(memory) != each:
+            en = f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}"
+            zh = f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}"
+            raise wrong(en=en, zh=zh)
+        self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
+        for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
+            parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
+        if _open is not None:
+            _open.close()
+        self.trace = Trace()
+        self.times: Accelerator | None = None
+        self._streams = {name: RankStream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+        self._cells = 0
+        self._start()
+
+    # What users ask for.
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
+        """Call ``function(*args, **kwargs)`` in each rank; return the results, a list that shows itself side by side.
+
+        A tensor among the arguments is one and the same for all ranks. What a rank raises is raised here, with a note
+        that names the rank; the others are ended where they wait.
+        """
+        if not callable(function):
+            raise TypeError(must("function", function, en="callable", zh="是可以调用的", typed=True))
+        return self._results(self._run(lambda rank: function(*args, **kwargs)), None)
+
+    def execute(
+        self, code: str, *, ranks: Sequence[int] | None = None, name: str | None = None
+    ) -> Results | None:
+        """Run Python ``code`` in the namespace of each rank, as ``%%ranks`` runs a cell.
+
+        Returns the values of its last expression, a list that shows itself side by side; None where there is none.
+
+        ranks   only these run it. Raises ValueError if there is no such rank.
+        name    what tracebacks call the code's file.
+        """
+        if not isinstance(code, str):
+            en, zh = "Python source, a str", "是 Python 代码（str）"
+            raise TypeError(must("code", code, en=en, zh=zh, typed=True))
+        chosen = None if ranks is None else [whole("ranks", number, 0, self.size - 1) for number in ranks]
+        self._cells += 1
+        cell = Cell(code, name or f"<ranks {self._cells}>")
+
+        def part(rank: Rank) -> Any:
+            __tracebackhide__ = True  # of debuggers
+            return cell.run(rank.main.__dict__)
+
+        values = self._run(part, chosen)
+        return self._results(values, chosen) if any(value is not None for value in values) else None
+
+    def __getitem__(self, rank: int) -> Namespace:
+        return Namespace(self._alive().ranks[whole("rank", rank, 0, self.size - 1)])
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def memory(self) -> Memory:
+        """The bytes on each rank's GPU: now, and at most since the beginning (or since it was reset)."""
+        return Memory.of(self._alive().ranks)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ranks have ended."""
+        return self._world.closed
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the machine that the ranks run on was closed under them."""
+        return not self.closed and self._world.machine.closed
+
+    def restart(self) -> Session:
+        """Begin anew: empty namespaces, a new process group, nothing on the GPUs. Returns the session."""
+        global _open
+        self.close()
+        self._start()
+        _open = self
+        return self
+
+    def close(self) -> None:
+        """End the ranks, after what each has registered with ``atexit``, and give torch back as it was."""
+        global _open
+        if not self._world.closed:
+            not_by_a_rank()
+            if any(rank.state.exit_functions for rank in self._world.ranks):
+                with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
+                    self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
+            self._world.machine.lift(self._patches)
+            self._world.close()
+        if _open is self:
+            _open = None
+
+    def __enter__(self) -> Session:
+        self._alive()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # How it is done.
+
+    def _start(self) -> None:
+        self._world = World(self.size, nodes=self.nodes, memory=self.limits, gpu_model=self.gpu_model)
+        self._patches = Patches(self._patches_of_init)
+        # The process groups that were made for the ranks, until they make their own.
+        self._groups: dict[int, Any] = {}
+        self._world.machine.lay(self._patches)
+        try:
+            with self._stage(self._world):
+                self._world.run(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, rank: Rank) -> None:
+        """Do in each rank what a script does in its first lines."""
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
+        self._groups[rank.number] = dist.group.WORLD
+        values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
+        rank.main.__dict__.update(zip(GIVEN, values, strict=True))
+        rank.chooses = lambda: self._chosen(rank)
+
+    def _chosen(self, rank: Rank) -> None:
+        """``rank`` sees other GPUs than before: what was made for it is on its first one."""
+        first = torch.device("cuda", 0)
+        torch.cuda.set_device(first)
+        rank.main.__dict__.update(device=first)
+        made = self._groups.get(rank.number)
+        if made is not None:
+            made.bound_device_id = first
+
+    def _patches_of_init(self) -> Iterator[Patch]:
+        """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
+
+        def init_process_group(real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+            rank = rank_here()
+            ours = any(rank is one for one in self._world.ranks)  # not of a world beside this one
+            made = self._groups.pop(rank.number, None) if rank is not None and ours else None
+            if made is not None and dist.group.WORLD is made:
+                dist.destroy_process_group()
+            real(*args, **kwargs)
+
+        yield Patch.around(dist, "init_process_group", init_process_group)
+        yield Patch.around(dist.distributed_c10d, "init_process_group", init_process_group)
+
+    def _alive(self) -> World:
+        if self._world.closed:
+            en = "these ranks are closed: .restart() starts them anew"
+            zh = "这组 rank 已经关闭：用 .restart() 重新启动"
+            raise wrong(RuntimeError, en=en, zh=zh)
+        return self._world
+
+    def each(
+        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
+    ) -> list[Any]:
+        """Call ``function(rank)`` in each rank, recorded; raises RanksFailed with what each raised that did.
+
+        to_end   as for :meth:`..threads.world.World.run`.
+        """
+        world = self._alive()
+        not_by_a_rank()
+        with self._stage(world), timed(self.times) as by_times:
+            recorded = emitting.begin()
+            try:
+                return world.run(by_times(notebook.in_cell(function)), ranks, to_end=to_end)
+            finally:
+                emitting.end(recorded)
+                self.trace = recorded
+
+    def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+        __tracebackhide__ = True  # of debuggers
+        try:
+            return self.each(function, ranks)
+        except RanksFailed as error:
+            failed = error
+        raise self._told(failed)
+
+    def _told(self, failed: RanksFailed) -> BaseException:
+        """A rank's own error, with its own traceback and a note of whose it is."""
+        error = failed.error
+        without_ours(error)
+        if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
+            en = f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)"
+            zh = f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）"
+            error.add_note(say(en=en, zh=zh))
+        notebook.render(error)
+        return error
+
+    @contextmanager
+    def _stage(self, world: World) -> Iterator[None]:
+        """While ranks run, what they print, show and ask goes beside their rank."""
+        real = {name: getattr(sys, name) for name in self._streams}
+        shell = notebook.shell_here()
+        lines = Lines(self.size, real, None if shell is None else notebook.progress(shell))
+        ask = builtins.input
+
+        def ask_for_rank(prompt: object = "", /) -> str:
+            rank = rank_here()
+            if rank is None:
+                return ask(prompt)
+            lines.interrupt()
+            sys.stdout, ours = real["stdout"], sys.stdout  # where ``input`` writes its prompt
+            try:
+                return ask(f"{lines.label(rank.number)}{prompt}")
+            finally:
+                sys.stdout = ours
+
+        with ExitStack() as stack:
+            for name, stream in self._streams.items():
+                stream.real, stream.lines = real[name], lines
+                setattr(sys, name, stream)
+                stack.callback(setattr, sys, name, real[name])
+            builtins.input = ask_for_rank
+            stack.callback(setattr, builtins, "input", ask)
+            stack.callback(lines.end)
+            if shell is not None:
+                stack.enter_context(notebook.shown_by_rank(shell, lines, world))
+            yield
+
+    def _results(self, values: list[Any], ranks: Sequence[int] | None) -> Results:
+        world = self._world
+        chosen = range(self.size) if ranks is None else ranks
+
+        def forms(form: Callable[[Any], Any]) -> list[Any]:
+            # By the ranks themselves, as long as they are there: of several nodes each sees its own GPUs alone.
+            if world.closed or rank_here() is not None:
+                return [form(value) for value in values]
+            own = dict(zip(chosen, values, strict=True))
+            with self._stage(world):
+                return world.run(lambda rank: form(own[rank.number]), list(chosen))
+
+        return Results(values, chosen, [rank.local for rank in world.ranks], forms)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return say(en=f"{self.size} ranks, closed", zh=f"{self.size} 个 rank，已关闭")
+        return f"{self._head()}\n{self.memory!r}"
+
+    def _repr_html_(self) -> str | None:
+        return None if self.closed else f"<div>{escape(self._head())}</div>{self.memory._repr_html_()}"
+
+    def _head(self) -> str:
+        on = say(en=f" on {self.nodes} nodes", zh=f"，分布在 {self.nodes} 个节点上") if self.nodes > 1 else ""
+        en = f"{plural(self.size, 'rank')}{on}, a simulated GPU for each"
+        return say(en=en, zh=f"{self.size} 个 rank{on}，每个一块模拟 GPU")
+
+
+class Namespace(MutableMapping[str, Any]):
+    """The names of one rank, as in its ``__main__``; names that Python puts there itself are not listed."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._names = rank, rank.main.__dict__
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._names[name]
+        except KeyError:
+            en = f"rank {self._rank.number} has no name {name!r}"
+            zh = f"rank {self._rank.number} 里没有名字 {name!r}"
+            raise wrong(KeyError, en=en, zh=zh) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._names[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self[name]
+        del self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name in self._names if not (name.startswith("__") and name.endswith("__"))])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"<rank {self._rank.number}: {', '.join(self)}>"

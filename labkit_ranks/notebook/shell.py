@@ -1,0 +1,250 @@
+"""IPython while ranks run: each display, name, magic and error belongs to its rank."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import pdb
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+from uuid import uuid4
+
+from labkit.base.language import say
+from labkit.base.numbers import plural
+from labkit.base.ours import frames_of_threads, is_our_module
+from labkit.base.patches import Patch, Patches
+from simgpu.tracebacks import fold
+
+from ..rank.own_modules import is_installed_code
+from ..rank.rank import Rank, rank_here
+from ..threads.world import World
+from .output import Lines
+
+# Forms of a value that only live in the page, not within another output.
+_LIVE = "application/"
+
+
+def shell_here() -> Any:
+    """The IPython that runs this process's cells; None outside of it. Nothing is imported for it."""
+    core = sys.modules.get("IPython.core.interactiveshell")
+    running = core is not None and core.InteractiveShell.initialized()
+    return core.InteractiveShell.instance() if core and running else None
+
+
+def forms(value: object) -> dict[str, Any]:
+    """``value`` in all forms in which a notebook can show it; outside of one, its repr."""
+    shell = shell_here()
+    if shell is None:
+        return {"text/plain": repr(value)}
+    bundle: dict[str, Any] = shell.display_formatter.format(value)[0]
+    return bundle
+
+
+def is_live(bundle: dict[str, Any]) -> bool:
+    """Whether it is a widget, or alike: shown alone, and not within another output."""
+    return any(kind.startswith(_LIVE) for kind in bundle)
+
+
+def progress(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
+    """A function that makes an area of lines that change, for :class:`.output.Lines`; None in a terminal."""
+    if not hasattr(shell, "kernel"):
+        return None
+
+    def area() -> Callable[[list[str]], None]:
+        name = uuid4().hex
+        shown = False
+
+        def show(lines: list[str]) -> None:
+            nonlocal shown
+            bundle, transient = {"text/plain": "\n".join(lines)}, {"display_id": name}
+            publisher = getattr(shell.display_pub, "real", shell.display_pub)
+            publisher.publish(bundle, {}, transient=transient, update=shown)
+            shown = True
+
+        return show
+
+    return area
+
+
+class RankDisplay:
+    """A shell's publisher of displays, while ranks run: it says whose a display is."""
+
+    def __init__(self, real: Any, lines: Lines) -> None:
+        self.real, self._lines = real, lines
+
+    def publish(self, data: dict[str, Any], metadata: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Show ``data``; of a rank, below a line with its number, and text alone as it shows what it prints."""
+        rank = rank_here()
+        if rank is not None and not kwargs.get("update"):
+            if set(data) <= {"text/plain"} and not kwargs.get("transient"):
+                self._lines.write(rank.number, "stdout", data.get("text/plain", "") + "\n")
+                return
+            self._lines.write(rank.number, "stdout", "\n")
+        self.real.publish(data, metadata, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+@contextmanager
+def shown_by_rank(shell: Any, lines: Lines, world: World) -> Iterator[None]:
+    """Inside, what a rank displays is labelled, and its magics work on its own names."""
+    publisher = shell.display_pub
+    shell.display_pub = RankDisplay(publisher, lines)
+    kind = type(shell)
+    inherited = getattr(kind, "user_ns", None)
+
+    def user_ns(self: Any) -> Any:
+        rank = rank_here()
+        if rank is not None:
+            return rank.main.__dict__
+        return inherited.__get__(self) if isinstance(inherited, property) else vars(self)["user_ns"]
+
+    def set_user_ns(self: Any, names: Any) -> None:
+        if isinstance(inherited, property) and inherited.fset is not None:
+            inherited.fset(self, names)
+        else:
+            vars(self)["user_ns"] = names
+
+    patches = [Patch(kind, "user_ns", property(user_ns, set_user_ns))]
+    if hasattr(shell, "kernel"):
+        _breakpoint.before, _set_trace.before = sys.breakpointhook, pdb.set_trace
+        patches += [Patch(sys, "breakpointhook", _breakpoint), Patch(pdb, "set_trace", _set_trace)]
+    try:
+        with Patches(lambda: patches), _interruptible(world):
+            yield
+    finally:
+        shell.display_pub = publisher
+
+
+class _Breakpoint:
+    """``breakpoint()`` and ``pdb.set_trace()`` in a rank: pdb, asked through the kernel while the others wait.
+
+    A kernel's own hook belongs to JupyterLab's debugger, and does nothing unless that is switched on.
+    """
+
+    def __init__(self, before: Callable[..., Any]) -> None:
+        self.before = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if rank_here() is None:
+            return self.before(*args, **kwargs)
+        if os.environ.get("PYTHONBREAKPOINT"):
+            return sys.__breakpointhook__(*args, **kwargs)
+
+        class Debugger(pdb.Pdb):  # by now IPython's
+            def stop_here(self, frame: FrameType) -> bool:
+                # Not in what called the cell, when the user steps over its last line.
+                ours = is_our_module(frame.f_globals.get("__name__"))
+                return not ours and super().stop_here(frame)
+
+        Debugger().set_trace(sys._getframe(1))
+        return None
+
+
+# One for all runs: each rank keeps its hook as its own.
+_breakpoint, _set_trace = _Breakpoint(sys.breakpointhook), _Breakpoint(pdb.set_trace)
+
+
+@contextmanager
+def _interruptible(world: World) -> Iterator[None]:
+    """Inside, an interrupt of the kernel says where each rank was."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    where: list[str] = []
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        where[:] = places(world)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        text = "\n".join(["KeyboardInterrupt", *where])
+        error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def places(world: World) -> list[str]:
+    """The line where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
+    frames = frames_of_threads()
+    named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
+    lines = []
+    for rank in world.ranks:
+        frame = named.get(rank.name)
+        while frame is not None and frame.f_globals.get("__name__") != "__main__":
+            frame = frame.f_back
+        if frame is not None:  # the innermost line of a user's own code
+            code = frame.f_code
+            place = f"{code.co_filename.strip('<>')}:{frame.f_lineno}"
+            lines.append(f"{rank.name}: {place} in {code.co_qualname}")
+        elif rank.member is None or rank.member.over:
+            lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
+        else:
+            lines.append(say(en=f"{rank.name} has not begun", zh=f"{rank.name} 还没有开始"))
+    return lines
+
+
+def render(error: BaseException) -> None:
+    """Let IPython show ``error`` of a rank with the rank's own frames alone."""
+    shell = shell_here()
+    if shell is None or isinstance(error, SyntaxError):
+        return
+    # What labkit tells needs no more than the rank's own lines: where torch waited is no news.
+    count = fold(error, is_installed_code, whole=hasattr(error, "report"))
+    if count and not hasattr(error, "report"):
+        en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
+        zh = f"（省略了 {count} 层已安装的包的调用；设置 LABKIT_TRACEBACK=full 可以看到全部。）"
+        error.add_note(say(en=en, zh=zh))
+    told = type(error), error, error.__traceback__
+    error._render_traceback_ = lambda: shell.InteractiveTB.structured_traceback(*told)  # type: ignore[attr-defined]
+
+
+def show_figures() -> None:
+    """Show what this rank has drawn with pyplot, as IPython does at the end of a cell."""
+    inline = sys.modules.get("matplotlib_inline.backend_inline")
+    if inline is None:
+        return
+    import matplotlib
+    from matplotlib._pylab_helpers import Gcf
+
+    if matplotlib.is_interactive() and "inline" in matplotlib.get_backend() and Gcf.get_all_fig_managers():
+        inline.show(inline.InlineBackend.instance().close_figures)
+
+
+def in_cell(function: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
+    """``function`` as a part of the cell that runs now: what it shows belongs to that cell, and its figures too.
+
+    A rank's thread lives longer than a cell, and kernels remember by context whose a message is.
+    """
+    if shell_here() is None:
+        return function
+    context = contextvars.copy_context()
+
+    def part(rank: Rank) -> Any:
+        __tracebackhide__ = True
+        return context.copy().run(_figured, function, rank)
+
+    return part
+
+
+def _figured(function: Callable[[Rank], Any], rank: Rank) -> Any:
+    __tracebackhide__ = True
+    tracer = sys.gettrace()
+    try:
+        result = function(rank)
+    finally:
+        sys.settrace(tracer)  # a debugger that was left at the cell's last line would stop in the next cell
+    show_figures()
+    return result

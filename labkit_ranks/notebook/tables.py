@@ -1,0 +1,85 @@
+"""Tables below a cell: lines of words, as text and as HTML; the memory of the ranks' GPUs is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from labkit.base.language import say
+from labkit.base.texts import columns
+from labkit.base.units import bytes_text, cuda_bytes
+
+from ..rank.rank import Rank
+
+Lines = Sequence[Sequence[str]]
+
+
+def table_text(lines: Lines, sides: Sequence[str] | None = None) -> str:
+    """The words of each column one below the other, at its side, "left" or "right"; None: all at the left."""
+    sides = sides or ["left"] * len(lines[0])
+    wide = [max(map(columns, words)) for words in zip(*lines, strict=True)]
+
+    def padded(words: Sequence[str]) -> str:
+        found = []
+        for word, most, side in zip(words, wide, sides, strict=True):
+            blank = " " * (most - columns(word))
+            found.append(word + blank if side == "left" else blank + word)
+        return "  ".join(found).rstrip()
+
+    return "\n".join(map(padded, lines))
+
+
+def table_html(lines: Lines, sides: Sequence[str] | None = None) -> str:
+    """The same as a table."""
+    sides = sides or ["left"] * len(lines[0])
+
+    def cells(words: Sequence[str]) -> str:
+        both = zip(sides, words, strict=True)
+        return "".join(f'<td style="text-align:{side}">{escape(word)}</td>' for side, word in both)
+
+    return f"<table>{''.join(f'<tr>{cells(words)}</tr>' for words in lines)}</table>"
+
+
+class RankMemory(NamedTuple):
+    """Bytes on one rank's GPU: now, at most, and how many it has."""
+
+    rank: int
+    device: str
+    now: int
+    peak: int
+    capacity: int
+
+
+# Names at the left, numbers at the right.
+_SIDES = ("left", "left", "right", "right", "right")
+
+
+class Memory(tuple[RankMemory, ...]):
+    """The memory of all ranks' GPUs, by rank; a table where it is shown."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, ranks: Sequence[Rank]) -> Memory:
+        """The bytes in use now, and at most since the beginning, or since that was reset."""
+        found = []
+        for rank in ranks:
+            if gpu := rank.gpu:
+                now = gpu.recount()
+                found.append(RankMemory(rank.number, str(gpu.device), now, gpu.peak, gpu.capacity))
+        return cls(found)
+
+    def _rows(self) -> list[tuple[str, str, str, str, str]]:
+        head = "", "", say(en="now", zh="现在"), say(en="at most", zh="峰值"), say(en="of", zh="容量")
+        found = [head]
+        for one in self:
+            now, peak, capacity = bytes_text(one.now), bytes_text(one.peak), cuda_bytes(one.capacity)
+            found.append((f"rank {one.rank}", one.device, now, peak, capacity))
+        return found
+
+    def __repr__(self) -> str:
+        return table_text(self._rows(), _SIDES)
+
+    def _repr_html_(self) -> str:
+        return table_html(self._rows(), _SIDES)

@@ -1,0 +1,7 @@
+"""Captions of the pictures of ranks. Their texts are in ``captions.txt``."""
+
+from __future__ import annotations
+
+from labkit.base.texts import wording
+
+caption = wording(__file__)

@@ -1,0 +1,149 @@
+"""The pictures of plans: what fills a GPU's memory, what a step's time goes to, and which plans none is better than."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from labkit.base.language import say
+from labkit.base.units import bytes_text, duration
+from labkit.cost.plan import Forecast
+from labkit.cost.search import Plans
+from labkit.view.layout import MOST_LANES, legend, sized, text_width
+from labkit.view.palette import CPU
+from labkit.view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from labkit.view.pictures.charts import nice
+
+from .captions import caption
+
+_LEFT, _RIGHT, _HIGH = 150, 96, 24
+# The colour of each part, so that neighbours stay apart; and which are drawn through.
+_COLOURS = {
+    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buckets": 4,
+    "compute": 0, "tensor": 1, "pipeline": 4, "bubble": 7, "data": 5, "waiting": 5, "step": 2,
+}  # fmt: skip
+_HATCHED = ("gradients", "bubble")
+
+Row = tuple[str, Mapping[str, float]]
+
+
+def stacks(
+    sketch: Sketch,
+    top: float,
+    title: str,
+    rows: Sequence[Row],
+    told: Callable[[float], str],
+    limit: float = 0.0,
+) -> float:
+    """Bars one below another, each of its parts; all to one scale. ``limit``: a line across. Returns where they end."""
+    kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
+    marks = [
+        (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
+        for kind in kinds
+    ]  # fmt: skip
+    sketch.add(Text(12, top, title, 12, bold=True), *legend(12, top + 24, marks, mark=24, gap=12, size=11))
+    most = max([sum(row.values()) for _, row in rows] + [limit]) or 1.0
+    across = WIDTH - _LEFT - _RIGHT
+    line = _LEFT + limit / most * across if limit else WIDTH
+    y = top + 38
+    for name, row in rows:
+        x = float(_LEFT)
+        whole = sum(row.values())
+        sketch.add(Text(_LEFT - 8, y + 16, name, sized(name, _LEFT - 14, 11), "end"))
+        for kind in kinds:
+            value = row.get(kind, 0.0)
+            width = max(value, 0.0) / most * across
+            if width > 0:
+                tip = f"{name} · {caption('plan', kind)} · {told(value)}"
+                box = Box(x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip)
+                sketch.add(replace(box, hatched=kind in _HATCHED))
+            x += width
+        over = bool(limit) and whole > limit
+        words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
+        if x + text_width(words, 11) + 14 > line:
+            x = WIDTH - _RIGHT  # beside the bar it would lie across the limit
+        sketch.add(Text(x + 8, y + 16, words, sized(words, WIDTH - x - 12, 11), bold=over))
+        y += _HIGH
+    if limit:
+        words = say(en=f"usable {told(limit)}", zh=f"可用 {told(limit)}")
+        half = text_width(words, 10.5) / 2
+        sketch.add(
+            Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),
+            Text(min(max(line, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
+        )
+        y += 16
+    return y + 18
+
+
+def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
+    """The memory and the time of some plans, by parts."""
+    sketch = Sketch()
+    bottom = _of_forecasts(sketch, 22, rows)
+    return sketch.picture(bottom - 8, _described(rows[0][1]))
+
+
+def _of_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
+    memory = [(name, one.memory) for name, one in rows]
+    times = [
+        (name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in rows
+    ]
+    bottom = stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
+    return stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
+
+
+def plans_picture(found: Plans) -> Picture:
+    """The best plans by parts, and below them all that fit as points: those on the line are beaten by none."""
+    shown = (found.fitting or tuple(sorted(found.others, key=lambda one: one.peak)))[:6]
+    sketch = Sketch()
+    top = _of_forecasts(sketch, 22, [(_name(one), one) for one in shown])
+    if len(found.fitting) < 2:
+        return sketch.picture(top, _described(shown[0]))
+    tall, left, across = 170.0, 70.0, WIDTH - 110.0
+    fast, most = nice(max(one.tokens for one in found.fitting)), found.gpu.usable
+    sketch.add(Text(12, top + 10, caption("plan", "front"), 12, bold=True))
+    top += 26
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        y = top + tall * (1 - share)
+        sketch.add(Line(left, y, left + across, y, muted=True))
+        sketch.add(Text(left - 6, y + 4, f"{fast * share:,.0f}", 10.5, "end", muted=True))
+        x = left + across * share
+        sketch.add(Text(x, top + tall + 16, _bytes(most * share), 10.5, "middle", muted=True))
+
+    def place(one: Forecast) -> tuple[float, float]:
+        return left + across * one.peak / most, top + tall * (1 - one.tokens / fast)
+
+    front = [place(one) for one in found.front]
+    for before, after in zip(front, front[1:], strict=False):
+        sketch.add(Line(*before, after[0], before[1]), Line(after[0], before[1], *after))
+    best = set(map(id, found.front))
+    for one in found.fitting:
+        x, y = place(one)
+        half, gpu, tint = (3.5, 2, 0.0) if id(one) in best else (2.0, CPU, 0.6)
+        tip = f"{one.plan} · {_bytes(one.peak)} · {one.tokens:,.0f} token/s/GPU"
+        place_of = x - half, y - half, 2 * half, 2 * half
+        sketch.add(Box(*place_of, gpu, str(one.plan), tip=tip, round=True, tint=tint))
+    return sketch.picture(top + tall + 30, _described(shown[0]))
+
+
+def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) -> Picture:
+    """The memory of ranks' GPUs at their peaks, by kind; the limit, unless they are far from it."""
+    sketch = Sketch()
+    limit = limit if max(sum(row.values()) for _, row in rows) > limit / 10 else 0.0
+    bottom = stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)
+    return sketch.picture(bottom, description)
+
+
+def _name(one: Forecast) -> str:
+    plan = one.plan
+    again = " R" if plan.recompute else ""
+    return f"dp{plan.dp} tp{plan.tp} pp{plan.pp} Z{plan.stage} {plan.micro}×{plan.many}{again}"
+
+
+def _bytes(value: float) -> str:
+    return bytes_text(int(value)) if value else "0"
+
+
+def _described(one: Forecast) -> str:
+    facts = {"plan": one.plan, "peak": _bytes(one.peak), "usable": _bytes(one.gpu.usable)}
+    words = caption("plan", "described", **facts, step=duration(one.seconds), tokens=f"{one.tokens:,.0f}")
+    return words if one.fits else caption("plan", "too-much", **facts)

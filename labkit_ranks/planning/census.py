@@ -1,0 +1,261 @@
+"""The bytes on one rank's GPU by what they are for: a note on each storage, as its mark says where it lives.
+
+A note counts while its storage lives. A storage is taken for what the code is doing that makes it (the first frame that
+is the script's, the optimizer's, autograd's or torch.distributed's own), until it is known better: what an optimizer
+holds are weights, gradients and its state.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import starmap
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from labkit.base.ours import is_our_file, torch_files
+from labkit.base.patches import Patch, Patches
+from labkit.base.tree import tensors_in
+from labkit.cost.plan import KINDS
+from simgpu.state.gpu import Gpu
+from simgpu.state.leaves import Held
+from simgpu.state.placement import parts
+
+from ..rank.rank import Rank, rank_here
+from .timing import Times
+
+_NOTE = "_labkit_note"
+
+_TORCH = os.path.dirname(torch_files("__init__.py")[0]) + os.sep
+# Where torch's code lies -> what it makes there; "" only passes calls on.
+_MAKES = {
+    "distributed/tensor": "", "distributed/pipelining": "", "distributed/algorithms/_checkpoint": "",
+    "distributed/_functional_collectives": "", "distributed/optim": "optimizer", "distributed": "buckets",
+    "nn/parallel": "buckets", "optim": "optimizer", "autograd/graph.py": "gradients", "utils/checkpoint.py": "",
+}  # fmt: skip
+
+
+def _made_in(path: str) -> str | None:
+    """What code of the file at ``path`` makes; "" if it only passes calls on, None if it is the script's."""
+    if path.startswith("<") or is_our_file(path):
+        return ""
+    if not path.startswith(_TORCH):
+        return None
+    inside = path[len(_TORCH) :].replace(os.sep, "/")
+    return next((kind for start, kind in _MAKES.items() if inside.startswith(start)), "")
+
+
+_files: dict[str, str | None] = {}
+
+
+def _place(whole: bool = False) -> tuple[str, str]:
+    """What this thread is making, and the script's line that it comes from (if ``whole``)."""
+    frame: Any = sys._getframe(2)
+    kind = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        try:
+            found = _files[path]
+        except KeyError:
+            found = _files[path] = _made_in(path)
+        if found is None:
+            if not kind:
+                kind = "activations"
+            return kind, f"{os.path.basename(path)}:{frame.f_lineno}"
+        if not kind and found:
+            kind = found
+            if not whole:
+                break
+        frame = frame.f_back
+    return kind or "activations", ""
+
+
+class Note:
+    """That a storage of ``size`` bytes lives and is ``kind``."""
+
+    __slots__ = ("kind", "live", "size")
+
+    def __init__(self, live: dict[str, int], kind: str, size: int) -> None:
+        self.live, self.kind, self.size = live, kind, size
+        live[kind] += size
+
+    def __del__(self) -> None:
+        self.live[self.kind] -= self.size
+
+    def become(self, kind: str) -> None:
+        self.live[self.kind] -= self.size
+        self.live[kind] += self.size
+        self.kind = kind
+
+
+@dataclass(eq=False)
+class Census:
+    """The bytes on one rank's GPU: now by kind, and when they were most.
+
+    gpu     its own; before that is used, and if it never is, the first that the rank uses. ``all`` has every rank's.
+    at_peak   what the bytes were when they were most, ``phase`` and ``line`` where the script stood.
+    after   the bytes by kind after the last step of the optimizer.
+    steps   how many steps there were.
+    elsewhere   the GPU, if it is not its own.
+    """
+
+    all: dict[int, Census] = field(default_factory=dict)
+    gpu: Gpu | None = None
+    live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    at_peak: dict[str, int] = field(default_factory=dict)
+    phase: str = ""
+    line: str = ""
+    after: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    elsewhere: str = ""
+    routed: bool = False  # as RankPlan has it
+    stepping: int = 0  # an optimizer may step another, as ZeRO-1 does
+    times: Times | None = None
+    step_parts: dict[str, float] = field(default_factory=dict)
+    operations: float = 0.0
+    arriving: bool = False  # whether a bucket, which C++ held, is met
+    # Of each optimizer, of which there may be several, by its first parameter: steps, time, operations.
+    _told: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+
+    def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
+        """``storage`` was put on ``gpu``, which is the rank's ``own`` or not."""
+        if self.gpu is None or (own and gpu is not self.gpu):
+            self.gpu, self.live, self.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
+        if gpu is not self.gpu:
+            return
+        kind, _ = _place()
+        if self.stepping:
+            kind = "optimizer"
+        if self.arriving:
+            kind, self.arriving = "buckets", False
+        old = getattr(storage, _NOTE, None)
+        if old is not None:
+            kind = old.kind
+        setattr(storage, _NOTE, Note(self.live, kind, size))
+        if sum(self.live.values()) > sum(self.at_peak.values()):
+            self._look()
+
+    def _look(self) -> None:
+        """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
+        now = self.now()
+        if sum(now.values()) > sum(self.at_peak.values()):
+            self.at_peak = now
+            making, self.line = _place(whole=True)
+            backward = making == "gradients" or torch._C._current_graph_task_id() != -1
+            self.phase = "step" if self.stepping else "backward" if backward else "forward"
+
+    def now(self) -> dict[str, int]:
+        """The bytes by kind. They add up to ``memory_allocated``, less what other ranks have on the same GPU."""
+        found = dict(self.live)
+        if self.gpu is not None:
+            known = sum(sum(one.live.values()) for one in self.all.values() if one.gpu is self.gpu)
+            found["buckets"] += self.gpu.live() - known
+        return found
+
+    def like(self, other: Census) -> bool:
+        """Whether two ranks hold the same."""
+        mine, theirs = ((one.after, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
+        return mine == theirs
+
+    def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
+        """These are ``kind``; with ``only``, those that were taken for that."""
+        for tensor in tensors:
+            for part in _inner(tensor):
+                note = getattr(part.untyped_storage(), _NOTE, None)
+                if note is not None and note.kind != kind and only in ("", note.kind):
+                    note.become(kind)
+
+    def know_module(self, module: torch.nn.Module) -> None:
+        """What ``module`` has are weights. Later ones, within it, may be made of buckets while they run."""
+        only = "activations" if self._known else ""
+        for one in module.modules() if id(module) not in self._known else ():
+            self._known.add(id(one))
+            own = (*one._parameters.values(), *one._buffers.values())
+            self.know((tensor for tensor in own if tensor is not None), "weights", only=only)
+
+    def before_step(self, optimizer: Any) -> None:
+        self.stepping += 1
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        self.know(held, "weights")
+        grads = [one.grad for one in held if one.grad is not None]
+        # A plain view is of a bucket of DDP's, which stays.
+        self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
+
+    def after_step(self, optimizer: Any) -> None:
+        self.stepping -= 1
+        self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
+        if self.stepping:
+            return
+        first = id(optimizer.param_groups[0]["params"][0])  # an optimizer may be made anew for each step
+        count, before, did = self._told.get(first, (0, {}, 0.0))
+        self.steps = max(self.steps, count + 1)
+        self.after = self.now()
+        now, operations = {}, 0.0
+        if self.times is not None:
+            now, operations = self.times.parts(), self.times.operations
+            self.step_parts = {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
+            self.operations = operations - did
+        self._told[first] = (count + 1, now, operations)
+
+
+def _inner(tensor: Any) -> Iterator[Any]:
+    """The plain tensors that have the memory of ``tensor``."""
+    held = getattr(tensor, "_local_tensor", None)  # a DTensor's
+    yield from parts(tensor) if held is None else _inner(held)
+
+
+class Enough(SystemExit):
+    """The script has made as many steps as are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@contextmanager
+def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
+    """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
+
+    def here(rank: Rank | None) -> Census | None:
+        return None if rank is None else censuses.get(rank.number)
+
+    def take(real: Callable[..., None], gpu: Gpu, storage: Any) -> None:
+        real(gpu, storage)
+        rank = rank_here()
+        if rank is not None and (census := here(rank)) is not None:
+            census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
+
+    def release(real: Callable[..., bool], held: Held, gpu: Any = None, size: int = 0) -> bool:
+        met = real(held, gpu, size)
+        if met and gpu is not None and (census := here(rank_here())) is not None:
+            census.arriving = True
+        return met
+
+    def before(census: Census, module: torch.nn.Module) -> None:
+        if census.steps >= steps and not census.stepping:
+            raise Enough
+        census.know_module(module)
+
+    def counted(count: Callable[[Census, Any], None]) -> Callable[..., None]:
+        def hook(what: Any, *_: Any) -> None:
+            if (census := here(rank_here())) is not None:
+                count(census, what)
+
+        return hook
+
+    with ExitStack() as stack:
+        for handle in (
+            register_module_forward_pre_hook(counted(before)),
+            register_optimizer_step_pre_hook(counted(Census.before_step)),
+            register_optimizer_step_post_hook(counted(Census.after_step)),
+        ):
+            stack.callback(handle.remove)
+        table = (Gpu, "take", take), (Held, "release", release)
+        stack.enter_context(Patches(lambda: starmap(Patch.around, table)))
+        yield

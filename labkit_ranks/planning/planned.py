@@ -1,0 +1,128 @@
+"""``labkit.plan``: what a training run needs, and how fast it will be, as an object that shows itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.base.display import Drawn
+from labkit.base.language import say, wrong
+from labkit.base.texts import texts_beside
+from labkit.base.units import bytes_text, duration
+from labkit.cost.hardware import Accelerator, accelerator
+from labkit.cost.plan import KINDS
+from labkit.cost.search import Plans, plans
+from labkit.cost.sizes import Sizes, read_sizes
+from labkit.view import shown
+from labkit.view.picture import Picture
+
+from ..pictures.captions import caption
+from ..torchrun.script import Program
+from .measuring import RankPlan, measure
+
+_TEXTS = texts_beside(__file__)
+
+
+@dataclass(frozen=True)
+class ScriptPlan(Drawn):
+    """The memory of each rank's GPU when ``script`` has made ``steps`` steps. ``gpu`` is what it is to fit on."""
+
+    script: str
+    gpu: Accelerator
+    ranks: tuple[RankPlan, ...]
+    steps: int
+
+    @property
+    def fits(self) -> bool:
+        return all(one.peak <= self.gpu.memory for one in self.ranks)
+
+    @property
+    def run(self) -> tuple[RankPlan, ...]:
+        """The ranks that were run."""
+        return tuple(one for one in self.ranks if one.like == one.rank)
+
+    def like(self, rank: int) -> str:
+        """``rank`` and those that are taken for it: "0–31"."""
+        same = [one.rank for one in self.ranks if one.like == rank]
+        return f"{same[0]}" + f"–{same[-1]}" * (len(same) > 1)
+
+    def __str__(self) -> str:
+        most = max(self.ranks, key=lambda one: one.peak)
+        gpu, peak = self.gpu.name, bytes_text(most.peak)
+        verdict = (
+            _TEXTS["fits",](gpu=gpu) if self.fits else _TEXTS["too-much",](gpu=gpu, rank=most.rank, peak=peak)
+        )
+        size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": self.steps}
+        lines = [_TEXTS["head",](script=self.script, verdict=verdict, size=size, **facts)]
+        for one in self.run:
+            kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
+            told = _TEXTS["rank",](
+                ranks=self.like(one.rank), after=bytes_text(sum(one.allocated.values())), line=one.line,
+                peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
+            )  # fmt: skip
+            lines += [f"  {told}", f"    {_listed(kinds)}"]
+            if one.elsewhere:
+                lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
+        if any(one.routed for one in self.ranks):
+            lines.append(f"  {_TEXTS['routed',]}")
+        return "\n".join(lines + self._time())
+
+    def _time(self) -> list[str]:
+        """A line on the step of the slowest rank."""
+        slow = max(self.ranks, key=lambda one: sum(one.parts.values()))
+        took = sum(slow.parts.values())
+        if not took:
+            return []
+        parts = [f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000]
+        reached = slow.operations / took / self.gpu.flops
+        return [
+            f"  {_TEXTS['step',](took=duration(took), parts=_listed(parts))}",
+            f"    {_TEXTS['reached',](reached=reached, peak=self.gpu.flops / 1e12)}",
+        ]
+
+    __repr__ = __str__
+
+
+def _listed(parts: list[str]) -> str:
+    return say(en=", ", zh="、").join(parts)
+
+
+def _picture(found: ScriptPlan) -> Picture:
+    from ..pictures.plan_stacks import ranks_memory_picture
+
+    rows = [(f"rank {found.like(one.rank)}", one.at_peak) for one in found.run]
+    return ranks_memory_picture(rows, found.gpu.memory, str(found).split("\n")[0])
+
+
+shown.pictures[f"{__name__}.ScriptPlan"] = _picture
+
+
+def plan(
+    what: Sizes | str | Path, *arguments: str, gpus: int = 8, hardware: str = "h100", nodes: int = 1,
+    batch: int | None = None, steps: int = 2,
+) -> Plans | ScriptPlan:  # fmt: skip
+    """Plan a training run on ``gpus`` GPUs; the object that it returns shows itself in a notebook.
+
+    what       the sizes of a model (a :class:`labkit.Sizes`, or a TOML file with them): the plans that fit, fastest
+               first. A script for torchrun, with its ``arguments``: the memory of each of its ranks.
+    hardware   "h100", "a100", "a100-40", "h200", "b200".
+    nodes      over how many machines a script's ranks are spread.
+    batch      sequences a step, for all GPUs together (of sizes).
+    steps      of the optimizer that a script makes before it is ended.
+
+    Raises ValueError for what cannot be planned, RanksFailed if the script fails.
+    """
+    kind = accelerator(hardware)
+    if isinstance(what, Sizes):
+        return plans(what, gpus, kind, batch)
+    path = Path(what)
+    if not path.exists():
+        raise wrong(en=f"no such file: {path}", zh=f"没有文件 {path}")
+    if path.suffix == ".toml":
+        return plans(read_sizes(path), gpus, kind, batch)
+    if gpus % nodes:
+        en, zh = f"{gpus} GPUs cannot be {nodes} equal nodes", f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点"
+        raise wrong(en=en, zh=zh)
+    program = Program(str(path), arguments)
+    found = measure(program, gpus, nodes, memory=int(kind.memory), steps=steps, times=kind)
+    return ScriptPlan(path.name, kind, tuple(found), steps)

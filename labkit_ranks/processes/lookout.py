@@ -1,0 +1,399 @@
+"""A lookout for deadlocks among processes: the group's own store says which ranks wait, and for what.
+
+A rank that has waited for a moment writes a note of where it stands, and reads the notes of the others. No rank will
+ever go on if each of them waits or has ended, nothing that one waits for is on its way, and all of this was so a look
+before. A rank that is busy writes nothing, and costs nothing.
+
+The main thread may also wait for something of its own process (a lock, a queue, an event). That is seen as it is where
+ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.process import parent_process
+from multiprocessing.util import Finalize
+from time import monotonic
+from typing import Any, Protocol
+
+from torch._C import _distributed_c10d as c10d
+
+from labkit import turns
+from labkit.turns import Deadlock
+from labkit.turns.locks import watching
+
+from ..calls import faults
+from ..calls.call import Call
+from ..group.group import Group
+from ..rank.rank import alone, aside
+from . import notes, packing
+from .keys import REPORTS, Keys, pauses, prefix, sleep
+from .notes import NEW, OWN, STORE, Note, key_of
+
+# Seconds after which a rank that waits writes it down, and between two looks.
+SOON, _BEAT = 0.1, 0.05
+_PATIENCE = 20  # looks at ranks that have ended
+# Seconds that the launcher gets to end all processes, when one has said why: then one rank tells, not all.
+_GRACE = 5.0
+
+# As it is in C++: here it is asked for what is there.
+_get = c10d.Store.get
+
+# The last is that of now. All are kept for good: a forked child drops what is to be called at the end, and would take
+# gloo apart, whose threads it has not.
+_all: list[Lookout] = []
+_main: turns.Member | None = None  # this process's main thread
+# The exit code of this process, once it is known: what it is then said to be is not lost.
+_code = 0
+
+
+class Open(Protocol):
+    """A call that may still wait for others; ``lost`` is what gloo said when a member was gone.
+
+    line   one object for those that go one after the other, as they were made; None of others.
+    """
+
+    @property
+    def call(self) -> Call: ...
+
+    @property
+    def lost(self) -> Exception | None: ...
+
+    @property
+    def line(self) -> object: ...
+
+    def is_over(self) -> bool: ...
+
+
+class Lookout:
+    """The members of a default group: its store, and how far this rank has come.
+
+    issued   how many calls it has made, of each group and each pair in it.
+    """
+
+    def __init__(self, group: Group, number: int) -> None:
+        self.group, self.number = group, number
+        self.rank, self.size = group.rank(), group.size()
+        self.store = c10d.PrefixStore(prefix(f"lookout/{number}"), group.store)
+        self.issued: Counter[Any] = Counter()
+        self.came: Counter[tuple[str, str]] = Counter()
+        self.last: Call | None = None
+        # Its calls that are not over, as they were made; who has one that is over takes it out.
+        self.open: dict[Open, None] = {}
+        self._callers: dict[int, threading.Thread] = {}
+        self._waiting: dict[int, Call] = {}
+        self._written = self._looks = 0
+        self._state = "runs"
+        self._looks_before: list[int] = []
+        self._before: list[Any] = []
+        self._same = 0
+        self._lock = threading.Lock()
+        self._write("runs")
+        Finalize(None, self.end, exitpriority=100)
+
+    def note(self, call: Call, slot: Open | None = None) -> None:
+        """This rank has made a call, and will have what comes of it in ``slot``."""
+        if slot is not None:
+            self.open[slot] = None
+        self.issued[key_of(call)] += 1
+        self.came[call.short_place, call.kind] += 1
+        if call.kind != NEW:
+            self.last = call
+        thread = threading.current_thread()
+        self._callers[thread.ident or 0] = thread
+
+    def in_front(self, slot: Open) -> Open:
+        """The first of the line in which ``slot`` stands; itself, if that is none."""
+        line = slot.line
+        return slot if line is None else next((one for one in self._not_over() if one.line == line), slot)
+
+    def moved(self) -> None:
+        """A call stands in nobody's way any more: this is written down, if anybody looks."""
+        with self._lock, suppress(Exception):  # the store is gone
+            if self._state == "waits":
+                self._write("waits")
+
+    # What it writes.
+
+    def end(self) -> None:
+        """This process ends."""
+        _leave()
+        try:
+            with self._lock:
+                self._write("ended")
+            if _error() is None:
+                self._wait_for_others()
+        except Exception:
+            return  # the process that keeps the store has ended, too
+
+    def _wait_for_others(self) -> None:
+        """While others may still come to what this rank called, be there; tell of what nobody came to."""
+        for pause in pauses():
+            if not (open_calls := self._not_over()):
+                return
+            found = self.read()
+            if any(one.error for one in found):
+                return
+            if all(one.state == "ended" for one in found):
+                # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
+                if (unmet := notes.unmet(found)) and unmet[0].rank == self.rank:
+                    _tell(unmet)
+                if unmet or all(slot.lost is not None for slot in open_calls):
+                    return
+            sleep(pause)
+
+    def _not_over(self) -> list[Open]:
+        return [slot for slot in tuple(self.open) if not slot.is_over()]
+
+    def waits(self, call: Call) -> None:
+        """This thread waits in ``call``; all have to, until it is written down."""
+        with self._lock:
+            self._looks = 0
+            self._waiting[threading.get_ident()] = call
+            others = {number for number, thread in self._callers.items() if thread.is_alive()}
+            if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
+                self._write("waits")
+
+    def looked(self) -> None:
+        """This rank has looked into a store for what it waits for, and it was not there."""
+        with self._lock:
+            self._looks += 1
+            if self._state == "waits":
+                self._write("waits", again=True)
+
+    def stuck(self, what: str) -> str | None:
+        """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
+        if self._state != "waits":
+            call = Call(OWN)
+            call.group = what
+            self.waits(call)
+        found = self.look()
+        if found is None:
+            return None
+        if not self.is_first():
+            sleep(_GRACE)
+        return str(faults.deadlock(notes.standings(found), self.group.timeout))
+
+    def goes_on(self) -> None:
+        with self._lock:
+            self._waiting.pop(threading.get_ident(), None)
+            self._before = []
+            self._write("runs")
+
+    def _write(self, state: str, *, again: bool = False) -> None:
+        self._written += not again
+        self._state = state
+        ended, open_calls = state == "ended", self._not_over()
+        note = Note(
+            self._written,
+            self._looks,
+            state,
+            waits=list(self._waiting.values()),
+            open=[slot.call for slot in open_calls] if ended else [],
+            held=[(one.call, first.call) for one in open_calls if (first := self.in_front(one)) is not one],
+            issued=dict(self.issued),
+            came=dict(self.came),
+            last=self.last,
+            error=_error() if ended else None,
+            passes=0 if alone.rank is None else alone.rank.passes,
+        )
+        self.store.set(str(self.rank), packing.words(note))  # type: ignore[arg-type]  # bytes are taken too
+
+    # What it reads.
+
+    def read(self) -> list[Note]:
+        """The last note of each rank."""
+        return [
+            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else Note()
+            for rank in range(self.size)
+        ]
+
+    def look(self) -> list[Note] | None:
+        """The notes of all ranks, if none of them will ever go on; else None."""
+        found = self.read()
+        before, self._before = self._before, [one.number for one in found]
+        self._same = self._same + 1 if before == self._before else 0
+        looks = [one.looks for one in found]
+        if not self._same:
+            self._looks_before = looks
+        states = [one.state for one in found]
+        # A rank that has ended may have failed, and the launcher be about to end them all.
+        if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
+            return None
+        if any(not notes.is_stuck(call, found) for one in found for call in one.waits):
+            return None
+        # A rank that waits in a store must have looked, from beginning to end, since all stood as they stand.
+        for one, look, then in zip(found, looks, self._looks_before, strict=True):
+            if one.waits_in_a_store and look < then + 2:
+                return None
+        return found
+
+    def is_first(self) -> bool:
+        """Whether this rank is the one who tells."""
+        return bool(self.store.add("told", 1) == 1)
+
+    # How it waits.
+
+    def gather(self, group: Group, name: str) -> None:
+        """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
+        call = Call(NEW)
+        call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
+        call.locate()
+        self.note(call)
+        store = c10d.PrefixStore(prefix(f"gather/{name}"), group.store)
+        store.set(str(group.rank()), "")
+        there = Keys(store, [str(member) for member in range(group.size())])
+        if there.wait(SOON) or self.stand(call, there.is_set, there, group.timeout):
+            return
+        raise faults.timeout_error(call, group.timeout, self.missing(call))
+
+    def stand(
+        self, call: Call, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+    ) -> bool:
+        """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
+
+        over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
+        shown   whether the others may be told that this rank waits.
+        """
+        end = monotonic() + (self.group.timeout if timeout is None else timeout).total_seconds()
+        if shown:
+            self.waits(call)
+        try:
+            while not (ready() or over.wait(_BEAT) and ready()):
+                # If it is set, a neighbour is gone: the launcher will end this process, or the others have.
+                if over.is_set():
+                    threading.Event().wait(_BEAT)
+                if monotonic() > end:
+                    return False
+                if not shown:
+                    continue
+                try:
+                    if call.kind.startswith(STORE):
+                        self.looked()
+                    found = self.look()
+                except Exception:
+                    continue  # the process that kept the store is gone; gloo will say so
+                if found is not None:
+                    standings = notes.standings(found)
+                    report = faults.deadlock(standings, self.group.timeout)
+                    error = report.on(Deadlock(str(report)))
+                    error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
+                    if (own := alone.rank) is not None and own.flight is not None:
+                        own.flight.write()
+                    if call.on_stuck is not None:
+                        call.on_stuck()  # now: the launcher may end this process before it is told
+                    if self.is_first() or not over.wait(_GRACE):
+                        raise error
+            return True
+        finally:
+            with suppress(Exception):  # the store is gone
+                self.goes_on()
+
+    def missing(self, call: Call) -> list[int]:
+        """The ranks that have not come to it, as far as is known of those that wait themselves."""
+        return notes.missing(call, self.read())
+
+
+def begin(group: Group) -> Lookout:
+    """The lookout of ``group``: one begins with the first group, the default one, and with the next after its end."""
+    if (found := on()) is None:
+        found = Lookout(group, len(_all) + 1)
+        _all.append(found)
+        _enter()
+    return found
+
+
+def ends(code: int) -> None:
+    """This process has run its program, and ends by ``code`` when what is to be done at its end is done."""
+    global _code
+    _code = code
+
+
+def code() -> int:
+    """The exit code in the end: another one if nobody came to what this process called."""
+    return _code
+
+
+def _error() -> tuple[str, str] | None:
+    """The name and the text of what this process fails by; None if it does not."""
+    # A child of multiprocessing is still within what it has raised.
+    error = sys.__dict__.get("last_value") or sys.exc_info()[1] or (SystemExit(_code) if _code else None)
+    if error is None or isinstance(error, SystemExit) and not error.code:
+        return None
+    return type(error).__name__, str(error)
+
+
+def _enter() -> None:
+    """From now on the lookout sees what the main thread waits for."""
+    global _main
+    in_main = threading.current_thread() is threading.main_thread()
+    if _main is None and in_main and turns.participant() is None:
+        baton = turns.Baton(watch=watching, explain=_explain)
+        _main = baton.enter("main")
+        _main.arrive = _go_on
+
+
+def _leave() -> None:
+    global _main
+    member, _main = _main, None
+    if member is not None and turns.participant() is member:
+        member.leave()
+
+
+def _explain(_: str) -> str | None:
+    """The text of a deadlock in which the main thread waits for something of this process's own; None: there is none.
+
+    Without a group it may be anything.
+    """
+    if _main is None or (lookout := on()) is None:
+        return None
+    what = _main.awaits
+    with aside():
+        try:
+            return lookout.stuck(what)
+        except Exception:
+            return None  # the process that kept the store is gone
+
+
+def _go_on() -> None:
+    if (lookout := on()) is not None and lookout._state == "waits":
+        with aside(), suppress(Exception):  # the store is gone
+            lookout.goes_on()
+
+
+def on() -> Lookout | None:
+    """That of the group that this process has, whose members see each other wait; None where there is none."""
+    return _all[-1] if _all and not _all[-1].group.destroyed else None
+
+
+def _tell(unmet: list[Call]) -> None:
+    """Say it as the launcher of ranks in one process does, and fail."""
+    global _code
+    _code = 1
+    error = faults.unmet(unmet)
+    sys.stderr.write("".join(traceback.format_exception_only(error)))
+    leave(error.report)  # type: ignore[attr-defined]  # put on it there
+    if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
+        # A thread of ours that still waits in gloo would make Python abort as it ends.
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # closed, or a pipe that nobody reads
+                stream.flush()
+        os._exit(_code)
+
+
+def leave(report: faults.Report | None) -> None:
+    """Leave a report for the launcher, which says it last, below the name of its fault; the first one counts."""
+    folder, attempt = os.environ.get(REPORTS), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if report is not None and folder:
+        with suppress(OSError), open(os.path.join(folder, attempt), "x", encoding="utf-8") as file:
+            file.write(f"{report.fault}\n{report}")

@@ -1,0 +1,148 @@
+"""A recording of ranks that are processes: each writes rows as they happen, the launcher joins the files.
+
+A row is one pickled object: first the rank's ``Part``, then events and memory samples, in between its
+``Totals`` (:mod:`..rank.totals`), of which the last counts. A rank that was killed has left what it had written.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import IO, Any
+
+from labkit.base.patches import Patches
+from labkit.trace import emitting as trace
+from labkit.trace.events import PAIRS, Event
+from labkit.trace.memory import MemorySample
+from simgpu import machine_in_use
+
+from ..rank.clock import Timed
+from ..rank.rank import alone, untimed_loading
+from ..rank.sampling import at_modules, sample
+from ..rank.totals import Kept, Part, Totals, part_of
+
+# What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
+FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"
+
+_OFTEN = 1000  # rows that are not kept, after which the totals are written down
+
+
+class _File:
+    """The file of one rank. ``append`` is what a trace calls."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115 (until the process ends, however that is)
+        self._left = {Event: most, MemorySample: most}
+        self._totals, self._unwritten = Totals(), 0
+
+    def append(self, found: Any) -> None:
+        self._totals.count(found)
+        if self._left[type(found)]:
+            self._left[type(found)] -= 1
+            self.write(found)
+            return
+        self._totals.left_out += isinstance(found, Event)
+        self._unwritten += 1
+        if self._unwritten % _OFTEN == 0:
+            self.write(self._totals)
+
+    def write(self, row: object) -> None:
+        self._file.write(pickle.dumps(row))
+
+    def end(self) -> None:
+        self.write(self._totals)
+        self._file.close()
+
+
+def begin() -> None:
+    """From now on this process is the rank that its environment says; if it is to be recorded, it is.
+
+    A process that this one starts is another.
+    """
+    folder, most = os.environ.pop(FOLDER, None), os.environ.pop(MOST, "0")
+    environment, machine = os.environ, machine_in_use()
+    if machine is None or not {"RANK", "LOCAL_RANK"} <= environment.keys():
+        return
+    me = Timed(
+        int(environment["RANK"]), int(environment["LOCAL_RANK"]), int(environment.get("GROUP_RANK", "0")), machine.gpus
+    )  # fmt: skip
+    alone.rank = me
+    os.register_at_fork(after_in_child=_forget)
+    me.begin_turn()
+    if folder is not None:
+        _record(me, Path(folder), int(most))
+
+
+def _forget() -> None:
+    alone.rank = None
+    trace.recording = None
+
+
+def _record(me: Timed, folder: Path, most: int) -> None:
+    file: Any = _File(folder / f"{me.number}", most)
+    file.write(part_of(me))
+    opened = trace.begin()
+    opened.events = opened.samples = file
+    trace.tell_ranks(lambda: (me.number, me.clock()))
+    Patches(untimed_loading).put_in()
+    hooks = at_modules()
+    hooks.__enter__()
+    sample("begin")
+
+    def end() -> None:
+        hooks.__exit__(None, None, None)
+        me.tell_the_rest()
+        sample("end")
+        trace.recording = None
+        file.write(part_of(me))  # it may have chosen its GPUs meanwhile
+        file.end()
+
+    Finalize(None, end, exitpriority=50)  # after that of .lookout, which waits for those who are late
+
+
+def read(folder: Path, kept: Kept) -> list[Part]:
+    """Put what the ranks wrote into ``kept``; returns the ranks that wrote."""
+    parts: dict[int, Part] = {}
+    found: list[Any] = []
+    totals: dict[int, Totals] = {}
+    for path in folder.iterdir():
+        for row in _rows(path):
+            if isinstance(row, Part):
+                parts[row.rank] = row
+            elif isinstance(row, Totals):
+                totals[int(path.name)] = row
+            elif row is not None:  # there was no GPU for it
+                found.append(row)
+    events = sorted(_joined([row for row in found if isinstance(row, Event)]), key=lambda event: event.start)
+    kept.add([*events, *(row for row in found if isinstance(row, MemorySample))])
+    for rank, total in totals.items():
+        kept.totals[rank] = replace(total, left_out=total.left_out + kept.totals[rank].left_out)
+    return [parts[rank] for rank in sorted(parts)]
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except (EOFError, pickle.UnpicklingError):
+                return  # it was killed as it wrote
+
+
+def _joined(events: list[Event]) -> Iterator[Event]:
+    """The same events, where messages too have their last rank and their end: a sender is not told of these."""
+    messages: dict[Any, list[Event]] = {}
+    for event in events:
+        if event.name in PAIRS:
+            messages.setdefault(event.meeting, []).append(event)
+    for event in events:
+        parts = messages.get(event.meeting)
+        if parts is None:
+            yield event
+        else:
+            last, stop = max(parts, key=lambda part: part.start), max(part.stop for part in parts)
+            yield replace(event, last=last.rank, seconds=stop - event.start)

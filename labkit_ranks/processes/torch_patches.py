@@ -1,0 +1,95 @@
+"""The changes in torch in a process that sees the machine by its environment, and may be one rank of several."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistStoreError
+
+from labkit.base.patches import Patch, Patches
+from simgpu import machine_in_use
+
+from ..calls.call import Call
+from ..group import torch_patches as of_groups
+from ..rank import cuda
+from ..rank.rank import alone, aside
+from ..rank.visible import Environment, sight
+from . import lookout, recorded
+from .keys import Keys
+from .transport import Gloo
+
+environ: Any = os.environ  # whose dictionary is _data
+
+
+@functools.cache
+def inherit() -> None:
+    """From now on ``nccl`` is there: groups of processes over gloo."""
+    own = cuda.Cuda(_total)
+    Patches(lambda: [*of_groups.patches(Gloo), *_of_stores(), *cuda.patches(lambda: own)]).put_in()
+    recorded.begin()
+    variables = Environment(environ._data)
+
+    def chosen() -> None:
+        """This process has said which GPUs it sees; CUDA listens until it is in use."""
+        machine = machine_in_use()
+        if machine is None or own.is_initialized():
+            return
+        sight(machine).show(machine)
+        own.begin_turn()
+        if alone.rank is not None:
+            alone.rank.gpus, alone.rank.chose = machine.gpus, True
+
+    variables.chosen = chosen
+    environ._data = variables
+
+
+def _total() -> int:
+    machine = machine_in_use()
+    return sum(gpu.total() for gpu in machine.gpus) if machine is not None else 0
+
+
+_FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
+
+
+def _of_stores() -> Iterator[Patch]:
+    """A rank that waits for a key is seen to wait, and does not keep others from the store.
+
+    Within C++ the wait would keep the connection to itself, and the lookout could not read the notes of other ranks.
+    """
+    for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
+        for name in ("get", "multi_get", "wait"):
+            yield Patch.around(kind, name, _wait)
+
+
+def _wait(
+    real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
+) -> Any:
+    limit = store.timeout if timeout is None else timeout
+    if (watch := lookout.on()) is not None:  # where nobody watches C++ waits
+        with aside():
+            _stand(watch, Keys(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
+        if real.__name__ == "wait":
+            return None
+    return real(store, keys, *([] if timeout is None else [timeout]))
+
+
+def _stand(watch: lookout.Lookout, there: Keys, what: str, timeout: timedelta) -> None:
+    """Wait until the keys are there. Raises DistStoreError in time."""
+    if there.wait(min(lookout.SOON, timeout.total_seconds())):
+        return
+    call = Call(f"store.{what}")
+    call.group = ", ".join(map(repr, there.keys))
+    call.locate()
+    left = timeout - timedelta(seconds=lookout.SOON)
+    # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
+    idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
+    if not watch.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
+        # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
+        ms = int(timeout.total_seconds() * 1000)
+        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(there.keys)}")

@@ -1,0 +1,158 @@
+"""A rank as a recording asks for it: its numbers, its GPUs, its clock.
+
+Each rank's clock goes while the rank computes, as if all ranks ran at once, each on a processor of its own; where it
+meets others, it goes to the last one's. On a busy computer, the time in which a thread is ready and has no processor
+would make stragglers of ranks by chance. So it counts what passes while a thread has a processor, or sleeps, and not
+while other programs have them all. Linux counts it; elsewhere a thread's time is that of the clock on the wall.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import perf_counter
+from types import EllipsisType
+from typing import Any, Protocol
+
+from simgpu.state.gpu import Gpu
+
+from ..calls.call import Call
+from . import flight
+
+# Its second number: for how many nanoseconds the thread that opens it has been ready without a processor.
+_FILE = "/proc/thread-self/schedstat"
+
+
+class OwnTime:
+    """The clock of the thread that makes it, in seconds, and never goes back for that one; any thread may read it."""
+
+    def __init__(self) -> None:
+        self.process, self._thread = os.getpid(), threading.get_ident()
+        self._ready, self._last = 0.0, 0.0
+        try:
+            self._file = os.open(_FILE, os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def now(self) -> float:
+        # A thread may lose the processor between the two readings. With the time first, it then reads too early a time,
+        # and takes that of its last reading; with the time last it would read one that is not over yet.
+        at = perf_counter()
+        if self._file >= 0:
+            with suppress(OSError):  # the thread has ended
+                self._ready = int(os.pread(self._file, 80, 0).split()[1]) * 1e-9
+        found = at - self._ready
+        if threading.get_ident() == self._thread:
+            found = self._last = max(found, self._last)
+        return found
+
+    # The function is kept: at Python's end the names of this module are gone.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self._file >= 0:
+            close(self._file)
+
+
+here = threading.local()
+
+
+def own_time() -> OwnTime:
+    """The clock of this thread."""
+    found: OwnTime | None = getattr(here, "time", None)
+    if found is None or found.process != os.getpid():  # a child's thread is another
+        found = here.time = OwnTime()
+    return found
+
+
+class Untold(Protocol):
+    """A collective of which the recording that is open has not been told."""
+
+    def tell_if_done(self) -> None: ...
+
+
+class Timed:
+    """A rank and its clock, which stands until :meth:`begin_turn`.
+
+    number        its global rank.
+    local, node   its rank on its node (LOCAL_RANK), and the node's number.
+    gpus          the GPUs of its node.
+    untold        collectives of which nothing has been told yet: nobody has waited for them.
+    """
+
+    def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
+        self.number, self.local, self.node, self.gpus = number, local, node, gpus
+        self.passes = 0  # of a wrapped model's forward, in training
+        self.chose = False  # whether it has said itself which GPUs it sees
+        self.untold: list[Untold] = []
+        # Calls that it has enqueued and that have not run (see .enqueued), and where its host waits for them.
+        self.enqueued: list[Any] = []
+        self.reads: str | None = None
+        # The environment is asked at the first call: a script may set it.
+        self._flight: flight.FlightRecorder | EllipsisType | None = ...
+        self._ahead = 0.0
+        # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
+        # piece, for other threads of the rank read it.
+        self._ran: tuple[float, OwnTime | None, float] = (0.0, None, 0.0)
+        # While it sleeps and others have turns: when that began, by the clock on the wall.
+        self.asleep: float | None = None
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """Its own: that of its number on its node; None for one of more processes than there are GPUs."""
+        at = 0 if self.chose else self.local
+        return self.gpus[at] if at < len(self.gpus) else None
+
+    def note(self, call: Call) -> None:
+        """It makes this call."""
+        if self._flight is ...:
+            self._flight = flight.begin(self.number)
+        if self._flight is not None:
+            self._flight.note(call, self.clock())
+
+    @property
+    def flight(self) -> flight.FlightRecorder | None:
+        """The recorder of its calls; None where it has made none, or nobody asks for one."""
+        return None if self._flight is ... else self._flight
+
+    def clock(self) -> float:
+        """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
+        asleep = None if self._ran[1] else self.asleep
+        return self._busy() + self._ahead + (0.0 if asleep is None else perf_counter() - asleep)
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """A context inside which its clock stands."""
+        before = self._busy()
+        try:
+            yield
+        finally:
+            over = self._busy() - before
+            spent, own, since = self._ran
+            self._ran = spent - over, own, since
+
+    def _busy(self) -> float:
+        spent, own, since = self._ran
+        return spent + (0.0 if own is None else own.now() - since)
+
+    def wait_until(self, time: float) -> None:
+        """Let its clock be at ``time``, unless it is later."""
+        self._ahead += max(0.0, time - self.clock())
+
+    def set_clock(self, time: float) -> None:
+        """Let its clock be at ``time``, exactly."""
+        _, own, _ = self._ran
+        self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.now()), time
+
+    def begin_turn(self) -> None:
+        own = own_time()
+        self._ran = self._busy(), own, own.now()
+
+    def end_turn(self) -> None:
+        self._ran = self._busy(), None, 0.0
+
+    def tell_the_rest(self) -> None:
+        """Tell of the collectives that are done and that nobody has waited for: it has ended."""
+        for work in list(self.untold):
+            work.tell_if_done()
+        self.untold.clear()

@@ -1,0 +1,85 @@
+"""The calls that a rank has enqueued on its GPU and that have not run: NCCL's functions return, and the host goes on.
+
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: ``WorkNCCL::wait`` makes the stream wait, and the host only for a
+barrier, with a timeout of its own, or with TORCH_NCCL_BLOCKING_WAIT; ``shutdown`` (destroy_process_group) flushes
+everything; ``~ProcessGroupNCCL``, at the end of a process, aborts.
+"""
+
+from __future__ import annotations
+
+import linecache
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from labkit.base.language import say
+from simgpu import hooks
+from simgpu.state.in_use import machine_in_use
+
+from ..calls.call import Call
+from .clock import Timed
+from .rank import timed_here
+
+_with_some: set[Timed] = set()  # the ranks that have such calls
+
+
+hooks.followed.add(lambda _: bool(_with_some))
+
+
+def enqueue(rank: Timed, work: Any) -> None:
+    """Let ``rank`` go on though ``work`` has not run: from now on whatever makes its host wait for the GPU is seen."""
+    rank.enqueued.append(work)
+    if work.call.from_cpp:
+        work.call.memo["used"] = True  # C++ goes on with its values, unseen
+    _settle(rank)
+
+
+def forget_enqueued(*ranks: Timed) -> None:
+    """Forget the calls of ranks whose run is over."""
+    for rank in _with_some.intersection(ranks):
+        rank.enqueued.clear()
+        _settle(rank)
+
+
+def _settle(rank: Timed) -> None:
+    (_with_some.add if rank.enqueued else _with_some.discard)(rank)
+    if (machine := machine_in_use()) is not None:
+        for opened in hooks.opened:
+            opened(machine)
+
+
+def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
+    """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the user's line that called this."""
+    here = Call("")
+    here.locate()
+    assert here.code is not None
+    source = linecache.getline(here.code.co_filename, here.line).strip()
+    place = here.short_place
+    rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
+    if here.code.co_filename == threading.__file__:  # no line of the user's: a judge of the course reads
+        rank.reads = ""
+    try:
+        wait()
+    finally:
+        rank.reads = None
+
+
+@hooks.waited.add
+@hooks.drained.add
+def _wait_for_gpu(_: Any) -> None:
+    rank = timed_here()
+    if rank is not None and rank.enqueued:
+        wait_on_host(rank, lambda: _drain(rank))
+        _settle(rank)
+
+
+def _drain(rank: Timed) -> None:
+    while rank.enqueued:
+        rank.enqueued[0].wait_on_host()
+        rank.enqueued.pop(0)
+
+
+@hooks.ran.add
+def _note_use(_: Any) -> None:
+    for work in () if (rank := timed_here()) is None else rank.enqueued:
+        work.call.memo["used"] = True

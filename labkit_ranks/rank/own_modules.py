@@ -1,0 +1,130 @@
+"""Which modules are each rank's own, and which all ranks share.
+
+A rank has its own copy of what belongs to the script: every module that the run itself imports and that is neither
+installed nor Python's, whatever folder it comes from, and of installed packages that keep in module globals what is one
+process's: a few by name, and whichever asks for its rank while it is imported. Everything else is imported once, and
+shared.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from labkit.base import ours
+
+from .visible import Environment
+
+# Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
+OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
+
+# These ask too, but other modules bind their names as they are imported: what they keep is in the table of owned.py.
+_SHARED = frozenset(
+    "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
+)
+# What torchrun tells each rank, and no two alike.
+_NUMBERS = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK"})
+_asking: set[str] = set()
+
+
+@cache
+def _shared_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    # Where torch is, too: with several environments on the path only one of them is sysconfig's.
+    folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
+    folders |= set(map(os.path.realpath, folders))
+    return (*(folder + os.sep for folder in folders), ours.FOLDER)
+
+
+def is_shared_file(path: str) -> bool:
+    """Whether code from the file ``path`` is installed, or Python's, or labkit's: imported once for all ranks."""
+    if path.startswith(("<", *_shared_folders())):
+        return True
+    # Another environment's packages, put on the path by hand.
+    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
+        return True
+    return any(path.startswith(folder + os.sep) and _has_packages(folder) for folder in sys.path if folder)
+
+
+@cache
+def _has_packages(folder: str) -> bool:
+    """Whether packages were installed into it, as ``pip install --target`` does."""
+    with suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    return False
+
+
+def is_installed_code(path: str) -> bool:
+    """Whether a frame of the file ``path`` is of an installed package or Python's: no script's, and no cell's."""
+    return path.startswith("<frozen") or not path.startswith("<") and is_shared_file(path)
+
+
+class Variables(Environment):
+    """A rank's environment, which sees a module ask for it during its import.
+
+    Only a look-up of the name counts. Whoever reads all variables (``dict(os.environ)``, ``.items()``) looks them up
+    one after the other, from the first.
+    """
+
+    _reading: Iterator[Any] | None = None  # the names that such a reader would look up next
+
+    def __iter__(self) -> Iterator[Any]:
+        names = list(super().__iter__())
+        self._reading = iter(names)
+        return iter(names)
+
+    def __getitem__(self, name: Any) -> Any:
+        if self._reading is not None and next(self._reading, None) != name:
+            self._reading = None
+        if name in _NUMBERS and self._reading is None:
+            _look_for_an_import(sys._getframe(1))
+        return super().__getitem__(name)
+
+
+def importing_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame of the module or script whose code ``frame`` runs for; None in a thread's function."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame
+
+
+def _look_for_an_import(frame: FrameType | None) -> None:
+    if (frame := importing_frame(frame)) is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        file, known = frame.f_code.co_filename, package in sys.stdlib_module_names or package in _SHARED
+        if not known and f"{os.sep}{package}" in file and is_shared_file(file):
+            _asking.add(package)
+
+
+def is_of_a_process(name: str) -> bool:
+    """Whether the installed module ``name`` keeps in its globals what is one process's."""
+    package = name.partition(".")[0]
+    return package in OF_A_PROCESS or package in _asking
+
+
+def is_own(name: str, module: ModuleType | None) -> bool:
+    """Whether each rank has a copy of ``module``, imported under ``name``."""
+    if name.partition(".")[0] in OF_A_PROCESS:
+        return True
+    if module is None:  # a name that is not to be imported
+        return False
+    path = getattr(module, "__file__", None)
+    if isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES)):
+        return False  # C has one of each
+    if is_of_a_process(name):
+        return True
+    if path is None:
+        # A folder without an __init__ has only its path; what is built in, or made in memory, has none.
+        path = next(iter(getattr(module, "__path__", None) or ()), None)
+    return isinstance(path, str) and not is_shared_file(os.path.abspath(path) + os.sep)

@@ -1,0 +1,80 @@
+"""A run of many events: its first ones are kept, all are counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from labkit.trace.events import Event, First
+from labkit.trace.memory import MemorySample
+from labkit.trace.trace import Trace
+
+from .clock import Timed
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rank as a summary names it: its number, its node, its GPU's number there, and the bytes that this has."""
+
+    rank: int
+    node: int
+    gpu: int
+    capacity: int
+
+
+@dataclass
+class Totals:
+    """Of one rank: how many collectives, the bytes that it brought, the seconds that it stood, its GPU's peak."""
+
+    calls: int = 0
+    nbytes: int = 0
+    waited: float = 0.0
+    peak: int = 0
+    left_out: int = 0  # events of which nothing else was kept
+
+    def count(self, found: Event | MemorySample) -> None:
+        if isinstance(found, MemorySample):
+            self.peak = max(self.peak, found.peak)
+        elif found.phase == "collective":
+            self.calls += 1
+            self.nbytes += found.nbytes
+            self.waited += found.waited
+
+
+class Kept:
+    """The first events and memory samples of a run, and the totals of each rank."""
+
+    def __init__(self, most: int) -> None:
+        self.totals: dict[int, Totals] = defaultdict(Totals)
+        self.trace = Trace(First(most, self._count), samples=First(most, self._count))
+
+    @property
+    def left_out(self) -> int:
+        return sum(total.left_out for total in self.totals.values())
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.totals.clear()
+        self.trace.events.clear()
+        self.trace.samples.clear()
+
+    def add(self, found: Iterable[Event | MemorySample]) -> None:
+        """Take in what was recorded elsewhere."""
+        for one in found:
+            if isinstance(one, MemorySample):
+                self.trace.samples.append(one)
+            else:
+                self.trace.events.append(one)
+
+    def _count(self, found: Event | MemorySample, kept: bool) -> None:
+        if found.rank is not None:
+            self.totals[found.rank].count(found)
+            self.totals[found.rank].left_out += isinstance(found, Event) and not kept
+
+
+def part_of(rank: Timed) -> Part | None:
+    """None for one of more processes than there are GPUs."""
+    if (gpu := rank.gpu) is None:
+        return None
+    return Part(rank.number, rank.node, gpu.index, gpu.capacity)

@@ -1,0 +1,140 @@
+"""DTensor works out once for all ranks how the result of an operation is sharded.
+
+PyTorch remembers it in each process, and ranks have caches of their own: a mesh of one is none of another (its groups
+are not). But for the mesh the answer is the same, and takes milliseconds, of each operation and kind of arguments.
+So the first rank that asks works it out, and the others get it with their own mesh in it.
+
+Not shared is what may depend on the rank, or changes: the shapes of its own shard, and placements that remember.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from operator import is_
+from typing import Any
+
+import torch
+
+from labkit.base.patches import Patch, Patches
+from simgpu.state.gpu import TheMachine
+
+from ..rank.rank import rank_here
+
+_MODULE = "torch.distributed.tensor._sharding_prop"
+
+
+class Unshared(Exception):
+    """This is the rank's own."""
+
+
+class _Meshes:
+    """A rank's meshes, and what is the same of each for all ranks."""
+
+    def __init__(self) -> None:
+        self._own: dict[Any, Any] = {}
+
+    def common(self, mesh: Any) -> Any:
+        name = mesh._flatten_rank_map, mesh._layout, mesh._device_type, mesh._mesh_dim_names
+        self._own[name] = mesh
+        return name
+
+    def own(self, name: Any) -> Any:
+        if name not in self._own:
+            raise Unshared
+        return self._own[name]
+
+
+class Shardings:
+    """The shardings that ranks of one world have found. In use from :meth:`look` on, once DTensor is imported."""
+
+    def __init__(self, machine: TheMachine) -> None:
+        self._machine = machine
+        self._found: dict[Any, Any] = {}
+        self._patches = Patches(self._patch)
+        self._in = False
+
+    def look(self) -> None:
+        if not self._in and hasattr(sys.modules.get(_MODULE), "ShardingPropagator"):
+            self._in = True
+            self._machine.lay(self._patches)
+
+    def close(self) -> None:
+        self._found.clear()
+        if self._in:
+            self._in = False
+            self._machine.lift(self._patches)
+
+    def _patch(self) -> list[Patch]:
+        kind: Any = sys.modules[_MODULE].ShardingPropagator
+        name = "propagate_op_sharding_non_cached"
+        return [Patch(kind, name, self._sharing(vars(kind)[name]))]
+
+    def _sharing(self, work_out: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def propagate(propagator: Any, schema: Any) -> Any:
+            if rank_here() is None:
+                return work_out(propagator, schema)
+            to = _Meshes()
+            try:
+                key = _moved(schema, to.common), torch.get_default_dtype()
+                found = self._found.get(key)
+            except (Unshared, TypeError):  # something that cannot be a key
+                return work_out(propagator, schema)
+            # A rank may have other rules (context parallelism has, while it is entered).
+            known = (
+                propagator.op_strategy_funcs,
+                propagator.op_single_dim_strategy_funcs,
+                propagator.op_to_rules,
+            )
+            rules = [of.get(schema.op) for of in known]
+            with suppress(Unshared):
+                if found is not None and all(map(is_, found[0], rules)):
+                    return _moved(found[1], to.own)
+            result = work_out(propagator, schema)
+            if not result.use_val_from_redistribute_schema:  # the shape of its own shard, say
+                with suppress(Unshared):
+                    self._found[key] = rules, _moved(result, to.common)
+            return result
+
+        return propagate
+
+
+def _moved(value: Any, mesh: Callable[[Any], Any]) -> Any:
+    """A copy of what DTensor says of sharding, whose meshes are ``mesh`` of them. Raises Unshared."""
+    Spec, Schema, Sharding, plain = _kinds()  # noqa: N806 (classes)
+    kind = type(value)
+    if kind is Spec:
+        if not plain.issuperset(map(type, value.placements)):
+            raise Unshared
+        moved = copy.copy(value)
+        moved.mesh = mesh(value.mesh)
+        return moved
+    if kind is tuple or kind is list:
+        return kind([_moved(one, mesh) for one in value])
+    if kind is dict:
+        return {name: _moved(one, mesh) for name, one in value.items()}
+    if kind is Schema:
+        arguments = _moved(value.args_schema, mesh), _moved(value.kwargs_schema, mesh)
+        return Schema(value.op, *arguments, value.schema_info)
+    if kind is Sharding:
+        return Sharding(
+            _moved(value.output_spec, mesh), _moved(value.redistribute_schema, mesh),
+            value.needs_redistribute, value.use_val_from_redistribute_schema,
+        )  # fmt: skip
+    return value
+
+
+@cache
+def _kinds() -> tuple[type, type, type, frozenset[type]]:
+    """DTensor's classes that say how something is sharded, and the placements that remember nothing."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
+    from torch.distributed.tensor._ops._math_ops import _NormPartial
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    plain = frozenset((Partial, Replicate, Shard, _StridedShard, _NormPartial))
+    return DTensorSpec, OpSchema, OutputSharding, plain

@@ -1,0 +1,194 @@
+"""The store of ranks in one process: keys and values that all of them see, and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import DistStoreError, QueueEmptyError
+
+from labkit import turns
+from labkit.base.language import say
+
+from ..calls.call import Call
+from ..rank.rank import rank_here
+from .waiting import others_first, wait_for
+
+_DEFAULT = timedelta(seconds=300)
+_QUEUE = "\0queue "  # what queues are kept under
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class SharedStore(Store):
+    """One rank's view of a store; ``values`` are shared by all. Stands for TCPStore and FileStore."""
+
+    def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
+        super().__init__()
+        self._values, self.host, self.port = values, host, port
+        if (rank := rank_here()) is not None:
+            rank.world.kept.append(self)  # C++ may be the only one to hold it, in a PrefixStore
+        self._timeout = _DEFAULT
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: Any) -> None:
+        self._values[key] = _bytes(value)
+        self._changed()
+
+    def get(self, key: str) -> bytes:
+        self._wait([key], "get")
+        return self._values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        if not amount:
+            others_first()
+        value = int(self._values.get(key, b"0")) + amount
+        self._values[key] = str(value).encode()
+        self._changed()
+        return value
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+        now = self._values.get(key)
+        if now is None and _bytes(expected) == b"" or now == _bytes(expected):
+            self._values[key] = _bytes(desired)
+            self._changed()
+        return self._values.get(key, _bytes(expected))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        if not all(map(self._has, keys)):
+            others_first()
+        return all(map(self._has, keys))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._wait(keys, "wait", timeout)
+
+    def delete_key(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        others_first()
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        return [key for key in self._values if not key.startswith(_QUEUE)]
+
+    def append(self, key: str, value: Any) -> None:
+        self._values[key] = self._values.get(key, b"") + _bytes(value)
+        self._changed()
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self._wait(keys, "multi_get")
+        return [self._values[key] for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self._values[key] = _bytes(value)
+        self._changed()
+
+    # A queue is the keys NAME/first … NAME/last-1, its ends stand in NAME.
+
+    def queue_push(self, key: str, value: Any) -> None:
+        first, last = self._ends(key)
+        self._values[f"{_QUEUE}{key}/{last}"] = _bytes(value)
+        self._values[_QUEUE + key] = f"{first} {last + 1}".encode()
+        self._changed()
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        if not self.queue_len(key) and not block:
+            raise QueueEmptyError("queue is empty")
+        self._wait([key], "queue_pop")
+        first, last = self._ends(key)
+        self._values[_QUEUE + key] = f"{first + 1} {last}".encode()
+        return self._values.pop(f"{_QUEUE}{key}/{first}")
+
+    def queue_len(self, key: str) -> int:
+        first, last = self._ends(key)
+        return last - first
+
+    def _ends(self, key: str) -> tuple[int, int]:
+        first, last = self._values.get(_QUEUE + key, b"0 0").split()
+        return int(first), int(last)
+
+    def _has(self, key: str) -> bool:
+        return key in self._values or self.queue_len(key) > 0
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    # By these names C++ calls them, for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
+    deleteKey, getNumKeys, compareSet, hasExtendedApi = delete_key, num_keys, compare_set, has_extended_api
+    multiGet, multiSet, queuePush, queuePop, queueLen = multi_get, multi_set, queue_push, queue_pop, queue_len
+    listKeys, setTimeout = list_keys, set_timeout
+
+    def clone(self) -> SharedStore:
+        return SharedStore(self._values, self.host, self.port)
+
+    def _changed(self) -> None:
+        if turns.participant() is None:
+            turns.something_came()
+
+    def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
+        def ready() -> bool:
+            return all(map(self._has, keys))
+
+        if ready():
+            return
+        call = Call(f"store.{what}")
+        call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
+        rank = rank_here()
+        call.rank = -1 if rank is None else rank.number
+        call.locate()
+        others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
+        if not wait_for(call, ready, timeout or self._timeout, lambda: others):
+            # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
+            ms = int((timeout or self._timeout).total_seconds() * 1000)
+            raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+
+
+class TCPStore(SharedStore):
+    """Stands for ``torch.distributed.TCPStore``: ranks that name the same port have the same values."""
+
+    def __init__(self, host_name: str, port: int = 0, *args: Any, **options: Any) -> None:
+        stores = _stores()
+        port = port or 49152 + len(stores)
+        super().__init__(stores.setdefault(("tcp", port), {}), host_name, port)
+        timeout = options.get("timeout") or next((one for one in args if isinstance(one, timedelta)), None)
+        if timeout is not None:
+            self.set_timeout(timeout)
+
+
+class FileStore(SharedStore):
+    """Stands for ``torch.distributed.FileStore``: ranks that name the same file have the same values."""
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        super().__init__(_stores().setdefault(("file", str(file_name)), {}))
+        self.path = file_name
+
+
+class HashStore(SharedStore):
+    """Stands for ``torch.distributed.HashStore``: nobody else has its values."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+
+def shared_by(store: Any) -> object:
+    """The values of ``store``, which are one object for all ranks that have it."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "_values", None)
+
+
+def _stores() -> dict[Any, dict[str, bytes]]:
+    rank = rank_here()
+    return {} if rank is None else rank.world.stores

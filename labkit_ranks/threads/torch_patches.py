@@ -1,0 +1,261 @@
+"""The changes in torch while ranks are there that share this process."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.autograd import profiler
+from torch.distributed import distributed_c10d
+
+from labkit import turns
+from labkit.base.language import say
+from labkit.base.patches import Patch
+from simgpu import tracebacks as frames
+from simgpu.machine import Machine
+
+from ..group import torch_patches as of_groups
+from ..processes.transport import Gloo
+from ..rank import blocking, cuda, system
+from ..rank.own_modules import is_shared_file
+from ..rank.rank import Rank, here, rank_here, untimed_loading
+from . import store
+
+
+def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
+    """All rows. ``module_loaded()`` is called when a rank has imported something."""
+    yield Patch(distributed_c10d, "_world", Worlds(distributed_c10d._world))
+    yield Patch(type(dist.group), "WORLD", _world_group())
+    yield from of_groups.patches(Gloo)
+    for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
+        for kind in (store.TCPStore, store.FileStore, store.HashStore):
+            if hasattr(owner, kind.__name__):
+                yield Patch(owner, kind.__name__, kind)
+
+    def cuda_here() -> cuda.Cuda | None:
+        return None if here.rank is None else here.rank.cuda
+
+    def used(real: Callable[[Machine], bool], machine: Machine) -> bool:
+        return real(machine) if here.rank is None else here.rank.cuda.is_initialized()
+
+    yield from cuda.patches(cuda_here)
+    yield Patch.around(Machine, "used", used)
+    yield from untimed_loading(module_loaded)
+    yield from _of_meshes()
+    yield from _of_names()
+    yield from _of_threads()
+    yield from frames.of_texts(rank_here)
+    yield from system.patches()
+    yield from blocking.patches()
+    yield from _of_profiler()
+
+
+# What distributed_c10d._World keeps in globals of the module and has properties for.
+_KEPT = {
+    "pg_map": dict, "pg_names": dict, "pg_group_ranks": dict, "pg_backend_config": dict, "group_count": int,
+    "tags_to_pg": dict, "pg_to_tag": dict, "pg_coalesce_state": dict, "comms": list,
+}  # fmt: skip
+
+
+class _OwnGroups(type(distributed_c10d._world)):  # type: ignore[misc]  # a class in a variable
+    """The groups of one rank: what torch keeps for the process is in this object's own attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, kind in _KEPT.items():
+            setattr(self, name, kind())
+
+
+for _name in _KEPT:
+    setattr(_OwnGroups, _name, None)  # instead of the property
+
+
+class Worlds:
+    """Stands for ``distributed_c10d._world``: each rank's own groups, in its threads."""
+
+    def __init__(self, outside: Any) -> None:
+        object.__setattr__(self, "_outside", outside)
+
+    def _own(self) -> Any:
+        rank = here.rank
+        if rank is None:
+            return self._outside
+        if rank.groups is None:
+            rank.groups = _OwnGroups()
+        return rank.groups
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._own(), name, value)
+
+
+def _world_group() -> Any:
+    """``group.WORLD``, which some modules take as the default of a parameter, when they are imported.
+
+    They are imported once, by whichever rank is the first, and must not keep its group: None means the same to them.
+    """
+
+    def get(cls: type) -> Any:
+        caller = sys._getframe(1)
+        importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # the code of a module or of a class
+        if importing and is_shared_file(caller.f_code.co_filename):
+            return None
+        own = here.rank and here.rank.groups
+        return (own or distributed_c10d._world).default_pg
+
+    def set_(cls: type, group: Any) -> None:
+        distributed_c10d._world.default_pg = group
+
+    return property(get, set_)
+
+
+def _of_meshes() -> Iterator[Patch]:
+    """A mesh of one rank is not that of another: DTensor's caches would hand one rank the other's."""
+    from torch.distributed import device_mesh
+
+    mesh: Any = device_mesh.DeviceMesh
+
+    def get(self: Any) -> int | None:
+        return self.__dict__.get("_labkit_rank")  # type: ignore[no-any-return]
+
+    def set_(self: Any, value: object) -> None:
+        rank = rank_here()
+        self.__dict__["_labkit_rank"] = value if rank is None else rank.number
+
+    yield Patch(mesh, "_thread_id", property(get, set_))
+
+
+class _Registered(threading.local):
+    """The groups that C++ knows by name in this thread."""
+
+    names: dict[Any, str] = {}  # noqa: RUF012 (replaced, never changed)
+
+
+_registered = _Registered()
+
+
+def _register_groups() -> None:
+    """Register the groups of this thread's rank by name, whichever of the rank's threads has made them.
+
+    C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp), and a rank may have several.
+    """
+    made = here.rank and here.rank.groups
+    if not made or _registered.names == made.pg_names:
+        return
+    for name in {*_registered.names.values(), *made.pg_names.values()}:
+        c10d._unregister_process_group(name)
+    for group, name in made.pg_names.items():
+        c10d._register_process_group(name, group)
+    _registered.names = dict(made.pg_names)
+
+
+def _of_names() -> Iterator[Patch]:
+    """A group is found by its name in each thread of its rank."""
+
+    def find(real: Callable[..., Any], *args: Any) -> Any:
+        _register_groups()
+        return real(*args)
+
+    modules = "distributed_c10d", "device_mesh", "tensor._collective_utils"
+    for owner in (c10d, *(import_module(f"torch.distributed.{name}") for name in modules)):
+        yield Patch.around(owner, "_resolve_process_group", find)
+    # C++ resolves the name of what this gives.
+    yield Patch.around(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
+
+
+def _of_threads() -> Iterator[Patch]:
+    """A thread that a rank starts is of this rank, though it takes no turns."""
+
+    def start(real: Callable[[Any], None], self: Any) -> None:
+        if here.rank is not None:
+            vars(self).setdefault("_labkit_rank", here.rank)
+            # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
+            self._labkit_waited_for, self._daemonic = not self.daemon, True
+        real(self)
+
+    def begin(real: Callable[[Any], None], self: Any) -> None:
+        here.rank = self.__dict__.get("_labkit_rank")
+        _register_groups()
+        real(self)
+
+    def sleep(real: Callable[[float], None], seconds: float) -> None:
+        if here.rank is None or turns.participant() is None or not seconds > 0:
+            real(seconds)
+        else:
+            here.rank.sleep(seconds)
+
+    yield Patch.around(time, "sleep", sleep)
+    yield Patch.around(threading.Thread, "start", start)
+    yield Patch.around(threading.Thread, "_bootstrap_inner", begin)
+
+
+class Nothing:
+    """The result of a profile that another rank's has kept from beginning: no events."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def events(self) -> list[Any]:
+        return []
+
+    experimental_event_tree = events
+
+    def save(self, path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}', "utf-8")
+
+
+def _of_profiler() -> Iterator[Patch]:
+    """PyTorch's profiler is one for a process: one rank at a time has it, and the others get nothing, and are told.
+
+    C++ keeps one session (torch/csrc/autograd/profiler_kineto.cpp); a second thread that begins and ends its own in
+    between ends the process by a segmentation fault.
+    """
+    theirs: Any = profiler  # which has them from C
+    begin, enable, disable = theirs._prepare_profiler, theirs._enable_profiler, theirs._disable_profiler
+    whose: list[tuple[Rank | None, int]] = []
+
+    def me() -> tuple[Rank | None, int]:
+        return here.rank, threading.get_ident()
+
+    def mine() -> bool:
+        return bool(whose) and whose[0] == me()
+
+    def prepare(*args: Any, **options: Any) -> None:
+        if not whose:
+            whose.append(me())
+        if mine():
+            begin(*args, **options)
+        elif here.rank is not None and whose[0][0] is not None:
+            has, asks = whose[0][0].name, here.rank.name
+            en = f"{asks} profiles nothing: {has} has PyTorch's profiler, which is one for the process that the ranks "
+            en += "share. Profile one rank, or run them with --processes"
+            zh = f"{asks} 的分析结果为空：PyTorch 的 profiler 每个进程只有一个，现在由 {has} 占用，"
+            zh += "而各 rank 同在一个进程里。请只分析一个 rank，或者加 --processes 运行"
+            warnings.warn(say(en=en, zh=zh), stacklevel=4)
+
+    def start(*args: Any, **options: Any) -> None:
+        if not whose:  # emit_nvtx prepares nothing
+            whose.append(me())
+        if mine():
+            enable(*args, **options)
+
+    def stop() -> Any:
+        if not mine():
+            return Nothing()
+        whose.clear()
+        return disable()
+
+    yield Patch(profiler, "_prepare_profiler", prepare)
+    yield Patch(profiler, "_enable_profiler", start)
+    yield Patch(profiler, "_disable_profiler", stop)

@@ -1,0 +1,387 @@
+"""Ranks in one process: threads that take turns, each with what a process of its own would have.
+
+A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
+next (:mod:`labkit.turns`), and with it what a process owns (:mod:`..rank.process_state`). So the same program gives the
+same run every time, and a deadlock is known at once: it is when nobody can go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from labkit import turns
+from labkit.base.language import say, wrong
+from labkit.base.numbers import MOST_GPUS, whole
+from labkit.base.patches import Patches
+from labkit.trace import emitting as trace
+from labkit.turns.locks import watching
+from simgpu.machine import Machine
+from simgpu.state.in_use import machine_in_use
+
+from ..calls import faults
+from ..calls.call import Call
+from ..calls.waits import WaitForGraph
+from ..rank.enqueued import forget_enqueued
+from ..rank.flight import write_all
+from ..rank.process_state import ProcessState
+from ..rank.rank import Rank, not_by_a_rank, rank_here
+from ..rank.sampling import at_modules, sample
+from ..rank.visible import Nodes
+from .libraries import Libraries
+from .meeting import Meetings, standing_of
+from .shardings import Shardings
+from .torch_patches import patches
+from .watch import Watch
+
+# Where the ranks would meet: nobody listens there, for they share one process.
+ADDRESS, PORT = "127.0.0.1", 29500
+
+
+_isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+
+# The worlds that are open: one may be made beside another for a moment, and what the process has of ranks ends with
+# the last.
+_open: dict[World, None] = {}
+
+
+class RanksFailed(RuntimeError):
+    """A rank raised: ``rank`` was the first, with ``error``; ``errors`` has what each raised that did."""
+
+    def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
+        self.rank, self.error, self.errors = first, errors[first], dict(errors)
+        kind = type(self.error).__name__
+        en, zh = f"rank {first} failed: {kind}: {self.error}", f"rank {first} 出错：{kind}：{self.error}"
+        super().__init__(say(en=en, zh=zh))
+
+
+class World:
+    """``size`` ranks on simulated GPUs, in use from its making until :meth:`close`.
+
+    size     how many ranks, 1 to 1024: ``nodes`` × as many as there are GPUs on each.
+    nodes    how many simulated computers they are spread over, evenly.
+    memory   of each GPU, ``gpu_model`` what it passes for.
+    environ  variables that all ranks find in their environment besides torchrun's.
+    running  the ranks that run; each other is taken for the nearest of them below it, and brings to collectives what
+             that one brings. None: all run.
+
+    Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        nodes: int = 1,
+        memory: str | int | Sequence[str | int] | None = None,
+        gpu_model: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        running: Collection[int] | None = None,
+    ) -> None:
+        self.size = whole("size", size, 1, MOST_GPUS)
+        self.nodes = whole("nodes", nodes, 1, self.size)
+        if self.size % self.nodes:
+            en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
+            zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"
+            raise wrong(en=en, zh=zh)
+        not_by_a_rank()
+        each = self.size // self.nodes
+        self.stores: dict[Any, Any] = {}
+        self.kept: list[Any] = []
+        self.ranks = tuple(
+            Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
+            for number in range(self.size)
+        )
+        self.meetings = Meetings(self.ranks, running)
+        self._outside = ProcessState(None)
+        self._current: Rank | None = None
+        self._baton: turns.Baton | None = None
+        self._waits: WaitForGraph | None = None
+        self._report: faults.Report | None = None
+        self.failed: dict[int, BaseException] = {}
+        # Threads of ranks that take no turns and have called a collective: they may come to others.
+        self.helpers: WeakSet[threading.Thread] = WeakSet()
+        # The calls in which some of them wait, each with what it looks for, by the thread's ident.
+        self.watching: dict[int, tuple[Call, Callable[[], bool]]] = {}
+        self.closed = False
+        found = machine_in_use()
+        self._own_machine = found is None or len(found.gpus) < each
+        self.machine = (
+            Machine(each, memory, gpu_model=gpu_model).open() if self._own_machine or found is None else found
+        )
+        self._nodes = Nodes(self.machine, self.nodes, memory)
+        for rank in self.ranks:
+            rank.see(self._nodes.sight(rank.node, rank.seed))
+        self.shardings, self.libraries = Shardings(self.machine), Libraries()
+        self._patches = Patches(lambda: [*patches(self.shardings.look), *self.libraries.patches()])
+        try:
+            self.machine.lay(self._patches)
+            self.shardings.look()
+            _open[self] = None
+            trace.tell_ranks(_number_and_clock)
+            # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
+            _isolate_threads(True)
+        except BaseException:
+            self._give_back()
+            raise
+
+    # Running.
+
+    def run(
+        self,
+        function: Callable[[Rank], Any],
+        ranks: Sequence[int] | None = None,
+        *,
+        to_end: bool = False,
+        interrupts: bool = False,
+    ) -> list[Any]:
+        """Call ``function(rank)`` in each rank (or in those of ``ranks``); return the results in the ranks' order.
+
+        Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
+        interrupted (all are ended).
+
+        to_end      no other run follows: a message that nobody received, or a collective that not all called, is an
+                    error.
+        interrupts  an interrupt is raised in each rank, as Ctrl-C is in each process of a terminal; a second one ends
+                    them.
+        """
+        chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
+        self.failed, self._waits = {}, None
+        forget_enqueued(*self.ranks)
+        now = max(rank.clock() for rank in self.ranks)
+        for rank in self.ranks:
+            rank.wait_until(now)  # they begin together
+        baton = turns.Baton(watch=watching, explain=self._release_or_explain)
+        baton.passes_interrupts = interrupts
+        for rank in chosen:
+            rank.error = rank.result = rank.waits = rank.last = None
+            rank.came.clear()
+            rank.passes = 0
+            rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
+            member.arrive = self._arriving(rank)
+        members = [rank.member for rank in chosen if rank.member is not None]
+        self._baton = baton
+        openmp, watch = torch.get_num_threads(), Watch(chosen, baton, sys.stderr)
+        self._outside.leave()
+        try:
+            with at_modules():
+                baton.open()
+                for member in members:
+                    baton.wait_for(member)
+        except BaseException:
+            self.meetings.begin_anew()
+            raise
+        finally:
+            watch.end()
+            self._settle(chosen)
+            torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
+        if baton.interrupted:
+            self.meetings.begin_anew()
+            raise KeyboardInterrupt
+        if self.failed:
+            self.meetings.begin_anew()
+            # Their last calls are kept for whoever asks why they hung, or met and did not fit together.
+            if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
+                write_all([rank.flight for rank in self.ranks if rank.flight is not None])
+            raise RanksFailed(self.failed, next(iter(self.failed)))
+        waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        left = [work.call for work in waited if "told" not in work.call.memo]
+        if calls := self.meetings.unmet() if to_end else left:
+            error = faults.unmet(calls, [standing_of(rank) for rank in self.ranks])
+            self.meetings.begin_anew()
+            raise RanksFailed({calls[0].rank: error}, calls[0].rank)
+        return [rank.result for rank in chosen]
+
+    def _beginning(
+        self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]
+    ) -> Callable[[], None]:
+        def work() -> None:
+            try:
+                sample("begin")
+                rank.result = function(rank)
+            except turns.Ended:
+                raise
+            except BaseException as error:
+                rank.error = error
+                if isinstance(error, turns.Deadlock) and self._waits is not None and self._report is not None:
+                    error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
+                    self._report.on(error)
+                self.fail(rank, error)
+            finally:
+                rank.waits = None
+                sample("end")
+
+        def begin() -> None:
+            assert rank.member is not None
+            rank.start(baton, rank.member, work)
+
+        return begin
+
+    def fail(self, rank: Rank, error: BaseException) -> None:
+        """``rank`` has failed: the others are ended where they wait, as soon as they do.
+
+        Processes would have run up to there meanwhile: what they print, and set, is there.
+        """
+        self.failed.setdefault(rank.number, error)
+        baton = self._baton
+        if baton is not None and not (baton.interrupted and isinstance(error, KeyboardInterrupt)):
+            with baton.ring:
+                for other in [one for one in baton.ring.live if one is not rank.member]:
+                    other.last = other.error is None and other.can_go()
+                    if not other.last:
+                        baton.ring.live.remove(other)
+                        other.end()
+
+    def _arriving(self, rank: Rank) -> Callable[[], None]:
+        def arrive() -> None:
+            before = self._current
+            if before is rank:
+                return
+            try:
+                if before is not None:
+                    before.end_turn()
+                    self._current = None
+                    before.state.leave()
+                assert rank.sight is not None
+                rank.sight.show(self.machine)
+                rank.state.enter()
+                self._current = rank
+                rank.begin_turn()
+            except Exception as error:  # nothing of the rank's own has seen it
+                self.fail(rank, error)
+                raise
+
+        return arrive
+
+    def choose_gpus(self, rank: Rank) -> None:
+        """``rank``, which runs, sees the GPUs that its environment lists."""
+        rank.see(self._nodes.chosen())
+        assert rank.sight is not None
+        rank.sight.show(self.machine)
+
+    def _settle(self, chosen: Sequence[Rank]) -> None:
+        """Give the process back to the caller; after an interrupt, when the ranks have ended."""
+        for rank in chosen:
+            with suppress(KeyboardInterrupt):
+                rank.join(5)
+            rank.member = None
+            rank.tell_the_rest()
+        if self._current is not None:
+            self._current.end_turn()
+            self._current.state.leave()
+            self._current = None
+        self._outside.enter()
+        self._nodes.restore()
+        self._baton = None
+
+    def nobody_runs(self) -> bool:
+        """Whether no rank has its turn: each waits, sleeps, or has ended."""
+        return self._baton is None or self._baton.ring.holder is None
+
+    def judge(self, call: Call) -> None:
+        """Tell the threads of ranks that wait, by their calls, if nobody can help them: no rank, no thread, no time."""
+        if self._baton is None:
+            call.memo["dead"] = self.explain(call)
+            return
+        ring = self._baton.ring
+        with ring:
+            ring.resume()
+            if ring.holder is not None or any(rank.asleep is not None for rank in self.ranks):
+                return
+            if "dead" in call.memo or any(one.waits.timed for one in ring.live):
+                return
+            watching = self.watching.copy()
+            ours = {
+                ring.caller,
+                *watching,
+                *(rank.thread for rank in self.ranks),
+                *(one.thread for one in ring.live),
+            }
+            # In this order: of those that wait, one that is ready has not looked yet.
+            if turns.could_help(ours) or any(ready() for _, ready in watching.values()):
+                return
+            text = self.explain(call)
+            for other, _ in watching.values():
+                other.memo["dead"] = text
+
+    def _release_or_explain(self, waits: str) -> str | None:
+        """Let those go on for whose calls NCCL makes the GPU wait, not the host; where none does, explain."""
+        standing = [rank.waits for rank in self.ranks if rank.waits is not None and rank.reads is None]
+        released = [call for call in standing if call.waits_on_gpu]
+        for call in released:
+            call.memo["enqueued"] = True
+        return None if released else self.explain(waits)
+
+    def explain(self, call: object) -> str:
+        """The text of a deadlock, whatever was waited for."""
+        standings = [standing_of(rank) for rank in self.ranks]
+        self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
+        return str(self._report)
+
+    # Closing.
+
+    def close(self) -> None:
+        """End the ranks and give torch back as it was."""
+        if self.closed:
+            return
+        self.closed = True
+        forget_enqueued(*self.ranks)
+        for rank in self.ranks:
+            rank.stop()
+        self.stores.clear()
+        self.kept.clear()
+        self.meetings.clear()
+        self.shardings.close()
+        self.libraries.close()
+        _open.pop(self, None)
+        if not _open:
+            trace.tell_ranks(None)
+            _isolate_threads(False)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Leave the machine as it was found."""
+        self.machine.lift(self._patches)
+        self._nodes.close()
+        if self._own_machine:
+            self.machine.close()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables that torchrun gives a process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    node = number // each
+    # Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py).
+    threads = {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
+    return {
+        "RANK": str(number),
+        "LOCAL_RANK": str(number % each),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(each),
+        "GROUP_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(size // each),
+        "ROLE_RANK": str(number),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(PORT),
+        **threads,
+        **(more or {}),
+    }
+
+
+def _number_and_clock() -> tuple[int, float] | None:
+    rank = rank_here()
+    return None if rank is None else (rank.number, rank.clock())

@@ -1,0 +1,223 @@
+"""A process that has torch and labkit imported and is forked for each worker: what a start costs is paid once.
+
+The server is itself forked from the launcher before that has threads, has no thread but its own, and has not opened a
+machine: what is forked from it has lost nothing. Workers are its children, so it tells the launcher how each ended;
+when the launcher is no more it kills them. POSIX only, as fork is.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from labkit.base.language import say, wrong
+
+_LENGTH = struct.Struct("!Q")
+
+
+class Server:
+    """The launcher's end. ``preload()`` is called in the server, while the launcher goes on."""
+
+    def __init__(self, preload: Callable[[], object], work: Callable[[list[str]], int]) -> None:
+        self._control, control = socket.socketpair()
+        self._workers: dict[int, Worker] = {}
+        flush()
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                self._control.close()
+                _serve(control, preload, work)
+            finally:
+                os._exit(70)
+        control.close()
+        self._heard = b""
+
+    def start(self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]) -> Worker:
+        """A worker with these arguments (of Python) and this environment, in a session of its own.
+
+        streams   what its descriptors are (1 and 2, of a redirected stream): the launcher's own, where none is named.
+        """
+        order = json.dumps([list(arguments), environment, list(streams)]).encode()
+        socket.send_fds(self._control, [_LENGTH.pack(len(order))], list(streams.values()))
+        self._control.sendall(order)
+        while (pid := self._hear()) is None:
+            pass
+        worker = self._workers[pid] = Worker(self, pid, arguments)
+        return worker
+
+    def listen(self, timeout: float | None) -> None:
+        """Hear how workers ended, for as long as there is something to hear; wait for the first up to ``timeout`` s."""
+        while self._workers and (b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]):
+            self._hear()
+            timeout = 0
+
+    def close(self) -> None:
+        """Let the server go, and with it what workers there still are; wait until it is gone."""
+        self._control.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def _hear(self) -> int | None:
+        """One line of the server; returns the number of a process that was started."""
+        while b"\n" not in self._heard:
+            more = self._control.recv(1 << 12)
+            self._heard += more or self._end_orphans()
+        line, _, self._heard = self._heard.partition(b"\n")
+        pid, code = json.loads(line)
+        if code is None:
+            return int(pid)
+        self._workers.pop(pid).returncode = code
+        return None
+
+    def _end_orphans(self) -> bytes:
+        """Kill the workers of a server that was killed, and say how they ended, as it would have."""
+        en = "the process that starts the ranks was killed, and the ranks with it"
+        zh = "负责启动各 rank 的进程被杀掉了，各 rank 也随之结束"
+        if not self._workers:
+            raise wrong(RuntimeError, en=en, zh=zh)
+        sys.stderr.write(f"labkit: {say(en=en, zh=zh)}\n")
+        for pid in self._workers:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        return b"".join(b"[%d, %d]\n" % (pid, -signal.SIGKILL) for pid in self._workers)
+
+
+class Worker:
+    """The part of a ``subprocess.Popen`` that the elastic agent asks for."""
+
+    def __init__(self, server: Server, pid: int, arguments: Sequence[str]) -> None:
+        self.pid, self.args = pid, arguments
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self._server.listen(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
+            self._server.listen(left)
+        return self.returncode
+
+
+def _serve(
+    control: socket.socket, preload: Callable[[], object], work: Callable[[list[str]], int]
+) -> NoReturn:
+    os.setsid()  # what a terminal sends to its processes is the launcher's to pass on
+    ended, wake = socket.socketpair()
+    for end in ended, wake:
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    preload()
+    gc.freeze()  # or the first collection in each worker would write to, and so copy, all that they share
+    gc.enable()
+    alive: set[int] = set()
+    while True:
+        ready, _, _ = select.select([control, ended], [], [])
+        if ended in ready:
+            ended.recv(1 << 12)
+            for pid, code in _reaped():
+                alive.discard(pid)
+                _tell(control, pid, code)
+        if control in ready:
+            order = _order(control)
+            if order is None:
+                for pid in alive:
+                    with suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
+                os._exit(0)
+            arguments, environment, streams = order
+            pid = _forked()
+            if not pid:
+                for end in control, ended, wake:
+                    end.close()
+                _work(arguments, environment, streams, work)
+            for descriptor in streams.values():
+                os.close(descriptor)
+            alive.add(pid)
+            _tell(control, pid, None)
+
+
+def _order(control: socket.socket) -> tuple[list[str], dict[str, str], dict[int, int]] | None:
+    length, descriptors, _, _ = socket.recv_fds(control, _LENGTH.size, 2)
+    if not length:
+        return None
+    left, parts = _LENGTH.unpack(length)[0], []
+    while left:
+        parts.append(control.recv(min(left, 1 << 16)))
+        left -= len(parts[-1])
+    arguments, environment, streams = json.loads(b"".join(parts))
+    return arguments, environment, dict(zip(streams, descriptors, strict=True))
+
+
+def _forked() -> int:
+    """Fork; the parent goes on when the child has a session of its own, which is what it is killed by."""
+    begun, begin = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(begin)
+        os.read(begun, 1)
+    else:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.close(begin)
+    os.close(begun)
+    return pid
+
+
+def _reaped() -> list[tuple[int, int]]:
+    """The children that have ended, and how (as ``subprocess`` says it: a signal's number is negative)."""
+    found = []
+    with suppress(ChildProcessError):
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append((one[0], os.waitstatus_to_exitcode(one[1])))
+    return found
+
+
+def _tell(control: socket.socket, pid: int, code: int | None) -> None:
+    with suppress(OSError):
+        control.sendall(json.dumps([pid, code]).encode() + b"\n")
+
+
+def _work(
+    arguments: list[str],
+    environment: dict[str, str],
+    streams: dict[int, int],
+    work: Callable[[list[str]], int],
+) -> NoReturn:
+    for number, descriptor in streams.items():
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    code = 70
+    try:
+        code = work(arguments)
+    finally:
+        flush()
+        os._exit(code)
+
+
+def flush() -> None:
+    """Hand on what was printed, as far as anybody takes it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, or a pipe that nobody reads
+            stream.flush()

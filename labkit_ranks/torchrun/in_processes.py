@@ -1,0 +1,147 @@
+"""PyTorch's own elastic launcher, whose workers are forked from a preloaded process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import IO, Any
+from unittest.mock import patch
+
+from labkit.base.patches import Patch, Patches
+from simgpu.children import told as children
+
+from ..processes.keys import REPORTS
+from .fork_server import Server, flush
+
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+
+
+def run(
+    arguments: Sequence[str],
+    machine: children.Described,
+    more: Mapping[str, str] | None = None,
+    faults: list[str] | None = None,
+) -> int:
+    """Do what ``torchrun ARGUMENTS`` does, on ``machine``, and return the exit code. Workers are real processes.
+
+    more     what the workers find in their environment besides.
+    faults   gets the names of the faults among ranks that are told last.
+
+    With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
+    """
+    environment = children.told({**os.environ, **(more or {})}, machine.text())
+    interface = _LOOPBACK.get(sys.platform)
+    if interface is not None:
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    gc.disable()  # nothing of torch is garbage: a tenth of the time that its import takes
+    with patch.dict(os.environ, environment):  # the agent hands its own on
+        from torch.distributed.run import parse_args
+
+        options = parse_args(list(arguments))
+        if options.nproc_per_node in ("gpu", "auto"):
+            options.nproc_per_node = str(len(machine.visible(environment)))
+        script = len(arguments) - 1 - len(options.training_script_args)  # those that follow are its own
+        given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
+        folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
+        try:
+            code = _launch(options, given)
+            # Last, below what torchrun says: one of its ranks told it, perhaps far above.
+            for path in Path(folder).glob(f"{options.max_restarts}*"):
+                fault, _, text = path.read_text("utf-8").partition("\n")
+                sys.stderr.write(f"labkit: {text}\n")
+                (faults if faults is not None else []).append(fault)
+            return code
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launch(options: Any, given: set[str]) -> int:
+    """Start the nodes that are to be started here."""
+    from torch.distributed.run import parse_min_max_nnodes
+
+    nodes = parse_min_max_nnodes(options.nnodes)[1]
+    elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
+    if not elsewhere and not options.standalone and "--master-port" not in given:
+        with socket.socket() as free:  # the default, 29500, is any other run's too
+            free.bind(("127.0.0.1", 0))
+            options.master_port = int(free.getsockname()[1])
+    if nodes == 1 or elsewhere or options.standalone:
+        return _node(options)
+    running = {}
+    for node in range(1, nodes):
+        options.node_rank = node
+        flush()
+        pid = os.fork()
+        if not pid:
+            code = 70
+            try:
+                code = _node(options)
+            finally:
+                flush()
+                os._exit(code)
+        running[pid] = node
+    options.node_rank = 0
+    codes = [_node(options)]
+    while running:
+        pid, status = os.wait()
+        if running.pop(pid, None) is not None:
+            codes.append(os.waitstatus_to_exitcode(status))
+    return next((code for code in codes if code), 0)
+
+
+def _node(options: Any) -> int:
+    """One node: its agent, in this process, and its workers."""
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import api as agent
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+
+    from .worker import preload, work
+
+    server = Server(lambda: preload(options.training_script, options.module), work)
+    gc.enable()
+    handler = _forking(server)
+    try:
+        with Patches(lambda: [Patch(agent, "get_subprocess_handler", handler)]):
+            record(torchrun.run)(options)
+    except ChildFailedError as error:
+        # The launcher's own frames say nothing of the script.
+        sys.stderr.write("".join(traceback.format_exception_only(error)))
+        return 1
+    except SignalException as signalled:
+        sys.stderr.write("".join(traceback.format_exception_only(signalled)))
+        return 128 + signalled.sigval
+    finally:
+        server.close()
+    return 0
+
+
+def _forking(server: Server) -> Any:
+    """A stand-in for the agent's way to start a worker, which forks where that would start a fresh Python."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    class Forked(SubprocessHandler):
+        def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            if args[0] != sys.executable:
+                return super()._popen(args, env)  # --no-python, or Python by way of numactl
+            streams: dict[int, IO[str] | None] = {1: self._stdout, 2: self._stderr}
+            files = {number: stream.fileno() for number, stream in streams.items() if stream is not None}
+            return server.start(args[1:], env, files)
+
+        def close(self, death_sig: Any = None) -> None:
+            # It may have ended, and the server have seen it before the agent did.
+            with suppress(ProcessLookupError):
+                super().close(death_sig)
+
+    def get_subprocess_handler(*args: Any, **kwargs: Any) -> Forked:
+        return Forked(*args, **kwargs)
+
+    return get_subprocess_handler

@@ -1,0 +1,128 @@
+"""torchrun on ranks in one process: its arguments, its environment, its restarts, its report of what failed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import traceback
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from simgpu.children.told import Described
+from simgpu.machine import Machine
+from simgpu.state.in_use import machine_in_use
+
+from ..calls.faults import Unmet
+from ..rank.rank import Rank
+from ..threads.world import ADDRESS, PORT, RanksFailed, World
+from .logs import Logs
+from .script import Program, exit_code, tell
+from .worker import preload
+
+
+def launch(
+    program: Program,
+    options: Any,
+    machine: Described,
+    begins: Callable[[], None] = lambda: None,
+    ends: Callable[[World], None] = lambda world: None,
+) -> int:
+    """Run ``program`` by ``options``, those of ``torch.distributed.run``; returns torchrun's exit code.
+
+    machine        the GPUs of each node.
+    begins, ends   are called in each attempt: before there are ranks; with the ranks, when they have ended, well or
+                   not, and are still there.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    nodes = int(options.nnodes)
+    environ = _told(options)
+    shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
+    kinds = Std.from_str(options.redirects), Std.from_str(options.tee)
+    specs = [DefaultLogsSpecs(options.log_dir, *kinds, shown or None) for _ in range(nodes)]
+    preload(program.script, program.module)  # else the first rank imports for all, by its clock
+    try:
+        for attempt in range(options.max_restarts + 1):
+            environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+            begins()
+            failed = _attempt(program, options, machine, environ, specs, ends)
+            if not failed:
+                return 0
+            if attempt < options.max_restarts:
+                tell(program.told)
+    finally:
+        if options.log_dir is None:
+            for spec in specs:
+                shutil.rmtree(spec.root_log_dir, ignore_errors=True)
+    # The launcher's own frames say nothing of the script.
+    sys.stderr.write("".join(traceback.format_exception_only(ChildFailedError(program.script, failed))))
+    tell(program.told)  # last, below what torchrun says
+    return 1
+
+
+def _attempt(
+    program: Program,
+    options: Any,
+    machine: Described,
+    environ: dict[str, str],
+    specs: list[Any],
+    ends: Callable[[World], None],
+) -> dict[int, Any]:
+    """Run all ranks once; returns a ``ProcessFailure`` of each that failed."""
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    each, nodes = int(options.nproc_per_node), int(options.nnodes)
+    with ExitStack() as stack:
+        if machine_in_use() is None:
+            numbers, told = machine.visible(os.environ), machine.text()
+            made = Machine(**machine.options(os.environ), numbers=numbers, told=told)
+            stack.enter_context(made.open())
+        memory = machine.options(os.environ)["memory"]
+        world = stack.enter_context(World(each * nodes, nodes=nodes, memory=memory, environ=environ))
+        logs = []
+        for node, spec in enumerate(specs):
+            here = {rank.local: rank.environ for rank in world.ranks if rank.node == node}
+            filters = options.duplicate_stdout_filters, options.duplicate_stderr_filters
+            logs.append(Logs(spec, here, (sys.stdout, sys.stderr), options.role, filters))
+            stack.callback(logs[-1].close)
+
+        program.told = ()
+
+        def work(rank: Rank) -> None:
+            logs[rank.node].begin(rank)
+            program(rank)
+
+        try:
+            world.run(work, to_end=True, interrupts=True)
+        except RanksFailed as failure:
+            if isinstance(failure.error, Unmet):  # its rank had ended well
+                program.told = (failure.error,)
+            found = {}
+            for number, error in failure.errors.items():
+                if code := exit_code(error):
+                    rank = world.ranks[number]
+                    file = logs[rank.node].error_files[rank.local]
+                    found[number] = ProcessFailure(rank.local, os.getpid(), code, file)
+            return found
+        finally:
+            ends(world)
+    return {}
+
+
+def _told(options: Any) -> dict[str, str]:
+    """The variables that torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    address, _, port = (options.rdzv_endpoint if options.rdzv_backend == "static" else "").partition(":")
+    return {
+        "ROLE_NAME": options.role,
+        "MASTER_ADDR": address or options.master_addr or ADDRESS,
+        "MASTER_PORT": port or str(options.master_port or PORT),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
+        "TORCHELASTIC_RUN_ID": str(uuid.uuid4()) if options.standalone else options.rdzv_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }

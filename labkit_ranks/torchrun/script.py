@@ -1,0 +1,87 @@
+"""A script that ranks run which share a process: compiled once, and run by each in its own ``__main__``.
+
+(:mod:`..rank.process_state` has the rest that is a rank's own.)
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import thread as pools
+
+from labkit import turns
+from labkit.base import as_main
+from simgpu.tracebacks import fold, without_ours
+
+from ..rank.own_modules import is_installed_code
+from ..rank.rank import Rank
+from ..rank.system import Left, run_exit_functions
+from .logs import WholeLines
+
+
+class Program(as_main.Program):
+    """A program that ranks run, each to the end of a process.
+
+    runs   runs it as a rank; whoever started them may put something around it.
+    told   what labkit told of ranks, which is not shown yet: whoever started them has it said last.
+    """
+
+    told: tuple[BaseException, ...] = ()
+
+    def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
+        super().__init__(script, arguments, module)
+        self.runs: Callable[[Rank], object] = lambda rank: self.run(rank.main)
+
+    def __call__(self, rank: Rank) -> None:
+        """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""
+        failure: BaseException | None = None
+        try:
+            self.runs(rank)
+        except (turns.Ended, Left):
+            raise  # it is no more: nothing of its own runs any longer
+        except BaseException as error:
+            # Where two ranks have failed in one way, it is shown of the first.
+            others = [(type(other), str(other)) for other in rank.world.failed.values()]
+            if (type(error), str(error)) in others and exit_code(error):
+                failure = error
+            elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
+                failure, self.told = error, (*self.told, error)
+                if isinstance(sys.stderr, WholeLines):  # its file has it, too
+                    _shown(error)
+            else:
+                failure = _shown(error)
+        for thread in threading.enumerate():  # a process ends when its threads have, but for its daemons
+            own = vars(thread)
+            if own.get("_labkit_rank") is rank and own.get("_labkit_waited_for"):
+                # As Python does at its end: a pool's thread waits for work until its pool is shut down.
+                if thread in pools._threads_queues and (pool := thread._args[0]()) is not None:  # type: ignore[attr-defined]
+                    pool.shutdown()
+                thread.join()
+        run_exit_functions(rank.state, _shown)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "flush"):
+                stream.flush()
+        if failure is not None:
+            raise failure
+
+
+def exit_code(error: BaseException | None) -> int:
+    """The exit code of a rank that ended by ``error``, as its parent is told: negative for a signal."""
+    return error.code if isinstance(error, Left) else as_main.exit_code(error)
+
+
+def _shown(error: BaseException) -> BaseException | None:
+    """Show ``error`` as Python does at the end of a process; returns it, unless it ended well."""
+    without_ours(error)
+    as_main.show(error)
+    return error if exit_code(error) else None
+
+
+def tell(errors: Iterable[BaseException]) -> None:
+    """Show what labkit told of ranks, with the script's own lines."""
+    for error in errors:
+        without_ours(error)
+        fold(error, is_installed_code, whole=True)
+        sys.stderr.write("".join(traceback.format_exception(error)))

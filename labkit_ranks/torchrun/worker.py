@@ -1,0 +1,104 @@
+"""In a forked worker: what ``python -u SCRIPT ARGS`` does in a fresh process.
+
+A fresh Python differs in little: its strings have another hash seed (here all workers have one, so the order of a set
+is the same in each), and packages that read the environment as they are imported read each rank's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import importlib
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from labkit.base import as_main
+from simgpu import inherit
+from simgpu.tracebacks import without_ours
+
+from ..processes import lookout, torch_patches
+
+# What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
+_LATE = ("torch._dynamo",)
+_LATE_BY = ("optim", "parallel", "fsdp", "fully_shard", "compile", "tensor")
+
+
+def preload(script: str, module: bool) -> None:
+    """Import what ``script`` will want of torch: each worker would import it for itself otherwise."""
+    import numpy  # noqa: F401, ICN001 (torch takes it in with the first array)
+
+    try:
+        text = Path(script).read_text("utf-8") if not module else ""
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError):
+        return  # the worker says what is wrong with it
+    names = [name for node in ast.walk(tree) for name in _imported(node) if name.partition(".")[0] == "torch"]
+    if any(word in text for word in _LATE_BY):
+        names += _LATE
+    for name in dict.fromkeys(names):
+        with suppress(Exception):  # a name that is no module
+            importlib.import_module(name)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def work(arguments: list[str]) -> int:
+    """Do what ``python ARGUMENTS`` does with ``[-u] [-m] SCRIPT ARGS``; returns the exit code."""
+    unbuffered, module = False, False
+    while arguments and arguments[0] in ("-u", "-m"):
+        flag, *arguments = arguments
+        unbuffered, module = unbuffered or flag == "-u", module or flag == "-m"
+    if unbuffered:
+        sys.stdout, sys.stderr = (_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+    if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
+        torch.set_num_threads(int(threads))  # OpenMP read it long ago
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    inherit()
+    torch_patches.inherit()
+    program = as_main.Program(arguments[0], arguments[1:], module)
+    code = _ended(lambda: program.run(ModuleType("__main__")))
+    # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
+    lookout.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return lookout.code()
+
+
+def _unbuffered(stream: object) -> io.TextIOWrapper:
+    assert isinstance(stream, io.TextIOWrapper)
+    raw: Any = io.FileIO(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, newline="\n", write_through=True)
+
+
+def _ended(run: Callable[[], object]) -> int:
+    """Call ``run()``; what it raises is shown as Python shows it. Returns the exit code."""
+    try:
+        run()
+    except BaseException as error:
+        without_ours(error)
+        if not isinstance(error, SystemExit):
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        as_main.show(error)
+        lookout.leave(getattr(error, "report", None))
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return as_main.exit_code(error)
+    return 0

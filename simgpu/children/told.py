@@ -1,0 +1,153 @@
+"""A simulated machine tells the processes that are started while it is in use, by their environment.
+
+``LABKIT_MACHINE`` describes the machine, ``LABKIT_ENTER`` names the functions that open it, and the folder
+``bootstrap`` is first in ``PYTHONPATH``: the Python of every child runs the ``sitecustomize`` there, which calls these
+functions when torch has been imported. So whatever starts Python
+(subprocess, a shell script, torchrun) needs no more than to hand its environment on, as it does on its own.
+
+Only the standard library: ``labkit run`` tells its script before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from labkit import _ENTRIES
+from labkit.base.language import wrong
+from labkit.base.numbers import MOST_GPUS, must, whole
+from labkit.base.units import parse_bytes
+
+from .bootstrap import sitecustomize
+from .gpu_models import with_model
+
+FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
+MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ENTRIES = " ".join(_ENTRIES)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A machine in words, to be sent to another process.
+
+    gpus       how many there are, before CUDA_VISIBLE_DEVICES hides any.
+    memory     bytes of each, one number for all or a list.
+    order      of replicas: None, "threads" or GPU numbers.
+    heedless   the CUDA_VISIBLE_DEVICES under which ``simulate()`` was called, which takes no notice of it; a process
+               that finds another value there follows that. ``labkit run`` always follows it: None.
+    model      what they pass for (:mod:`.gpu_models`).
+    """
+
+    gpus: int
+    memory: int | list[int]
+    order: str | list[int] | None = None
+    heedless: str | None = None
+    model: str | None = None
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    def visible(self, environment: Mapping[str, str]) -> tuple[int, ...]:
+        """The numbers of the GPUs that CUDA would show a process with this environment, in its order."""
+        listed = environment.get(VISIBLE)
+        if listed is None or listed == self.heedless:
+            return tuple(range(self.gpus))
+        return visible(self.gpus, listed)
+
+    def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """The arguments that make the machine which a process with this environment sees."""
+        seen, order = self.visible(environment), self.order
+        return {
+            "gpus": len(seen),
+            "memory": [self.memory[k] for k in seen] if isinstance(self.memory, list) else self.memory,
+            "order": tuple(k for k in order if k < len(seen)) if isinstance(order, list) else order,
+            "gpu_model": self.model,
+        }
+
+
+def described(text: str) -> Described:
+    """The machine that :meth:`Described.text` wrote."""
+    return Described(**json.loads(text))
+
+
+def asked(
+    gpus: int,
+    memory: str | int | None,
+    order: str | Sequence[int] | None,
+    model: str | None = None,
+) -> Described:
+    """A machine that a user asks for. Raises TypeError or ValueError, naming the argument."""
+    gpus = whole("gpus", gpus, 1, MOST_GPUS)
+    order = checked_order(order, gpus)
+    size: Any = with_model(memory, model)[0]
+    listed = list(order) if isinstance(order, tuple) else order
+    return Described(gpus, parse_bytes(size), listed, model=model)
+
+
+def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
+    """The order of replicas that a user asks for; else ValueError."""
+    if isinstance(order, (list, tuple)):
+        order = tuple(order)
+        if sorted(order) != list(range(gpus)):
+            raise wrong(
+                en=f"order must name each of the {gpus} GPUs once, got {list(order)}",
+                zh=f"order 必须把 {gpus} 块 GPU 各写一次，现在是 {list(order)}",
+            )
+        return order
+    if order is None or order == "threads":
+        return order
+    raise ValueError(
+        must(
+            "order",
+            order,
+            en="None, 'threads' or a list of GPU numbers",
+            zh="是 None、'threads' 或 GPU 编号的列表",
+        )
+    )
+
+
+def visible(gpus: int, listed: str) -> tuple[int, ...]:
+    """The GPUs of ``gpus`` that ``CUDA_VISIBLE_DEVICES=listed`` shows, in its order.
+
+    As the CUDA driver reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): those before the first
+    entry that names none; naming one twice hides all. An entry is a number or the beginning of one GPU's UUID.
+    """
+    seen: list[int] = []
+    for entry in map(str.strip, listed.split(",")):
+        if entry.startswith("GPU-"):
+            found = [k for k in range(gpus) if f"GPU-{uuid(k)}".startswith(entry)]
+            number = found[0] if len(found) == 1 else gpus
+        else:
+            digits = entry[: len(entry) - len(entry.lstrip("0123456789"))]  # "1x" is 1, as strtol reads it
+            number = int(digits) if digits else gpus
+        if number >= gpus:
+            break
+        if number in seen:
+            return ()
+        seen.append(number)
+    return tuple(seen)
+
+
+def uuid(number: int) -> str:
+    """The invented UUID of the simulated GPU with this number."""
+    return f"00000000-0000-0000-0000-{number:012x}"
+
+
+def told(environment: Mapping[str, str], text: str) -> dict[str, str]:
+    """``environment``, extended so that a child sees the machine that ``text`` describes."""
+    return {**environment, MACHINE: text, ENTER: ENTRIES, PATH: with_bootstrap(environment.get(PATH))}
+
+
+def with_bootstrap(path: str | None) -> str:
+    """A PYTHONPATH with the bootstrap's folder first."""
+    entries = path.split(os.pathsep) if path else []
+    return os.pathsep.join([FOLDER, *(entry for entry in entries if entry != FOLDER)])
+
+
+def without_bootstrap(path: str) -> str:
+    """A PYTHONPATH without the bootstrap's folder."""
+    return os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != FOLDER)

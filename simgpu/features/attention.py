@@ -1,0 +1,227 @@
+"""Attention: which of CUDA's kernels takes a call, by CUDA's rules; the values are those of the CPU's kernel.
+
+As long as the mathematical one is allowed, one of them takes every call. Without it, each says in PyTorch's words why
+it does not (aten/src/ATen/native/transformers: cuda/sdp_utils.cpp, sdp_utils_cpp.h). Nested tensors, for which there
+are other rules, are computed. Where a tensor's class or a dispatch mode looks at operators, the call is CUDA's operator
+of that kernel (:mod:`.attention_kernels`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch.backends import cuda
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from labkit.base.files import rows_beside
+from labkit.base.language import wrong
+from labkit.base.tree import tensors_in
+
+from .. import hooks
+from ..handlers import Handler, around
+from ..ops.mode import MachineMode
+from ..state.in_use import seeing, work
+from ..state.placement import gpu_of, put_all
+from ..torch_api.cuda import DeviceProperties
+from . import attention_kernels
+
+# What can be said against a call, and in whose order each kernel asks.
+_WORDS = {row[1]: row[2] for row in rows_beside(__file__) if row[0] == "words"}
+_KERNELS = {row[1]: row[2].split() for row in rows_beside(__file__) if row[0] == "kernel"}
+# The numbers of torch.nn.attention.SDPBackend, and the order in which CUDA asks (0: the mathematical one).
+_NUMBERS = {1: "Flash", 2: "Memory Efficient", 3: "cuDNN"}
+_ORDER = [1, 2, 0, 3, 4]
+_RING = "torch.distributed.tensor.experimental._context_parallel._attention"
+_HALVES = (torch.float16, torch.bfloat16)
+# As C++ writes them.
+_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float"}
+_TYPES = {
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+
+
+def _call(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> None: ...  # fmt: skip
+
+
+def _deprioritized() -> bool:
+    return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
+
+
+_SIGNATURE = inspect.signature(_call)
+
+
+@around(torch.nn.functional.multi_head_attention_forward)
+def _attend_in_layer(
+    go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Within this function the mode is off: bring it back for the attention of DTensors, and of context_parallel."""
+    functional, attend = vars(torch.nn.functional), torch.nn.functional.scaled_dot_product_attention
+    if attend.__module__ != _RING and not is_traceable_wrapper_subclass(args[0]):
+        return go_on(mode, func, args, kwargs)
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        put_all((args, kwargs), work.gpu)
+        return seeing(attend, *args, **kwargs)
+
+    functional["scaled_dot_product_attention"] = seen
+    try:
+        return go_on(mode, func, args, kwargs)
+    finally:
+        functional["scaled_dot_product_attention"] = attend
+
+
+@around(torch.nn.functional.scaled_dot_product_attention)
+def _attend(
+    go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    query: Any = args[0] if args else kwargs.get("query")
+    gpu = gpu_of(query) if isinstance(query, Tensor) else None
+    if gpu is not None and query.dtype in _HALVES:
+        for begin in hooks.halves:
+            begin(mode.machine)
+    flash, math = cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()
+    on = dict(zip(_KERNELS, (cuda.mem_efficient_sdp_enabled(), flash, cuda.cudnn_sdp_enabled()), strict=True))
+    seen = gpu is not None and (_len_torch_dispatch_stack() > 0 or is_traceable_wrapper_subclass(query))
+    if gpu is None or (math and not seen) or not any(on.values()):
+        return go_on(mode, func, args, kwargs)
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    asked = _Asked(**bound.arguments, gpu=DeviceProperties(gpu))
+    if not any(tensor.is_nested for tensor in asked.all):
+        kernel = asked.kernel(on, math)
+        if seen and kernel is not None and all(gpu_of(tensor) is gpu for tensor in tensors_in(args, kwargs)):
+            attention_kernels.begin(mode.machine)
+            return go_on(mode, partial(_run_operator, asked, kernel), args, kwargs)
+    cuda.enable_math_sdp(True)  # what the CPU has for all of them
+    cuda.enable_flash_sdp(flash and not seen)
+    try:
+        return go_on(mode, func, args, kwargs)
+    finally:
+        cuda.enable_math_sdp(math)
+        cuda.enable_flash_sdp(flash)
+
+
+def _run_operator(asked: _Asked, kernel: str, *_: Any, **__: Any) -> Tensor:
+    """Call CUDA's operator of ``kernel`` (transformers/attention.cpp, scaled_dot_product_attention)."""
+    q, k, v = asked.all
+    mask = asked.attn_mask
+    # The mode of autocast lets the CPU's autocast cast a call (.autocast), which does not know this operator.
+    if torch.is_autocast_enabled("cpu") and torch.is_autocast_enabled("cuda"):
+        q, k, v = (tensor.to(torch.get_autocast_dtype("cuda")) for tensor in (q, k, v))
+    if mask is not None:
+        if mask.dtype is torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
+        mask = mask.to(q.dtype).expand(q.size(0), q.size(1), q.size(2), k.size(2))
+    options = asked.dropout_p, asked.is_causal
+    if kernel == "Flash":
+        return attention_kernels.FLASH(q, k, v, *options, False, scale=asked.scale)[0]
+    _check_ring(q, kernel)
+    with_logsumexp = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v))
+    operator = attention_kernels.EFFICIENT if kernel == "Memory Efficient" else attention_kernels.CUDNN
+    return operator(q, k, v, mask, with_logsumexp, *options, scale=asked.scale)[0]
+
+
+def _check_ring(query: Any, kernel: str) -> None:
+    """Refuse rows that the ring of context_parallel cannot merge: with CUDA it fails over the padded logsumexp."""
+    spec = getattr(query, "_spec", None)
+    ring: Any = sys.modules.get(_RING)
+    if spec is None or ring is None or kernel != "Memory Efficient" or spec.mesh.size() == 1:
+        return
+    rows, parts = query.to_local().size(2), 2 if ring._cp_options.enable_load_balance else 1
+    if any(place.is_shard(2) for place in spec.placements) and rows % (parts * attention_kernels.ROWS):
+        raise wrong(
+            RuntimeError,
+            en=f"context_parallel: each rank has {rows} rows of the sequence, and CUDA's memory-efficient attention "
+            f"takes multiples of {parts * attention_kernels.ROWS} here, for it pads its logsumexp to blocks of "
+            f"{attention_kernels.ROWS} rows, which PyTorch's ring cannot merge: use a longer sequence, or float16 or "
+            "bfloat16, where flash and cuDNN attention take any number of rows",
+            zh=f"context_parallel：每个进程有序列的 {rows} 行，而 CUDA 的 memory-efficient 注意力在这里只接受 "
+            f"{parts * attention_kernels.ROWS} 的倍数，因为它把 logsumexp 补齐到 {attention_kernels.ROWS} 行一块，"
+            "PyTorch 的环无法合并：请用更长的序列，或者用 float16、bfloat16，这时 flash 和 cuDNN 注意力接受任意行数",
+        )
+
+
+class _Asked(types.SimpleNamespace):
+    """A call of attention on ``gpu``, by the names of its arguments."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.all = q, k, v = self.query, self.key, self.value
+        self.q, self.k, self.v, self.new = q, k, v, self.gpu.major >= 8
+        self.sizes = [list(tensor.shape) for tensor in self.all]
+        self.last = [sizes[-1] for sizes in self.sizes]
+        self.strides = [tensor.stride()[-1] for tensor in self.all]
+        self.types = [_TYPES.get(tensor.dtype, str(tensor.dtype)[6:]) for tensor in self.all]
+        half = q.dtype in _HALVES
+        wanted = 8 if half else 4
+        self.least = max(4 * self.new, wanted if self.new or (self.gpu.major == 7 and half) else 1)
+        wide = (self.gpu.major, self.gpu.minor, self.last[0], self.last[2]) == (9, 0, 192, 128)
+        self.limit = 192 if wide else 128
+        self.allowed = ""
+
+    def kernel(self, on: dict[str, bool], math: bool) -> str | None:
+        """The first of the kernels, in CUDA's order, that is on and takes the call; None for the mathematical one."""
+        reasons = {
+            name: self.objection(name) if on_now else f"{name} attention has been runtime disabled."
+            for name, on_now in on.items()
+        }
+        order = torch._C._get_sdp_priority_order()
+        if order == _ORDER and self.gpu.major in (9, 10) and not self.gpu.minor and not _deprioritized():
+            order = [3, *order]  # cuda/sdp_utils.cpp, check_prefer_cudnn_attention
+        for number in order:
+            if number == 0 and math:
+                return None
+            if reasons.get(_NUMBERS.get(number, ""), "") is None:
+                return _NUMBERS[number]
+        for name, reason in reasons.items():
+            title = "Memory efficient" if name == "Memory Efficient" else f"{name} attention"
+            warnings.warn(f"{title} kernel not used because:", stacklevel=1)
+            warnings.warn(str(reason), stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    def objection(self, kernel: str) -> str | None:
+        """Why ``kernel`` does not take it, by the first thing that C++ finds; None if it does."""
+        kinds = [*_HALVES[: 1 + self.new], *([torch.float32] if kernel == "Memory Efficient" else [])]
+        kinds.sort(key=[torch.float16, torch.float32, torch.bfloat16].index)
+        self.kinds, self.allowed = kinds, ", ".join(_NAMES[kind] for kind in kinds)
+        found = next((what for what in _KERNELS[kernel] if _OBJECTS[what](self)), None)
+        return None if found is None else _WORDS[found].format(**vars(self))
+
+
+_OBJECTS: dict[str, Callable[[_Asked], Any]] = {
+    "dimensions": lambda a: {tensor.dim() for tensor in a.all} != {4},
+    "last": lambda a: a.last[0] != a.last[1] or any(not size or size % a.least for size in a.last),
+    "mask": lambda a: a.attn_mask is not None,
+    "heads": lambda a: len({*a.last}) > 1 or a.last[0] > 256,
+    "flash's-GPU": lambda a: not a.new,
+    "cuDNN's-GPU": lambda a: not a.new,
+    "causal": lambda a: a.is_causal and a.sizes[0][2] != a.sizes[1][2],
+    "order": lambda a: torch.get_deterministic_debug_mode() == 2,
+    "sixteenths": lambda a: a.dropout_p * 16 % 1,
+    "large": lambda a: max(a.last[0], a.last[2]) > a.limit,
+    "eights": lambda a: a.last[0] % 8 or a.last[2] % 8,
+    "one-key": lambda a: a.sizes[1][2] == 1,
+    "one-query": lambda a: a.dropout_p and a.sizes[0][2] == 1,
+    "empty": lambda a: not a.sizes[0][2] or not a.sizes[1][2],
+    "strides": lambda a: any(one != 1 and size != 1 for one, size in zip(a.strides, a.last, strict=True)),
+    "batch": lambda a: len({sizes[0] for sizes in a.sizes}) > 1,
+    "numbers": lambda a: not a.enable_gqa and len({sizes[1] for sizes in a.sizes}) > 1,
+    "groups": lambda a: a.enable_gqa and (a.sizes[1][1] != a.sizes[2][1] or a.sizes[0][1] % a.sizes[1][1]),
+    "dtypes": lambda a: len({*a.types}) > 1 or a.q.dtype not in a.kinds,
+}

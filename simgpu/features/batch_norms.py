@@ -1,0 +1,183 @@
+"""The kernels under ``nn.SyncBatchNorm``, which only CUDA has: statistics of one rank, put together, and the way back.
+
+``aten/src/ATen/native/cuda/Normalization.cu`` and ``.cuh``. Statistics are in float32 for inputs in half precision, in
+the input's dtype otherwise; results keep the input's memory format. None of it has a derivative: SyncBatchNorm brings
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.tree import tensors_in
+
+from ..handlers import handles
+from ..ops.mode import MachineMode
+from ..state.placement import gpu_of, put_all
+from .kernels.dtypes import NAMES
+
+
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``function`` answer torch's, of the same name and arguments, for tensors that are all on one GPU."""
+
+    @handles(getattr(torch, function.__name__))
+    def handler(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        gpus = {gpu_of(tensor) for tensor in tensors_in(args, kwargs)}
+        gpu = gpus.pop() if len(gpus) == 1 else None
+        if gpu is None:
+            return mode.general(func, args, kwargs)  # torch says that the CPU has none, or that devices mix
+        mode.own(gpu)
+        with torch.no_grad():
+            return put_all(function(*args, **kwargs), gpu)
+
+    return function
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums over ``dtype`` (``aten/src/ATen/AccumulateType.h``)."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _over(input: Tensor) -> list[int]:
+    """The dimensions over which a channel has its statistics."""
+    return [dim for dim in range(input.dim()) if dim != 1]
+
+
+def _channels(values: Tensor, like: Tensor) -> Tensor:
+    """A value for each channel, to be combined with ``like`` in the dtype of the statistics."""
+    return values.to(_wide(like.dtype)).view([-1 if dim == 1 else 1 for dim in range(like.dim())])
+
+
+def _check_type(name: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
+    # Normalization.cuh, get_packed_accessor
+    if tensor is not None and tensor.dtype is not dtype:
+        raise RuntimeError(
+            f"Expected {name} to have type {NAMES[dtype]} but got {NAMES.get(tensor.dtype, tensor.dtype)}"
+        )
+
+
+def _moments(input: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel."""
+    values = input.to(_wide(input.dtype))
+    return values.mean(_over(input)), values.var(_over(input), correction=0)
+
+
+@_kernel
+def batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and 1 / standard deviation of each channel."""
+    mean, variance = _moments(input)
+    return mean, (variance + eps).rsqrt()
+
+
+@_kernel
+def batch_norm_update_stats(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel, written into the running ones as well."""
+    if not input.numel():
+        raise RuntimeError(
+            f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
+        )
+    mean, variance = _moments(input)
+    count = input.numel() // input.shape[1]
+    if running_mean is not None and running_var is not None:
+        running_mean.copy_(mean * momentum + (1 - momentum) * running_mean)
+        unbiased = variance * (count / (count - 1) if count > 1 else float("inf"))
+        running_var.copy_(unbiased * momentum + (1 - momentum) * running_var)
+    return mean, variance
+
+
+@_kernel
+def batch_norm_elemt(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float,
+    *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """``input`` normalized by these statistics, scaled and shifted."""
+    result = (input - _channels(mean, input)) * _channels(invstd, input)
+    if weight is not None:
+        result = result * _channels(weight, input)
+    if bias is not None:
+        result = result + _channels(bias, input)
+    result = result.to(input.dtype)
+    return result if out is None else out.resize_(result.shape).copy_(result)
+
+
+@_kernel
+def batch_norm_gather_stats_with_counts(
+    input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    momentum: float, eps: float, counts: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The statistics of all ranks' values from those of each (rows of ``mean`` and ``invstd``), rank after rank."""
+    kept = input.dtype if running_mean is None else running_mean.dtype
+    wide = _wide(kept)
+    _check_type("mean", mean, wide)
+    _check_type("invstd", invstd, wide)
+    _check_type("running_mean", running_mean, kept)
+    _check_type("running_mean", running_var, kept)  # so its name is there
+    _check_type("counts", counts, kept)
+    average = mean.new_zeros(mean.shape[1:])
+    squares = torch.zeros_like(average)
+    seen = 0
+    for at, count in enumerate(counts.tolist()):
+        factor = 1 / (seen + count) if seen + count else float("inf")
+        squares += (invstd[at].reciprocal() ** 2 - eps) * count
+        squares += (average - mean[at]) ** 2 * (seen * count * factor)
+        average = seen * factor * average + count * factor * mean[at]
+        seen += int(count)
+    if running_mean is not None:
+        running_mean.copy_((1 - momentum) * running_mean + momentum * average)
+    if running_var is not None:
+        running_var.copy_((1 - momentum) * running_var + momentum * (squares / (seen - 1)))
+    return average, (squares / seen + eps).rsqrt()
+
+
+@_kernel
+def batch_norm_gather_stats(
+    input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    momentum: float, eps: float, count: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same, of ranks with ``count`` values each."""
+    kept = input.dtype if running_mean is None else running_mean.dtype
+    counts = torch.full((len(mean),), count, dtype=kept, device=mean.device)
+    return batch_norm_gather_stats_with_counts(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts
+    )
+
+
+@_kernel
+def batch_norm_backward_reduce(
+    grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None,
+    input_g: bool, weight_g: bool, bias_g: bool,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The sums that the gradients need: of ``grad_out`` and of ``grad_out * (input - mean)``, and what they make."""
+    if mean.dtype is not invstd.dtype:
+        raise RuntimeError("mean and invstd need to have the same data types")
+    grads = grad_out.to(_wide(grad_out.dtype))
+    total = grads.sum(_over(input))
+    projected = (grads * (input - _channels(mean, input))).sum(_over(input))
+    kept = mean.dtype if weight is None else weight.dtype
+    return (
+        total.to(mean.dtype) if input_g else None,
+        projected.to(mean.dtype) if input_g else None,
+        (projected * invstd).to(kept) if weight_g else None,
+        total.to(kept) if bias_g else None,
+    )
+
+
+@_kernel
+def batch_norm_backward_elemt(
+    grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, sum_dy: Tensor,
+    sum_dy_xmu: Tensor, count: Tensor,
+) -> Tensor:  # fmt: skip
+    """The gradient of the input, from sums over all ranks, which have ``count`` values each."""
+    if mean.dtype is not invstd.dtype:
+        raise RuntimeError("mean and invstd need to have the same data types")
+    every = int(count.sum())
+    slope = _channels(invstd**2 * sum_dy_xmu / every, input)
+    grads = grad_out - _channels(sum_dy / every, input) - (input - _channels(mean, input)) * slope
+    scale = invstd if weight is None else invstd * weight
+    return (grads * _channels(scale, input)).to(input.dtype)

@@ -1,0 +1,76 @@
+"""``torch.compile``: a compiler does not see simulated GPUs, so code runs as it is, and this is said.
+
+The values are those of the compiled code but for rounding, and the wrapper is PyTorch's own: its weights are called
+``_orig_mod…`` in checkpoints. What only a compiler finds (a break of the graph under ``fullgraph=True``) is not found.
+
+Scripted and traced code (TorchScript) and functionalized code run below torch's Python API: only what comes out of a
+call can be placed, on the GPU of the tensors that went in (or of the module's parameters). Devices that mix inside are
+not noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from labkit.base.texts import texts_beside
+from labkit.base.tree import tensors_in
+
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces
+from ..state.placement import gpu_of, put_all
+
+_TEXTS = texts_beside(__file__)
+# The machines on which it was said.
+_told: WeakSet[TheMachine] = WeakSet()
+
+
+@replaces(torch, "compile")
+def _compile(
+    machine: TheMachine, real: Callable[..., Any], model: Any = None, *, mode: Any = None, options: Any = None,
+    disable: bool = False, **asked: Any,
+) -> Any:  # fmt: skip
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        # It gives back what it was given.
+        return real(model, mode=mode, options=options, disable=disable, **asked)
+    if machine not in _told and os.environ.get("RANK", "0") == "0":
+        _told.add(machine)
+        warnings.warn(_TEXTS["as-it-is",](), stacklevel=4)
+    if model is None:
+        return lambda model: torch.compile(model, mode=mode, options=options, disable=disable, **asked)
+    if mode is not None and options is not None:
+        raise RuntimeError(
+            "Either mode or options can be specified, but both can't be specified at the same time."
+        )
+    if disable:
+        return model
+    from torch import _dynamo
+
+    return _dynamo.run(model)  # only what has been compiled before: nothing
+
+
+@replaces(torch.jit, "load")
+def _load(machine: TheMachine, real: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    gpu = None if map_location is None else machine.resolve(map_location)
+    if gpu is None:
+        return real(f, map_location, *args, **kwargs)
+    return real(f, "cpu", *args, **kwargs).to(gpu.device)
+
+
+@replaces(torch.func, "functionalize")
+def _functionalize(machine: TheMachine, real: Any, func: Any, **options: Any) -> Any:
+    return functools.wraps(func)(functools.partial(_call, machine, real(func, **options)))
+
+
+@replaces(torch._C.ScriptFunction, "__call__")
+@replaces(torch._C.ScriptMethod, "__call__")
+def _call(_: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
+    result = real(*args, **kwargs)
+    gpus = (gpu_of(tensor) for tensor in tensors_in(args, kwargs))
+    return put_all(result, next((gpu for gpu in gpus if gpu is not None), None))

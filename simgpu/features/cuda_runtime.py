@@ -1,0 +1,43 @@
+"""The CUDA runtime (``torch.cuda.cudart()``): the few functions of it that torch's own Python calls."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import NoReturn
+
+import torch
+
+from labkit.base.patches import Patch
+
+from .. import hooks
+from ..state.gpu import TheMachine
+from ..state.in_use import machine_here
+from ..torch_api.absent import refusing
+from ..torch_api.cuda import memory_info
+from .pinned import register, unregister
+
+
+class _Runtime(types.SimpleNamespace):
+    """A module of the CUDA runtime's functions, that refuses those it lacks by name."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(name)
+        refusing(f"_cudart.{name}")()
+
+
+def _cudart() -> types.SimpleNamespace:
+    runtime = _Runtime()
+    runtime.cudaError = type("cudaError", (int,), {"success": 0})
+    runtime.cudaMemGetInfo = lambda index: memory_info(machine_here().gpu(index))
+    runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
+    runtime.cudaHostRegister = register
+    runtime.cudaHostUnregister = unregister
+    return runtime
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """torch.cuda looks the runtime up once and keeps it."""
+    yield Patch(torch.cuda, "_cudart", _cudart())

@@ -1,0 +1,235 @@
+"""Kernels of operators that Python registers (``torch.library``): each sees the machine, and CUDA's are chosen.
+
+The dispatcher chooses by the device of the values, so a tensor on a simulated GPU comes to the kernel for the CPU.
+There a router stands: it hands such a call on to CUDA's kernel, as the dispatcher would, which says in its own words
+if there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet, _len_torch_dispatch_stack
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.library import Library
+from torch.utils._python_dispatch import _disable_current_modes
+
+from labkit.base.patches import Patch
+from labkit.base.tree import tensors_in
+
+from ... import hooks
+from ...state.gpu import TheMachine
+from ...state.in_use import machine_in_use, replaces
+from ...state.placement import gpu_of, keep_on_host
+from .classes import on_machine
+
+Kernel = Callable[..., Any]
+
+# A key of CUDA's -> the key to which the values go, and the keys by which the dispatcher gets to CUDA's kernel.
+_ROUTES = {
+    "CUDA": ("CPU", ("CUDA",)),
+    "AutogradCUDA": ("AutogradCPU", ("AutogradCUDA", "CUDA")),
+    "AutocastCUDA": ("AutocastCPU", ("AutocastCUDA", "AutogradCUDA", "CUDA")),
+}
+_TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
+# A key that stands for several keys -> the one among them that tensors have here.
+_MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
+# The keys whose kernels are stood over where Python registered them before the machine was there. Autograd's call
+# Function.apply, which sees the machine by itself (.gradients).
+_OVER = {*_ROUTES, *_TWINS, *_MEANT, "FuncTorchBatched"}
+# The kernel for the host that the router of (operator, key) has inside.
+_routed: dict[tuple[str, str], Kernel] = {}
+# Where torch makes an operator's autograd of two functions (torch.library.register_autograd): what it hands on to, the
+# kernel below, is C++'s perhaps, and the results have no mark before the call has ended.
+_AUTOGRADS = "torch._library.autograd"
+# torch's own operators, whose kernels do not ask for devices.
+_TORCHS = ("aten", "prims")
+# Where torch, built for CUDA, registers kernels of its own that want the real GPU (bmm's, in Triton).
+_NATIVE = "torch._native.registry"
+
+
+@hooks.by_itself.add
+def by_python(func: Any) -> bool:
+    """Whether ``func`` is an operator whose kernels Python registered: it checks and places its tensors itself."""
+    if func.__class__ is OpOverload:
+        names = [func._name]
+    elif func.__class__ is OpOverloadPacket:
+        name = func._qualified_op_name
+        names = [name if each == "default" else f"{name}.{each}" for each in func.overloads()]
+    else:
+        return False
+    keys = ("CPU", "CUDA", "BackendSelect", *_MEANT)
+    return any(f"{name.replace('::', '/')}/{key}" in torch.library._impls for name in names for key in keys)
+
+
+def _seeing_machine(kernel: Kernel) -> Kernel:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        machine = machine_in_use()
+        if machine is None:
+            return kernel(*args, **kwargs)
+        result = on_machine(machine, kernel, *args, **kwargs)
+        for tensor in tensors_in(result):
+            keep_on_host(tensor)
+        return result
+
+    return run
+
+
+def _on_gpu(args: Any, kwargs: Any) -> bool:
+    """Whether the dispatcher would choose CUDA's kernel."""
+    return machine_in_use() is not None and any(map(gpu_of, tensors_in(args, kwargs)))
+
+
+def _keyset(*keys: str) -> DispatchKeySet:
+    return functools.reduce(
+        DispatchKeySet.__or__, (DispatchKeySet(DispatchKey.__members__[key]) for key in keys)
+    )
+
+
+# A key of CUDA's -> the keys by which the dispatcher gets to CUDA's kernel, and that to which the values go.
+_KEYSETS = {key: (_keyset(*begin), _keyset(twin)) for key, (twin, begin) in _ROUTES.items()}
+_MISSING = _keyset("IPU")
+
+
+def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
+    """The router that stands at the CPU's twin of ``key``.
+
+    kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
+    """
+    begin, own = _KEYSETS[key]
+
+    def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        operator = torch._library.utils.lookup_op(name)
+        if _on_gpu(args, kwargs):
+            # A kernel of autocast's leaves its own key out when it goes on: it is ours that would come back here.
+            with torch._C._ExcludeDispatchKeyGuard(own) if key.startswith("Autocast") else nullcontext():
+                return operator.redispatch(begin, *args, **kwargs)
+        if kernel is not None:
+            return kernel(keyset, *args, **kwargs)
+        try:  # a backend that nobody has is missing in the same words
+            return operator.redispatch(_MISSING, *args, **kwargs)
+        except NotImplementedError as error:
+            text = str(error).replace("'IPU'", "'CPU'").replace("[CPU, ", "[", 1)
+            lines = [line for line in text.split("\n") if not line.startswith("CPU: ")]
+            raise NotImplementedError("\n".join(lines)) from None
+
+    return run
+
+
+def _found(name: str, key: str) -> Kernel | None:
+    """The kernel that the dispatcher would take for ``key``, called with the keyset; None if there is none."""
+    try:
+        kernel = torch.library.get_kernel(name, key).call_boxed
+    except RuntimeError:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # With a dispatch mode on, a kernel of Python's is looked up anew, by operator and key (torch/csrc/utils/
+        # python_dispatch.cpp, python_registrations_): that would be the one that stands over this one.
+        with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
+            return kernel(*args, **kwargs)
+
+    return run
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """Kernels that Python registered before."""
+    with _unwarned():
+        libraries = list(_of_before())
+    yield Patch(torch.library, "_labkit_libraries", libraries)
+
+
+@replaces(Library, "impl")
+def _impl(
+    _: TheMachine, real: Any, self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any
+) -> None:
+    """Kernels that Python registers from now on."""
+    key = dispatch_key or self.dispatch_key
+    ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
+    ours = ours and getattr(fn, "__module__", "") not in (_AUTOGRADS, _NATIVE)
+    if not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
+        real(self, op_name, fn, dispatch_key, **options)
+        return
+    kernel = functools.wraps(fn)(_seeing_machine(fn))
+    name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
+    with _unwarned():
+        if key in _TWINS:
+            keyed = options.get("with_keyset")
+            with_keyset = kernel if keyed else lambda _, *args, **kwargs: kernel(*args, **kwargs)
+            router = _beside(name, _TWINS[key], with_keyset)
+            real(self, op_name, router, dispatch_key, **options | {"with_keyset": True})
+            return
+        real(self, op_name, kernel, dispatch_key, **options)
+        if key in _ROUTES:
+            twin = _ROUTES[key][0]
+            # The host's kernel; one of our routers that stands there has it inside.
+            own = (_routed.get((name, twin)) if _by_python(name, twin) else None) or _found(name, twin)
+            self.m.impl(name.split("::")[1], twin, _router(name, key, own), True)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Silence torch's warning of kernels that replace others: here they are meant to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        yield
+
+
+def _by_python(name: str, key: str) -> bool:
+    """Whether Python registered the kernel at ``key``. What C++ has there for CUDA wants a real GPU."""
+    return f"{name.replace('::', '/')}/{key}" in torch.library._impls
+
+
+def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
+    """The router for a ``kernel`` that is registered at the CPU's twin of ``key``.
+
+    Where C++ had one there that Python now overrides, it goes on standing for CUDA's.
+    """
+    twin = _ROUTES[key][0]
+    _routed[name, twin] = kernel
+    router = _router(name, key, kernel)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin) or _by_python(name, twin):
+        return router
+    before = _found(name, twin)
+
+    def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        stands_in = _on_gpu(args, kwargs) and not _by_python(name, key)
+        return (before if stands_in and before else router)(keyset, *args, **kwargs)
+
+    return run
+
+
+@functools.lru_cache(1)  # they are two thousand, and seldom change between two machines
+def _stood_over(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
+    """(namespace, name) -> the keys, of those at which Python has kernels, where others are put over them."""
+    found: dict[tuple[str, str], set[str]] = {}
+    native = getattr(sys.modules.get(_NATIVE), "_aten_override_libs", {})
+    for entry in registered:
+        namespace, name, key = entry.split("/")
+        if namespace == "aten" and (name, key) in native:
+            continue
+        if (namespace not in _TORCHS or key in _ROUTES) and key in _OVER:
+            found.setdefault((namespace, name), set()).add(key)
+    return found
+
+
+def _of_before() -> Iterator[Any]:
+    """Registrations that replace those which Python made before. They hold as long as they are referred to."""
+    for (namespace, name), keys in _stood_over(frozenset(torch.library._impls)).items():
+        qualified = f"{namespace}::{name}"
+        kernels = {key: _found(qualified, _MEANT.get(key, key)) for key in keys}
+        over = {key: _seeing_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
+        for key, (twin, _) in _ROUTES.items():
+            if key in keys or twin in keys:
+                over[twin] = _router(qualified, key, over.get(twin) or _found(qualified, twin))
+        library: Any = torch._C._dispatch_library("IMPL", namespace, "", __file__, 0)
+        for key, kernel in over.items():
+            library.impl(name, key or "CompositeImplicitAutograd", kernel, True)
+        yield library

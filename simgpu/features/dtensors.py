@@ -1,0 +1,198 @@
+"""``DTensor`` on simulated GPUs: the wrapper and its local tensor are on the rank's GPU.
+
+C++ runs the operators of local tensors and wraps what comes out (torch/csrc/autograd/python_variable.cpp,
+dispatchDTensorOp), so a local result has no mark when ``DTensor.__new__`` gets it: it is where the call is at work,
+or, in backward, on the thread's current GPU, which is the rank's.
+
+Random numbers differ between shards and agree between copies; afterwards all ranks go on alike. PyTorch counts in
+CUDA's generator: each shard draws from an offset of its own, and afterwards every rank's stands behind the whole tensor
+(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`); from
+where they are, each offset leads to a stream of its own, which depends on nothing else. So a replicated tensor gets the
+numbers of one GPU, and a sharded one others than on CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.patches import Patch
+
+from .. import hooks
+from ..state.gpu import TheMachine
+from ..state.in_use import machine_here, machine_in_use, seeing, work
+from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
+from ..state.random import RealGenerator
+
+
+class _Answers(dict[Any, Any]):
+    """Operator -> the function that C++ calls for it, which sees the machine."""
+
+    def __init__(self, answers: dict[Any, Any]) -> None:
+        super().__init__({operator: partial(seeing, answer) for operator, answer in answers.items()})
+
+    def update(self, answers: Any) -> None:  # type: ignore[override]  # the one form in which torch calls it
+        super().update(_Answers(answers))
+
+
+def _answers(dispatcher: Any) -> _Answers:
+    """The operators that Python answers; loss_parallel brings more (torch/distributed/tensor/parallel/loss.py)."""
+    found = vars(dispatcher)["_custom_op_handlers"]
+    if found.__class__ is not _Answers:
+        _answer_by(dispatcher, _Answers(found))
+        return _answers(dispatcher)
+    return found
+
+
+def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
+    vars(dispatcher)["_custom_op_handlers"] = answers
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The functions that make DTensors, and those of their Python that C++ calls."""
+    if not hasattr(Tensor, "_dtensor__new__"):
+        return  # a build without torch.distributed
+    yield Patch.around(Tensor, "_dtensor__new__", _new)
+    loaded: Any = sys.modules.get("torch.distributed.tensor")
+    if loaded is not None:
+        yield Patch.around(loaded.DTensor, "__new__", _new)
+        yield from _rows(loaded.DTensor)
+
+
+@hooks.class_made.add
+def class_made(kind: Any) -> None:
+    """If the new class ``kind`` is DTensor, which a script imports while the machine is in use, it gets its rows.
+
+    It has taken our ``_dtensor__new__``; all of this does nothing without a machine.
+    """
+    if (kind.__module__, kind.__name__) == ("torch.distributed.tensor._api", "DTensor"):
+        for owner, name, value in _rows(kind):
+            setattr(owner, name, value)
+
+
+def _rows(kind: Any) -> Iterator[Patch]:
+    dispatcher: Any = type(kind._op_dispatcher)
+    yield Patch.around(dispatcher, "redistribute_local_args", seeing)
+    tail = "_dispatch_fast_path_python_tail"
+    if hasattr(
+        dispatcher, tail
+    ):  # brings together the answers of operators that return numbers (torch.equal)
+        yield Patch.around(dispatcher, tail, seeing)
+    yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
+    yield from _of_random_numbers()
+    schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
+    yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
+
+
+def _shape_of(spec: Any) -> Tensor:
+    """Makes the tensor that stands for a DTensor where operators are asked for shapes: fake, and on the host.
+
+    For a fake tensor on a GPU some decompositions ask C++ for a guard of CUDA, which the CPU build has not.
+    """
+    meta = spec.tensor_meta
+    assert meta is not None
+    device = spec.mesh.device_type if machine_in_use() is None else "cpu"
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=device)
+
+
+def _new(make: Callable[..., Any], cls: type, local_tensor: Tensor, spec: Any, **options: Any) -> Any:
+    made = make(cls, local_tensor, spec, **options)
+    machine = machine_in_use()
+    meta = local_tensor.device.type == "meta"
+    if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
+        # Offloaded shards are kept on the host, and so are the results of their operators.
+        offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
+        gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
+        if gpu is not None:
+            put(local_tensor, gpu)
+            put_wrapper(made, gpu)
+        else:
+            keep_on_host(local_tensor)
+    return made
+
+
+@contextmanager
+def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
+    """Inside, the current GPU draws from ``start`` on; afterwards its generator stands at ``end`` (counted from now).
+
+    given   the user's generator, which stands for the GPU's.
+    """
+    own, drawing = _generators()
+    source = drawing if given is None else given
+    # C++ hands on a generator of the user's without what Python knows of it.
+    counted = own if given is None else type(own)(gpu=own._labkit_gpu)
+    state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
+    before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
+    there = own.as_twister(own.moved_on(state, start))
+    for generator in before:
+        RealGenerator.set_state(generator, there)
+    try:
+        yield
+    finally:
+        for generator, kept in before.items():
+            RealGenerator.set_state(generator, kept)
+        vars(own).update(seen)
+        RealGenerator.set_state(source, counted.as_twister(counted.moved_on(state, end)))
+
+
+def _generators() -> tuple[Any, Any]:
+    """The current GPU's own generator, and the one that draws for it now."""
+    machine = machine_here()
+    gpu = machine.gpu(None)
+    return machine.random.generators[gpu.index], machine.random.drawing(gpu)
+
+
+@functools.cache
+def _tracker(base: Any) -> Any:
+    """The class that stands for ``base``, OffsetBasedRNGTracker."""
+
+    class Tracker(base):  # type: ignore[misc]
+        def __init__(self, mesh: Any, run_state_sync: bool = True) -> None:
+            seeing(super().__init__, mesh, run_state_sync)
+
+        def _get_device_state(self) -> Tensor:
+            own, drawing = _generators()
+            state: Tensor = own.as_cuda(RealGenerator.get_state(drawing))
+            return state.to(self._device)
+
+        def _set_device_state(self, state: Tensor) -> None:
+            own, drawing = _generators()
+            RealGenerator.set_state(drawing, own.as_twister(state.to("cpu")))
+
+        def _distribute_region(self, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
+            if not self.distribute_region_enabled:
+                return nullcontext()
+            start, end = self._compute_rng_offsets(spec)
+            return drawing_apart(start, end, generator)
+
+    return Tracker
+
+
+def _of_random_numbers() -> Iterator[Patch]:
+    """The class that tracks DTensor's offsets, and the operator that uses them, once DTensor has been imported."""
+    tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
+
+    def new(cls: Any, mesh: Any, *_: Any, **__: Any) -> Any:
+        simulated = machine_in_use() is not None and mesh.device_type == "cuda"
+        return object.__new__(_tracker(cls) if simulated and cls is tracker else cls)
+
+    yield Patch(tracker, "__new__", staticmethod(new))
+    dispatch: Any = importlib.import_module("torch.distributed.tensor._dispatch")
+
+    def run_apart(real: Any, start: int, end: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        if machine_in_use() is None:
+            return real(start, end, operator, *args, **kwargs)
+        with drawing_apart(start, end):
+            return operator(*args, **kwargs)
+
+    if hasattr(dispatch, "run_dtensor_rng_op"):  # from torch 2.13 on
+        yield Patch.around(dispatch, "run_dtensor_rng_op", run_apart)

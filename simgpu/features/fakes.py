@@ -1,0 +1,121 @@
+"""Fake tensors (``FakeTensorMode``) stand for tensors on simulated GPUs as they do for those on real ones.
+
+They have no values: each says of itself which device it stands for, so calls go to the mode as they are. On a computer
+without CUDA, PyTorch keeps the mode from touching the GPU (torch/_subclasses/fake_tensor.py, avoid_device_init); a
+simulated machine has no more of a GPU than that. Autograd asks C++ for the guard of that device, and what a build
+without CUDA answers can end the process (torch/csrc/autograd/input_metadata.cpp): it is refused before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch.utils._device import _device_constructors
+
+from labkit.base.language import wrong
+from labkit.base.patches import Patch
+from labkit.base.tree import tensors_in
+
+from .. import hooks
+from ..handlers import Handler, around
+from ..state.errors import NotSimulated
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import machine_in_use, replaces, seeing
+from ..state.placement import gpu_of, name_of
+
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_current = torch._C._get_dispatch_mode
+
+
+def _faking() -> bool:
+    """Whether this thread makes fake tensors, which say themselves where they are."""
+    return _current(_FAKE) is not None
+
+
+hooks.by_itself.add(lambda _: _faking())
+
+
+class NoGradient(NotSimulated, NotImplementedError):
+    """A fake tensor on a simulated GPU was to have a gradient."""
+
+
+def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
+    """Refuse a gradient of a fake tensor on ``gpu``: autograd would ask C++ for the guard of CUDA."""
+    if requires_grad and gpu is not None and torch.is_grad_enabled():
+        raise wrong(
+            NoGradient,
+            en=f"a fake tensor on {name_of(gpu)}, a GPU simulated by labkit, has no gradients (FakeTensorMode): "
+            "work under torch.no_grad(), make it with device='cpu' or 'meta', or close the machine",
+            zh=f"{name_of(gpu)} 是 labkit 模拟的 GPU，上面的 fake 张量没有梯度（FakeTensorMode）："
+            "请在 torch.no_grad() 下操作，或者用 device='cpu' 或 'meta' 创建，或者关闭机器",
+        )
+
+
+@around(
+    Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, torch.ops.aten.to.device,
+    *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
+)  # fmt: skip
+def _placed(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that makes or moves tensors: fake ones are told of the simulated GPU by its name."""
+    if not _faking():
+        return go_on(mode, func, args, kwargs)
+    moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
+    device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")
+    if device is None and func is Tensor.cuda:
+        device = "cuda"
+    gpu = None if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        check_gradient(kwargs.get("requires_grad") or any(t.requires_grad for t in tensors_in(args[:1])), gpu)
+        kwargs = {**kwargs, "device": gpu.device}
+        if moved or func is Tensor.cuda:
+            func, args = Tensor.to, (args[0], gpu.device, *args[2:])
+            del kwargs["device"]
+    return func(*args, **kwargs)
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The mode knows that there is no GPU for it to touch."""
+    avoid: Any = FakeTensorMode.avoid_device_init
+
+    def avoids(self: Any) -> bool:
+        return machine_in_use() is not None or avoid.fget(self)
+
+    yield Patch(FakeTensorMode, "avoid_device_init", property(avoids))
+
+
+@replaces(FakeTensorConverter, "from_real_tensor")
+def _from_real(
+    machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
+) -> Any:
+    check_gradient(t.requires_grad, gpu_of(t))
+    return seeing(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
+
+
+@replaces(FakeTensor, "requires_grad_")
+def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = True) -> Any:
+    check_gradient(requires_grad, machine.resolve(self.fake_device))
+    return real(self, requires_grad)
+
+
+@hooks.backward.add
+@contextmanager
+def _checked(machine: TheMachine, outputs: Any) -> Iterator[None]:
+    """Refuse a backward pass through fake tensors on a GPU: C++ would end the process."""
+    nodes = [one.grad_fn for one in outputs if isinstance(one, FakeTensor)] if machine.gpus else []
+    known: set[Any] = {node for node in nodes if node is not None}
+    left = list(known)
+    while left:
+        node = left.pop()
+        for data in node._input_metadata:
+            if data.device.type == "cuda":
+                check_gradient(True, machine.resolve(data.device))
+        found = {after for after, _ in node.next_functions if after is not None} - known
+        known |= found
+        left += found
+    yield

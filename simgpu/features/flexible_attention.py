@@ -1,0 +1,69 @@
+"""``flex_attention`` without a compiler: its backward, and what its score function captures.
+
+PyTorch traces the gradient of the score function with fake tensors, whose gradients end the process on a build without
+CUDA (:mod:`.fakes`); here ``torch.func`` computes it. A compiler would make a captured tensor that needs a gradient an
+input of the operator; here such a call is computed by the operators that flex_attention consists of.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from labkit.base.language import wrong
+
+from ..handlers import handles
+from ..ops.mode import MachineMode
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces
+
+_MODULE: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+
+
+@replaces(_MODULE, "create_fw_bw_graph")
+def _differentiate(
+    _: TheMachine, real: Any, score_mod: Callable[..., Tensor], *__: Any
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def joint(
+        score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor, grad: Tensor, *buffers: Tensor
+    ) -> Any:
+        def of(score: Tensor, *buffers: Tensor) -> Tensor:
+            return score_mod(score, b, h, m, n, *buffers)
+
+        of_score, *of_buffers = torch.func.vjp(of, score, *buffers)[1](grad)
+        return [of_score, None, None, None, None, *of_buffers]
+
+    return score_mod, joint
+
+
+def _captures_gradients(query: Tensor, score_mod: Callable[..., Tensor]) -> bool:
+    """Whether ``score_mod`` reads tensors that need gradients beside its arguments."""
+    if not torch.is_grad_enabled():
+        return False
+    # Imported when it is needed: torch._dynamo takes seconds, and looks for a folder to cache in.
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    with _disable_current_modes(), TransformGetItemToIndex():
+        score = query.detach().new_zeros(())
+        return score_mod(score, *[score.int()] * 4).requires_grad
+
+
+@handles(torch.ops.higher_order.flex_attention, torch.ops.higher_order.flex_attention_backward)
+def _attend_flexibly(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if func is not torch.ops.higher_order.flex_attention_backward and _captures_gradients(*args[:4:3]):
+        return mode.general(_MODULE.sdpa_dense, args, kwargs)
+    result = mode.general(func, args, kwargs)
+    if result is NotImplemented:  # FlopCounterMode's answer: PyTorch would unpack it, with a TypeError
+        raise wrong(
+            NotImplementedError,
+            en="flex_attention: a dispatch mode that is on here (FlopCounterMode?) has no rule for this operator, "
+            "with CUDA neither: call flex_attention outside of it, or count scaled_dot_product_attention",
+            zh="flex_attention：这里启用的某个 dispatch 模式（FlopCounterMode？）没有这个算子的规则，在 CUDA 上也没有："
+            "请在它之外调用 flex_attention，或者改用 scaled_dot_product_attention 来计数",
+        )
+    return result

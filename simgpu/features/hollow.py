@@ -1,0 +1,251 @@
+"""Hollow tensors: they have a size and a place, and nothing is computed of them.
+
+While a thread is in a :class:`Hollow`, an operator on more than a few numbers makes its results without computing them:
+their shapes come from its meta kernel, their memory from the system, which gives pages only to those who write. So a
+model that fits no computer runs, and every byte is counted where it would be: operator by operator, in backward too.
+Small tensors are computed as ever, so that counters, seeds and losses are numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from labkit.base.patches import Patch, Patches
+from labkit.base.tree import tensors_in
+
+from ..stack import OperatorMode
+from ..state import host
+from ..state.gpu import Gpu
+from ..state.in_use import work
+from ..state.placement import gpu_of, put, put_wrapper
+
+# Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script, as
+# indices and masks may that are on a GPU.
+_ON_GPU, _ON_HOST = 4096, 4 * 2**20
+_STEERING = frozenset({torch.int64, torch.int32, torch.bool})
+# Operators that choose among numbers -> which of their results has the indices.
+_CHOICES = {"argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1, "topk": 1, "sort": 1}
+# Operators of these libraries move tensors between ranks.
+_MOVING = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
+# These change what a tensor is, not its values.
+_OF_STORAGES = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
+_TO_COPY = torch.ops.aten._to_copy.default
+# glibc's M_MMAP_THRESHOLD: from so many bytes on, memory comes fresh from the system and goes back to it.
+_THRESHOLD, _FRESH = -3, 64 * 1024
+
+Watcher = Callable[[Any, Any, Any, Any, Gpu], None]
+
+
+class _Operator:
+    """The facts about an operator that its schema states: which arguments it writes, and what it returns."""
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.moves = func.namespace in _MOVING or schema.name in _OF_STORAGES
+        self.gathers = schema.name == "fsdp::all_gather_copy_in"
+        returned = [one.alias_info for one in schema.returns]
+        written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        self.view = not written and any(info is not None for info in returned)
+        self.plain = not any("Tensor" in str(one.type) for one in schema.returns) and not written
+        at = {name: place for place, name in enumerate(a.name for a in schema.arguments)}
+        sets = {frozenset(a.alias_info.before_set): (a.name, at[a.name]) for a in written}
+        # For each value that it returns, the argument that it is; None for a new one.
+        self.returns = [None if info is None else sets.get(frozenset(info.before_set)) for info in returned]
+        self.new = None in self.returns
+
+
+_known: dict[Any, _Operator] = {}
+# An operator and what it is given -> the sizes, strides and types of what it makes.
+_shapes: dict[Any, Any] = {}
+
+
+class Seen(OperatorMode):
+    """Inside, each operator of this thread is seen, and what it makes is on its GPU at once.
+
+    watcher   is told of each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
+    """
+
+    def __init__(self, watcher: Watcher | None = None) -> None:
+        super().__init__()
+        self.watcher = watcher
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = _known.get(func)
+        if known is None:
+            known = _known[func] = _Operator(func)
+        with torch._C.DisableTorchFunction():
+            if known.plain or known.view:
+                return func(*args, **kwargs)
+            if known.moves:
+                gpu, results = self._home(func, tensors_in(args, kwargs)), func(*args, **kwargs)
+                for made in tensors_in(results) if gpu is not None else ():
+                    # One that wraps another's memory was made before that had its mark.
+                    put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
+                return results
+            if known.gathers:
+                return self._gather(func, args, kwargs)
+            tensors = tensors_in(args, kwargs)
+            gpu = self._home(func, tensors)
+            results = self._make(func, known, args, kwargs, tensors, gpu)
+            if gpu is not None:
+                if known.new:
+                    for made in tensors_in(results):
+                        put(made, gpu)
+                if self.watcher is not None:
+                    self.watcher(func, args, kwargs, results, gpu)
+            return results
+
+    def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """FSDP2's own operator, which copies shards into the tensor that is gathered into, and gives both."""
+        return func(*args, **kwargs)
+
+    @staticmethod
+    def _home(func: Any, tensors: list[Tensor]) -> Gpu | None:
+        """The GPU on which the operator's results are."""
+        if func is _TO_COPY and work.whole and work.gpu is None and not work.engine:
+            return None  # to the host
+        return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
+
+    def _make(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        return func(*args, **kwargs)
+
+
+class Hollow(Seen):
+    """Inside, large tensors of this thread have no values.
+
+    chose   whether an operator has chosen among numbers (a router among experts): each is chosen equally often.
+    """
+
+    chose = False
+
+    def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
+        output, numel, rank = args[1], args[3], args[4]
+        return output.narrow(0, numel * rank, numel), output
+
+    def _make(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        results = self._made(func, known, args, kwargs, tensors, gpu)
+        if gpu is not None and func.namespace == "aten":
+            self.chose = _choose_equally(func, args, kwargs, results) or self.chose
+        return results
+
+    def _made(
+        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+    ) -> Any:
+        def is_small(numel: int, dtype: torch.dtype) -> bool:
+            return numel <= (_ON_HOST if gpu is None or dtype in _STEERING else _ON_GPU)
+
+        if any(tensor.is_meta or tensor.layout is not torch.strided for tensor in tensors):
+            return func(*args, **kwargs)
+        if tensors and all(is_small(tensor.numel(), tensor.dtype) for tensor in tensors):
+            with suppress(IndexError, RuntimeError):  # of numbers that are none, an index may be wrong
+                if (
+                    func is torch.ops.aten.histc.default
+                ):  # the CPU has none of integers, as torchtitan counts tokens
+                    return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
+                return func(*args, **kwargs)
+        made = _sizes(func, args, kwargs)
+        if made is None or (
+            not tensors and all(not isinstance(spec, tuple) or is_small(spec[3], spec[2]) for spec in made)
+        ):
+            return func(*args, **kwargs)
+        results = [
+            (kwargs[given[0]] if given[0] in kwargs else args[given[1]]) if given else _empty(spec)
+            for given, spec in zip(known.returns, made, strict=True)
+        ]
+        return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
+    """Let an operator that chooses among numbers choose one after the other; returns whether it is one.
+
+    The numbers have no values, and a router by which all tokens went to the first expert would be none.
+    """
+    at = _CHOICES.get(func._schema.name.removeprefix("aten::"))
+    if at is None or (at and not isinstance(results, tuple)) or not args[0].is_floating_point():
+        return False
+    names = [one.name for one in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.get("dim", None if func._schema.name.startswith("aten::arg") else -1)
+    among = args[0].numel() if dim is None or not args[0].dim() else args[0].shape[dim]
+    index = results[at] if at else results
+    if among and index.numel() <= _ON_HOST:
+        index.copy_(torch.arange(index.numel()).remainder_(among).view(index.shape))
+    return True
+
+
+def _empty(spec: Any) -> Any:
+    if not isinstance(spec, tuple):
+        return spec  # no tensor, or a number
+    size, stride, dtype, _ = spec
+    if dtype is None:
+        return [_empty(one) for one in size]
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    return made.zero_() if made.untyped_storage().nbytes() < _FRESH else made
+
+
+def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
+    """The results of ``func``, each as (size, stride, dtype, elements) or None; None if unknown."""
+    key: Any = None
+    with suppress(TypeError):
+        key = func, _key(args), _key(tuple(kwargs.items()))
+        if key in _shapes:
+            return _shapes[key]
+    try:
+        result = func(*_on_meta(args), **_on_meta(kwargs))
+    except Exception:  # it needs the values
+        made = None
+    else:
+        results = list(result) if isinstance(result, tuple) else [result]
+        if len(func._schema.returns) == 0:
+            results = []
+        elif len(func._schema.returns) == 1 and isinstance(result, (list, tuple)):
+            results = [list(result)]
+        made = [_spec(one) for one in results]
+    if key is not None:
+        _shapes[key] = made
+    return made
+
+
+def _spec(value: Any) -> Any:
+    if isinstance(value, list):
+        made = list(map(_spec, value))
+        return made, None, None, max((one[3] for one in made if one), default=0)
+    return (value.shape, value.stride(), value.dtype, value.numel()) if isinstance(value, Tensor) else value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    return value.__class__, value
+
+
+def _on_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, dict):
+        return {name: "meta" if name == "device" else _on_meta(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_on_meta, value))
+    return None if isinstance(value, torch.Generator) else value
+
+
+@contextmanager
+def fresh_memory() -> Iterator[None]:
+    """Inside, large tensors take memory that nobody has written to, and the computer's own is not looked at."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_THRESHOLD, _FRESH)
+    with Patches(lambda: [Patch(host, "check", lambda *_, **__: None)]):
+        yield

@@ -1,0 +1,374 @@
+"""The CPU's kernels compute for the simulated GPUs; they take other dtypes than CUDA's, and check other things.
+
+What CUDA refuses is refused in its words. What only CUDA computes is computed in a wider dtype and rounded. What
+CUDA's kernels assert on the device and the CPU's raise is CUDA's error. Ordinary calls do not come by here: only
+those that failed, and those with a dtype that their function refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.texts import texts_beside
+from labkit.base.tree import mapped, tensors_in
+
+from ... import hooks
+from ...handlers import HANDLERS, ByDtype, handles, listed
+from ...stack import OperatorMode
+from ...state.errors import cuda_error
+from ...state.gpu import Gpu
+from ...state.placement import gpu_of, type_in_errors
+from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
+
+_TEXTS = texts_beside(__file__)
+
+
+@hooks.failed.add
+def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
+    """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
+    words = str(error)
+    found = lacking(words)
+    if found is not None:
+        return _widened(func, args, kwargs, *found)
+    if words.startswith(_NO_FFT):  # cuda/CuFFTPlanCache.h
+        raise RuntimeError(words.replace(_NO_FFT, "cuFFT doesn't support tensor of type")) from None
+    if func in _WITH_OUT_DTYPE and ".dtype" in words:
+        return _with_out_dtype(func, args, kwargs)
+    if func in _NORMS and words.startswith("expected scalar type"):
+        return _normed(func, args, kwargs, error)
+    mixed = _mixed(func, args, kwargs, words)
+    if mixed is not None:
+        raise RuntimeError(mixed) from None
+    if _OF_A_VALUE.match(words) or func is torch._assert_async:  # that has the user's own words
+        operator = _operator_that_raises(func, args, kwargs)
+        if operator is not None:
+            raise _device_assert(operator, home.device, words) from None
+    elif isinstance(error, NotImplementedError) and of_the_cpu(words):
+        error.add_note(_TEXTS["named-otherwise",]())
+    elif isinstance(error, NotImplementedError) and "with arguments from the 'CPU' backend" in words:
+        error.add_note(_TEXTS["no-operator",]())
+    return NotImplemented
+
+
+# CUDA refuses, and the CPU computes.
+
+
+class _Refusing(OperatorMode):
+    """Refuses the operators of one call that CUDA refuses."""
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        tensors = tensors_in(args, kwargs)
+        if name in NO_KERNEL and tensors:
+            func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
+        error = refusal(name.removesuffix("_"), tensors[0], args, kwargs) if tensors else None
+        if error is None:
+            return func(*args, **kwargs)
+        if not func._schema.is_mutable:
+            with suppress(NotImplementedError):
+                func(*args, **kwargs)  # shapes come first: if they do not fit, that is the error
+        raise error
+
+
+def _refuse(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
+        return mode.general(func, args, kwargs)
+    with _Refusing():
+        return mode.general(func, args, kwargs)
+
+
+for _function, _dtypes in refusing():
+    by_dtype = HANDLERS.setdefault(_function, ByDtype())
+    if isinstance(by_dtype, ByDtype):
+        by_dtype.update(dict.fromkeys(_dtypes, _refuse))
+
+
+@handles(*listed("of the CPU alone"))
+def _of_the_cpu(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA has no kernel, which the dispatcher says in its own words."""
+    if any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
+        key = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+        getattr(func, func.overloads()[0]).redispatch(key, *args, **kwargs)
+    return mode.general(func, args, kwargs)
+
+
+@handles(*listed("products of bytes"))
+def _of_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """cuBLAS wants more than 16 rows, and the other sizes in eights (cuda/Blas.cpp, _int_mm_out_cuda)."""
+    one, other = tensors_in(args, kwargs)[:2]
+    if gpu_of(one) is not None and one.dim() == other.dim() == 2:
+        if one.size(0) <= 16:
+            raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {one.size(0)}")
+        for name, size in (("self", one.size(1)), ("mat2", other.size(1))):
+            if not size or size % 8:
+                raise RuntimeError(
+                    f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
+                )
+    return mode.general(func, args, kwargs)
+
+
+def _mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
+    """CUDA's words, where the CPU's kernels refuse a mixture of dtypes in others: ``words``."""
+    if words.startswith("expected m1 and m2 to have the same dtype"):  # cuda/Blas.cpp, addmm_out_cuda_impl
+        return words.replace("m1 and m2", "mat1 and mat2", 1)
+    if func in _FILLS and "only supports boolean masks" in words:  # cuda/Indexing.cu, masked_fill__cuda
+        return f"masked_fill only supports boolean masks, but got dtype {NAMES[tensors_in(args, kwargs)[1].dtype]}"
+    if func in _LAYER_NORMS and words.startswith("mixed dtype (CPU)"):
+        return _of_another_dtype(args, kwargs)
+    if func in listed("convolutions") and re.match(
+        r"expected scalar type|Input type .* and weight type", words
+    ):
+        # Convolution.cpp, check_input_same_type_as_parameters
+        given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+        mine, theirs = type_in_errors(given["input"]), type_in_errors(given["weight"])
+        return f"Input type ({mine}) and weight type ({theirs}) should be the same"
+    if func in _NORMS and words.startswith("mixed dtype (CPU)"):
+        given = dict(zip(_NORMS[func], args, strict=False)) | kwargs
+        values = given["input"]
+        # Without weights, or with weights in bfloat16, it is not cuDNN's.
+        weight = values if given.get("weight") is None else given["weight"]
+        other = weight.dtype not in (values.dtype, torch.bfloat16)
+        if other and values.dtype in (torch.float32, torch.float64):
+            # cudnn/BatchNorm.cpp, TensorUtils.cpp, checkSameType
+            return (
+                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but "
+                f"type {type_in_errors(values)} does not equal {type_in_errors(weight)} "
+                "(while checking arguments for cudnn_batch_norm)"
+            )
+    return None
+
+
+_FILLS = (torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_)
+_LAYER_NORMS = (torch.nn.functional.layer_norm, torch.layer_norm)
+
+
+def _of_halves(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA's kernels take weights of the input's dtype alone; the CPU's take some in float32 with halves, too."""
+    result = mode.general(func, args, kwargs)
+    words = _of_another_dtype(args, kwargs)
+    if words is not None and result.numel() and gpu_of(result) and not torch.is_autocast_enabled("cuda"):
+        raise RuntimeError(words)
+    return result
+
+
+for _function in (*_LAYER_NORMS, torch.nn.functional.group_norm, torch.group_norm):
+    HANDLERS[_function] = ByDtype(dict.fromkeys((torch.float16, torch.bfloat16), _of_halves))
+
+
+def _of_another_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The refusal of ``data_ptr<T>`` (cuda/*_norm_kernel.cu) if a weight is of another dtype than the input."""
+    dtype, *others = [tensor.dtype for tensor in tensors_in(args, kwargs)]
+    other = next((other for other in others if other is not dtype), dtype)
+    return None if other is dtype else f"expected scalar type {NAMES[dtype]} but found {NAMES[other]}"
+
+
+@handles(torch.nn.functional.embedding_bag)
+def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """CUDA has bfloat16 in the forward of every kind of bag, and not in the backward of the greatest."""
+    result = mode.general(func, args, kwargs)
+    greatest = "max" in args[6:7] or kwargs.get("mode") == "max"
+    if greatest and result.dtype is torch.bfloat16 and result.requires_grad and gpu_of(result) is not None:
+        # cuda/EmbeddingBag.cu
+        words = "\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'"
+        result.grad_fn.register_prehook(functools.partial(_fail, NotImplementedError(words)))
+    return result
+
+
+def _fail(error: Exception, _: Any) -> None:
+    raise error
+
+
+# Only CUDA computes.
+
+_WIDER = {
+    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
+    torch.bool: torch.uint8,
+}  # fmt: skip
+_NO_FFT = "MKL FFT doesn't support tensors of type"
+_FOURIER = ("Unsupported dtype Half", f"{_NO_FFT}: Half")
+# Dtype -> wider dtypes, and what these are rounded to.
+_ROUNDED = {
+    torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
+    torch.complex32: {torch.float32: torch.float16, torch.complex64: torch.complex32},
+}
+
+
+def _widened(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
+) -> Any:
+    """Compute ``func`` with all tensors of ``dtypes`` in a wider one, and round the results, and gradients as well."""
+    narrow: Any = next((t.dtype for t in tensors_in(args, kwargs) if t.dtype in dtypes), kwargs.get("dtype"))
+    wide = narrow if narrow in (torch.complex64, torch.complex128) else _WIDER.get(narrow, torch.float64)
+    rounded = _ROUNDED.get(narrow, {wide: narrow})
+    if kernel == "trace" and narrow is torch.bool:
+        wide, rounded = torch.int64, {}  # a sum of truths is a number
+    pairs: list[tuple[Tensor, Tensor, int]] = []
+
+    def widen(_: str, tensor: Tensor) -> Tensor:
+        if tensor.dtype is not narrow:
+            return tensor
+        wider = tensor.to(wide)
+        pairs.append((tensor, wider, wider._version))
+        return wider
+
+    def narrowed(_: str, tensor: Tensor) -> Tensor:
+        for original, wider, version in pairs:
+            if wider is tensor and wider._version != version:
+                return original
+        return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
+
+    args, kwargs = mapped(args, widen), mapped(kwargs, widen)
+    if narrow is not None and kwargs.get("dtype") is narrow:
+        kwargs["dtype"] = wide
+    if kernel.startswith("nansum"):
+        func = _NAN_SUMS.get(func, func)
+    with _HalfSignals() if kernel in _FOURIER else nullcontext():
+        result = func(*args, **kwargs)
+    for original, wider, version in pairs:
+        if wider._version != version:  # written: an operation in place, or out=
+            if original.shape != wider.shape:
+                original.resize_(wider.shape)
+            original.copy_(wider)
+    return mapped(result, narrowed)
+
+
+# Only CUDA has products whose result is in another dtype than the factors (cuda/Blas.cpp).
+_WITH_OUT_DTYPE = {torch.mm: 0, torch.bmm: 0, torch.addmm: 1, torch.baddbmm: 1}
+
+
+def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.mm(a, b, out_dtype=torch.float32)`` of halves, whose products are summed in float32 and stay so."""
+    given = [value for value in args if isinstance(value, torch.dtype)]
+    wanted = given[0] if given else kwargs["out_dtype"]
+    args = tuple(value for value in args if not isinstance(value, torch.dtype))
+    kwargs = {name: value for name, value in kwargs.items() if name != "out_dtype"}
+    factors = tensors_in(args, kwargs)[_WITH_OUT_DTYPE[func]].dtype
+    if wanted is not factors and not (wanted is torch.float32 and factors in (torch.float16, torch.bfloat16)):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+
+    def widen(_: str, tensor: Tensor) -> Tensor:
+        return tensor.to(wanted) if tensor.dtype is factors else tensor
+
+    return func(*mapped(args, widen), **mapped(kwargs, widen))
+
+
+# Their first arguments, in order.
+_NORMS = {
+    torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
+    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
+}
+
+
+def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    """``batch_norm`` of halves with weights of halves and statistics in float32; the CPU wants all in float32.
+
+    CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images
+    do not (cuda/Normalization.cu, batch_norm_backward_cuda).
+    """
+    names = _NORMS[func]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    values, running = given["input"], given.get("running_mean")
+    narrow = values.dtype
+    if narrow not in (torch.float16, torch.bfloat16) or getattr(running, "dtype", None) is not torch.float32:
+        raise error
+    for name in ("weight", "bias"):
+        if getattr(given.get(name), "dtype", None) is narrow:
+            given[name] = given[name].float()
+    sums = any(getattr(given.get(name), "requires_grad", False) for name in ("weight", "bias"))
+    sums = sums or given.get("training", args[len(names)] if len(args) > len(names) else False)
+    result = func(*(given.pop(name, None) for name in names), *args[len(names) :], **given)
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim())
+    channels_last = values.is_contiguous() and values.stride(1) == 1
+    channels_last |= layout is not None and values.is_contiguous(memory_format=layout)
+    if sums and values.requires_grad and result.requires_grad and not channels_last:
+        # cuda/Normalization.cuh, get_packed_accessor
+        words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
+        result.grad_fn.register_prehook(functools.partial(_fail, RuntimeError(words)))
+    return result
+
+
+class _HalfSignals(OperatorMode):
+    """Refuses the Fourier transforms that cuFFT refuses of halves (``cuda/CuFFTPlanCache.h``)."""
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = func.overloadpacket.__name__.lstrip("_")  # those of aten, and of prims
+        if name in ("fft_r2c", "fft_c2c", "fft_c2r"):
+            sizes = [args[0].shape[dim] for dim in (kwargs["dim"] if "dim" in kwargs else args[1])]
+            if name == "fft_c2r":
+                sizes[-1] = kwargs["last_dim_size"] if "last_dim_size" in kwargs else args[3]
+            if any(size & (size - 1) for size in sizes):
+                raise RuntimeError(
+                    "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+                    f"but got a signal size of{sizes}"
+                )
+        return func(*args, **kwargs)
+
+
+def _nansum(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``nansum`` of complex numbers."""
+    return torch.sum(input.masked_fill(input.isnan(), 0), *args, **kwargs)
+
+
+def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``nanmean`` of complex numbers."""
+    counts = {name: value for name, value in kwargs.items() if name not in ("dtype", "out")}
+    return _nansum(input, *args, **kwargs) / torch.sum(~input.isnan(), *args, **counts)
+
+
+_NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
+
+
+# CUDA asserts. What both check on the host, such as an index that is a number of Python's, is not here.
+
+# The CPU's kernels say this of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
+# ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
+# TensorCompare.cu, Repeat.cu). What the CPU says of shapes and dtypes, CUDA's host code says too.
+_OF_A_VALUE = re.compile(
+    r"index out of range in self|(index_copy_\(\): )?index -?\d+ is out of bounds for dimension"
+    r"|out of range: tried to access index|Target -?\d+ is out of bounds|target out of range"
+    r"|argument #2 'target' is out of range|Index -?\d+ of input takes value|Class values must be"
+    r"|probability tensor contains either|invalid multinomial distribution|Expected Tensor with single nonzero value"
+    r"|Expected p_in >= 0 && p_in <= 1|all elements of (input|target) should be between 0 and 1"
+    r"|Found an invalid max index|repeats can not be negative|invalid Poisson rate"
+    r"|Number of elements of source < number of ones in mask"
+)
+_ASSERT = 710  # cudaErrorAssert
+
+
+def _device_assert(operator: str, device: torch.device, words: str) -> torch.AcceleratorError:
+    """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
+    error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
+    words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
+    error.add_note(_TEXTS["asserted",](operator=operator, device=device, words=words))
+    return error
+
+
+def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The ATen operator in which ``func`` raises; None if it is none (or nothing is raised when it is tried again)."""
+    last = _Last()
+    try:
+        with last:
+            func(*args, **kwargs)
+    except (RuntimeError, IndexError):
+        if last.inside is None and func is torch.nn.functional.one_hot:
+            return "one_hot"  # made of others; CUDA leaves its checks to scatter's kernel (native/Onehot.cpp)
+        return last.inside
+    return None
+
+
+class _Last(OperatorMode):
+    """Knows in which operator an error was raised."""
+
+    inside: str | None = None
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.inside = func._schema.name.removeprefix("aten::")
+        result = func(*args, **kwargs)
+        self.inside = None
+        return result

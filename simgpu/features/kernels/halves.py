@@ -1,0 +1,102 @@
+"""Kernels of the CPU that take many times as long in half precision: computed in float32 instead, and rounded once.
+
+That is what CUDA's do, whose sums are in float32 as well; the host's tensors keep the CPU's kernels. A kernel is
+replaced where the dispatcher looks for it, below autograd: the graph, what it saves and what that weighs stay. It is
+so from the first such call on, for each call of ours comes by Python.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.base.files import rows_beside
+from labkit.base.patches import Patch
+from labkit.base.tree import mapped
+
+from ... import hooks
+from ...handlers import HANDLERS, ByDtype, listed
+from ...state.gpu import TheMachine
+from ...state.in_use import work
+from ...state.placement import gpu_of
+
+_here = threading.local()
+
+
+@hooks.backward.add
+@contextmanager
+def _from(machine: TheMachine, outputs: Any) -> Iterator[None]:
+    """Within backward, what only C++ has seen is on a GPU if that from which it began is."""
+    before = getattr(_here, "on_gpu", False)
+    _here.on_gpu = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
+    try:
+        yield
+    finally:
+        _here.on_gpu = before
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    if gpu_of(tensor) is not None:
+        return True
+    if work.engine:
+        return getattr(_here, "on_gpu", False)
+    # Autocast's copy of a tensor on a GPU: for those alone the CPU's autocast is on (../autocast.py).
+    return torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled("cpu")
+
+
+def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
+    real: Any = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
+
+    def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        narrow = args[0].dtype
+        if narrow not in dtypes or args[1].dtype is not narrow or not _is_on_gpu(args[1]):
+            return real(keyset, *args, **kwargs)  # a mixture is refused there
+
+        with torch._C.DisableTorchFunction():  # what is made here takes no room on the GPU
+            found = real(keyset, *mapped(args, widened), **mapped(kwargs, widened))
+            return mapped(found, lambda _, tensor: tensor.to(narrow))
+
+    def widened(_: str, tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.dtype in dtypes else tensor
+
+    return run
+
+
+@hooks.halves.add
+def begin(machine: TheMachine) -> None:
+    """From now on, while ``machine`` is in use, the kernels are ours."""
+    if _held():
+        return
+    library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
+    for name, dtypes in rows_beside(__file__):
+        rounding = _rounding(name, {getattr(torch, dtype) for dtype in dtypes.split()})
+        library.impl(name, "CPU", rounding, True)
+    _held().append(library)
+
+
+def _held() -> list[Any]:
+    """Our kernels' registration, which holds as long as it is referred to."""
+    held: list[Any] = vars(torch.library).get("_labkit_kernels", [None])
+    return held
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The kernels go with the machine."""
+    yield Patch(torch.library, "_labkit_kernels", [])
+
+
+def _first(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    begin(mode.machine)
+    return mode.general(func, args, kwargs)
+
+
+for _function in listed("convolutions"):
+    by_dtype = HANDLERS.setdefault(_function, ByDtype())
+    if isinstance(by_dtype, ByDtype):
+        by_dtype[torch.float16] = _first

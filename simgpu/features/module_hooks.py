@@ -1,0 +1,64 @@
+"""Backward hooks of modules get gradients on the device of the tensors that they belong to.
+
+torch.utils.hooks.BackwardHook puts an identity Function around the module's inputs and outputs, and its hooks on the
+nodes of that Function: they are called with gradients that no tensor of Python's stands for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils.hooks import BackwardHook
+
+from labkit.base.tree import tensors_in
+
+from ..ops.gradients import stream_of, surface
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import machine_in_use, replaces, seeing
+from ..state.placement import gpu_of
+from ..state.streams import back_on
+
+# The attributes in which a BackwardHook remembers the GPUs of the module's inputs and outputs.
+_INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
+
+
+@replaces(BackwardHook, "__init__")
+def _init(_: TheMachine, real: Any, self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
+    self._labkit_inputs = self._labkit_outputs = ()
+    self._labkit_streams = {}
+    user_hooks = [_surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
+    user_pre_hooks = [_surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
+    real(self, module, user_hooks, user_pre_hooks)
+
+
+def _surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
+    @functools.wraps(hook, updated=())
+    def on_gpu(module: Any, *groups: Any) -> Any:
+        if machine_in_use() is None:  # closed since the forward pass
+            return hook(module, *groups)
+        places = (getattr(owner, kind) for kind in kinds)
+        with back_on(owner._labkit_streams.get(kinds[0])):
+            return seeing(hook, module, *map(_surface_group, groups, places))
+
+    return on_gpu
+
+
+def _set_up(kind: str, _: TheMachine, real: Any, self: Any, args: Any) -> Any:
+    tensors = args if isinstance(args, tuple) else tensors_in(args)
+    gpus = tuple(gpu_of(tensor) if isinstance(tensor, Tensor) else None for tensor in tensors)
+    setattr(self, kind, gpus)
+    self._labkit_streams[kind] = stream_of(gpus)
+    return real(self, args)
+
+
+replaces(BackwardHook, "setup_input_hook")(functools.partial(_set_up, _INPUTS))
+replaces(BackwardHook, "setup_output_hook")(functools.partial(_set_up, _OUTPUTS))
+
+
+def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
+    if not isinstance(grads, tuple) or len(grads) != len(gpus):
+        return grads
+    return tuple(surface(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

@@ -1,0 +1,153 @@
+"""Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views.
+
+A sparse tensor takes its values and indices to ``device=``; without it tensors stay where they are, and lists come to
+the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout
+takes the tensors to the first one's device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, TypedStorage, UntypedStorage
+
+from labkit.base.tree import tensors_in
+
+from ..handlers import Handler, around, handles, listed
+from ..ops.failures import refusals
+from ..ops.mode import MachineMode
+from ..ops.moves import default_gpu, move
+from ..rules.functions import check_function
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces
+from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
+
+
+@handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
+def _packed(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    check_function(func, args, kwargs)
+    data, lengths = func(*args, **kwargs)
+    return put(data, gpu_of(args[0])), lengths  # these stay on the host
+
+
+@handles(torch.tensor_split, Tensor.tensor_split)
+def _tensor_split(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    check_function(func, args, kwargs)
+    return func(*args, **kwargs)  # views of the input: they are where it is; split points on the host may be
+
+
+@handles(torch.ctc_loss, torch.nn.functional.ctc_loss)
+def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # aten/src/ATen/native/LossCTC.cpp: on CUDA it brings the targets to the data and reads the lengths on the host.
+    names = ("log_probs", "targets", "input_lengths", "target_lengths")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    home = gpu_of(given["log_probs"])
+    for name, there in zip(names[1:], (home, None, None), strict=True):
+        if isinstance(given[name], Tensor) and gpu_of(given[name]) is not there:
+            given[name] = move(mode.machine, given[name], there)
+    return put(func(*map(given.pop, names), *args[4:], **given), home)
+
+
+@handles(torch.narrow_copy, Tensor.narrow_copy)
+def _narrow_copy(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Only the CPU has a kernel for it, with checks of its own (native_functions.yaml): CUDA narrows and copies.
+    tensor = args[0] if args else kwargs.get("input")
+    if not isinstance(tensor, Tensor) or gpu_of(tensor) is None or tensor.layout is not torch.strided:
+        return mode.general(func, args, kwargs)
+    narrowed = mode.general(torch.narrow, args, kwargs)
+    return mode.general(Tensor.clone, (narrowed,), {"memory_format": torch.contiguous_format})
+
+
+@handles(Tensor.resize_, Tensor.resize_as_)
+def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, gpu = args[0], gpu_of(args[0])
+    if gpu is not None:
+        given = (*args[1:], *(kwargs[name] for name in ("size", "the_template") if name in kwargs))
+        first = given[0].shape if func is Tensor.resize_as_ else given[:1] and given[0]
+        sizes = first if isinstance(first, (tuple, list)) else given
+        wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
+        if wanted > tensor.untyped_storage().nbytes():
+            gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)
+    with refusals(gpu):
+        result = func(*args, **kwargs)
+    put_again(tensor.untyped_storage())
+    return result
+
+
+@handles(torch._C._nn.unflatten_dense_tensors)
+def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
+    pieces = func(*args, **kwargs)
+    # Where there is nothing to view, a piece is made anew.
+    put_all([piece for piece in pieces if not piece.numel()], gpu_of(args[0]))
+    return pieces
+
+
+@around(torch.tensor, torch.as_tensor, torch.asarray)
+def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
+
+    torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
+    """
+    if not args or not isinstance(args[0], (TypedStorage, UntypedStorage)):
+        return go_on(mode, func, args, kwargs)
+    storage, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
+    if isinstance(storage, TypedStorage):
+        if dtype not in (None, storage.dtype):
+            wanted, got = (type_name(torch.empty(0, dtype=kind))[6:-6] for kind in (dtype, storage.dtype))
+            raise RuntimeError(f"Expected a Storage of type {wanted} or an UntypedStorage, but got {got}")
+        dtype, storage = storage.dtype, storage._untyped_storage
+    tensor = torch.tensor(storage, dtype=dtype)
+    target = default_gpu(mode.machine) if device is None else mode.machine.resolve(device)
+    return move(mode.machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
+
+
+@around(*listed("made sparse"))
+def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    at = 1 if func is torch.sparse_coo_tensor else 2
+    values: Any = args[at] if len(args) > at else kwargs.get("values")
+    if kwargs.get("device") is not None:
+        target = mode.machine.resolve(kwargs["device"])
+    elif isinstance(values, Tensor):
+        target = gpu_of(values)
+    else:
+        target = default_gpu(mode.machine)
+
+    tensors = tensors_in(args, kwargs)
+    if kwargs.get("device") is None and len(set(map(gpu_of, tensors))) > 1:
+        # Tensors stay where they are (tensor_new.cpp, internal_new_from_data), and are refused.
+        if func is torch.sparse_coo_tensor:
+            places = " and ".join(map(place, tensors[:2]))
+            raise RuntimeError(  # the wrapper of the operator of which it consists
+                f"Expected all tensors to be on the same device, but found at least two devices, {places}! (when "
+                "checking argument for argument values in method "
+                "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors)"
+            )
+        columns = any(kind in f"{func.__name__} {kwargs.get('layout')}" for kind in ("csc", "bsc"))
+        names = ("ccol_indices", "row_indices") if columns else ("crow_indices", "col_indices")
+        first, second = [tensor for tensor in tensors if tensor is not values][:2]
+        other, name = (second, names[1]) if gpu_of(first) is target else (values, "values")
+        raise RuntimeError(  # aten/src/ATen/native/sparse/SparseCsrTensor.cpp, its device invariants
+            f"device of {names[0]} (={place(first)}) must match device of {name} (={place(other)})"
+        )
+
+    def brought(value: Any) -> Any:
+        if not isinstance(value, Tensor) or gpu_of(value) is target:
+            return value
+        return move(mode.machine, value, target)
+
+    kwargs = {name: brought(value) for name, value in kwargs.items()}
+    if target is not None:
+        kwargs["device"] = target.device
+    return go_on(mode, func, tuple(map(brought, args)), kwargs)
+
+
+@replaces(torch._C._nested, "nested_tensor")
+def _nested(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
+    tensors = tensors_in(values)
+    target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    if device is not None:
+        device = machine.real(target, device)
+    return put(real(values, device=device, **options), target)

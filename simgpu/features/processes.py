@@ -1,0 +1,240 @@
+"""Child processes see a machine like this one's: their environment says so (:mod:`simgpu.children.told`).
+
+Here are the rows that put it there, and those for what starts processes with an environment of its own or of another
+time.
+
+A process that was forked after a GPU was used has lost the GPUs: that is CUDA's own rule, and its own error. It counts
+as used once one was chosen or something was put on one; before that a fork is harmless.
+
+A tensor that is sent to another process is there on the same GPU, as by CUDA's IPC. Both processes see one memory, and
+the sender's machine counts it: each process counts its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing.forkserver
+import multiprocessing.spawn
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from runpy import run_path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch.multiprocessing import get_sharing_strategy, reductions
+
+from labkit.base.patches import Patch
+from labkit.base.tree import tensors_in
+
+from .. import hooks
+from ..children import told as children
+from ..handlers import HANDLERS
+from ..ops.mode import MachineMode
+from ..state.errors import cuda_error
+from ..state.gpu import TheMachine
+from ..state.in_use import machine_here, machine_in_use, replaces
+from ..state.marks import MARK, Mark
+from ..state.placement import gpu_of
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """The environment; and torch.cuda knows what a fork does to it."""
+    yield Patch(ENVIRONMENT, children.MACHINE, machine.told)
+    yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
+    yield Patch(PYTHONPATH, _BOOTSTRAP, True)
+    yield Patch(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
+
+
+class _Environment:
+    """``os.environ`` as an owner of patches: a variable is an attribute."""
+
+    __name__ = "os.environ"
+
+    @property
+    def __dict__(self) -> dict[str, str]:  # type: ignore[override]
+        values = {name: value for name, value in os.environ.items() if name != children.PATH}
+        return {name: sys.intern(value) for name, value in values.items()}  # the same object at every look
+
+    def __setattr__(self, name: str, value: str) -> None:
+        os.environ[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        os.environ.pop(name, None)  # the user may have taken it out already
+
+
+class _PythonPath:
+    """``PYTHONPATH`` as an owner of patches: whether the bootstrap's folder is in it. The rest is the user's."""
+
+    __name__ = "os.environ['PYTHONPATH']"
+
+    @property
+    def __dict__(self) -> dict[str, bool]:  # type: ignore[override]
+        path = os.environ.get(children.PATH, "")
+        return {_BOOTSTRAP: True} if children.FOLDER in path.split(os.pathsep) else {}
+
+    _empty = False  # whether it was there, and empty
+
+    def __setattr__(self, name: str, value: bool) -> None:
+        before = os.environ.get(children.PATH)
+        type(self)._empty = before == ""
+        os.environ[children.PATH] = children.with_bootstrap(before)
+
+    def __delattr__(self, name: str) -> None:
+        left = children.without_bootstrap(os.environ.pop(children.PATH, ""))
+        if left or self._empty:
+            os.environ[children.PATH] = left
+
+
+ENVIRONMENT, PYTHONPATH = _Environment(), _PythonPath()
+_BOOTSTRAP = "simgpu/children/bootstrap"
+
+
+@replaces(subprocess.Popen, "__init__")
+def _start(
+    machine: TheMachine, real: Any, process: Any, args: Any, *more: Any, env: Any = None, **kwargs: Any
+) -> None:
+    """An environment that the caller made for a child tells it of the machine, too."""
+    if env is None and not vars(PYTHONPATH):  # the script has set a PYTHONPATH of its own
+        env = os.environ
+    if env is not None:
+        named = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        kwargs["env"] = children.told(named, machine.told)
+    real(process, args, *more, **kwargs)
+
+
+@replaces(multiprocessing.spawn, "get_preparation_data")
+def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
+    """Add to what multiprocessing sends to a process that it starts. That reads the first key first, and ignores it."""
+    return {"labkit": _Follow(machine.told), **real(name)}
+
+
+class _Follow(NamedTuple):
+    """A process that unpickles this runs the bootstrap, and sees the machine that ``told`` describes from then on."""
+
+    told: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By the file: labkit is not on the path of the process yet.
+        path = children.with_bootstrap(os.environ.get(children.PATH))
+        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.told, path, children.ENTRIES)})
+
+
+@replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
+def _ensure_running(_: TheMachine, real: Any, server: Any) -> None:
+    """The server outlives the machine: it must know of none. A process that it forks is told when it begins."""
+    told, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
+    delattr(PYTHONPATH, _BOOTSTRAP)
+    try:
+        real(server)
+    finally:
+        for name, value in ((children.MACHINE, told), (children.PATH, path)):
+            if value is not None:
+                os.environ[name] = value
+
+
+_BAD_FORK = (
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+    "'spawn' start method"
+)
+
+
+@hooks.opened.add
+def _watch_forks(_: TheMachine) -> None:
+    """From now on a forked child of this process cannot use GPUs that were used before the fork."""
+    _watch_them()
+
+
+@functools.cache
+def _watch_them() -> None:
+    def in_child() -> None:
+        machine = machine_in_use()
+        if machine is not None and machine.used():
+            # Instead of asking at each use whether this is a child.
+            machine.gpu = _refuse  # type: ignore[method-assign]
+            machine.mode.answer_by(_answer_lost)
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _answer_lost(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """In such a child, what was on a GPU can be asked for its shape and its device, and no more."""
+    asks = HANDLERS.get(func, mode) is None or getattr(func, "__name__", "") == "__get__"
+    if not asks and any(map(gpu_of, tensors_in(*args, *(kwargs or {}).values()))):
+        # A kernel on a tensor from before the fork meets it; torch.cuda asks first and says _BAD_FORK.
+        raise cuda_error(3, "InitializationError", "initialization error")
+    return MachineMode.__torch_function__(mode, func, types, args, kwargs)
+
+
+def _refuse(index: int | None) -> NoReturn:
+    raise RuntimeError(_BAD_FORK)
+
+
+@hooks.patches.add
+def storages(machine: TheMachine) -> Iterator[Patch]:
+    """The methods of storages that torch.multiprocessing calls."""
+    storage = torch.UntypedStorage
+    yield Patch(storage, "_share_cuda_", _share)
+    yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
+    yield Patch(storage, "_release_ipc_counter_cuda", staticmethod(lambda *_: None))
+
+
+class _Handle:
+    """Stands for CUDA's handle of the memory of a storage: the shared memory of the host that it really is."""
+
+    def __init__(self, key: Any, storage: torch.UntypedStorage) -> None:
+        self.key, self.storage = key, storage
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Handle) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        storage = self.storage
+        if get_sharing_strategy() == "file_system":
+            name = storage._share_filename_cpu_()
+            storage._shared_incref()
+            return _opened_by_name, name
+        descriptor, size = storage._share_fd_cpu_()
+        return _opened, (reduction.DupFd(descriptor), size)
+
+
+def _opened(sent: Any, size: int) -> _Handle:
+    descriptor = sent.detach()
+    try:
+        storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)
+        return _Handle(reductions.fd_id(descriptor), storage)
+    finally:
+        os.close(descriptor)
+
+
+def _opened_by_name(manager: bytes, name: bytes, size: int) -> _Handle:
+    storage: Any = torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
+    return _Handle(name, storage._shared_decref())
+
+
+def _share(storage: torch.UntypedStorage) -> tuple[Any, ...]:
+    """torch/csrc/StorageSharing.cpp, THPStorage_shareCuda: the device, the handle, the size, …"""
+    gpu = getattr(storage, MARK).gpu
+    if gpu is None:
+        raise RuntimeError("_share_cuda_: only available on CUDA")
+    machine_here().gpu(gpu.index)  # a forked child has lost it
+    size = storage.nbytes()
+    return gpu.index, _Handle(id(storage), storage) if size else None, size, 0, b"", 0, b"", False
+
+
+@replaces(torch.UntypedStorage, "is_shared")
+def _is_shared(_: TheMachine, real: Callable[[Any], bool], storage: Any) -> bool:
+    """torch/csrc/StorageSharing.cpp, THPStorage_isShared: memory of a GPU always is."""
+    return getattr(storage, MARK).gpu is not None or real(storage)
+
+
+def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
+    """It is on the sender's GPU and takes none of this process's memory there."""
+    setattr(handle.storage, MARK, Mark(machine_here().gpu(device), 0))
+    return handle.storage

@@ -1,0 +1,77 @@
+"""Profilers and NVTX ranges: programs that use them run; there is nothing that they could measure on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from labkit.base.patches import Patch
+
+from .. import hooks
+from ..state.gpu import TheMachine
+from ..state.in_use import below_modes, replaces
+
+_profiler: Any = torch.autograd.profiler
+
+
+class _Ranges(threading.local):
+    """The functions that ``torch.cuda.nvtx`` calls. Depths and handles are as NVTX gives them; nobody is listening."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handles = itertools.count(1)
+
+    def rangePushA(self, message: str) -> int:
+        self._depth += 1
+        return self._depth - 1
+
+    def rangePop(self) -> int:
+        self._depth -= 1
+        return self._depth
+
+    def rangeStartA(self, message: str, stream: int = 0) -> int:
+        return next(self._handles)
+
+    def markA(self, *_: object) -> None:
+        return None
+
+    deviceRangeStart = rangeStartA
+    rangeEnd = deviceRangeEnd = markA
+
+
+def _enter_nvtx(ranges: Any) -> Any:
+    # torch.autograd.profiler's own code, without the part in C++, which a build without CUDA refuses.
+    if not ranges.enabled:
+        return None
+    if ranges.entered:
+        raise RuntimeError("NVTX annotation context manager is not reentrant")
+    ranges.entered = True
+    return ranges
+
+
+def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
+    return False if ranges.enabled else None
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
+    yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
+    yield Patch(_profiler.emit_nvtx, "__enter__", _enter_nvtx)
+    yield Patch(_profiler.emit_nvtx, "__exit__", _leave_nvtx)
+    # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
+    # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
+    for name in ("__enter__", "__exit__"):
+        yield Patch(_profiler.record_function, name, below_modes(getattr(_profiler.record_function, name)))
+
+
+@replaces(_profiler.profile, "__init__")
+def _start(_: TheMachine, real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    real(self, *args, **kwargs)
+    # Without this it times each operation with C++'s CUDA events, and prints an error for each.
+    if getattr(self, "profiler_kind", None) is _profiler.ProfilerState.KINETO_GPU_FALLBACK:
+        self.profiler_kind = _profiler.ProfilerState.KINETO

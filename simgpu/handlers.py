@@ -1,0 +1,69 @@
+"""The functions of torch that need more than the short path of :mod:`.ops.mode`, each with what answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import torch
+
+from labkit.base.files import rows_beside
+
+_LISTS = dict(rows_beside(__file__))
+# handler(mode, func, args, kwargs)
+Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class ByDtype(dict[torch.dtype | None, Handler]):
+    """The handlers of a function for some dtypes of its first tensor; with all others it is an ordinary call."""
+
+
+# function -> its handler; None: it is called as it is, since nothing is made and nothing can mix.
+# Getters of C classes are fresh objects at every access but equal ones, so a dict finds them.
+HANDLERS: dict[object, Handler | ByDtype | None] = {}
+
+
+def named(names: str) -> list[Any]:
+    """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
+    found = (_found(name) for name in names.split())
+    return [function for function in found if function is not None]
+
+
+def listed(what: str) -> list[Any]:
+    """The functions in the row ``what`` of ``handlers.txt``, those that are there."""
+    return named(_LISTS[what])
+
+
+def _found(name: str) -> Any:
+    try:
+        return reduce(getattr, name.split("."), torch)
+    except AttributeError:
+        return None  # another version of torch
+
+
+def handles(*functions: object) -> Callable[[Handler], Handler]:
+    """Register the decorated function as the handler of ``functions``."""
+
+    def register(handler: Handler) -> Handler:
+        wrapped = [function for function in functions if isinstance(HANDLERS.get(function), partial)]
+        assert not wrapped, "it has one around it"
+        HANDLERS.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return register
+
+
+def around(*functions: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put the decorated function around what answers ``functions`` so far, which it is given as its first argument."""
+
+    def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        for function in dict.fromkeys(functions):
+            HANDLERS[function] = partial(wrapper, HANDLERS.get(function) or _ordinarily)
+        return wrapper
+
+    return register
+
+
+def _ordinarily(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.general(func, args, kwargs)

@@ -1,0 +1,349 @@
+"""One simulated machine: its GPUs, what torch asks of it, and its time in use."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from labkit.base.language import say
+from labkit.base.numbers import plural, whole
+from labkit.base.patches import Patches
+from labkit.base.units import parse_bytes, told_bytes
+from labkit.plans.footprint import Occupancy
+
+from . import hooks
+from .children.gpu_models import SIMULATED, with_model
+from .children.told import VISIBLE, Described
+from .ops.mode import MachineMode
+from .stack import Entered, leave
+from .state.errors import cuda_error
+from .state.gpu import Gpu, TheMachine
+from .state.in_use import machine_in_use, use
+from .state.random import DeviceRandom
+from .state.streams import Current
+from .torch_api.table import prepare_process, table
+
+# More GPUs than this are listed, not drawn.
+_MOST_DRAWN = 64
+
+
+class Machine:
+    """A simulated machine, in use from its making until :meth:`close` (or the end of its ``with`` block).
+
+    gpus       the simulated GPUs, a tuple.
+    order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
+    model      what the GPUs pass for.
+    numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
+    told       the machine in words for child processes (:mod:`simgpu.children.told`), all of it.
+    """
+
+    def __init__(
+        self,
+        gpus: int,
+        memory: str | int | Sequence[str | int] | None = None,
+        order: str | tuple[int, ...] | None = None,
+        *,
+        gpu_model: str | None = None,
+        numbers: Sequence[int] | None = None,
+        told: str | None = None,
+    ) -> None:
+        self.order = order
+        size, self.model = with_model(memory, gpu_model)
+        sizes: Any = size if isinstance(size, (list, tuple)) else [size] * gpus
+        capacities = [parse_bytes(size) for size in sizes]
+        self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
+        self.random = DeviceRandom(self.gpus)
+        self.mode = MachineMode(self)
+        self.current = Current()
+        self.stream_ids: Iterator[int] = itertools.count(32)  # CUDA's pools of streams begin there too
+        self.closed = False
+        self.chosen: set[int] = set()  # the GPUs that were, by torch.cuda.set_device and its like
+        self.numbers = tuple(range(gpus) if numbers is None else numbers)
+        self.told = self._described().text() if told is None else told
+        self._patches = Patches(lambda: table(self))
+        self._layers: list[Patches] = []
+        self._in_block = False
+        # The thread that opened it, and another one that ended it.
+        self._thread = threading.current_thread()
+        self._ended_by: threading.Thread | None = None
+
+    # For torch.
+
+    def used(self) -> bool:
+        """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
+        return bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
+
+    def gpu(self, index: int | None) -> Gpu:
+        """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""
+        if not self.gpus:
+            raise RuntimeError("No CUDA GPUs are available")
+        if index is None or index < 0:
+            index = self.current.index
+        if index >= len(self.gpus):
+            raise cuda_error(101, "InvalidDevice", "invalid device ordinal")
+        return self.gpus[index]
+
+    def resolve(self, device: int | str | torch.device) -> Gpu | None:
+        """The GPU that ``device`` (a string, a number, a torch.device) means; None for any other device."""
+        if isinstance(device, int) and not isinstance(device, bool):
+            return self.gpu(device)
+        device = torch.device(device)
+        if device.type != "cuda":
+            return None
+        return self.gpu(self.current.index if device.index is None else device.index)
+
+    def real(self, target: Gpu | None, device: Any = None) -> torch.device:
+        """The device that really holds values of ``target``; for the host, ``device`` itself (or the CPU)."""
+        return torch.device("cpu" if target is not None or device is None else device)
+
+    def entered(self) -> Entered:
+        """Context manager: inside, this thread sees the machine (it may already)."""
+        return Entered(self.mode)
+
+    # For users.
+
+    def memory(self, gpu: int) -> int:
+        """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
+        return self.gpus[whole("gpu", gpu, 0, len(self.gpus) - 1)].live()
+
+    def open(self) -> Machine:
+        """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
+        for may_it in hooks.opening:
+            may_it()
+        with _changing:
+            refuse_beside_a_block()
+            if _opened and not _opened[-1]._in_block:
+                _end_plain_below(len(_opened) - 1)  # only the last one can come back
+            _opened.append(self)
+            try:
+                _settle()
+            except BaseException:
+                _opened.remove(self)
+                self._end()
+                _settle()
+                raise
+        return self
+
+    def close(self) -> None:
+        """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
+        with _changing:
+            if self in _opened and not self._in_block:
+                # Nothing brings back the machines below: a plain call opened this one in their place.
+                _end_plain_below(_opened.index(self))
+                _opened.remove(self)
+            self._end()
+            _settle()
+
+    def __enter__(self) -> Machine:
+        with _changing:
+            if self._ended_by is not None:
+                raise _one_at_a_time(self._ended_by)
+            try:
+                refuse_beside_a_block()
+            except RuntimeError:
+                # Nobody else would end it, and it would come back at the end of the other thread's block.
+                if self in _opened:
+                    _opened.remove(self)
+                self._end()
+                raise
+            if self.closed:
+                raise RuntimeError(
+                    say(en=f"{self.describe()}: make a new machine", zh=f"{self.describe()}：请新建一台机器")
+                )
+            self._in_block = True
+            _opened.remove(self)
+            _opened.append(self)
+            _settle()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with _changing:
+            self._in_block = False
+            if self not in _opened:
+                return
+            # A machine that a plain call opened inside the block ends with it. (A block above it is another thread's.)
+            at = _opened.index(self)
+            while at + 1 < len(_opened) and not _opened[at + 1]._in_block:
+                _opened.pop(at + 1)._end()
+            del _opened[at]
+            self._end()
+            _settle()
+
+    def _end(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if threading.current_thread() is not self._thread:
+            self._ended_by = threading.current_thread()
+        if machine_in_use() is self:
+            self.deactivate()
+        leave(self.mode)  # also where another machine has been opened since, on another thread
+        self.mode.retire()
+
+    def activate(self) -> None:
+        """From now on torch sees this machine."""
+        prepare_process(self)
+        self.random.begin()
+        self._patches.put_in()
+        use(self)
+        for gpu in self.gpus:
+            gpu.resume()
+        self.entered().__enter__()
+        for layer in self._layers:
+            layer.put_in()
+
+    def deactivate(self) -> None:
+        """From now on torch is as it really is."""
+        for layer in reversed(self._layers):
+            layer.take_out()
+        use(None)
+        # A thread that is still running may have the mode on its stack: it must do nothing from now on.
+        self._patches.take_out()
+        for gpu in self.gpus:
+            gpu.suspend()
+        leave(self.mode)
+
+    def lay(self, patches: Patches) -> None:
+        """Put ``patches`` in on top of the machine's own, now and whenever it comes back into use."""
+        if machine_in_use() is self:
+            patches.put_in()
+        self._layers.append(patches)
+
+    def lift(self, patches: Patches) -> None:
+        """Undo :meth:`lay`, if that came to its end."""
+        if patches not in self._layers:
+            return
+        at = self._layers.index(patches)
+        above = self._layers[at + 1 :]
+        del self._layers[at]
+        if machine_in_use() is self:
+            for one in (*reversed(above), patches):
+                one.take_out()
+            for one in above:  # each was made from what it found
+                one.put_in()
+
+    def stale_text(self, gpu: Gpu) -> str:
+        """The words for a tensor on ``gpu`` while this machine is not the one in use."""
+        now = machine_in_use()
+        used = now.describe() if now is not None else say(en="none", zh="没有")
+        there = now is None or gpu.index < len(now.gpus)
+        other = f".to({str(gpu.device)!r})"
+        return say(
+            en=f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
+            f"the tensor (or the model) again, or move it with .cpu(){f' or {other}' * there} first",
+            zh=f"有张量在 {self.describe()} 的 {gpu.device} 上，而它不是正在使用的机器（{used}）："
+            f"重新创建这个张量（或模型），或者先用 .cpu(){f' 或 {other}' * there} 移动它",
+        )
+
+    def _described(self) -> Described:
+        sizes = [gpu.capacity for gpu in self.gpus]
+        return Described(
+            len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes,
+            list(self.order) if isinstance(self.order, tuple) else self.order, os.environ.get(VISIBLE),
+            None if self.model is SIMULATED else self.model.called,
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """``simulate(gpus=2)``, and whether it is closed."""
+        return f"simulate(gpus={len(self.gpus)})" + (say(en=", closed", zh="，已关闭") if self.closed else "")
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<{self.describe()}>"
+        if not self.gpus:
+            return say(en="no GPU", zh="没有 GPU")
+        sizes = {gpu.capacity for gpu in self.gpus}
+        size, count = told_bytes(min(sizes)), len(self.gpus)
+        each = say(en=f"{size} each", zh=f"每块 {size}")
+        if len(sizes) > 1:
+            each = say(en="memory differs", zh="显存大小不一")
+        lines = [say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")]
+        for gpu in self.gpus:
+            live, there = told_bytes(gpu.live()), told_bytes(gpu.capacity)
+            lines.append(f"  cuda:{gpu.index}  " + say(en=f"{live} of {there}", zh=f"已用 {live} / {there}"))
+        return "\n".join(lines)
+
+    def _repr_svg_(self) -> str | None:
+        if self.closed or not 0 < len(self.gpus) <= _MOST_DRAWN:
+            return None
+        used, there = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
+        return Occupancy(used, there)._repr_svg_()
+
+
+def refuse_beside_a_block() -> None:
+    """Raise if another thread is within a machine's block: it would lose that machine."""
+    with _changing:
+        for machine in _opened:
+            other = machine._thread
+            if machine._in_block and other is not threading.current_thread() and other.is_alive():
+                raise _one_at_a_time(other)
+
+
+def _one_at_a_time(other: threading.Thread) -> RuntimeError:
+    return RuntimeError(
+        say(
+            en=f"thread {other.name} has a simulated machine in use, and torch shows all threads the same one: "
+            "open it once, around the threads, or let them take turns with a lock around each block",
+            zh=f"线程 {other.name} 正在使用一台模拟机器，而 torch 让所有线程看到的是同一台：请在启动线程之前打开一次，"
+            "或者给每个 with 块加同一把锁，让各线程轮流使用",
+        )
+    )
+
+
+# The machines that are open, the one that torch sees last. Those below it wait: a ``with`` block for its own code
+# to go on, another for the block above it to end. One that was closed inside its block keeps its place to the
+# block's end, so that the machine before it comes back there and not earlier.
+_opened: list[Machine] = []
+# Two threads may open and close machines at the same time: the lock makes each change whole.
+_changing = threading.RLock()
+
+
+def _end_plain_below(at: int) -> None:
+    """End the machines directly below ``_opened[at]`` that no block holds."""
+    while at and not _opened[at - 1]._in_block:
+        at -= 1
+        _opened.pop(at)._end()
+
+
+def _settle() -> None:
+    """Let torch see the last of the machines that are open."""
+    last = _opened[-1] if _opened and not _opened[-1].closed else None
+    now = machine_in_use()
+    if now is not last:
+        if now is not None:
+            now.deactivate()
+        if last is not None:
+            last.activate()
+    if last is None:
+        _forget_default_device()
+    else:
+        last.entered().__enter__()  # this thread too, if another opened it
+
+
+@contextmanager
+def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
+    """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
+
+    Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
+    ``owner`` is in use again.
+    """
+    machine = Machine(max(gpus, len(owner.gpus)), memory)
+    with ExitStack() as back:
+        for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
+            back.callback(gpu.lend(machine, new.capacity))
+        machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
+        with machine.open():
+            yield machine
+
+
+def _forget_default_device() -> None:
+    """Undo a ``torch.set_default_device`` to a GPU that is gone: torch could make no tensor any more."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if context is not None and context.device.type == "cuda" and not torch.cuda.is_available():
+        torch.set_default_device(None)

@@ -1,0 +1,290 @@
+"""Gradients that C++ made: they get their device where Python first sees them.
+
+Autograd's engine works below torch's Python API, so the gradients it makes carry no mark. They surface at
+``.grad``, at ``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``; each place
+knows which device the gradient must be on, that of the tensor it belongs to: the engine itself makes sure of it
+(torch/csrc/autograd/engine.cpp, validate_outputs). Its checks compare real devices, which are all the same here, so
+those that users meet are done again, in its words.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction, Function
+from torch.autograd.graph import GradientEdge
+from torch.utils.weak import WeakIdKeyDictionary
+
+from labkit.base.patches import Patch
+
+from .. import hooks
+from ..handlers import handles
+from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import at_work, machine_in_use, replaces, seeing
+from ..state.leaves import backward_runs, engine_waits
+from ..state.marks import HOST, KEPT
+from ..state.placement import gpu_of, keep_on_host, note_leaf, put
+from ..state.streams import Stream, back_on, stream_on
+from .failures import refusals
+from .mode import MachineMode
+
+_grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
+_get_grad, _set_grad = _grads.__get__, _grads.__set__
+_storage: Any = Tensor.untyped_storage
+_real_device = torch._C.StorageBase.device.__get__
+# Function.apply leaves these on the graph node: the GPU of each output and of each input, in order. The node is the
+# ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
+_OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
+# The node keeps the stream on which forward ran, too: backward runs there.
+_STREAM = "_labkit_stream"
+
+
+def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
+    """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
+
+    A gradient can share its storage with one on another GPU, because where the values really are the backward of
+    a copy is the identity (aten: ToCopyBackward0 is a ``to`` of the same device), and of a sum it hands the same
+    tensor to both sides.
+    """
+    if grad is None or not isinstance(grad, Tensor):
+        return grad
+    try:  # one look at the storage, since a call of DataParallel has as many gradients as its replicas have weights
+        storage = _storage(grad)
+        at, new = storage._labkit_mark.gpu, storage._labkit_mark is HOST
+    except (NotImplementedError, RuntimeError, ValueError):
+        at, new = gpu_of(grad), False
+    if at is gpu:
+        return grad
+    if new and gpu is not None and _real_device(storage).type != "meta":
+        gpu.put(storage)
+        return grad
+    if at is not None:
+        with torch._C.DisableTorchFunction():  # or the clone would be where the gradient is
+            grad = grad.clone()
+    return put(grad, gpu)
+
+
+@handles(_get_grad)
+def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    grad = func(tensor)
+    if grad is None:
+        return None
+    try:
+        gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
+        at = storage._labkit_mark.gpu
+        if at is gpu or storage._labkit_mark is KEPT or (_moving and _stays(tensor, grad)):
+            return grad
+        if at is None and storage.device.type != "meta":
+            if gpu.leaves.held and grad._is_view():  # of a Reducer's bucket
+                gpu.leaves.release(storage.nbytes())
+            gpu.put(storage)
+            return grad
+    except (NotImplementedError, RuntimeError):
+        gpu = gpu_of(tensor)
+    if _moving and _stays(tensor, grad):
+        return grad
+    surfaced = surface(grad, gpu)
+    if surfaced is not grad:
+        # The engine guarantees that a gradient is where its tensor is; keep the copy, so it is one object.
+        _set_grad(tensor, surfaced)
+    return surfaced
+
+
+# A tensor that was given data on another device -> its gradient (a weak reference), still where the tensor was.
+_moving: Any = WeakIdKeyDictionary()
+
+
+def _stays(tensor: Tensor, grad: Tensor) -> bool:
+    left = _moving.get(tensor)
+    return left is not None and left() is grad
+
+
+@handles(Tensor.data.__set__)
+def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A tensor can be given data on another device; its gradient stays behind until it is moved too.
+
+    Module.to moves both so, one after the other (torch/nn/modules/module.py, _apply), and keeps the objects.
+    """
+    tensor, data = args
+    before = gpu_of(tensor)
+    grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
+    if grad is not None and gpu_of(data) is not before:
+        grad = _grad(mode, _get_grad, (tensor,), {})
+        _moving[tensor] = weakref.ref(grad)
+        keep_on_host(grad)
+    result = mode.general(func, args, kwargs)
+    note_leaf(tensor)
+    return result
+
+
+@handles(Tensor.requires_grad_, Tensor.requires_grad.__set__, Tensor.retain_grad)
+def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = func(*args, **kwargs)
+    note_leaf(args[0])
+    return result
+
+
+@handles(_set_grad, _grads.__delete__)
+def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    check_assigned_grad(*args)
+    # Not let go within: freeing its bytes runs Python, and another thread that looks meanwhile would find it half gone.
+    before = tensor.is_leaf and _get_grad(tensor)
+    result = func(*args)
+    del before
+    return result
+
+
+@handles(Tensor.register_hook)
+def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    tensor, hook = args
+    gpu, owner = gpu_of(tensor), weakref.ref(tensor)
+    stream = getattr(tensor.grad_fn, _STREAM, None) or stream_on(gpu)
+
+    @functools.wraps(hook, updated=())
+    def on_gpu(grad: Tensor) -> Any:
+        machine = machine_in_use()
+        if machine is None:
+            return hook(grad)
+        now = owner()  # a parameter may have moved since
+        home = gpu if now is None else gpu_of(now)
+        with machine.entered(), back_on(stream):
+            return hook(surface(grad, home) if home is None or home.machine is machine else grad)
+
+    return func(tensor, on_gpu)
+
+
+@handles(Tensor.register_post_accumulate_grad_hook)
+def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    tensor, hook = args
+    stream = stream_on(gpu_of(tensor))
+
+    @functools.wraps(hook, updated=())
+    def on_gpu(accumulated: Tensor) -> Any:
+        with back_on(stream):
+            return seeing(hook, accumulated)
+
+    return func(tensor, on_gpu)
+
+
+@handles(Tensor.backward, torch.autograd.grad)
+def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine. The mode is
+    # off while its handler runs, and with it in every Python hook that C++ calls on this thread.
+    return func(*args, **kwargs)
+
+
+@replaces(torch.utils, "swap_tensors")
+def _swap(
+    machine: TheMachine, real: Callable[[Tensor, Tensor], object], first: Tensor, second: Tensor
+) -> None:
+    """Two tensors can change places only without weak references to them (Module.to_empty of DTensors)."""
+    for gpu in machine.gpus:
+        gpu.leaves.forget(first)
+        gpu.leaves.forget(second)
+    try:
+        real(first, second)
+    finally:
+        note_leaf(first)
+        note_leaf(second)
+
+
+@replaces(Tensor, "_make_subclass")
+def _make_subclass(_: TheMachine, real: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    made = real(*args, **kwargs)
+    note_leaf(made)  # a parameter
+    return made
+
+
+@replaces(torch.autograd, "_engine_run_backward")
+def _run_engine(
+    machine: TheMachine, real: Any, t_outputs: Any, grad_tensors: Any, *options: Any, **named: Any
+) -> Any:
+    """``options`` are keep_graph, create_graph and the inputs, if any (torch/autograd/graph.py)."""
+    outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
+    for output, grad in zip(outputs, grad_tensors, strict=False):
+        check_seed(output, grad)
+    grad_tensors = tuple(map(_seed, outputs, grad_tensors))
+    with ExitStack() as stack:
+        stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
+        stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
+        for inside in hooks.backward:
+            stack.enter_context(inside(machine, outputs))
+        stack.enter_context(at_work(None, engine=True))
+        result = seeing(real, t_outputs, grad_tensors, *options, **named)
+    if isinstance(result, tuple):
+        inputs = options[2] if len(options) > 2 else named.get("inputs", ())
+        wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
+        result = tuple(
+            surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
+            for grad, tensor in zip(result, map(_variable, wanted), strict=False)
+        )
+    return result
+
+
+def _gpu_of_root(output: Any) -> Any:
+    """The GPU of a tensor at which a backward pass begins; None for an edge of the graph, which knows no GPU."""
+    return gpu_of(output) if isinstance(output, Tensor) else None
+
+
+def _variable(wanted: Any) -> Any:
+    """The tensor that a gradient is asked for, also by its edge in the graph (torch.autograd.graph.GradientEdge)."""
+    return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
+
+
+def _seed(output: Any, grad: Any) -> Any:
+    """The gradient to start from. torch makes a single value on the host, below the mode: it is moved to the output."""
+    gpu = gpu_of(output) if isinstance(output, Tensor) else None
+    if gpu is None or not isinstance(grad, Tensor) or gpu_of(grad) is not None:
+        return grad
+    return surface(grad.clone(), gpu)
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """A Function's node remembers where its outputs are; its backward gets its gradients there."""
+    # Below Function: an `apply` that somebody bound and kept before the machine was in use gets here too.
+    below: type[Any] = Function.__mro__[1]
+    forward = inspect.getattr_static(below, "apply")
+
+    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
+        # C++ calls this too, for an operator that Python registered (torch/_library/autograd.py).
+        result = seeing(forward.__get__(None, cls), *args, **kwargs)
+        outputs = (result,) if isinstance(result, Tensor) else result
+        if isinstance(outputs, (tuple, list)):
+            for output in outputs:
+                node = output.grad_fn if isinstance(output, Tensor) else None
+                if isinstance(node, BackwardCFunction):
+                    setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
+                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
+                    setattr(node, _STREAM, stream_of(getattr(node, _OUTPUTS)))
+                    break
+        return result
+
+    yield Patch(below, "apply", classmethod(apply))
+
+
+@replaces(BackwardCFunction, "apply")
+def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: Any) -> Any:
+    gpus = getattr(node, _OUTPUTS, ())
+    if len(gpus) != len(grads):
+        return real(node, *grads)
+    with machine.entered(), back_on(getattr(node, _STREAM, None)), engine_waits(machine.gpus):
+        results = real(node, *map(surface, grads, gpus))
+        returned = results if isinstance(results, tuple) else (results,)
+        check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
+        return results
+
+
+def stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:
+    """The stream of a node whose outputs are on ``gpus``."""
+    return stream_on(next((gpu for gpu in gpus if gpu is not None), None))

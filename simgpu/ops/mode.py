@@ -1,0 +1,332 @@
+"""The function mode through which torch sees the simulated GPUs.
+
+Every call of torch's Python API passes :meth:`MachineMode.__torch_function__`. Most take the short path:
+see that all tensors are on one device, call the function, mark what it made as living there too. The
+functions for which that is not true have a handler in :data:`HANDLERS`, filled by the modules beside this and by
+those of :mod:`..features`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+from torch._ops import OpOverload
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from labkit.base.patches import Patch
+from labkit.base.tree import tensors_in
+
+from .. import hooks
+from ..handlers import HANDLERS, ByDtype, handles, listed
+from ..rules.functions import ALWAYS, check_function
+from ..stack import hands_on, without_modes
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import at_work, replaces, seeing
+from ..state.marks import HOST
+from ..state.placement import gpu_of, note_leaf, put, put_all, put_anew
+from .failures import answered
+from .mixed import run_mixed
+
+_storage: Any = Tensor.untyped_storage
+# Types that neither are a tensor nor have one inside, as argument or as result.
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.memory_format, slice, type(...)}
+)
+_all_plain = _PLAIN.issuperset
+
+
+class MachineMode(TorchFunctionMode):
+    """Shows torch the GPUs of one machine."""
+
+    def __init__(self, machine: Any) -> None:
+        self.machine = machine
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
+        # taken this mode off the stack (torch/csrc/utils/python_arg_parser.cpp,
+        # handle_torch_function_no_python_arg_parser): what is called here does not come back here.
+        if types and types[0] is not Tensor and types[0] is not Parameter and hands_on():
+            # A tensor subclass (or anything else) with a __torch_function__ of its own: C++ asks that next, with this
+            # mode back on the stack (dispatch_on_subclass there), so that it sees the machine and comes back here.
+            return NotImplemented
+        if func in HANDLERS:
+            handler: Any = HANDLERS[func]
+            if handler is None:
+                return func(*args, **kwargs) if kwargs else func(*args)
+            if handler.__class__ is ByDtype:
+                first = args[0] if args else None
+                dtype = first.dtype if first.__class__ is Tensor else _first_dtype(args, kwargs)
+                handler = handler.get(dtype)
+            if handler is not None:
+                return handler(self, func, args, kwargs or {})
+        values = args
+        special = False  # for general(), which must not run inside this try: its errors are the user's
+        if kwargs:
+            # A device says where the result is to be; an out tensor may be given another size.
+            special = (
+                kwargs.get("device") is not None or kwargs.get("out") is not None or "requires_grad" in kwargs
+            )
+            values = (*args, *kwargs.values())
+        home: Any = False  # no tensor seen yet; None is the host
+        try:
+            for arg in values:
+                kind = arg.__class__
+                # Most tensors are of these two classes: isinstance() would ask Parameter's metaclass, in Python.
+                if kind is Tensor or kind is Parameter:
+                    # The GPU, not the mark: each reference to a mark counts as a storage (state/gpu.py).
+                    gpu = _storage(arg)._labkit_mark.gpu
+                    if gpu is not home:
+                        if home is not False:
+                            special = True
+                            break
+                        home = gpu
+                elif kind in _PLAIN:
+                    continue
+                elif kind is list or kind is tuple:
+                    if not _all_plain(map(type, arg)):
+                        gpu = _shared_gpu(arg)
+                        if gpu is None or (gpu is not home and home is not False):
+                            special = True
+                            break
+                        home = gpu
+                # Subclasses count too, such as the namedtuples that torch returns.
+                elif isinstance(arg, (Tensor, tuple, list, dict)):
+                    special = True
+                    break
+        except (NotImplementedError, RuntimeError, ValueError):
+            special = True  # a tensor without a storage of its own: gpu_of() knows these
+        if special:
+            return self.general(func, args, kwargs or {})
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except (RuntimeError, IndexError) as error:
+            if not home:
+                raise
+            result = answered(func, args, kwargs or {}, error, home)
+        if home:
+            if result.__class__ is Tensor:
+                try:
+                    storage = _storage(result)
+                    if storage._labkit_mark is HOST:
+                        # home.put(storage), written out
+                        storage._labkit_mark = mark = home.marks[len(storage)]
+                        home.room = room = home.room - mark.block
+                        if room < 0:
+                            del mark
+                            home.recount(storage)
+                    elif home.suspended:  # a view, or a result written in place
+                        raise stale(home)
+                except KeyError:  # the first storage of its size
+                    put(result, home)
+                except (NotImplementedError, RuntimeError) as error:
+                    if (
+                        isinstance(error, torch.OutOfMemoryError)
+                        or home.suspended
+                        or home.machine is not self.machine
+                    ):
+                        raise
+                    put(result, home)
+            elif result.__class__ not in _PLAIN:
+                put_all(result, home)
+        return result
+
+    def answer_by(self, answer: Callable[..., Any] | None) -> None:
+        """From now on ``answer(mode, func, types, args, kwargs)`` answers each call; None: this class does again.
+
+        C++ and Python look ``__torch_function__`` up on the mode itself, so that the path above has nothing to ask.
+        """
+        if answer is None:
+            vars(self).pop("__torch_function__", None)
+        else:
+            vars(self)["__torch_function__"] = MethodType(answer, self)
+
+    @property
+    def answers(self) -> bool:
+        """Whether this class answers, and no other function instead."""
+        return "__torch_function__" not in vars(self)
+
+    def retire(self) -> None:
+        """Only hand on from now on: threads that outlive the machine see the one in use, if there is one."""
+        self.answer_by(_hand_on)
+
+    def general(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
+        tensors = tensors_in(*args, *kwargs.values())
+        gpus = {gpu_of(tensor) for tensor in tensors}
+        for gpu in gpus:
+            self.own(gpu)
+        if (len(gpus) > 1 or "device" in kwargs) and any(itself(func) for itself in hooks.by_itself):
+            return func(*args, **kwargs)
+        chosen = kwargs.get("device")
+        if chosen is None:
+            target = next(iter(gpus)) if len(gpus) == 1 else None
+        else:
+            target = self.machine.resolve(chosen)
+            kwargs = {**kwargs, "device": self.machine.real(target, chosen)}
+        try:
+            if len(gpus) > 1:
+                result = run_mixed(func, args, kwargs, gpu_of(tensors[0]))
+            else:
+                with at_work(target, whole=target in gpus or (target is None and chosen is not None)):
+                    result = func(*args, **kwargs)
+        except (RuntimeError, IndexError) as error:
+            home = target or (gpu_of(tensors[0]) if tensors else None)
+            if home is None:
+                raise
+            result = answered(func, args, kwargs, error, home)
+        put_all(result, target)
+        if kwargs.get("requires_grad") and target is not None:
+            note_leaf(result)
+        if "out" in kwargs:  # an out tensor of another size was given a new one
+            for out in tensors_in(kwargs["out"]):
+                put_anew(out, target)
+        return result
+
+    def own(self, gpu: Gpu | None) -> None:
+        """Raise if ``gpu`` is one of another machine."""
+        if gpu is not None and gpu.machine is not self.machine:
+            raise stale(gpu)
+
+
+def _first_dtype(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.dtype | None:
+    tensors = tensors_in(*args, kwargs)
+    return tensors[0].dtype if tensors else None
+
+
+def _shared_gpu(values: Any) -> Gpu | None:
+    """The GPU that all ``values`` are plain tensors on; None if general() has to see what they are."""
+    gpus = {
+        _storage(value)._labkit_mark.gpu
+        if value.__class__ is Tensor or value.__class__ is Parameter
+        else None
+        for value in values
+    }
+    gpu: Gpu | None = gpus.pop() if len(gpus) == 1 else None
+    return None if gpu is None or gpu.suspended else gpu
+
+
+def _hand_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return seeing(func, *args, **(kwargs or {}))
+
+
+def stale(gpu: Gpu) -> RuntimeError:
+    """The error for a tensor that was kept from another machine."""
+    return RuntimeError(gpu.machine.stale_text(gpu))
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """Functions of torch that look at the stack of modes themselves.
+
+    The switch of grad mode, which has nothing to do with devices, passes below the machine's mode:
+    torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
+    which takes longer than many an operation; a training step switches four times.
+    """
+    mode = machine.mode
+
+    def below(function: Any) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _len_torch_function_stack() != 1 or _get_function_stack_at(0) is not mode:
+                return function(*args, **kwargs)  # a mode of the user's sees it
+            _pop_torch_function_stack()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _push_on_torch_function_stack(mode)
+
+        return run
+
+    yield Patch(torch._C, "_set_grad_enabled", below(torch._C._set_grad_enabled))
+    # Under any mode this function loses its keywords (torch/_tensor.py, dim_order).
+    yield Patch(Tensor, "dim_order", below(Tensor.dim_order))
+
+    # OpOverload.decompose runs an operator by another key. C++ hands only the arguments to modes, so that the key is
+    # lost under any mode, and the operator comes back to its caller (torch/_ops.py).
+    def get(operator: Any) -> Any:
+        run_by = vars(operator)["_op_dk"]
+
+        def run(key: Any, *args: Any, **kwargs: Any) -> Any:
+            def run_below(*args: Any, **kwargs: Any) -> Any:
+                with without_modes():
+                    return run_by(key, *args, **kwargs)
+
+            if not _len_torch_function_stack():
+                return run_by(key, *args, **kwargs)
+            return mode.general(run_below, args, kwargs)
+
+        return run
+
+    def set_(operator: Any, run_by: Any) -> None:
+        vars(operator)["_op_dk"] = run_by
+
+    yield Patch(OpOverload, "_op_dk", property(get, set_))
+
+
+@replaces(DeviceContext, "__exit__")
+def _end_alone(_: TheMachine, real: Callable[..., object], context: DeviceContext, *exc_info: object) -> None:
+    """A default device that ends expects itself at the bottom of the stack, or nothing.
+
+    Within a hook, where only the machine's modes were entered again, it would take one for its own
+    (torch/utils/_device.py, __exit__).
+    """
+    others = _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext)
+    with without_modes() if others else nullcontext():
+        real(context, *exc_info)
+
+
+# A tensor answers these wherever it is: nothing is made, and nothing can mix.
+HANDLERS.update(dict.fromkeys(listed("anywhere")))
+
+
+@handles(*ALWAYS)
+def _checked(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that CUDA refuses even where all tensors are on one device."""
+    check_function(func, args, kwargs)
+    return mode.general(func, args, kwargs)
+
+
+def _about(of_gpu: Callable[[Gpu], Any], *functions: object) -> None:
+    """Of a tensor on a GPU, let ``of_gpu`` answer ``functions``."""
+
+    @handles(*functions)
+    def answer(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        gpu = gpu_of(args[0])
+        return func(*args, **kwargs) if gpu is None else of_gpu(gpu)
+
+
+_about(lambda gpu: gpu.device, Tensor.device.__get__)
+_about(lambda gpu: True, Tensor.is_cuda.__get__)
+_about(lambda gpu: False, Tensor.is_cpu.__get__)
+_about(lambda gpu: gpu.index, Tensor.get_device, torch.get_device)
+
+
+@handles(Tensor.__repr__)
+def _repr(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
+    with mode.machine.entered(), torch._C.DisableTorchFunctionSubclass():
+        return torch._tensor_str._str(*args, **kwargs)
+
+
+@handles(Tensor.__format__)
+def _format(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    # f"{x}" prints, a subclass in its own way, unless x is one number: then it formats that (torch/_tensor.py).
+    tensor, spec = args
+    if tensor.__class__ is Tensor and not tensor.dim():
+        return func(*args, **kwargs)
+    with mode.machine.entered():
+        return object.__format__(tensor, spec)

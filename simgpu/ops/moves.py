@@ -1,0 +1,356 @@
+"""Making tensors on a device, with its own random numbers, and moving them between devices.
+
+A call that will make too much for its GPU is refused before the computer is asked for the memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _get_function_stack_at, _len_torch_function_stack
+from torch.utils._device import DeviceContext, _device_constructors
+
+from labkit.base.tree import tensors_in
+from labkit.trace import emitting as trace
+
+from .. import hooks
+from ..handlers import handles, listed
+from ..rules.functions import check_alias
+from ..rules.together import check_generator
+from ..stack import on_stack
+from ..state.gpu import Gpu, TheMachine
+from ..state.host import WORTH
+from ..state.in_use import at_work, machine_in_use, replaces, seeing
+from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
+from .failures import refusals
+from .gradients import surface
+from .mode import MachineMode
+
+# These copy data that are already in memory, so the result is no larger.
+_OF_DATA = frozenset(listed("of data"))
+# These never write to the memory that they take.
+_UNWRITTEN = frozenset(listed("unwritten"))
+
+
+def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
+    """Raise if what ``func`` will make on ``gpu`` is too much for it, or for the computer."""
+    if func in _OF_DATA or kwargs.get("out") is not None:
+        return
+    # The result has at most as many elements as the product of all numbers, each of at most 16 bytes.
+    most = math.prod(_numbers((*args, *kwargs.values())))
+    if 16 * most < WORTH:
+        return
+    chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
+    asked = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
+    try:
+        made = func(*args, **{**asked, **chosen})
+        size = made.untyped_storage().nbytes()
+    except (RuntimeError, TypeError, ValueError):
+        return  # the call itself says what is wrong with it
+    gpu.make_room(size, written=func not in _UNWRITTEN)
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[float]:
+    for value in values:
+        kind = value.__class__
+        if kind is int or kind is float:
+            yield max(1, abs(value))
+        elif isinstance(value, Tensor):
+            yield max(1, value.numel())
+        elif isinstance(value, (tuple, list)):
+            yield from _numbers(value)
+
+
+@handles(*listed("beside a tensor"))
+def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0] if args else kwargs["input"]
+    if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
+        gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
+        mode.own(gpu)
+        return put(func(tensor), gpu)
+    device = kwargs.get("device")
+    gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
+    if gpu is not None:
+        make_room(func, args, kwargs, gpu)
+    return mode.general(func, args, kwargs)
+
+
+# Functions that draw random numbers: each draws from the generator of the GPU that it is at work on.
+# Those that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
+_SETTABLE = frozenset(listed("with a generator"))
+# Those that draw from the default generator and take none, or hand none on to what draws inside them.
+_OTHERS = [
+    *listed("from the default generator"),
+    *(
+        function
+        for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
+        if name.endswith("_") and not name.startswith("_")
+    ),
+]
+
+# Those whose kernels on the CPU keep a normal number for the next call.
+_NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
+
+
+def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords for a call of ``func`` on ``gpu``: with the generator of ``gpu``, unless one is given."""
+    given = kwargs.get("generator")
+    if given is not None:
+        check_generator(given, gpu)
+    elif gpu is not None and func in _SETTABLE:
+        return {**kwargs, "generator": mode.machine.random.generators[gpu.index]}
+    return kwargs
+
+
+# The functions among them that make a tensor get another handler, below.
+@handles(*_SETTABLE, *_OTHERS)
+def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device, tensors = kwargs.get("device"), tensors_in(args, kwargs)
+    gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
+    kwargs = with_generator(mode, func, gpu, kwargs)
+    if gpu is None or func in _SETTABLE:
+        result = mode.general(func, args, kwargs)
+        if gpu is not None and func in _NORMAL:
+            kwargs["generator"].forget_normals()
+        return result
+    with mode.machine.random.instead_of_default(gpu):
+        return mode.general(func, args, kwargs)
+
+
+_to: Any = Tensor.to
+
+
+def move(
+    machine: Any, tensor: Tensor, target: Gpu | None, *, dtype: torch.dtype | None = None, copy: bool = False,
+    memory_format: torch.memory_format | None = None, non_blocking: bool = False,
+) -> Tensor:  # fmt: skip
+    """``tensor`` on ``target`` (None: the host). A copy, unless it is there already and ``copy`` is False."""
+    source = gpu_of(tensor)
+    _wait(machine, source, target, non_blocking)
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    started = perf_counter() if trace.recording is not None else 0.0
+    # All values are on the CPU: between two devices only copy=True gives a storage of its own.
+    stays = source is target and not tensor.is_meta
+    place, copy = () if stays else (machine.real(target),), copy or source is not target
+    if target is not None and copy and tensor.layout is torch.strided:
+        target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
+    # What a DTensor wraps goes to the host with it.
+    with refusals(target), at_work(target, whole=target is None):
+        moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
+    if target is not None:
+        put(moved, target)
+    elif source is not None and tensor.layout is torch.strided:
+        keep_on_host(moved)
+    if target is None and non_blocking and source is not None and tensor.layout is torch.strided:
+        pin(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
+    if source is not target and moved.requires_grad and moved.grad_fn is not None:
+        moved.grad_fn.register_hook(functools.partial(_back, source, target))
+    if trace.recording is not None:
+        note_copy(source, target, moved, started)
+    return moved
+
+
+def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
+    """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
+    if (source is None) is not (target is None) and not (non_blocking and source is None):
+        for tell in hooks.drained if non_blocking else hooks.waited:
+            tell(machine)
+
+
+def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
+    """The gradient of a copy is a copy back: where the values really are C++ would hand the same tensor on."""
+    if machine_in_use() is None:
+        return None
+    there: Any = "cpu" if source is None else source.device
+    surfaced = (surface(grad, target) for grad in grads)
+    # A recording tells of the copy, not of its gradient's.
+    with trace.at(replace(trace.place(), verb="backward")):
+        return tuple(None if grad is None else seeing(grad.to, there) for grad in surfaced)
+
+
+def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
+    """Tell the recordings of a copy between two devices (within one, there is nothing to tell)."""
+    if source is not target:
+        trace.emit(
+            "copy", name_of(target), started=started, source=name_of(source), shapes=(tuple(tensor.shape),),
+            nbytes=tensor.numel() * tensor.element_size(),
+        )  # fmt: skip
+
+
+@handles(Tensor.to)
+def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    tensor, *rest = args
+    # Three signatures (torch/csrc/autograd/utils/python_arg_parsing.h, parse_to_conversion):
+    # (device, dtype, non_blocking, copy), (dtype, non_blocking, copy) and (other, non_blocking, copy).
+    first = "device"
+    if rest and isinstance(rest[0], Tensor):
+        first = "other"
+    elif rest and isinstance(rest[0], torch.dtype):
+        first = "dtype"
+    names = [first, *(["dtype"] if first == "device" else []), "non_blocking", "copy"]
+    options = dict(zip(names, rest, strict=False)) | kwargs
+    device, other = options.pop("device", None), options.pop("other", None)
+    if other is not None:
+        target, options["dtype"], device = gpu_of(other), other.dtype, other.device
+    elif device is None:
+        target, device = gpu_of(tensor), tensor.device
+    else:
+        target = mode.machine.resolve(device)
+    if target is None and torch.device(device).type != "cpu":
+        return func(*args, **kwargs)  # to meta, or a change of dtype there
+    return move(mode.machine, tensor, target, **options)
+
+
+@handles(torch.ops.aten.to.device)
+def _to_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The operator below ``x.to(device)``, which dispatch modes call, with its options in their order."""
+    names = [argument.name for argument in func._schema.arguments]
+    options = dict(zip(names, args, strict=False)) | kwargs
+    return _tensor_to(mode, _to, (options.pop("self"),), options)
+
+
+@handles(Tensor.type_as)
+def _type_as(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    # A move too: Tensor.to(other) without its other options (aten/src/ATen/native/TypeProperties.cpp).
+    return _tensor_to(mode, _to, (args[0], args[1] if len(args) > 1 else kwargs["other"]), {})
+
+
+@handles(Tensor.cuda)
+def _tensor_cuda(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    device = args[1] if len(args) > 1 else kwargs.get("device")
+    target = mode.machine.resolve("cuda" if device is None else device)
+    if target is None:
+        raise RuntimeError("Invalid device, must be cuda device")
+    waits_not = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    layout = kwargs.get("memory_format")
+    return move(mode.machine, args[0], target, memory_format=layout, non_blocking=waits_not)
+
+
+@handles(Tensor.cpu)
+def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return move(mode.machine, args[0], None, memory_format=kwargs.get("memory_format"))
+
+
+@handles(Tensor.copy_)
+def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The one operation that may always cross devices (``aten/src/ATen/native/Copy.cpp``, ``copy_impl``)."""
+    source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
+    there = gpu_of(args[0])
+    # torch takes a number too.
+    ends = [there, gpu_of(source) if isinstance(source, Tensor) else there]
+    for gpu in ends:
+        mode.own(gpu)
+    _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    started = perf_counter()
+    result: Tensor = func(*args, **kwargs)
+    if there is not None and result.layout is not torch.strided:
+        # It was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
+        put(result, there)
+    if trace.recording is not None and isinstance(source, Tensor):
+        note_copy(ends[1], there, source, started)
+    return result
+
+
+@handles(*_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file)
+def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
+    machine = mode.machine
+    if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
+        kwargs = {**kwargs, "generator": None}  # nothing is drawn: nobody asks whose it is (Randperm.cu)
+    device = kwargs.get("device")
+    data = args[0] if args and isinstance(args[0], Tensor) else None
+    if device is not None:
+        target = machine.resolve(device)
+        kwargs = {**kwargs, "device": machine.real(target, device)}
+    elif isinstance(kwargs.get("out"), Tensor):
+        target = gpu_of(kwargs["out"])
+    elif data is not None:
+        target = gpu_of(data)
+    else:
+        target = default_gpu(machine)
+        if target is not None:
+            kwargs = {**kwargs, "device": machine.real(target)}
+    started = perf_counter()
+    source = target if data is None else gpu_of(data)
+    if data is not None and source is not target and func in (torch.as_tensor, torch.asarray):
+        # Both are .to() inside, with its gradient (torch/csrc/utils/tensor_new.cpp); what is left to do has no device.
+        check_alias(data, target, kwargs.get("copy"))
+        data = move(machine, data, target, dtype=kwargs.get("dtype"))
+        args, kwargs = (data, *args[1:]), {k: v for k, v in kwargs.items() if k not in ("copy", "device")}
+    elif func in (torch.tensor, torch.as_tensor, torch.asarray):
+        _wait(machine, None if data is None else source, target, False)  # made on the host, then copied
+    if target is not None:
+        make_room(func, args, kwargs, target)
+    # C++ makes a tensor of plain data on the target; data that are tensors, alone or in lists, are where they were.
+    fresh = not tensors_in(args, kwargs)
+    with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
+        kwargs = with_generator(mode, func, target, kwargs)
+        result = func(*args, **kwargs)
+    if target is not None and func in _NORMAL:
+        kwargs["generator"].forget_normals()
+    put_all(result, target)
+    if kwargs.get("requires_grad"):
+        note_leaf(result)
+    if func is torch.tensor and trace.recording is not None:
+        note_copy(source, target, result, started)
+    return result
+
+
+@handles(Tensor.new_tensor)
+def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The new tensor is on ``device``, or else beside the tensor that makes it, wherever the data are."""
+    tensor, *rest = args
+    data, device = rest[0] if rest else kwargs.get("data"), kwargs.get("device")
+    target = gpu_of(tensor) if device is None else mode.machine.resolve(device)
+    mode.own(gpu_of(tensor))
+    if isinstance(data, Tensor):
+        mode.own(gpu_of(data))
+    if device is not None:
+        kwargs = {**kwargs, "device": mode.machine.real(target, device)}
+    made: Tensor = put(func(*args, **kwargs), target)
+    note_leaf(made)
+    return made
+
+
+def default_gpu(machine: Any) -> Gpu | None:
+    """The GPU that ``with torch.device(...)`` or ``torch.set_default_device`` chose, if one did."""
+    if not _len_torch_function_stack():
+        return None
+    bottom = _get_function_stack_at(0)
+    return machine.resolve(bottom.device) if isinstance(bottom, DeviceContext) else None
+
+
+@handles(torch.device)
+def _make_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    index = args[0] if args else kwargs.get("device")
+    if isinstance(index, int) and not isinstance(index, bool) and mode.machine.gpus:
+        return torch.device("cuda", index)
+    return func(*args, **kwargs)
+
+
+@handles(torch._C._nn._parse_to)
+def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``Module.to`` reads its arguments with it: a bare number is a GPU, a tensor says where it is."""
+    first = args[0] if args else kwargs.get("tensor", kwargs.get("device"))
+    if isinstance(first, int) and not isinstance(first, bool):
+        device = mode.machine.gpu(first).device
+        args, kwargs = ((device, *args[1:]), kwargs) if args else (args, {**kwargs, "device": device})
+    parsed = func(*args, **kwargs)
+    gpu = gpu_of(first) if isinstance(first, Tensor) else None
+    return parsed if gpu is None else (gpu.device, *parsed[1:])
+
+
+@replaces(torch, "range")
+def _range(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """It tells no mode, nor the default device (torch/csrc/autograd/python_torch_functions_manual.cpp)."""
+    if kwargs.keys() & {"device", "out"} and on_stack(machine.mode):
+        return machine.mode.__torch_function__(real, (), args, kwargs)
+    return real(*args, **kwargs)

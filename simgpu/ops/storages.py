@@ -1,0 +1,80 @@
+"""Storages on simulated GPUs: their device, and how they are made there.
+
+Copies between devices, ``torch.save`` and ``torch.load`` need no more than this: PyTorch's own code asks a storage for
+its device, makes another on the wanted one and copies (torch/storage.py, ``cpu``; torch/_utils.py, ``_to``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from labkit.base.patches import Patch
+
+from .. import hooks
+from ..rules.together import check_new_storage
+from ..stack import on_stack
+from ..state.gpu import TheMachine
+from ..state.in_use import replaces
+from ..state.marks import HOST, MARK, PINNED
+from ..state.placement import gpu_of, put, put_again
+from .failures import refusals
+
+_real_device = torch._C.StorageBase.device.__get__
+
+
+@hooks.patches.add
+def patches(_: TheMachine) -> Iterator[Patch]:
+    """``torch.UntypedStorage`` knows about simulated GPUs. Every storage without a mark of its own is the host's."""
+    yield Patch(torch.UntypedStorage, MARK, HOST)
+    yield Patch(torch.UntypedStorage, PINNED, False)
+    yield Patch(torch.UntypedStorage, "device", property(_device))
+
+
+@replaces(torch.UntypedStorage, "__new__")
+def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = None, **options: Any) -> Any:
+    gpu = None if device is None else machine.resolve(device)
+    if gpu is None:
+        return real(cls, *args, **options if device is None else options | {"device": device})
+    if args and isinstance(args[0], int):
+        gpu.make_room(args[0], written=False)
+    with refusals(gpu):
+        storage = real(cls, *args, **options, device="cpu")
+    gpu.put(storage)
+    return storage
+
+
+@replaces(torch.storage._StorageBase, "cpu")
+def _cpu(machine: TheMachine, real: Any, storage: Any) -> Any:
+    if storage.device.type == "cuda":  # as torch.save does
+        for waited in hooks.waited:
+            waited(machine)
+    return real(storage)
+
+
+@replaces(torch.UntypedStorage, "resize_")
+def _resize(_: TheMachine, real: Any, storage: torch.UntypedStorage, size: int) -> Any:
+    gpu = getattr(storage, MARK).gpu
+    if gpu is not None and size > storage.nbytes():
+        gpu.make_room(size, written=False)
+    with refusals(gpu):
+        result = real(storage, size)
+    put_again(storage)
+    return result
+
+
+# set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Within another
+# function's call the mode is off, and torch's own work (a deepcopy's) goes on as it is.
+@replaces(torch.Tensor, "set_")
+def _set(machine: TheMachine, real: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    source, gpu = args[0] if args else kwargs.get("source"), gpu_of(tensor)
+    if source is not None and on_stack(machine.mode):
+        check_new_storage(tensor, source)
+    return put(real(tensor, *args, **kwargs), gpu if source is None else None)
+
+
+def _device(storage: torch.UntypedStorage) -> torch.device:
+    gpu = getattr(storage, MARK).gpu
+    return _real_device(storage) if gpu is None else gpu.device

@@ -1,0 +1,242 @@
+"""Errors of single functions of torch about tensors on the wrong device, each by the function's name.
+
+Here stand the checks that PyTorch writes by hand, with their words. To add a function, write a rule: it is given
+the function's arguments, under their names in torch, and raises the error of the real machine. A call that no rule
+refuses goes on to the operators (:mod:`.operators`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from labkit.base.files import rows_beside
+from labkit.base.language import wrong
+from labkit.base.tree import tensors_in
+
+from ..handlers import named
+from ..state.errors import NotSimulated
+from ..state.gpu import Gpu
+from ..state.placement import gpu_of, name_of, place, type_in_errors
+
+Rule = Callable[..., None]
+
+# function -> its rule; asked for calls whose tensors are on several devices.
+RULES: dict[object, Rule] = {}
+# The functions whose rule is asked for every call: a single tensor can be in the wrong place there.
+ALWAYS: list[object] = []
+
+
+def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise the error of ``func`` itself about the devices of these tensors, if it has one."""
+    rule = RULES.get(func)
+    if rule is None:
+        return
+    try:
+        given = inspect.signature(rule).bind(*args, **kwargs)
+    except TypeError:
+        return  # not a call of this function: torch says what is wrong with it
+    rule(*given.args, **given.kwargs)
+
+
+def _rule(names: str, *, always: bool = False) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        functions = named(names)
+        RULES.update(dict.fromkeys(functions, rule))
+        ALWAYS.extend(functions if always else ())
+        return rule
+
+    return register
+
+
+def _elsewhere(other: object, tensor: Tensor) -> bool:
+    """Whether ``other`` is a tensor on another device than ``tensor``."""
+    return isinstance(other, Tensor) and gpu_of(other) is not gpu_of(tensor)
+
+
+def _one_device(parameters: list[str], words: str) -> Rule:
+    """Refuse a tensor among ``parameters`` that is not where the first one is. The words tell the places."""
+
+    def rule(*args: Any, **kwargs: Any) -> None:
+        given = dict(zip(parameters, args, strict=False)) | kwargs
+        tensors = {name: given[name] for name in parameters if isinstance(given.get(name), Tensor)}
+        for other in tensors.values():
+            if _elsewhere(other, next(iter(tensors.values()))):
+                places = {name: place(tensor) for name, tensor in tensors.items()}
+                raise RuntimeError(words.format(other=place(other), **places))
+
+    return rule
+
+
+def _host(parameters: list[str], words: str, error: type[Exception]) -> Rule:
+    """Refuse a tensor on a GPU as the last of ``parameters``."""
+
+    def rule(*args: Any, **kwargs: Any) -> None:
+        tensor = (dict(zip(parameters, args, strict=False)) | kwargs).get(parameters[-1])
+        if isinstance(tensor, Tensor) and gpu_of(tensor) is not None:
+            raise error(words.format(place=place(tensor)))
+
+    return rule
+
+
+# The rules that need no more than words, from the files of PyTorch in the last column.
+for _kind, _names, _parameters, _words, _ in rows_beside(__file__):
+    _error = TypeError if _kind.endswith("type error") else RuntimeError
+    _of: Any = _one_device if _kind == "one device" else partial(_host, error=_error)
+    _rule(_names, always="always" in _kind)(_of(_parameters.split(), _words))
+
+
+# Functions made of several operators, which check before they reach the first.
+
+
+@_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
+def _convolution(input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters: types, so not which GPU.
+    for label, other in (("weight", weight), ("bias", bias)):
+        if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(input) is None):
+            mine, theirs = type_in_errors(input), type_in_errors(other)
+            raise RuntimeError(f"Input type ({mine}) and {label} type ({theirs}) should be the same")
+
+
+@_rule("lstm gru rnn_tanh rnn_relu")
+def _recurrent(data: Tensor, second: Any, third: Any, fourth: Any = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/RNN.cpp, check_attributes. (data, hidden, weights, ...), or, for packed sequences,
+    # (data, batch_sizes, hidden, weights, ...), where the sizes stay on the host.
+    packed = isinstance(second, Tensor) and isinstance(fourth, (tuple, list)) and second.dim() == 1
+    groups = (third, fourth) if packed else (second, third)
+    for label, group in zip(("hidden", "parameter"), groups, strict=True):
+        for tensor in tensors_in(group):
+            if gpu_of(tensor) is not gpu_of(data):
+                raise RuntimeError(
+                    f"Input and {label} tensors are not at the same device, found input tensor at "
+                    f"{place(data)} and {label} tensor at {place(tensor)}"
+                )
+
+
+@_rule("linalg.multi_dot chain_matmul")
+def _multi_dot(first: Any, *others: Any, out: Tensor | None = None, **_: Any) -> None:
+    # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl; chain_matmul takes its matrices one by one
+    tensors = tensors_in(first, *others)
+    for at, other in enumerate(tensors):
+        if _elsewhere(other, tensors[0]):
+            raise RuntimeError(
+                f"multi_dot(): all tensors must be on the same device but tensor 0 is on {place(tensors[0])} "
+                f"and tensor {at} on {place(other)}"
+            )
+    if out is not None and tensors and _elsewhere(out, tensors[0]):
+        raise RuntimeError(
+            f"multi_dot(): expected out tensor to be on device {place(tensors[0])} but got {place(out)}"
+        )
+
+
+def _foreach_sum(words: str) -> Rule:
+    # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu: where the fast kernels are not used, it may be anywhere
+    # that a single addition allows; a product or quotient reads it on the host.
+    def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
+        _foreach_scalar(tensors, other)
+        first = tensors[0] if tensors else None
+        if first is None or gpu_of(first) is None or not _elsewhere(other, first):
+            return
+        if {(gpu_of(tensor), tensor.dtype) for tensor in tensors} == {(gpu_of(first), other.dtype)}:
+            raise RuntimeError(f"scalar tensor {words} {place(first)} but is on {place(other)}")
+
+    return rule
+
+
+@_rule("_foreach_mul _foreach_mul_ _foreach_div _foreach_div_")
+def _foreach_scalar(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/ForeachOpsKernels.cpp, FOREACH_BINARY_OP_SCALAR_TENSOR
+    if isinstance(other, Tensor) and other.dim():
+        raise RuntimeError(
+            f"scalar tensor expected to be 0 dim but it has {other.dim()} dimensions and {other.numel()} elements."
+        )
+
+
+_rule("_foreach_add")(_foreach_sum("expected to be on"))
+_rule("_foreach_add_")(_foreach_sum("is expected to be on"))
+
+
+@_rule("meshgrid cartesian_prod")
+def _meshgrid(*tensors: Any, **_: Any) -> None:
+    if len({gpu_of(tensor) for tensor in tensors_in(tensors)}) > 1:
+        raise RuntimeError("torch.meshgrid expects all tensors to have the same device")
+
+
+@_rule("block_diag")
+def _block_diag(first: Tensor, *others: Tensor) -> None:
+    for at, other in enumerate(others, start=1):
+        if _elsewhere(other, first):
+            raise RuntimeError(
+                "torch.block_diag: input tensors must all be on the same device. "
+                f"Input 0 is on device {place(first)} and input {at} is on device {place(other)}"
+            )
+
+
+# Arguments that must be on the host wherever the data is.
+
+
+@_rule("_VF._pack_padded_sequence")
+def _lengths(input: Tensor, lengths: Tensor, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/PackedSequence.cpp, checkLongTensor
+    if gpu_of(lengths) is not None:
+        kind = str(lengths.dtype).removeprefix("torch.").replace("int64", "Long").replace("int32", "Int")
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got "
+            f"{lengths.dim()}D {place(lengths)} {kind} tensor"
+        )
+
+
+# Functions for tensors in host memory alone.
+
+
+@_rule("Tensor.numpy Tensor.__array__", always=True)
+def _numpy(tensor: Tensor, *_: Any, force: bool = False, **__: Any) -> None:
+    # torch/csrc/utils/tensor_numpy.cpp, tensor_to_numpy
+    if gpu_of(tensor) is not None and not force:
+        raise TypeError(
+            f"can't convert {place(tensor)} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+
+class NoMemory(NotSimulated, AttributeError):
+    """The memory of a tensor on a simulated GPU was to be handed to another library."""
+
+
+@_rule("Tensor.__cuda_array_interface__.__get__", always=True)
+def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
+    if gpu_of(tensor) is not None:
+        raise wrong(
+            NoMemory,
+            en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
+            zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
+        )
+
+
+@_rule("Tensor.pin_memory")
+def _pin_memory(tensor: Tensor, *_: Any, **__: Any) -> None:
+    # aten/src/ATen/native/Memory.cpp, _pin_memory
+    gpu = gpu_of(tensor)
+    if gpu is not None or tensor.device.type != "cpu":
+        name = type_in_errors(tensor)
+        if gpu is None:
+            name = f"Meta{name.rpartition('.')[2].removesuffix('Tensor')}Type"
+        raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
+
+
+def check_alias(tensor: Tensor, gpu: Gpu | None, copy: bool | None) -> None:
+    """Raise the error of ``torch.asarray`` for ``copy=False`` with a tensor on another device."""
+    # torch/csrc/utils/tensor_new.cpp, asarray
+    if copy is False:
+        raise ValueError(f"can't alias tensor from device '{place(tensor)}' to '{name_of(gpu)}'.")
+
+
+def check_new_pinned(gpu: Gpu | None) -> None:
+    """Raise the error of functions that make a tensor for ``pin_memory=True`` on ``gpu``."""
+    # torch/csrc/utils/tensor_new.cpp, internal_new_from_data, and at::empty's own
+    if gpu is not None:
+        raise RuntimeError("Only dense CPU tensors can be pinned")

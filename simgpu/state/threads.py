@@ -1,0 +1,145 @@
+"""Threads on the simulated machine: every new one sees it, replicas take turns, and it is seen when one waits.
+
+PyTorch runs the replicas of a data-parallel call in threads that race. Here, threads started by a function called
+``parallel_apply`` that joins them (PyTorch's, or a copy of it in somebody's code) take turns in a fixed order (see
+:mod:`labkit.turns`), so that what they print is the same every time; labkit's engine asks for turns itself.
+
+Where the locks of Python cannot be watched (:mod:`labkit.turns.locks`), replicas race: turns without that could hang.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from functools import cache, partial
+from types import FrameType
+from typing import Any
+
+from labkit import turns
+from labkit.base.patches import Patch
+from labkit.turns.locks import waits, watching
+
+from .. import hooks
+from .gpu import TheMachine
+from .in_use import seeing
+
+# Options of glibc's malloc (malloc.h), with their values.
+_KEEPING = {
+    -8: 1,  # M_ARENA_MAX: new threads get the memory that old ones warmed up
+    -1: 64 * 2**20,  # M_TRIM_THRESHOLD: so many bytes that were freed wait for the next call
+    -3: 4 * 2**20,  # M_MMAP_THRESHOLD: larger blocks go back at once, or they would leave holes in the rest
+}
+
+
+@cache
+def keep_memory_warm() -> None:
+    """Let glibc's malloc keep what the replicas of a call gave back for those of the next.
+
+    By default it goes back to the system, and a thread's own arena starts cold, so that every buffer of a replica costs
+    page faults: a forward pass of 12 ms took 18 to 20 in a fresh thread, and copying the weights of a small model to 7
+    GPUs took 1.3 ms instead of 0.2. Replicas take turns, so they do not contend for one arena. Only the allocator is
+    touched, not torch; a choice made in the environment is respected.
+    """
+    chosen = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if chosen or not sys.platform.startswith("linux"):
+        return
+    with suppress(OSError, AttributeError):  # another C library: nothing to gain
+        for option, value in _KEEPING.items():
+            ctypes.CDLL(None).mallopt(option, value)
+
+
+@hooks.patches.add
+def patches(machine: TheMachine) -> Iterator[Patch]:
+    """New threads enter the machine; unless they are to race, replicas take turns."""
+    yield from _entering()
+    order: Any = machine.order
+    if order != "threads" and waits():
+        baton: Any = partial(turns.Baton, order=order, watch=watching)
+
+        def run_in_turn(names: Any, functions: Any, context: Any = nullcontext) -> list[Any]:
+            return baton(names).run(functions, context)
+
+        yield Patch(turns, "run_together", run_in_turn)
+        yield from _turns_of_threads(baton)
+
+
+def _entering() -> Iterator[Patch]:
+    """Every new thread enters the machine in use before it does anything else."""
+
+    def start_new(real: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+        return real(seeing, (function, *args), kwargs or {})
+
+    yield Patch.around(threading.Thread, "_bootstrap_inner", seeing)
+    yield Patch.around(_thread, "start_new_thread", start_new)
+
+
+class _Call(threading.local):
+    """The ``parallel_apply`` in which this thread starts others, until it joins the first of them."""
+
+    frame: FrameType | None = None
+    baton: turns.Baton | None = None
+
+
+def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
+    """Threads that a ``parallel_apply`` starts and joins take turns in its order."""
+    start, join = threading.Thread.start, threading.Thread.join
+    call, here = _Call(), turns.here
+
+    def start_in_turn(self: threading.Thread) -> None:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name != "parallel_apply" or "join" not in caller.f_code.co_names:
+            with turns.unseen():  # that a new thread is up is no wait for another replica
+                start(self)
+            return
+        if call.baton is None or call.frame is not caller:
+            call.frame, call.baton = caller, new_baton()
+        # It begins when its turn comes. That is not before the first is joined, when all are known.
+        at, device = len(call.baton.members), _argument(self, "device")
+        where = f"cuda:{device}" if isinstance(device, int) else device
+        name = f"replica {at} on {where}" if where else f"replica {at}"
+        self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))
+
+    def begin(self: threading.Thread) -> None:
+        baton, member = self._labkit_turn
+        run = self.run
+
+        def run_in_turn() -> None:
+            # The thread holds this function: taken out again, or both would live until the collector comes.
+            del self.run
+            baton.act(member, run)
+
+        self.run = run_in_turn  # type: ignore[method-assign]
+        start(self)
+
+    def join_in_turn(self: threading.Thread, timeout: float | None = None) -> None:
+        baton, member = self.__dict__.get("_labkit_turn", (None, None))
+        if baton is None:
+            if here.member is None or not self.is_alive() or self is threading.current_thread():
+                return join(self, timeout)
+            if timeout is None:
+                here.member.away(partial(join, self))
+            else:
+                here.member.wait(lambda: not self.is_alive(), "", timeout)
+            return None
+        if call.baton is baton:
+            call.frame = call.baton = None
+        baton.open()
+        if baton.wait_for(member, timeout):
+            if member.failure is not None:
+                raise member.failure
+            with turns.unseen():
+                join(self)
+
+    yield Patch(threading.Thread, "start", start_in_turn)
+    yield Patch(threading.Thread, "join", join_in_turn)
+
+
+def _argument(thread: threading.Thread, name: str) -> Any:
+    """The argument ``name`` that a thread will give its function when it begins; None if it gives none."""
+    code = getattr(getattr(thread, "_target", None), "__code__", None)
+    return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)

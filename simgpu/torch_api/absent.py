@@ -1,0 +1,49 @@
+"""What the machine does not have refuses by name, instead of ending the process or answering wrongly."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
+
+from labkit.base.language import say
+
+from ..state.errors import NotSimulated
+
+
+class Absent(NotSimulated, AttributeError, NotImplementedError):
+    """Something of torch that the simulated machine does not have. What was asked for and refused is counted."""
+
+    def __init__(self, text: str, *, asked: bool = True) -> None:
+        super().__init__(text)
+        if asked:
+            REFUSED[text] += 1
+
+
+# How often what was refused, by what the error says: `labkit run --summary` tells.
+REFUSED: Counter[str] = Counter()
+
+
+def refusing(name: str) -> Callable[..., NoReturn]:
+    """A function that stands for ``torch._C.name`` and raises :class:`Absent`."""
+    return functools.partial(_refuse, name)
+
+
+def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn:
+    raise Absent(
+        say(
+            en=f"labkit's simulated machine has no torch._C.{name}: this part of torch.cuda needs a real GPU "
+            "(python -m simgpu prints what is simulated)",
+            zh=f"labkit 的模拟机器没有 torch._C.{name}：torch.cuda 的这一部分需要真 GPU"
+            "（python -m simgpu 会列出模拟了什么）",
+        ),
+        asked=asked,
+    )
+
+
+def absent(name: str) -> NoReturn:
+    """Stands for ``torch._C.__getattr__``: a name that is not there."""
+    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
+        _refuse(name, asked=False)  # whoever looks whether it is there
+    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

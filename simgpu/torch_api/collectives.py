@@ -1,0 +1,210 @@
+"""The seven collectives of ``torch._C`` that a CPU build lacks, on simulated GPUs.
+
+They are what ``torch.nn.parallel`` and ``torch.cuda.comm`` call. Semantics as in PyTorch's
+``torch/csrc/cuda/comm.cpp``: tensors on the first device come back by identity, pieces that already are
+on their device are views of the input, uneven sizes follow ``chunk``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
+
+from labkit.trace import emitting as trace
+
+from ..ops.moves import move, note_copy
+from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
+from ..state.gpu import Gpu, TheMachine
+from ..state.in_use import below_modes
+from ..state.placement import gpu_of, put
+from ..state.streams import Stream
+
+# The dispatch keys by which a view gets its base's version counter. Without them it is as if .data were taken of
+# it, at a third of the price.
+_VIEWS = functools.reduce(
+    DispatchKeySet.__or__,
+    map(DispatchKeySet, (DispatchKey.ADInplaceOrView, DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA)),
+)
+
+
+def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
+    """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
+    chunks: list[list[int]] = []
+    open_chunks: dict[tuple[torch.dtype, torch.layout], tuple[list[int], int]] = {}
+    for at, tensor in enumerate(tensors):
+        kind = tensor.dtype, tensor.layout
+        places, size = open_chunks.setdefault(kind, ([], 0))
+        nbytes = tensor.nbytes if kind[1] is torch.strided else 0
+        places.append(at)
+        open_chunks[kind] = places, size + nbytes
+        if size + 2 * nbytes >= most:  # PyTorch counts the last one twice
+            chunks.append(open_chunks.pop(kind)[0])
+    return chunks + [places for places, _ in open_chunks.values()]
+
+
+class Collectives:
+    """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
+
+    def __init__(self, machine: TheMachine) -> None:
+        self._machine = machine
+
+    @below_modes
+    def _broadcast_coalesced(
+        self, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+    ) -> list[list[Tensor]]:
+        gpus = [self._machine.gpu(device) for device in devices]
+        check_broadcast_from(tensors, gpus[0])
+        copies: list[list[Any]] = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
+        with torch.no_grad():
+            for places in _chunks(tensors, buffer_size):
+                group = [tensors[at] for at in places]
+                for row, pieces in zip(copies[1:], self._sent_together(group, gpus), strict=True):
+                    for at, piece in zip(places, pieces, strict=True):
+                        row[at] = piece
+        return copies
+
+    def _sent_together(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
+        """The tensors of ``group`` on each GPU but the first. They travel as one, which forgets strides.
+
+        Each has a version counter of its own (comm.cpp, "Version Counter in comm.*_coalesced"): the pieces share
+        one memory, but are no views to autograd.
+        """
+        send = functools.partial(move, self._machine, copy=True, non_blocking=True)
+        if group[0].layout is not torch.strided:
+            return [[send(tensor, gpu) for tensor in group] for gpu in gpus[1:]]
+        joined = put(torch._C._nn.flatten_dense_tensors(group), gpus[0])
+        empty = [at for at, tensor in enumerate(group) if not tensor.numel()]
+        rows = []
+        for gpu in gpus[1:]:
+            moved = send(joined, gpu)
+            with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+                rows.append(torch._C._nn.unflatten_dense_tensors(moved, group))
+            for at in empty:
+                put(rows[-1][at], gpu)  # there is nothing to view: it is made anew
+        return rows
+
+    @below_modes
+    def _broadcast(self, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+        return [self._to(tensor, device) for device in devices]
+
+    @below_modes
+    def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
+        for at, out in enumerate(outs):
+            check_on_gpu("output", out, at)
+            if out.shape != tensor.shape:
+                raise RuntimeError(
+                    "Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, but output tensor at index {at} has shape {list(out.shape)}"
+                )
+        return [out.copy_(tensor) for out in outs]
+
+    @below_modes
+    def _scatter(
+        self,
+        tensor: Tensor,
+        devices: Sequence[int],
+        chunk_sizes: Sequence[int] | None = None,
+        dim: int = 0,
+        streams: Sequence[Stream | None] | None = None,
+    ) -> list[Tensor]:
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        check_streams(streams or (), devices)
+        if chunk_sizes is None:
+            pieces = tensor.chunk(len(devices), dim)
+        elif len(chunk_sizes) == len(devices):
+            pieces = tensor.split(list(chunk_sizes), dim)
+        else:
+            raise RuntimeError(
+                f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} "
+                f"and len(chunk_sizes) = {len(chunk_sizes)}"
+            )
+        return [self._to(piece, device) for piece, device in zip(pieces, devices, strict=False)]
+
+    @below_modes
+    def _scatter_out(
+        self, tensor: Tensor, outs: Sequence[Tensor], dim: int = 0, streams: object = None
+    ) -> list[Tensor]:
+        if not outs:
+            raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim = self._wrapped(dim, tensor)
+        for at, out in enumerate(outs):
+            check_on_gpu("output", out, at)
+            shape = list(out.shape)
+            if out.dim() == tensor.dim():
+                shape[dim] = tensor.size(dim)
+            if shape != list(tensor.shape):
+                raise RuntimeError(
+                    f"Output tensor at index {at} has incorrect shape: {list(out.shape)}. Expected same shape "
+                    f"except for scatter dim {dim} as the source tensor: {list(tensor.shape)}"
+                )
+        sizes = [out.size(dim) for out in outs]
+        if sum(sizes) != tensor.size(dim):
+            raise RuntimeError(
+                f"Total size for output tensors along scatter dim {dim} does not match the source tensor size "
+                f"at dim {dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
+            )
+        return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
+
+    @below_modes
+    def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
+        _, dim = self._shape_together(tensors, dim)
+        target = None if destination == -1 else self._machine.gpu(destination)
+        started = perf_counter() if trace.recording is not None else 0.0
+        # cat chooses the memory format as comm.cpp does (aten/src/ATen/native/TensorShape.cpp,
+        # cat_compute_output_memory_format), but another dtype where they differ.
+        if target is not None:
+            target.make_room(sum(tensor.numel() for tensor in tensors) * tensors[0].element_size())
+        gathered: Tensor = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
+        gathered = put(gathered.to(self._machine.real(target)), target)
+        if trace.recording is not None:
+            for tensor in tensors:
+                note_copy(gpu_of(tensor), target, tensor, started)
+        return gathered
+
+    @below_modes
+    def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
+        shape, dim = self._shape_together(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
+        for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
+            started = perf_counter() if trace.recording is not None else 0.0
+            place.copy_(tensor)
+            if trace.recording is not None:
+                note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
+        return out
+
+    def _shape_together(self, tensors: Sequence[Tensor], dim: int) -> tuple[list[int], int]:
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        dim = self._wrapped(dim, tensors[0])
+        expected = list(tensors[0].shape)
+        for at, tensor in enumerate(tensors):
+            check_on_gpu("input", tensor, at)
+            if tensor.dim() != len(expected):
+                raise RuntimeError(
+                    "Expected all input tensors to have the same number of dimensions, but tensor at index "
+                    f"{at}has {tensor.dim()} dimensions, (expected {len(expected)})"
+                )
+            expected[dim] = tensor.size(dim)
+            if list(tensor.shape) != expected:
+                raise RuntimeError(
+                    f"Input tensor at index {at} has invalid shape {list(tensor.shape)}, but expected {expected}"
+                )
+        expected[dim] = sum(tensor.size(dim) for tensor in tensors)
+        return expected, dim
+
+    def _wrapped(self, dim: int, tensor: Tensor) -> int:
+        tensor.size(dim)  # torch's own error, for a dimension that is not there
+        return dim % tensor.dim()
+
+    def _to(self, tensor: Tensor, device: int) -> Tensor:
+        if device < 0:
+            raise RuntimeError(f"Expected non-negative device index, but got {device}")
+        return move(self._machine, tensor, self._machine.gpu(device), non_blocking=True)

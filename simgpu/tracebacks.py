@@ -1,0 +1,150 @@
+"""Tracebacks as the real machine would give them: without the frames of the simulation.
+
+For processes that see a machine by their environment (``labkit run`` and its children) and for ranks, whose tracebacks
+are the script's own; in a notebook, where ``simulate()`` was called by name, nothing is hidden. With
+``LABKIT_TRACEBACK=full`` in the environment nothing is hidden anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from torch import overrides
+
+from labkit.base import ours
+from labkit.base.patches import Patch, Patches
+
+FULL = "LABKIT_TRACEBACK"
+# Where torch's own Python asks a function mode, such as ours.
+_ASKING = overrides.handle_torch_function.__code__
+# Files of torch that wrap a dispatch mode's method (torch/_compile.py, disable_dynamo).
+_WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")
+# An error in a replica, or in a worker, stands as text in the message of the error that is raised for it.
+_AS_TEXT = re.compile(r'^ *File "(.*)", line .*\n(?:    .*\n)*', re.MULTILINE)
+
+
+def hide_ours() -> None:
+    """From now on uncaught errors of this process are shown without our frames."""
+    show, show_in_thread = sys.excepthook, threading.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        without_ours(error)
+        show(kind, error, error.__traceback__)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None:  # it could not be kept
+            show_in_thread(args)
+            return
+        without_ours(args.exc_value)
+        facts = args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread
+        show_in_thread(threading.ExceptHookArgs(facts))
+
+    # Both, since scripts ask whether the one is still the other.
+    sys.excepthook = sys.__excepthook__ = excepthook
+    threading.excepthook = in_thread
+    Patches(of_texts).put_in()
+
+
+def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
+    """A script that writes an error itself (``print_exc``, ``logging.exception``) writes it without our frames, too.
+
+    here   whether this thread is the script's.
+    """
+
+    def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
+        if here() and not _full():
+            trace = _kept(trace)  # those of the errors that it came from are told by this function, too
+        real(text, kind, value, trace, *args, **kwargs)
+
+    yield Patch.around(traceback.TracebackException, "__init__", begin)
+
+
+def _full() -> bool:
+    return os.environ.get(FULL) == "full"
+
+
+def without_ours(error: BaseException | None) -> None:
+    """Take our frames out of the traceback of ``error`` and of those that it came from."""
+    if _full():
+        return
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _kept(one.__traceback__)
+        if one.args and isinstance(words := one.args[0], str):
+            text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], words)
+            if text != words:  # of the same class: a KeyError shows torch's KeyErrorMessage without escapes
+                one.args = (type(words)(text), *one.args[1:])
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _kept(trace: TracebackType | None) -> TracebackType | None:
+    return _linked(_once(_frames(trace)))
+
+
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    return frames
+
+
+def _linked(frames: list[TracebackType]) -> TracebackType | None:
+    below = None
+    for frame in reversed(frames):
+        frame.tb_next = below
+        below = frame
+    return below
+
+
+def fold(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
+    """Take the frames of ``installed`` files out of the traceback of ``error``; returns how many.
+
+    Where the last is one of them it stays, for it says what raised the error, unless ``whole``.
+    """
+    frames = _frames(error.__traceback__)
+    kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
+    if _full() or not kept:
+        return 0
+    if not whole and kept[-1] is not frames[-1]:
+        kept.append(frames[-1])
+    error.__traceback__ = _linked(kept)
+    return len(frames) - len(kept)
+
+
+def _once(frames: list[TracebackType]) -> list[TracebackType]:
+    """Leaves out our frames, and those repeated below them: torch calls a function anew when it has asked a mode."""
+    kept: list[TracebackType] = []
+    asked = 0  # how many frames led to the question
+    for frame in frames:
+        code = frame.tb_frame.f_code
+        if ours.is_hidden_file(code.co_filename):
+            while kept and kept[-1].tb_frame.f_code.co_filename in _WRAPPING:
+                kept.pop()
+            if kept and kept[-1].tb_frame.f_code is _ASKING:
+                kept.pop()
+                asked = len(kept)
+            continue
+        if asked and code is kept[asked - 1].tb_frame.f_code:  # the same function, now in earnest
+            wrapping = kept[asked:]
+            if _codes(kept[max(asked - 1 - len(wrapping), 0) : asked - 1]) == _codes(wrapping):
+                del kept[asked - 1 :]
+            asked = 0
+        kept.append(frame)
+    return kept
+
+
+def _codes(frames: list[TracebackType]) -> list[object]:
+    return [frame.tb_frame.f_code for frame in frames]
