@@ -24,7 +24,7 @@ test-more: $(VENV)/.more  ## run the tests marked "more": what `make test` holds
 	@$(PYTEST) -m more $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS name no such test
 
 lint: $(VENV)/.test  ## check style and types
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check labkit tests benchmarks tools && $(BIN)/mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --exclude labkit_content labkit* simgpu tests benchmarks tools && $(BIN)/mypy
 
 bench: $(VENV)/.test  ## measure the claims, each as a ratio, into docs/benchmarks.md (ARGS="engine cost" for some)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/table.py $(ARGS)

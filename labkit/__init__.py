@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: object) -> None:
     """``%load_ext labkit``: the magic ``%%ranks``. In a notebook ``import labkit`` does it, too."""
-    import_module(".distributed.notebook.magic", __name__).load(shell)
+    import_module("labkit_ranks.notebook.magic").load(shell)
 
 
 # The room that draws is loaded when a notebook first shows a picture.

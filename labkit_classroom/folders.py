@@ -8,7 +8,7 @@ import sys
 import types
 from pathlib import Path
 
-import labkit_content as content
+from labkit_course import content
 
 BUILT_IN = content.FOLDER.resolve() / "assignments"
 

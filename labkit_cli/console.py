@@ -9,7 +9,7 @@ import logging
 import sys
 from io import TextIOWrapper
 
-from labkit.base.ours import PACKAGE
+from labkit.base.ours import PACKAGES
 
 
 def forgive() -> None:
@@ -24,10 +24,10 @@ def show_progress() -> None:
     if sys.stderr.isatty():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("labkit: %(message)s …"))
-        logger = logging.getLogger(PACKAGE)
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
+        for logger in map(logging.getLogger, PACKAGES):
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
 
 
 def without_chinese() -> str | None:

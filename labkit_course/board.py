@@ -16,9 +16,9 @@ from labkit.base.files import reason
 from labkit.base.language import get_language, say, using
 from labkit.base.texts import texts_beside
 from labkit.base.widgets import live
-from labkit_content import module
 
 from . import exercise, progress
+from .content import module
 from .lesson import begun
 from .outline import lessons
 

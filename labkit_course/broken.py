@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from labkit_content import module
+from .content import module
 
 
 def __getattr__(name: str) -> Any:

@@ -21,10 +21,10 @@ from torch.nn.utils import rnn
 from labkit.base.language import say
 from labkit.base.numbers import one_of
 from labkit.base.texts import Text, parse
-from labkit_content import FOLDER
 from labkit_diagnose import Diagnosis, Finding, diagnose
 from simgpu import simulate
 
+from .content import FOLDER
 from .words import as_html
 
 # What the lines of a case need not import.

@@ -35,9 +35,9 @@ from typing import Any, TypeVar
 from labkit.base.language import say, wrong
 from labkit.base.numbers import must, whole
 from labkit.base.texts import Entry, Text
-from labkit_content import FOLDER, module
 
 from . import kinds
+from .content import FOLDER, module
 from .judging import Hint, Hints, Kind, Named, Unreadable, named, sections, worded
 
 Fact = tuple[int, int, int]

@@ -12,7 +12,8 @@ from functools import cache
 
 from labkit.base.language import say
 from labkit.base.texts import Text, parse
-from labkit_content import FOLDER
+
+from .content import FOLDER
 
 
 @dataclass(frozen=True)

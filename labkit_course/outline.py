@@ -13,8 +13,8 @@ from importlib import import_module
 
 from labkit.base.language import say
 from labkit.base.texts import Entry, Text, parse
-from labkit_content import FOLDER
 
+from .content import FOLDER
 from .glossary import table
 from .words import as_html
 

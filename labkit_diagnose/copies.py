@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from labkit.base import ours
+
 from .attributes import base_of, everything_held, pairs_in
 
 Value = TypeVar("Value")
@@ -26,7 +28,7 @@ Value = TypeVar("Value")
 _SHARED = (type(Lock()), type(RLock()), ModuleType)
 
 # Of these modules the variables are no concern of a model's.
-NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "labkit", "numpy"}
+NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "numpy", *ours.PACKAGES}
 
 
 def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
@@ -39,8 +41,8 @@ def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
     if isinstance(value, nn.Module) and isinstance(copied, nn.Module):
         for one, other in zip(value.modules(), copied.modules(), strict=False):
             if isinstance(one, torch.jit.ScriptModule):
-                for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
-                    theirs.requires_grad_(ours.requires_grad)
+                for own, theirs in zip(one.parameters(), other.parameters(), strict=True):
+                    theirs.requires_grad_(own.requires_grad)
     result: Value = _Functions(memo).rebound(copied)
     return result
 

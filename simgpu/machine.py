@@ -17,6 +17,7 @@ from labkit.base.patches import Patches
 from labkit.base.units import parse_bytes, told_bytes
 from labkit.plans.footprint import Occupancy
 
+from . import features as features  # they register themselves
 from . import hooks
 from .children.gpu_models import SIMULATED, with_model
 from .children.told import VISIBLE, Described

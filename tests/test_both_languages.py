@@ -2,54 +2,57 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
 import labkit
 from labkit.base.language import using
+from labkit.base.ours import HOME, PACKAGES
 from labkit.cost.step import data_parallel_step
 from labkit.plans.shapes import gathered_shape
 from labkit_course import check
 
-ROOT = Path(__file__).parent.parent / "labkit"
+FILES = sorted(path for name in PACKAGES if name != "labkit_content" for path in (HOME / name).rglob("*.py"))
 SAYS = {"say", "must", "wrong"}  # what takes both languages: base/language.py, base/numbers.py
 
 # The rooms whose errors are PyTorch's and CUDA's own, in their own words. A sentence that names labkit is none of them.
 PYTORCHS = (
-    "machine.state", "machine.rules", "machine.ops", "machine.torch_api", "machine.features",
-    "distributed.calls.checks",
+    "simgpu.state", "simgpu.rules", "simgpu.ops", "simgpu.torch_api", "simgpu.features", "labkit_ranks.calls.checks",
 )  # fmt: skip
 # Sentences in one language, by module and beginning, each with its reason.
 ONE_LANGUAGE = {
-    ("machine.machine", "No CUDA GPUs are available"): "PyTorch's own",
-    ("engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
-    ("engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
-    ("__init__", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
-    ("classroom", "module {__name__!r} has no attribute"): "Python's own, as above",
-    ("course", "module {__name__!r} has no attribute"): "Python's own, as above",
-    ("base.language", "{VARIABLE}"): "both languages at once: which of them is understood is not known yet",
+    ("simgpu.machine", "No CUDA GPUs are available"): "PyTorch's own",
+    ("labkit.engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
+    ("labkit.engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
+    ("labkit", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
+    ("simgpu", "module {__name__!r} has no attribute"): "Python's own, as above",
+    ("labkit_classroom", "module {__name__!r} has no attribute"): "Python's own, as above",
+    ("labkit_course", "module {__name__!r} has no attribute"): "Python's own, as above",
     (
-        "view.figure",
+        "labkit.base.language",
+        "{VARIABLE}",
+    ): "both languages at once: which of them is understood is not known yet",
+    (
+        "labkit.view.figure",
         "这台电脑没有中文字体",
     ): "both languages at once: the figure is in another than was asked for",
-    ("base.patches", "the dictionary of {kind}"): "Python's own, of a class whose names cannot be set",
-    ("base.texts", ""): "for whoever writes a file of texts",
-    ("course.exercise", "there are two exercises"): "for whoever declares exercises",
-    ("course.predictions", "exercise "): "for whoever writes a lesson",
-    ("diagnosis.findings", ""): "for whoever declares a finding",
-    ("cli", "has no Chinese: English"): "what is said there must be what it can show",
-    ("distributed.rank.system", "signal handler must be"): "Python's own",
-    ("distributed.group.group", "Could not find the backend type"): "PyTorch's own",
-    ("distributed.group.group", "does not support allgather_coalesced"): "PyTorch's own",
-    ("distributed.threads.store", ""): "PyTorch's own",
-    ("distributed.processes.torch_patches", "wait timeout after"): "PyTorch's own",
+    ("labkit.base.patches", "the dictionary of {kind}"): "Python's own, of a class whose names cannot be set",
+    ("labkit.base.texts", ""): "for whoever writes a file of texts",
+    ("labkit_course.exercise", "there are two exercises"): "for whoever declares exercises",
+    ("labkit_course.predictions", "exercise "): "for whoever writes a lesson",
+    ("labkit_diagnose.findings", ""): "for whoever declares a finding",
+    ("labkit_cli", "has no Chinese: English"): "what is said there must be what it can show",
+    ("labkit_ranks.rank.system", "signal handler must be"): "Python's own",
+    ("labkit_ranks.group.group", "Could not find the backend type"): "PyTorch's own",
+    ("labkit_ranks.group.group", "does not support allgather_coalesced"): "PyTorch's own",
+    ("labkit_ranks.threads.store", ""): "PyTorch's own",
+    ("labkit_ranks.processes.torch_patches", "wait timeout after"): "PyTorch's own",
 }
 
 
 def name_of(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    parts = path.relative_to(HOME).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def is_of(module, rooms):
@@ -79,7 +82,9 @@ def in_one_language(source, module):
     """(line, text) of errors, warnings and what a command prints, in a form that has one language only."""
     for said in ast.walk(ast.parse(source)):
         name = called(said)
-        if not (name == "warn" or name.endswith(ERRORS) or (name == "print" and is_of(module, ["cli"]))):
+        if not (
+            name == "warn" or name.endswith(ERRORS) or (name == "print" and is_of(module, ["labkit_cli"]))
+        ):
             continue
         texts = words(said)
         if texts and not any(speaks_both(inner) for inner in ast.walk(said)):
@@ -112,7 +117,7 @@ def excepted(module, text):
 
 
 def found():
-    for path in sorted(ROOT.rglob("*.py")):
+    for path in FILES:
         for line, text in in_one_language(path.read_text("utf-8"), name_of(path)):
             yield name_of(path), line, text
 
@@ -145,11 +150,7 @@ def without_chinese(source):
 
 def test_the_chinese_is_chinese():
     """No English text was copied and left."""
-    wrong = [
-        f"{path}:{line}"
-        for path in sorted(ROOT.rglob("*.py"))
-        for line in without_chinese(path.read_text("utf-8"))
-    ]
+    wrong = [f"{path}:{line}" for path in FILES for line in without_chinese(path.read_text("utf-8"))]
     assert wrong == []
 
 
@@ -158,15 +159,18 @@ def test_the_check_sees_english_that_was_left():
     assert list(without_chinese(f"{text}\nsay(en='no such file', zh='没有文件')")) == [1]
 
 
-@pytest.mark.parametrize(("module", "source", "count"), [
-    ("engine.gather", "raise ValueError(f'{path} has no rows')", 1),
-    ("engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
-    ("engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
-    ("engine.gather", "warnings.warn('it is lost, alas')", 1),
-    ("machine.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
-    ("machine.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
-    ("machine.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("module", "source", "count"),
+    [
+        ("labkit.engine.gather", "raise ValueError(f'{path} has no rows')", 1),
+        ("labkit.engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
+        ("labkit.engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
+        ("labkit.engine.gather", "warnings.warn('it is lost, alas')", 1),
+        ("simgpu.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
+        ("simgpu.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
+        ("simgpu.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
+    ],
+)
 def test_the_check_sees_what_is_planted(module, source, count):
     assert len(list(in_one_language(source, module))) == count
 

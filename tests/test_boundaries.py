@@ -1,4 +1,4 @@
-"""Data moves one way, and imports follow it; no module of labkit waits for itself.
+"""Data moves one way, and imports follow it; no module of ours waits for itself.
 
 Every way to name another module counts as an import: at the top of a file or within a function, for type checkers only,
 or as a text (``import_module("simgpu")``, ``"-m", "labkit_classroom.grade.whole_class"``, ``f"{__name__}.{name}"``).
@@ -12,144 +12,169 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "labkit"
-CONTENT = (
-    ROOT.parent / "content"
-)  # in a wheel it lies in labkit, and its modules are labkit_content.… either way
+from labkit.base.ours import HOME, PACKAGES
 
-# Each room and the rooms that it imports, no fewer and no more: upper rooms stand on lower ones. A room is a folder of
-# labkit, or of labkit/machine; the longest name that fits a module is its room. (trace is what happened, and
-# trace.recording what watches the engine at work.)
-TABLE = """
-base              |
-turns             | base
-plans             | base
-trace             | base
-engine            | base turns
-trace.recording   | base trace engine
-
-children          | base
-machine.hooks     | base
-machine.handlers  | base
-machine.stack     | base
-machine.state     | base turns machine.hooks
-machine.rules     | base machine.handlers machine.state
-machine.ops       | base machine.hooks machine.handlers machine.stack machine.state machine.rules trace
-machine.torch_api | base machine.hooks machine.state machine.rules machine.ops trace
-machine.features  | base children machine.hooks machine.handlers machine.stack machine.state machine.rules machine.ops machine.torch_api
-machine           | base turns children machine.hooks machine.stack machine.state machine.ops machine.features machine.torch_api plans
-
-distributed.calls     | base machine.state
-distributed.plans     | base plans
-distributed.pictures  | base plans cost trace view distributed.calls distributed.plans
-distributed.rank      | base turns children machine.hooks machine.state trace distributed.calls
-distributed.group     | base machine.features machine.stack machine.ops machine.state trace distributed.calls distributed.rank
-distributed.processes | base turns machine trace distributed.calls distributed.rank distributed.group
-distributed.threads   | base turns machine machine.state trace distributed.calls distributed.rank distributed.group distributed.processes
-distributed.torchrun  | base turns children machine machine.state distributed.calls distributed.rank distributed.processes distributed.threads
-distributed.notebook  | base turns children cost machine trace distributed.calls distributed.planning distributed.rank distributed.threads
-distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
-distributed.explain   | base distributed.calls distributed.rank
-distributed.planning  | base cost trace view distributed.pictures machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
-distributed           | base plans cost explore view machine distributed.plans distributed.threads distributed.pictures
-
-cost              | base plans trace
-view              | base plans trace cost
-explore           | base plans trace cost view
-diagnosis         | base plans machine machine.features machine.state
-distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
-
-content           |
-course            | base content machine diagnosis plans
-classroom         | base turns machine content course
-classroom.wall.inside | classroom
-classroom.wall    | base content classroom classroom.wall.inside
-classroom.handout | base classroom
-classroom.intake  | base classroom classroom.handout
-classroom.grade   | base classroom classroom.wall classroom.handout classroom.intake
-classroom.results | base classroom classroom.handout classroom.intake classroom.grade
-classroom.nbgrader | base classroom
-content.exercises | base cost diagnosis distributed.calls distributed.plans distributed.rank distributed.threads trace trace.recording turns plans engine machine course
-content.repairs | base content course
-content.broken | base course content.repairs diagnosis machine plans
-content.hung | base course content.exercises content.repairs distributed.calls
-content.assignments | engine machine.torch_api plans course classroom distributed.threads
-
-cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.ops machine.torch_api machine.state trace trace.recording view diagnosis
-__init__          | base machine view distributed.processes distributed.notebook
-pytest_plugin     | base distributed.testing
-__main__          | cli
+# Each package and the packages that it imports, no fewer and no more.
+HOUSE = """
+labkit           |
+simgpu           | labkit
+labkit_diagnose  | labkit simgpu
+labkit_ranks     | labkit simgpu labkit_diagnose
+labkit_course    | labkit simgpu labkit_diagnose
+labkit_classroom | labkit simgpu labkit_course
+labkit_content   | labkit simgpu labkit_diagnose labkit_ranks labkit_course labkit_classroom
+labkit_cli       | labkit simgpu labkit_diagnose labkit_ranks labkit_course labkit_classroom
 """
-ROWS = [line.split("|") for line in TABLE.splitlines() if line]
-ALLOWED = {room.strip(): set(others.split()) for room, others in ROWS}
+# These name other packages for users, who write labkit.ranks or labkit.course: they are entries, not imports.
+ENTRIES = (
+    "labkit",
+    "labkit.__main__",
+    "labkit.pytest_plugin",
+    "labkit.course",
+    "labkit.classroom",
+    "labkit.distributed",
+)
 
+# Each room and the rooms that it imports, no fewer and no more: upper rooms stand on lower ones. A room is a folder of a
+# package; the longest name that fits a module is its room. The rooms of labkit itself stand here without its name.
+# (trace is what happened, and trace.recording what watches the engine at work.)
+TABLE = """
+base                         |
+turns                        | base
+plans                        | base
+trace                        | base
+engine                       | base turns
+trace.recording              | base trace engine
+
+simgpu.children              | base
+simgpu.hooks                 | base
+simgpu.handlers              | base
+simgpu.stack                 | base
+simgpu.state                 | base turns simgpu.hooks
+simgpu.rules                 | base simgpu.handlers simgpu.state
+simgpu.ops                   | base simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules trace
+simgpu.torch_api             | base simgpu.hooks simgpu.state simgpu.rules simgpu.ops trace
+simgpu.features              | base simgpu.children simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules simgpu.ops simgpu.torch_api
+simgpu                       | base turns simgpu.children simgpu.hooks simgpu.stack simgpu.state simgpu.ops simgpu.features simgpu.torch_api plans
+
+labkit_ranks.calls           | base simgpu.state
+labkit_ranks.plans           | base plans
+labkit_ranks.pictures        | base plans cost trace view labkit_ranks.calls labkit_ranks.plans
+labkit_ranks.rank            | base turns simgpu.children simgpu.hooks simgpu.state trace labkit_ranks.calls
+labkit_ranks.group           | base simgpu.features simgpu.stack simgpu.ops simgpu.state trace labkit_ranks.calls labkit_ranks.rank
+labkit_ranks.processes       | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group
+labkit_ranks.threads         | base turns simgpu simgpu.state trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
+labkit_ranks.torchrun        | base turns simgpu.children simgpu simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
+labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
+labkit_ranks.testing         | base turns simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook
+labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
+labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.group labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun
+labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.threads labkit_ranks.pictures
+
+cost                         | base plans trace
+view                         | base plans trace cost
+explore                      | base plans trace cost view
+labkit_diagnose              | base plans simgpu simgpu.features simgpu.state
+labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers simgpu.ops simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun
+
+labkit_course                | base simgpu labkit_diagnose plans
+labkit_classroom             | base turns simgpu labkit_course
+labkit_classroom.wall.inside | labkit_classroom
+labkit_classroom.wall        | base labkit_classroom labkit_classroom.wall.inside
+labkit_classroom.handout     | base labkit_classroom
+labkit_classroom.intake      | base labkit_classroom labkit_classroom.handout
+labkit_classroom.grade       | base labkit_classroom labkit_classroom.wall labkit_classroom.handout labkit_classroom.intake
+labkit_classroom.results     | base labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.grade
+labkit_classroom.nbgrader    | base labkit_classroom
+labkit_content               |
+labkit_content.exercises     | base cost labkit_diagnose labkit_ranks.calls labkit_ranks.plans labkit_ranks.rank labkit_ranks.threads trace trace.recording turns plans engine simgpu labkit_course
+labkit_content.repairs       | base labkit_course
+labkit_content.broken        | base labkit_course labkit_content.repairs labkit_diagnose simgpu plans
+labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
+labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads
+
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features simgpu.ops simgpu.torch_api simgpu.state trace trace.recording view labkit_diagnose
+labkit_ranks.pytest_plugin   | base labkit_ranks.testing
+"""
+
+
+def in_full(room: str) -> str:
+    return room if room.split(".")[0] in PACKAGES else f"labkit.{room}"
+
+
+def parsed(table: str, name=str.strip) -> dict[str, set[str]]:
+    rows = [line.split("|") for line in table.splitlines() if line]
+    return {name(room.strip()): set(map(name, others.split())) for room, others in rows}
+
+
+ALLOWED = parsed(TABLE, in_full)
 
 # Modules that import by a name that is known only when the program runs, and what they import so.
 LATE = {
-    "__init__": "public names, from the table in __init__.pyi",
-    "base.extras": "packages of an extra, none of them labkit's",
-    "children.bootstrap.sitecustomize": "torch, which it waits for, and what its environment names",
-    "classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
-    "classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
-    "classroom.wall.inside.banned": "what a question's answer is to write itself",
-    "classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
-    "classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
-    "content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
-    "course": "what lessons import, from the table of public names there",
-    "cli.diagnose": "the user's module",
-    "cli.doctor": "packages of an extra, none of them labkit's",
-    "machine.features": "whatever lies beside it",
-    "distributed.torchrun.worker": "modules of the user's script",
+    "simgpu": "public names, from the table there",
+    "labkit": "public names, from the table in __init__.pyi",
+    "labkit.base.extras": "packages of an extra, none of them labkit's",
+    "simgpu.children.bootstrap.sitecustomize": "torch, which it waits for, and what its environment names",
+    "labkit_classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
+    "labkit_classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
+    "labkit_classroom.wall.inside.banned": "what a question's answer is to write itself",
+    "labkit_classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
+    "labkit_classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
+    "labkit_course.content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
+    "labkit_course": "what lessons import, from the table of public names there",
+    "labkit_cli.diagnose": "the user's module",
+    "labkit_cli.doctor": "packages of an extra, to see whether they are there",
+    "simgpu.features": "whatever lies beside it",
+    "labkit_ranks.torchrun.worker": "modules of the user's script",
 }
 
 
 def name_of(path: Path) -> str:
-    """``simgpu/ops/mode.py`` as ``machine.ops.mode``, a folder's ``__init__`` as the folder."""
-    inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.relative_to(CONTENT.parent)
-    parts = inside.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    """``simgpu/ops/mode.py`` as ``simgpu.ops.mode``, a folder's ``__init__`` as the folder."""
+    parts = path.relative_to(HOME).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = sorted([*ROOT.rglob("*.py"), *CONTENT.rglob("*.py")])
+FILES = sorted(path for package in PACKAGES for path in (HOME / package).rglob("*.py"))
 MODULES = {name_of(path): path for path in FILES}
-PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+FOLDERS = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 SOURCES = {name: path.read_text("utf-8") for name, path in MODULES.items()}
+OURS = "|".join(PACKAGES)
 
 
 class Imports(ast.NodeVisitor):
-    """Collects the modules of labkit that one module names, and the imports whose names nobody can tell."""
+    """Collects our modules that one of them names, and the imports whose names nobody can tell."""
 
-    def __init__(self, module: str, modules, packages) -> None:
+    def __init__(self, module: str, modules, folders) -> None:
         self.module, self.modules = module, modules
-        here = [] if module == "__init__" else module.split(".")
-        self.base = here if module in packages | {"__init__"} else here[:-1]
+        self.base = module.split(".") if module in folders else module.split(".")[:-1]
         self.found: set[str] = set()
         self.late: list[int] = []
 
     def name(self, dotted: str) -> None:
-        """Notes the module that ``dotted`` (without labkit) is, or is something of; all in a package if it ends in a dot."""
-        if dotted.endswith(".") and dotted.strip("."):
+        """Notes the module that ``dotted`` is, or is something of; all in a folder if it ends in a dot."""
+        if dotted.endswith("."):
             self.found |= {other for other in self.modules if other.startswith(dotted)}
         parts = dotted.strip(".").split(".")
         while parts and ".".join(parts) not in self.modules:
             parts.pop()
-        self.found.add(".".join(parts) or "__init__")
+        if parts:
+            self.found.add(".".join(parts))
 
     def relative(self, dots: int, dotted: str) -> None:
         self.name(".".join([*self.base[: len(self.base) - dots + 1], dotted]))
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.name.split(".")[0] == "labkit":
-                self.name(alias.name.partition(".")[2])
+            self.name(alias.name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             inner = ".".join(filter(None, [node.module, alias.name]))
             if node.level:
                 self.relative(node.level, inner)
-            elif inner.split(".")[0] == "labkit":
-                self.name(inner.partition(".")[2])
+            else:
+                self.name(inner)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring names modules to its readers
@@ -164,18 +189,19 @@ class Imports(ast.NodeVisitor):
         self.generic_visit(node)
 
     def text(self, text: str) -> None:
-        if whole := re.fullmatch(r"labkit\.(\w+(?:\.\w+)*\.?)(?::\w+)?(\*.*)?", text):
+        if (whole := re.fullmatch(rf"((?:{OURS})\.\w+(?:\.\w+)*\.?)(?::\w+)?(\*.*)?", text)) or (
+            whole := re.fullmatch(rf"((?:{OURS}))(:\w+|\.\*.*)", text)
+        ):
             self.name(whole[1])
-        for code in re.findall(r"\b(?:from|import) labkit\.([\w.]+)", text):
+        for code in re.findall(rf"\b(?:from|import) ((?:{OURS})\b[\w.]*)", text):
             self.name(code)
 
     def written(self, node: ast.expr) -> str:
         """The text that an expression gives, as far as it can be told: ``*`` stands for the rest."""
-        own = "labkit" if self.module == "__init__" else f"labkit.{self.module}"
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.Name) and node.id in ("__name__", "__package__"):
-            return own if node.id == "__name__" else ".".join(["labkit", *self.base])
+            return self.module if node.id == "__name__" else ".".join(self.base)
         if isinstance(node, ast.JoinedStr):
             return "".join(
                 self.written(part.value if isinstance(part, ast.FormattedValue) else part)
@@ -195,15 +221,19 @@ class Imports(ast.NodeVisitor):
         self.generic_visit(node)
 
 
-def imports(source: str, module: str, modules=frozenset(MODULES), packages=frozenset(PACKAGES)) -> Imports:
-    visitor = Imports(module, modules, packages)
+def imports(source: str, module: str, modules=frozenset(MODULES), folders=frozenset(FOLDERS)) -> Imports:
+    visitor = Imports(module, modules, folders)
     visitor.visit(ast.parse(source))
     return visitor
 
 
-def imported(source: str, module: str, modules=frozenset(MODULES), packages=frozenset(PACKAGES)) -> set[str]:
-    """The other modules of labkit that ``module`` names anywhere in its code."""
-    return imports(source, module, modules, packages).found - {module}
+def imported(source: str, module: str, modules=frozenset(MODULES), folders=frozenset(FOLDERS)) -> set[str]:
+    """The other modules of ours that ``module`` names anywhere in its code."""
+    return imports(source, module, modules, folders).found - {module}
+
+
+def is_entry(module: str) -> bool:
+    return module in ENTRIES or module.rpartition(".")[0] in ENTRIES[1:]
 
 
 def room_of(module: str) -> str:
@@ -215,7 +245,7 @@ def room_of(module: str) -> str:
 
 def rooms_of(module: str, others: set[str]) -> set[str]:
     """The rooms of ``others``, but for that of ``module``."""
-    return {room_of(other) or other for other in others} - {room_of(module), "__init__"}
+    return {room_of(other) or other for other in others if not is_entry(other)} - {room_of(module)}
 
 
 def violations(module: str, others: set[str]) -> set[str]:
@@ -225,14 +255,22 @@ def violations(module: str, others: set[str]) -> set[str]:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Each module of labkit and those that it imports."""
-    return {module: imported(source, module) for module, source in SOURCES.items()}
+    """Each module, but for entries, and those that it imports."""
+    return {module: imported(source, module) for module, source in SOURCES.items() if not is_entry(module)}
 
 
 def by_room(imports: dict[str, set[str]]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, others in imports.items():
         found.setdefault(room_of(module), set()).update(rooms_of(module, others))
+    return found
+
+
+def by_package(imports: dict[str, set[str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {package: set() for package in PACKAGES}
+    for module, others in imports.items():
+        package = module.split(".")[0]
+        found[package] |= {other.split(".")[0] for other in others} - {package}
     return found
 
 
@@ -245,8 +283,13 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def test_packages_import_what_the_house_says_and_nothing_else():
+    assert by_package(graph()) == parsed(HOUSE)
+    assert circle(parsed(HOUSE)) == []
+
+
 def test_imports_follow_the_data():
-    assert [module for module in SOURCES if not room_of(module)] == [], (
+    assert [module for module in graph() if not room_of(module)] == [], (
         "say in TABLE what a new room may import"
     )
     wrong = {module: found for module, others in graph().items() if (found := violations(module, others))}
@@ -262,83 +305,73 @@ def test_no_room_stands_on_one_that_stands_on_it():
     assert circle(by_room(graph())) == []
 
 
-# The parts beside the core, and which of the others each may know: tests/test_core_alone.py deletes them all.
-BESIDE = {
-    "distributed": set(), "course": {"content"}, "classroom": {"course", "content"},
-    # What it holds is written in their words, and part two of the course runs ranks.
-    "content": {"course", "classroom", "distributed"},
-}  # fmt: skip
-COMMANDS = (
-    "cli",
-    "__init__",
-    "__main__",
-    "pytest_plugin",
-)  # a command, or a public name, is there for a part
-
-
-def test_parts_beside_the_core_know_each_other_as_little_as_can_be():
-    wrong = {
-        module: known
-        for module, others in graph().items()
-        if (part := module.split(".")[0]) not in COMMANDS
-        and (
-            known := {other.split(".")[0] for other in others}
-            & set(BESIDE) - BESIDE.get(part, set()) - {part}
-        )
-    }
-    assert wrong == {}
-
-
 def test_no_module_waits_for_itself():
-    # A module that imports the package (``from .. import __version__``) does not wait for what that gives lazily.
-    assert circle(graph() | {"__init__": set()}) == []
+    # A module that imports the package (``from labkit import __version__``) does not wait for what that gives lazily.
+    assert (
+        circle({module: {o for o in others if not is_entry(o)} for module, others in graph().items()}) == []
+    )
 
 
 def test_what_only_running_can_tell_is_listed():
     assert {module for module, source in SOURCES.items() if imports(source, module).late} == set(LATE)
 
 
-@pytest.mark.parametrize(("module", "source"), [
-    ("engine.replicate", "from ..machine import simulate"),
-    ("engine.replicate", "def late():\n    from ..machine.state.gpu import Gpu"),
-    ("machine.machine", "import labkit.engine"),
-    ("machine.rules.operators", "from ..ops.mode import MachineMode"),
-    ("machine.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
-    ("view.split", "from labkit.engine import scatter"),
-    ("trace.events", "from ..engine import scatter"),
-    ("cost.step", "from ..view import draw_scaling"),
-    ("plans.split", "from ..trace import events"),
-    ("engine.gather", "if TYPE_CHECKING:\n    from ..machine import Machine"),
-    ("engine.gather", "sys.modules.get('simgpu')"),
-    ("engine.gather", "begin = 'labkit_ranks.processes.lookout:begin'"),
-    ("engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.whole_class']"),
-    ("engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
-    ("engine.gather", "import_module('..machine.machine', __package__)"),
-    ("engine.gather", "ours = name.startswith('simgpu.')"),
-    ("machine.state.gpu", "import_module(f'labkit_cli.{name}')"),
-    ("cost", "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("labkit.engine.replicate", "from simgpu import simulate"),
+        ("labkit.engine.replicate", "def late():\n    from simgpu.state.gpu import Gpu"),
+        ("simgpu.machine", "import labkit.engine"),
+        ("simgpu.rules.operators", "from ..ops.mode import MachineMode"),
+        ("simgpu.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
+        ("labkit.view.split", "from labkit.engine import scatter"),
+        ("labkit.trace.events", "from ..engine import scatter"),
+        ("labkit.cost.step", "from ..view import draw_scaling"),
+        ("labkit.plans.split", "from ..trace import events"),
+        ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
+        ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),
+        ("labkit.engine.gather", "begin = 'labkit_ranks.processes.lookout:begin'"),
+        ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.whole_class']"),
+        ("labkit.engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
+        ("labkit.engine.gather", "import_module('..view.split', __package__)"),
+        ("labkit.engine.gather", "ours = name.startswith('simgpu.state.')"),
+        ("simgpu.state.gpu", "import_module(f'labkit_cli.{name}')"),
+        (
+            "labkit.cost",
+            "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'",
+        ),
+    ],
+)
 def test_the_check_sees_a_planted_violation(module, source):
     assert violations(module, imported(source, module))
 
 
-@pytest.mark.parametrize("sources", [
-    {"a": "from . import b", "b": "from .a import x"},
-    {"a": "from .b import x", "b": "def late():\n    from .c import x", "c": "import labkit.a"},
-    {"a": "from .b import x", "b": "if TYPE_CHECKING:\n    from .a import X"},
-    {"a": "from .b import x", "b": "load('labkit.a:x')"},
-    {"a": "import_module(f'{__name__}.{name}')", "a.b": "from labkit.a import x"},
-    {"a": "import_module('.b', __package__)", "a.b": "from labkit.a import x"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"a": "from . import b", "b": "from .a import x"},
+        {"a": "from .b import x", "b": "def late():\n    from .c import x", "c": "import labkit.a"},
+        {"a": "from .b import x", "b": "if TYPE_CHECKING:\n    from .a import X"},
+        {"a": "from .b import x", "b": "load('labkit.a:x')"},
+        {"a": "import_module(f'{__name__}.{name}')", "a.b": "from labkit.a import x"},
+        {"a": "import_module('.b', __package__)", "a.b": "from labkit.a import x"},
+    ],
+)
 def test_the_check_sees_a_planted_circle(sources):
-    packages = {"a"} & {name.partition(".")[0] for name in sources if "." in name}
-    assert circle({name: imported(text, name, set(sources), packages) for name, text in sources.items()})
+    modules = {f"labkit.{name}" for name in sources} | {"labkit"}
+    folders = {"labkit"} | ({"labkit.a"} if "a.b" in sources else set())
+    found = {
+        f"labkit.{name}": imported(text, f"labkit.{name}", modules, folders) for name, text in sources.items()
+    }
+    assert circle(found)
 
 
 def test_a_docstring_and_a_message_name_modules_to_their_readers():
     source = 'def f():\n    """As :mod:`labkit.a` does."""\n    print("use labkit.a.x(), then labkit.a")'
-    assert imported(source, "b", {"a", "b"}, set()) == set()
+    assert imported(source, "labkit.b", {"labkit.a", "labkit.b"}, set()) == set()
 
 
 def test_the_check_sees_a_name_that_only_running_can_tell():
-    assert imports("def load(name):\n    return import_module(name)", "a", {"a"}, set()).late == [2]
+    assert imports(
+        "def load(name):\n    return import_module(name)", "labkit.a", {"labkit.a"}, set()
+    ).late == [2]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from labkit.base.language import using
+from labkit.base.ours import PACKAGES
 from labkit_cli import COMMANDS, console, main
 
 ENCODINGS = ("ascii", "gbk", "cp1252", "latin-1", "utf-8")
@@ -116,14 +117,15 @@ def test_long_work_says_what_it_is_at_where_somebody_looks(monkeypatch, tmp_path
     factory = "import torch\ndef make(): return torch.nn.Linear(5, 2), torch.ones(8, 5)\n"
     (tmp_path / "progress_models.py").write_text(factory)
     monkeypatch.setattr(sys, "stderr", shown)
-    logger = logging.getLogger("labkit")
-    before = list(logger.handlers), logger.level, logger.propagate
+    loggers = list(map(logging.getLogger, PACKAGES))
+    before = [(list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
     try:
         console.show_progress()
         assert main(["diagnose", f"{tmp_path / 'progress_models.py'}:make", "--gpus", "2"]) == 0
     finally:
-        logger.handlers[:], logger.propagate = before[0], before[2]
-        logger.setLevel(before[1])
+        for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
     lines = [
         "labkit: loading PyTorch …",
         "labkit: Linear runs on one GPU and on 2 …",
@@ -140,6 +142,6 @@ def test_long_work_says_what_it_is_at_where_somebody_looks(monkeypatch, tmp_path
 def test_what_loads_pytorch_says_so(monkeypatch, tmp_path, caplog, capsys, words):
     (tmp_path / "train.py").write_text("pass\n")
     monkeypatch.chdir(tmp_path)
-    with caplog.at_level(logging.INFO, "labkit"):
+    with caplog.at_level(logging.INFO):
         main(words)
     assert caplog.messages[0] == "loading PyTorch"

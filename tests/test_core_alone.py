@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from labkit.base.ours import PACKAGES
 from tools.warm import python
 
 ROOT = Path(__file__).parent.parent
-GONE = ("distributed", "classroom", "course", "content")
+GONE = ("labkit_ranks", "labkit_classroom", "labkit_course", "labkit_content")
 # Each command that wants one of them, and which.
 WANTING = {
-    "torchrun --nproc-per-node 2 train.py": "distributed", "sweep 03_split": "course", "lessons": "course",
-    "lab": "course", "grade class": "classroom", "assignment list": "classroom", "submit mine.ipynb": "classroom",
+    "torchrun --nproc-per-node 2 train.py": "labkit_ranks", "sweep 03_split": "labkit_course",
+    "lessons": "labkit_course", "lab": "labkit_course", "grade class": "labkit_classroom",
+    "assignment list": "labkit_classroom", "submit mine.ipynb": "labkit_classroom",
 }  # fmt: skip
 MAKE = """
 import torch
@@ -45,7 +47,7 @@ drawn = [labkit.draw_split(30, 8), labkit.draw_batches(30, batch_size=8), labkit
          labkit.draw_all_reduce(labkit.ring_all_reduce(4), 1), labkit.draw_flow(trace), labkit.draw_timeline(trace)]
 print(len({type(axes) for axes in drawn}), "<svg" in labkit.split(10, 4)._repr_svg_())
 for name in labkit.__all__:
-    of_ranks = labkit._module_of.get(name, "").startswith(".distributed")
+    of_ranks = labkit._module_of.get(name, "").startswith("labkit_ranks")
     if name.endswith("Explorer") and name != "Explorer" and not of_ranks:
         assert "<svg" in str(getattr(labkit, name)()._repr_mimebundle_()), name
 print(labkit.get_language())
@@ -54,6 +56,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
+ABSENT = """raise ModuleNotFoundError("No module named '{name}'", name="{name}")"""
 # Commands in one process, one after the other, with the exit code of each.
 COMMANDS = """
 import json, sys
@@ -67,9 +70,12 @@ for words in json.loads(sys.argv[1]):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
-    shutil.copytree(ROOT / "labkit", folder / "labkit")  # with what is compiled, which else takes seconds
-    for name in GONE:
-        shutil.rmtree(folder / "labkit" / name)
+    for name in PACKAGES:
+        if name in GONE:  # else Python would go on and find the package that is installed
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text(ABSENT.format(name=name))
+        else:
+            shutil.copytree(ROOT / name, folder / name)  # with what is compiled, which else takes seconds
     (folder / "make.py").write_text(MAKE)
     (folder / "train.py").write_text(TRAIN)
 
@@ -78,7 +84,7 @@ def alone(tmp_path_factory):
             [*python(), *words], cwd=folder, capture_output=True, text=True, encoding="utf-8",
             env=os.environ | {"PYTHONPATH": str(folder), "LABKIT_LANG": "en", "PYTHONIOENCODING": "utf-8"},
         )  # fmt: skip
-        assert f"{ROOT}{os.sep}labkit" not in done.stderr, "a file of the whole labkit was run"
+        assert f"{ROOT}{os.sep}" not in done.stderr, "a file of the whole labkit was run"
         return done
 
     return run
@@ -115,4 +121,4 @@ def test_commands(alone):
     assert "every run starts from seed 0" in done.stdout
     assert "PyTorch" in done.stdout
     for command, part in WANTING.items():
-        assert said[command] == f"labkit: this labkit comes without labkit.{part}\n=> 69", command
+        assert said[command] == f"labkit: this labkit comes without {part}\n=> 69", command

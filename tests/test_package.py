@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from labkit.base.ours import PACKAGES
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -63,23 +65,23 @@ def test_the_wheel_has_the_library_its_content_the_lessons_and_nothing_else(buil
     with zipfile.ZipFile(built[1]) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
         notebooks = {name: wheel.read(name) for name in held if name.endswith(".ipynb")}
-    library = tracked("labkit") | {f"labkit/{name}" for name in tracked("content")}
+    library = tracked(*PACKAGES)
     lessons = {
-        name.replace("notebooks/", "labkit/lessons/")
+        name.replace("notebooks/", "labkit_course/lessons/")
         for name in tracked("notebooks")
         if name.endswith(".ipynb")
     }
     assert held == library | lessons
-    assert "labkit/py.typed" in held, "type checkers look at what it says"
+    assert held >= {f"{name}/py.typed" for name in PACKAGES}, "type checkers look at what it says"
     assert len(notebooks) >= 20
     for name, content in notebooks.items():
-        assert content == (ROOT / name.replace("labkit/lessons/", "notebooks/")).read_bytes()
+        assert content == (ROOT / name.replace("labkit_course/lessons/", "notebooks/")).read_bytes()
 
 
 def test_the_source_archive_has_what_it_takes_to_build_and_test(built):
     with tarfile.open(built[0]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert tracked("labkit", "content", "notebooks", "tests", "docs", "release") <= held
+    assert tracked(*PACKAGES, "notebooks", "tests", "docs", "release") <= held
     assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "Makefile"} <= held
 
 
@@ -97,7 +99,7 @@ def test_pytest_finds_its_plugin(built):
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         told = archive.read(name).decode()
-    assert "[pytest11]\nlabkit.pytest_plugin = labkit_ranks.pytest_plugin" in told
+    assert "[pytest11]\nlabkit.pytest_plugin = labkit.pytest_plugin" in told
 
 
 def test_what_the_package_says_of_itself(built):

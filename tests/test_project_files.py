@@ -15,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 import labkit
 from labkit.base.extras import EXTRA_OF
 from labkit.base.language import using
+from labkit.base.ours import PACKAGES
 from labkit_course import outline
 from tools.warm import python
 
@@ -56,21 +57,21 @@ def test_the_pins_fit_the_oldest_python_that_is_promised():
 
 def test_every_dependency_has_its_reason():
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    listed = re.findall(r'^    "[a-z][^"]*",.*$', text, re.MULTILINE)
+    listed = re.findall(r'^    "[a-z][^"]*",.*$', text.partition("[project.scripts]")[0], re.MULTILINE)
     assert len(listed) >= len(PROJECT["dependencies"])
     assert [line for line in listed if "#" not in line and '"labkit[' not in line] == []
 
 
 def test_what_is_imported_is_declared():
     """Also what another package brings today; and who lacks it is told the extra that has it."""
-    files = (ROOT / "labkit").rglob("*.py")
+    files = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
     found = set()
     for node in (node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found.add(node.module.partition(".")[0])
-    beyond = found - set(sys.stdlib_module_names) - names(PROJECT["dependencies"]) - {"labkit"}
+    beyond = found - set(sys.stdlib_module_names) - names(PROJECT["dependencies"]) - set(PACKAGES)
     assert len(beyond) > 5
     # (The plugin is imported by pytest.)
     assert beyond - set(EXTRA_OF) - {"sitecustomize", "pytest", "_pytest"} == set()
@@ -193,8 +194,6 @@ def test_the_changelog_knows_this_version():
 
 def test_every_place_that_contributing_names_exists():
     named = set(re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
-    missing = {path for path in named if not ((ROOT / "labkit" / path).exists() or (ROOT / path).exists())}
-    # In a row about the machine its folders are named without it.
-    missing = {path for path in missing if not (ROOT / "labkit" / "machine" / path).exists()}
+    missing = {path for path in named if not (ROOT / path).exists()}
     assert len(named) > 30
     assert not missing

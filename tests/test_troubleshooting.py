@@ -8,6 +8,7 @@ import pytest
 
 from labkit.base.extras import explained
 from labkit.base.language import using
+from labkit.base.ours import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"en": ROOT / "docs" / "troubleshooting.md", "zh": ROOT / "docs" / "troubleshooting.zh.md"}
@@ -30,9 +31,9 @@ def headings(language):
 def said():
     """All that labkit says, as one text, each field of a text as …"""
     texts = [(ROOT / "Makefile").read_text("utf-8")]
-    for path in (ROOT / "labkit" / "cli").glob("*.txt"):
+    for path in (ROOT / "labkit_cli").glob("*.txt"):
         texts.append(re.sub(r"\{\w+\}", "…", path.read_text("utf-8")))
-    for path in (ROOT / "labkit").rglob("*.py"):
+    for path in (path for name in PACKAGES for path in (ROOT / name).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)

@@ -26,12 +26,14 @@ import tempfile
 import time
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import CodeType
 from typing import Any
+
+from labkit.base.ours import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 # Which tests concern a room; and changes that alter the code and no behaviour, each with its reason.
@@ -253,10 +255,14 @@ def sites(root: Path, path: str) -> dict[int, list[Mutation]]:
     return visitor.found
 
 
-def drawn(root: Path, seed: int, within: str) -> Iterator[Mutation]:
+def drawn(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mutation]:
     """Changes by chance, never the same twice: first a file by its lines, then a line of it, then a change there."""
     chance = random.Random(seed)
-    files = sorted((root / within).rglob("*.py")) if (root / within).is_dir() else [root / within]
+    files = [
+        file
+        for place in map(root.joinpath, within)
+        for file in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+    ]
     lines = [len(file.read_text("utf-8").splitlines()) for file in files]
     seen: set[Mutation] = set()
     for _ in range(1_000_000):
@@ -427,7 +433,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         was, becomes = (" ".join(row[key].split()).replace("|", "\\|") for key in ("was", "becomes"))
         killed = row["test"] or f"**{row['how']}**"
-        where = f"{row['path'].removeprefix('labkit/')}:{row['line']} `{row['inside']}`"
+        where = f"{row['path']}:{row['line']} `{row['inside']}`"
         lines.append(
             f"| {row['number']} | {where} | `{was[:70]}` → `{becomes[:70]}` | {killed} | {row['seconds']:.0f} |"
         )
@@ -442,7 +448,7 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("seed", type=int)
     parser.add_argument("count", type=int)
-    parser.add_argument("--within", default="labkit", help="a folder or file to draw from")
+    parser.add_argument("--within", nargs="+", default=list(PACKAGES), help="folders or files to draw from")
     parser.add_argument("--folder", type=Path, help="where the copy and the results lie")
     parser.add_argument("--part", default="1/1", help="1/2 and 2/2 share the work")
     parser.add_argument("--list", action="store_true", help="only say what is drawn")

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from labkit.base.ours import HOME, is_our_file
+
 # The chapters of the story: a title, the lines that run, and what becomes of them.
 SCRIPT = (
     (
@@ -73,8 +75,7 @@ SCRIPT = (
 )
 BEGIN = "import torch\nfrom torch import nn\n\nimport labkit"
 
-ROOT = Path(__file__).parents[1] / "labkit"
-FEATURES = "machine/features/"
+FEATURES = "simgpu/features/"
 _Defined = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -142,7 +143,7 @@ def chapters() -> list[Chapter]:
 def _importing(frame: FrameType | None) -> bool:
     """Whether a module of labkit is being imported: what its lines call then is no part of the story."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(str(ROOT)):
+        if frame.f_code.co_name == "<module>" and is_our_file(frame.f_code.co_filename):
             return True
         frame = frame.f_back
     return False
@@ -152,7 +153,7 @@ def _importing(frame: FrameType | None) -> bool:
 def _function_of(code: CodeType) -> Function | None:
     """The function of labkit to which ``code`` belongs, a lambda's or a comprehension's too; None for other code."""
     path = Path(code.co_filename)
-    if not path.is_relative_to(ROOT) or code.co_name == "<module>":
+    if not is_our_file(code.co_filename) or code.co_name == "<module>":
         return None
     name = re.sub(r"\.<locals>\.<\w+>.*", "", code.co_qualname)
     found = [one for one in _functions_in(path) if one.name == name and one.first <= code.co_firstlineno]
@@ -164,7 +165,7 @@ def _functions_in(path: Path) -> tuple[Function, ...]:
     """The functions of a module, with those within them and the methods of classes."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
-    return tuple(_functions(tree, path.relative_to(ROOT).as_posix(), "", _lines_of_code(text, tree)))
+    return tuple(_functions(tree, path.relative_to(HOME).as_posix(), "", _lines_of_code(text, tree)))
 
 
 def _functions(node: ast.AST, path: str, within: str, code: set[int]) -> Iterator[Function]:
@@ -264,11 +265,11 @@ def page(told: list[Chapter]) -> str:
 
 def _says_of(function: Function) -> str:
     """What the function says under whose name this one is listed."""
-    return next(one.says for one in _functions_in(ROOT / function.path) if one.name == function.listed)
+    return next(one.says for one in _functions_in(HOME / function.path) if one.name == function.listed)
 
 
 def _file(path: str) -> str:
-    return f"**[{path}](../labkit/{path})** {_says(ast.parse((ROOT / path).read_text('utf-8')))}"
+    return f"**[{path}](../{path})** {_says(ast.parse((HOME / path).read_text('utf-8')))}"
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 
 from .language import say
-from .ours import PACKAGE
+from .ours import PACKAGES
 
 # The packages that labkit imports beyond its core, by the extra of pyproject.toml that brings them; a test holds it.
 EXTRA_OF = dict.fromkeys(
@@ -34,7 +34,7 @@ def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
     package, _, inner = (error.name or "").partition(".")
     if package in EXTRA_OF:
         return _missing([package])
-    if package == PACKAGE and inner and "." not in inner:
+    if package in PACKAGES[1:] and not inner:
         text = say(en=f"this labkit comes without {error.name}", zh=f"这份 labkit 不带 {error.name}")
         return MissingPackage(text, name=error.name)
     return error

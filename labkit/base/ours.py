@@ -13,16 +13,23 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-PACKAGE = __name__.partition(".")[0]
-FOLDER = str(Path(__file__).parents[1]) + os.sep
+# Every package that is ours; no other list of them exists. A test fails when one is left out.
+PACKAGES = (
+    "labkit", "simgpu", "labkit_diagnose", "labkit_ranks", "labkit_content", "labkit_course", "labkit_classroom",
+    "labkit_cli",
+)  # fmt: skip
+HOME = Path(__file__).parents[2]  # the packages stand side by side in it: a checkout, or site-packages
+FOLDERS = tuple(str(HOME / name) + os.sep for name in PACKAGES)
+# A learner reads and repairs the broken models and scripts of labkit_content: their frames and lines are the user's.
+_HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_content{os.sep}"))
 # The engine is ordinary PyTorch that a script calls as it calls torch.nn.parallel. It is no part of the simulation:
 # tracebacks show its frames, as they show torch's.
-SHOWN = f"{FOLDER}engine{os.sep}"
+SHOWN = f"{FOLDERS[0]}engine{os.sep}"
 
 
 def is_our_module(name: object) -> bool:
     """Whether the module called ``name`` (a frame's ``__name__``, which can be missing) is labkit's."""
-    return f"{name}.".startswith(f"{PACKAGE}.")
+    return str(name).partition(".")[0] in PACKAGES
 
 
 def is_torch_module(name: object) -> bool:
@@ -32,12 +39,12 @@ def is_torch_module(name: object) -> bool:
 
 def is_our_file(path: str) -> bool:
     """Whether the file at ``path`` is labkit's."""
-    return path.startswith(FOLDER)
+    return path.startswith(_HIDDEN)
 
 
 def is_hidden_file(path: str) -> bool:
     """Whether a traceback leaves out the frames of the file at ``path``, which are the simulation's."""
-    return path.startswith(FOLDER) and not path.startswith(SHOWN)
+    return path.startswith(_HIDDEN) and not path.startswith(SHOWN)
 
 
 def frames_of_threads() -> dict[int, FrameType]:

@@ -7,7 +7,7 @@ import threading
 from types import FrameType
 
 from ..base.language import say
-from ..base.ours import PACKAGE, frames_of_threads
+from ..base.ours import PACKAGES, frames_of_threads
 
 # Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
 SERVANTS = frozenset(
@@ -38,7 +38,7 @@ def _serves(frame: FrameType | None) -> bool:
     while frame is not None:
         packages.add(str(frame.f_globals.get("__name__")).partition(".")[0])
         frame = frame.f_back
-    return bool(packages & SERVANTS) and packages <= SERVANTS | sys.stdlib_module_names | {PACKAGE}
+    return bool(packages & SERVANTS) and packages <= SERVANTS | sys.stdlib_module_names | set(PACKAGES)
 
 
 def deadlock_text(waits: str) -> str:

@@ -29,7 +29,7 @@ from ..draw import Numbers
 from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
-from ..wall.templates import PACKAGE, template
+from ..wall.templates import HOME_OF_PACKAGES, template
 from ..words import Note
 from .marks import Mark, QuestionMark, now, read, writing
 from .submission import Graded, draws, fingerprint, grade
@@ -131,7 +131,7 @@ def _by_judges(
 
 
 def _judge(config: object) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(HOME_OF_PACKAGES), os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import labkit_content as content
 from labkit.base import ours
 from labkit.base.language import VARIABLE, say
 from labkit.base.texts import texts_beside
@@ -30,12 +29,12 @@ from .inside.processes import children, cpu, descendants, memory, waiting
 from .workers import Bell, Limits, Worker
 
 WALLS = ("root", "user")  # ways that keep strangers in
-PACKAGE = Path(ours.FOLDER).resolve()
-# What of labkit a student's code may read while it is graded: what it computes with, and what runs it. Whatever is not
-# named here is not there: judges, answers and content, under any name and in any room.
+HOME_OF_PACKAGES = ours.HOME.resolve()
+# What of ours a student's code may read while it is graded: the packages that it computes with, and what runs it.
+# Whatever is not named here is not there: judges, answers, lessons and content, under any name and in any package.
 SHOWN = (
-    "__init__.py __init__.pyi base turns plans engine machine children trace cost view explore diagnosis distributed "
-    "classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/wall/inside"
+    "labkit simgpu labkit_diagnose labkit_ranks labkit_classroom/__init__.py labkit_classroom/meeting.py "
+    "labkit_classroom/wall/__init__.py labkit_classroom/wall/inside"
 ).split()
 HOME = "/answer"  # of a worker, as :mod:`.inside.sandbox` makes it
 _FIRST_ID = 0x6C61_6200  # user ids that no system gives out: two for each judge's process
@@ -237,7 +236,7 @@ def python(function: str, told: object) -> list[str]:
     module = function.partition(".")[0]
     start = f"from {__package__}.inside import {module}; {function}(json.loads(sys.argv[2]))"
     code = f"import json, sys; sys.path.insert(0, sys.argv[1]); {start}"
-    return [sys.executable, "-I", "-c", code, str(PACKAGE.parent), json.dumps(told)]
+    return [sys.executable, "-I", "-c", code, str(HOME_OF_PACKAGES), json.dumps(told)]
 
 
 def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
@@ -250,8 +249,10 @@ def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
     return {
         "way": way,
         "readable": sorted(readable | {str(Path(sys.executable).resolve().parent)}),
-        "hidden": [os.path.realpath(path) for path in (PACKAGE, content.FOLDER, *hidden)],
-        "shown": [str(PACKAGE / name) for name in SHOWN if (PACKAGE / name).exists()],
+        "hidden": [
+            os.path.realpath(path) for path in [*ours.FOLDERS, *map(str, hidden)] if os.path.exists(path)
+        ],
+        "shown": [str(HOME_OF_PACKAGES / name) for name in SHOWN if (HOME_OF_PACKAGES / name).exists()],
         "ids": [base, base + 1],
     }
 

@@ -13,9 +13,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from labkit.base.texts import Text
+from labkit_course.content import FOLDER, module
 from labkit_course.judging import Hint, Named, named, sections, worded
-
-from .. import FOLDER, module
 
 # What a repair is worth, and what of it is reached once it is right in the plain cases, and once its results are right
 # in all of them.

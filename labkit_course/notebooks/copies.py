@@ -32,7 +32,7 @@ Notebook = dict[str, Any]  # as its file says it: nbformat would be one dependen
 
 def source() -> Path:
     """The folder with ``en/`` and ``zh/`` as the authors ran them; nobody's to write in."""
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     shipped = package / "lessons"
     return shipped if (shipped / "en").is_dir() else package.parent / "notebooks"
 

@@ -44,7 +44,7 @@ def _shared_folders() -> tuple[str, ...]:
     # Where torch is, too: with several environments on the path only one of them is sysconfig's.
     folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
     folders |= set(map(os.path.realpath, folders))
-    return (*(folder + os.sep for folder in folders), ours.FOLDER)
+    return (*(folder + os.sep for folder in folders), *ours.FOLDERS)
 
 
 def is_shared_file(path: str) -> bool:

@@ -20,3 +20,7 @@ def load() -> list[str]:
             continue  # it stands on one that is not there
         loaded.append(found.name)
     return loaded
+
+
+# Once any feature is imported all are, in this order: the order of their hooks does not depend on who asks first.
+FEATURES = load()

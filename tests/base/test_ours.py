@@ -5,36 +5,47 @@ import gc
 import re
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
-import labkit
 from labkit.base import ours
 
-ROOT = Path(labkit.__file__).parent
+FILES = [path for name in ours.PACKAGES for path in (ours.HOME / name).rglob("*.py")]
 
 
 def test_modules_go_by_their_package():
-    for name in ("labkit", "simgpu.ops.mode", "labkit.any_room.of.tomorrow"):
+    for name in ("labkit", *ours.PACKAGES, "simgpu.ops.mode", "labkit_ranks.any_room.of.tomorrow"):
         assert ours.is_our_module(name)
-    for name in ("labkits", "torch.nn", "__main__", None, ""):
+    for name in ("labkits", "simgpus.ops", "torch.nn", "__main__", None, ""):
         assert not ours.is_our_module(name)
     assert ours.is_torch_module("torch.nn.functional")
     assert not ours.is_torch_module("torchvision.models")
 
 
 def test_files_go_by_the_packages_folder():
-    assert ours.is_our_file(str(ROOT / "machine" / "ops" / "mode.py"))
-    assert not ours.is_our_file(str(ROOT.with_name("labkit_of_mine") / "train.py"))
+    assert ours.is_our_file(str(ours.HOME / "simgpu" / "ops" / "mode.py"))
+    assert not ours.is_our_file(str(ours.HOME / "labkit_of_mine" / "train.py"))
     assert not ours.is_our_file(__file__)
+    assert not ours.is_our_file(str(ours.HOME / "labkit_content" / "hung" / "scripts.py")), "learners read it"
+
+
+def test_every_package_that_is_shipped_is_ours():
+    """One that is left out would be taken for the user's code: its frames shown, its objects copied."""
+    shipped = tomllib.loads((ours.HOME / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"][
+        "targets"
+    ]
+    named = shipped["wheel"]["only-include"]
+    assert set(ours.PACKAGES) == {name for name in named if not name.startswith("notebooks/")}
+    assert set(ours.PACKAGES) == {path.parent.name for path in ours.HOME.glob("*/py.typed")}
 
 
 def test_tracebacks_show_the_engine_and_hide_the_rest():
     assert Path(ours.SHOWN).is_dir()
-    assert not ours.is_hidden_file(str(ROOT / "engine" / "replicate.py"))
-    assert ours.is_hidden_file(str(ROOT / "turns" / "baton.py"))
+    assert not ours.is_hidden_file(str(ours.HOME / "labkit" / "engine" / "replicate.py"))
+    assert ours.is_hidden_file(str(ours.HOME / "labkit" / "turns" / "baton.py"))
 
 
 def test_files_of_torch_are_found():
@@ -42,8 +53,12 @@ def test_files_of_torch_are_found():
     assert found == torch.nn.functional.__file__
 
 
-OWN = re.compile(r"labkit(\.|$)")
+OWN = re.compile(rf"({'|'.join(ours.PACKAGES)})(\.|$)")
 ASKS = ("startswith", "is_relative_to", "relative_to", "commonpath", "removeprefix")
+
+
+# The exercise asks for the engine alone, which an answer may not call.
+ALLOWED = ("labkit/base/ours.py", "labkit_content/exercises/primitives.py")
 
 
 def judged_elsewhere(source):
@@ -78,11 +93,11 @@ def own(node):
 
 def test_nobody_else_judges_what_is_labkits():
     found = {
-        path.relative_to(ROOT).as_posix(): list(judged_elsewhere(path.read_text("utf-8")))
-        for path in ROOT.rglob("*.py")
+        path.relative_to(ours.HOME).as_posix(): list(judged_elsewhere(path.read_text("utf-8")))
+        for path in FILES
     }
-    assert {path: lines for path, lines in found.items() if lines and path != "base/ours.py"} == {}
-    assert found["base/ours.py"]
+    assert {path: lines for path, lines in found.items() if lines and path not in ALLOWED} == {}
+    assert found["labkit/base/ours.py"]
 
 
 @pytest.mark.parametrize(("source", "seen"), [
@@ -140,5 +155,5 @@ def test_no_garbage_is_collected_while_threads_are_looked_at(monkeypatch, collec
 
 
 def test_nobody_looks_at_threads_otherwise():
-    found = [path for path in ROOT.rglob("*.py") if "_current_frames" in path.read_text("utf-8")]
-    assert found == [ROOT / "base" / "ours.py"]
+    found = [path for path in FILES if "_current_frames" in path.read_text("utf-8")]
+    assert found == [ours.HOME / "labkit" / "base" / "ours.py"]

@@ -4,18 +4,15 @@ import ast
 import re
 import warnings
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import labkit
-from labkit.base import torch_releases
+from labkit.base import ours, torch_releases
 from tools import torch_private
 from tools.torch_private import PRIVATE, Private
 
-ROOT = Path(__file__).parents[2] / "labkit"
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's, pytest's.
 OTHERS = set(
@@ -68,12 +65,14 @@ def made(tree):
 @cache
 def trees():
     return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")
+        path.relative_to(ours.HOME).as_posix(): ast.parse(path.read_text("utf-8"))
+        for name in ours.PACKAGES
+        for path in (ours.HOME / name).rglob("*.py")
     }
 
 
 @cache
-def ours():
+def own_names():
     """The private names that labkit makes, but for those that torch has too."""
     names = {name for tree in trees().values() for name in made(tree)}
     return {name for name in names if not any(hasattr(host, name) for host in HOSTS)}
@@ -81,7 +80,7 @@ def ours():
 
 def private_names(tree):
     """The private names in ``tree`` that are torch's, in code and in texts that are no documentation."""
-    own = set(made(tree)) | ours()
+    own = set(made(tree)) | own_names()
     docs = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -135,7 +134,7 @@ def test_every_private_name_is_listed():
     "table", ["handlers.txt", "rules/functions.txt", "features/autocast.txt", "features/kernels/dtypes.txt"]
 )
 def test_so_are_those_in_tables_of_text(table):
-    text = Path(labkit.__file__).with_name("machine").joinpath(table).read_text("utf-8")
+    text = (ours.HOME / "simgpu" / table).read_text("utf-8")
     names = set(re.findall(r"(?<![\w])_[a-zA-Z]\w+", text))
     assert not {name for name in names if unlisted(ast.parse(repr(("", name))))}
 

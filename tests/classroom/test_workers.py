@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import labkit_content as content
-from labkit_classroom.wall.templates import _FIRST_ID, PACKAGE, Template, configuration, environment
+from labkit.base import ours
+from labkit_classroom.wall.templates import _FIRST_ID, Template, configuration, environment
 from labkit_classroom.wall.workers import Limits, Session
+from labkit_course import content
 
 sys.path.insert(0, str(Path(__file__).parent))
 import walled  # noqa: E402
@@ -112,15 +113,21 @@ def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
 
 # What of labkit's package a student's code sees: what it computes with, and what runs it. No judge and no answer.
 SEEN = """
-__init__.py __init__.pyi base children cost diagnosis distributed engine explore machine plans trace turns view
-classroom/__init__.py classroom/meeting.py classroom/wall/__init__.py classroom/wall/inside
+labkit simgpu labkit_diagnose labkit_ranks labkit_classroom/__init__.py labkit_classroom/meeting.py
+labkit_classroom/wall/__init__.py labkit_classroom/wall/inside
 """
 
 
 FORBIDDEN = (
-    "content", "content.assignments.primitives.judges", "classroom.judging", "classroom.checking", "course",
-    "cli",
-)  # fmt: skip
+    "labkit_content",
+    "labkit_content.assignments.primitives.judges",
+    "labkit_classroom.judging",
+    "labkit_classroom.checking",
+    "labkit.classroom.judging",
+    "labkit_course",
+    "labkit_course.lessons",
+    "labkit_cli",
+)
 
 
 def test_of_labkit_a_worker_sees_only_what_is_named(template):
@@ -132,16 +139,16 @@ def double(x):
     had = []
     for module in {FORBIDDEN}:
         try:
-            had.append(importlib.import_module("labkit." + module).__name__)
+            had.append(importlib.import_module(module).__name__)
         except ImportError:
             pass
-    known = [path for path in found if path.startswith({str(PACKAGE)!r})]
+    known = [path for path in found if path.startswith({tuple(ours.FOLDERS)!r})]
     return known, [path for path in found if os.path.basename(path) in ("judges.py", "assignment.txt")], had
 """
     found, _ = answer(template, source)
     known, secret, had = found.value
-    inside = {Path(path).relative_to(PACKAGE) for path in known if "__pycache__" not in path}
-    rooms = {path.parts[0] if path.parts[0] != "classroom" else "/".join(path.parts[:3]) for path in inside}
+    inside = {Path(path).relative_to(ours.HOME) for path in known if "__pycache__" not in path}
+    rooms = {"/".join(path.parts[: 3 if path.parts[0] == "labkit_classroom" else 1]) for path in inside}
     assert rooms == set(SEEN.split())
     assert (secret, had) == ([], [])
     assert not any(path.startswith(str(content.FOLDER)) for path in known)

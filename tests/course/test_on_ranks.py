@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit_content import module
+from labkit_course.content import module
 from labkit_course.judging import Unreadable
 
 on_ranks = module("exercises.on_ranks").on_ranks

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import labkit
-from simgpu import FEATURES, features
+from labkit.base import ours
+from simgpu import features
+from simgpu.features import FEATURES
 from tools.warm import python
 
 SCRIPT = """
@@ -62,16 +63,17 @@ for path in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of labkit, beside which nothing else is imported as labkit."""
-    folder = tmp_path_factory.mktemp("copy") / "labkit"
-    shutil.copytree(Path(labkit.__file__).parent, folder, ignore=shutil.ignore_patterns("classroom"))
+    """A folder with copies of the two packages, beside which nothing else is imported as these."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("labkit", "simgpu"):
+        shutil.copytree(ours.HOME / name, folder / name)
     return folder
 
 
 def run(copy, code, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [*python(), "-c", code, *map(str, arguments)]
-    return subprocess.run(command, env=environment, cwd=copy.parent, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, cwd=copy, capture_output=True, text=True)
 
 
 def test_all_are_loaded_here():
@@ -83,15 +85,15 @@ def test_all_are_loaded_here():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the files are taken out for forks")
 def test_without_any_one_of_them_an_ordinary_script_runs(copy):
-    files = list(copy.joinpath("machine", "features").rglob("*.py"))
-    files.remove(copy / "machine" / "features" / "__init__.py")
+    files = list(copy.joinpath("simgpu", "features").rglob("*.py"))
+    files.remove(copy / "simgpu" / "features" / "__init__.py")
     assert len(files) > 25
     found = run(copy, WITHOUT_EACH, *files)
     assert (found.returncode, found.stdout) == (0, ""), found.stderr
 
 
 def test_without_all_of_them_it_runs_too(copy):
-    folder = copy / "machine" / "features"
+    folder = copy / "simgpu" / "features"
     away = folder.rename(folder.with_name("away"))
     folder.mkdir()
     shutil.copy(away / "__init__.py", folder)

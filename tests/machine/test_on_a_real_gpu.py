@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import labkit
-from simgpu.simulate import RealGpus
+from simgpu.simulation import RealGpus
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a real GPU, and this computer has none that torch can use"

@@ -14,12 +14,13 @@ from torch import nn
 
 import labkit
 import simgpu
+from labkit.base.ours import PACKAGES
 from labkit.turns.locks import waits
 from simgpu import Machine, machine_in_use
 from simgpu.fidelity import owner_name
 from simgpu.torch_api.table import ATTRIBUTES, VALUES, table
 
-WATCHED = ("torch", "threading", "_thread", "multiprocessing", "labkit")
+WATCHED = ("torch", "threading", "_thread", "multiprocessing", *PACKAGES)
 # What torch itself sets when something is first used.
 FIRST_USE = {
     ("torch._opaque_base", "_FakeScriptObject_cls"), ("torch.utils.hooks.RemovableHandle", "next_id"),
@@ -229,7 +230,7 @@ def changing(module):
 def test_values_of_the_process_that_change_are_listed():
     folder = Path(simgpu.__file__).parent
     registered = {"hooks", "handlers", "rules.functions", "rules.operators"}
-    fixed = {"ANYWHERE", "FEATURES", "ENVIRONMENT", "PYTHONPATH"}
+    fixed = {"_KNOWN", "ANYWHERE", "FEATURES", "ENVIRONMENT", "PYTHONPATH"}
     found = {}
     for path in folder.rglob("*.py"):
         module = ".".join(path.relative_to(folder).with_suffix("").parts)

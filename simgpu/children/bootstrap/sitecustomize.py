@@ -38,16 +38,13 @@ def follow(told: str, path: str, enter: str) -> None:
 
 def open_machine() -> None:
     """Open the machine that the environment tells of, by the labkit that told it."""
-    import importlib.util
+    import importlib
 
     try:
         if "labkit" not in sys.modules:
-            package = os.path.dirname(os.path.dirname(HERE))
-            spec: Any = importlib.util.spec_from_file_location(
-                "labkit", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
-            )
-            sys.modules["labkit"] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules["labkit"])
+            load("labkit")
+            for name in importlib.import_module("labkit.base.ours").PACKAGES:
+                load(name, lazily=True)
         for entry in os.environ.get(ENTER, "").split():
             call(entry)
         if ONCE is not None:
@@ -56,6 +53,21 @@ def open_machine() -> None:
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         sys.stderr.write(f"labkit: this process ({sys.executable}) sees no simulated GPU: {why}\n")
+
+
+def load(name: str, lazily: bool = False) -> None:
+    """Put the package `name` that stands beside this one into sys.modules; run it at its first use if `lazily`."""
+    import importlib.util
+
+    package = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), name)
+    path = os.path.join(package, "__init__.py")
+    if name in sys.modules or not os.path.exists(path):
+        return
+    spec: Any = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[package])
+    if lazily:
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 def call(entry: str, *args: str) -> None:

@@ -101,7 +101,7 @@ _LEFT_ALONE = (
     "torch.fx.",
     "torch._functorch.",
     "torch._higher_order_ops.",
-    f"{ours.PACKAGE}.",
+    *(f"{package}." for package in ours.PACKAGES),
 )
 
 # The attribute of a __torch_dispatch__ that is ours.

@@ -1,0 +1,1 @@
+"""The former path of :mod:`labkit_ranks`."""
