@@ -50,5 +50,10 @@ drained: Hook[Callable[[Any], object]] = Hook()
 followed: Hook[Callable[[Any], bool]] = Hook()
 # (machine): an operator runs on a GPU, while somebody follows.
 ran: Hook[Callable[[Any], object]] = Hook()
+# (event, stream or None): it was recorded, or is waited for, there or on the stream that this thread has chosen.
+recorded: Hook[Callable[[Any, Any], object]] = Hook()
+awaited: Hook[Callable[[Any, Any], object]] = Hook()
+# () -> whether CUDA is in use where this thread runs; None: the machine knows.
+used: Hook[Callable[[], bool | None]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

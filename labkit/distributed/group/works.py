@@ -33,10 +33,13 @@ class _Waited(Work):
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         # C++ would wait for it with the baton in hand: what asks for it waits here.
-        self.wait()
+        self._receive(by_cpp=True)
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         future.set_result(self.result())
         return future
+
+    def _receive(self, *, by_cpp: bool) -> bool:
+        return self.wait()
 
 
 class SlotWork(_Waited):
@@ -51,6 +54,9 @@ class SlotWork(_Waited):
             self.rank.untold.append(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        return self._receive(timeout)
+
+    def _receive(self, timeout: timedelta | None = None, *, by_cpp: bool = False) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
         slot, rank = self.slot, self.rank
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
@@ -63,7 +69,7 @@ class SlotWork(_Waited):
             enqueue(rank, self)
             return True
         if rank is not None and slot.done:
-            rank.wait_until(slot.finished)
+            rank.time.receive(rank, slot, began, by_cpp=by_cpp)
             if not self._told:
                 self._tell(max(0.0, slot.met - began))
         elif "away" in self.call.memo:

@@ -153,7 +153,7 @@ class Rank(Timed):
             return wait()
         finally:
             self.asleep, self.stands = None, False
-            self.wait_until(began + perf_counter() - since)
+            self.time.return_at(self, began, perf_counter() - since)
 
     def begin_turn(self) -> None:
         self.cuda.begin_turn()
@@ -227,6 +227,11 @@ def not_by_a_rank() -> None:
             en="ranks cannot be started, run or ended by a rank: do it outside, in a cell without %%ranks",
             zh="不能在一个 rank 里启动、运行或关闭一组 rank：放到外面做，比如放进不带 %%ranks 的单元格",
         )
+
+
+@hooks.used.add
+def _used_by_rank() -> bool | None:
+    return None if here.rank is None else here.rank.cuda.is_initialized()
 
 
 @hooks.opening.add
