@@ -8,7 +8,7 @@ function of torch is registered in :mod:`.handlers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 from ..base.patches import Patch
@@ -23,6 +23,15 @@ class Hook(list[F], Generic[F]):
         """Put ``function`` in; usable as a decorator."""
         self.append(function)
         return function
+
+    @contextmanager
+    def having(self, function: F) -> Iterator[None]:
+        """Inside, ``function`` is in."""
+        self.append(function)
+        try:
+            yield
+        finally:
+            self.remove(function)
 
 
 # (machine) -> what is changed in torch while the machine is in use.

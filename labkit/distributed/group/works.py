@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
+from ...machine.hooks import Hook
 from ...trace import emitting as trace
 from ...trace.events import Event
 from ..calls import faults
@@ -23,6 +24,10 @@ from .slot import Slot
 
 # Descriptions of groups that say nothing.
 _UNSAID = ("", "default_pg", "undefined")
+
+
+# (work): its rank waits for it, or sees that it is done.
+settled: Hook[Callable[[Any], object]] = Hook()
 
 
 class _Waited(Work):
@@ -58,6 +63,8 @@ class SlotWork(_Waited):
 
     def _receive(self, timeout: timedelta | None = None, *, by_cpp: bool = False) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
+        for tell in settled:
+            tell(self)
         slot, rank = self.slot, self.rank
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
         if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
@@ -153,7 +160,10 @@ class SlotWork(_Waited):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._ready()
+        done = self._ready()
+        for tell in settled if done else ():
+            tell(self)
+        return done
 
     def is_success(self) -> bool:
         return self.slot.done

@@ -26,6 +26,9 @@ from .cuda import Cuda
 from .process_state import ProcessState
 from .visible import Sight
 
+# (rank, call): the rank makes this call. Another thread than its own may.
+noted: hooks.Hook[Callable[[Any, Call], object]] = hooks.Hook()
+
 
 class World(Protocol):
     """The part of all ranks together that one of them asks for; see ``threads/world.py``.
@@ -107,6 +110,8 @@ class Rank(Timed):
         self.came[key] = self.came.get(key, 0) + 1
         if not call.is_message:
             self.seqs[call.group] = call.seq
+        for tell in noted:
+            tell(self, call)
 
     def choose_gpus(self) -> None:
         """It has said which GPUs it sees; CUDA listens until it is in use."""
