@@ -62,6 +62,10 @@ ran: Hook[Callable[[Any], object]] = Hook()
 # (event, stream or None): it was recorded, or is waited for, there or on the stream that this thread has chosen.
 recorded: Hook[Callable[[Any, Any], object]] = Hook()
 awaited: Hook[Callable[[Any, Any], object]] = Hook()
+# (gpu, storage): the storage lives on the GPU from now on.
+taken: Hook[Callable[[Any, Any], object]] = Hook()
+# (): a tensor that C++ made was met, and counts by itself.
+met: Hook[Callable[[], object]] = Hook()
 # () -> whether CUDA is in use where this thread runs; None: the machine knows.
 used: Hook[Callable[[], bool | None]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.

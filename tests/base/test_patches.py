@@ -1,11 +1,36 @@
 """A table of patches goes in and out as a whole."""
 
+import re
 import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
+import labkit.engine.data_parallel
+from labkit.base import patches
 from labkit.base.patches import Patch, Patches
+from labkit.distributed.planning import timing
+from labkit.machine.state.streams import Event
+
+# Tests have what it refuses to labkit's own classes and modules, the engine's and those of labkit's face excepted.
+OURS = [patches, patches.Patches, timing.Times, Event]
+ENGINES = [labkit, labkit.engine, labkit.engine.data_parallel, labkit.DataParallel]
+
+
+@pytest.mark.parametrize("owner", OURS)
+@pytest.mark.parametrize("make", [Patch, Patch.around])
+def test_what_is_labkits_own_is_not_patched(owner, make):
+    """Also a class that has torch's name."""
+    with pytest.raises(TypeError, match=re.escape(repr(owner))) as error:
+        make(owner, "__init__", print)
+    assert "hook" in str(error.value)
+
+
+@pytest.mark.parametrize("owner", [*ENGINES, torch, torch.Event, nn.DataParallel])
+def test_the_engine_is_patched_as_torch_is(owner):
+    assert Patch(owner, "name", 1) == (owner, "name", 1)
 
 
 class Base:

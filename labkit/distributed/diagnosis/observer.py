@@ -30,8 +30,8 @@ from ...base.tree import mapped, tensors, tensors_in
 from ...machine.state.in_use import machine_here
 from ...machine.state.placement import gpu_of
 from ..group.slot import Plain
-from ..group.works import SlotWork, settled
-from ..rank.rank import Rank, noted, rank_here
+from ..group.works import SlotWork
+from ..rank.rank import Rank, noted, rank_here, settled
 from ..rank.system import Left
 from . import operations
 from .one_gpu import joined, kept

@@ -12,22 +12,17 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 
-from ...machine.hooks import Hook
 from ...trace import emitting as trace
 from ...trace.events import Event
 from ..calls import faults
 from ..calls.call import Call
 from ..rank.enqueued import enqueue
-from ..rank.rank import timed_here
+from ..rank.rank import settled, timed_here
 from ..rank.sampling import sample
 from .slot import Slot
 
 # Descriptions of groups that say nothing.
 _UNSAID = ("", "default_pg", "undefined")
-
-
-# (work): its rank waits for it, or sees that it is done.
-settled: Hook[Callable[[Any], object]] = Hook()
 
 
 class _Waited(Work):

@@ -7,13 +7,13 @@ clock of a rank is that of its first stream.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ... import turns
 from ...cost.hardware import Accelerator, collective_seconds, copy_seconds
 from ...cost.operators import operator_seconds
 from ...machine import hooks
@@ -154,8 +154,9 @@ class _CopyClock(emitting.EventClock):
         nbytes: int = 0,
         **facts: Any,
     ) -> tuple[float, float]:
-        times = times_of(rank_here())
-        if times is None or turns.participant() is None:  # a thread beside the rank's own
+        rank = rank_here()
+        times = times_of(rank)
+        if rank is None or times is None or threading.get_ident() != rank.thread:
             return super().lasted(started, phase, device)
         seconds = copy_seconds(nbytes, device, source, times.gpu.links)
         times.computed += seconds

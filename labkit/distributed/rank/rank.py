@@ -28,6 +28,8 @@ from .visible import Sight
 
 # (rank, call): the rank makes this call. Another thread than its own may.
 noted: hooks.Hook[Callable[[Any, Call], object]] = hooks.Hook()
+# (work of a call): its rank waits for it, or sees that it is done.
+settled: hooks.Hook[Callable[[Any], object]] = hooks.Hook()
 
 
 class World(Protocol):
