@@ -152,6 +152,7 @@ class Gpu:
             mark = self.new_mark(size)
         setattr(storage, MARK, mark)
         self.room -= mark.block
+        del mark  # a reference to it counts as a storage
         for tell in hooks.taken:
             tell(self, storage)
 
