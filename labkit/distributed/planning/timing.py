@@ -22,7 +22,7 @@ from ...machine.state.gpu import Gpu
 from ...machine.state.in_use import machine_in_use
 from ...machine.state.streams import Event, Stream
 from ...trace import emitting
-from ..rank.clock import Met, Ran, RankClock, Timed, ranks_by
+from ..rank.clock import RankClock, Timed, ranks_by
 from ..rank.rank import rank_here, timed_here
 
 _Part = Callable[[Any], Any]
@@ -42,7 +42,7 @@ class Times(RankClock):
         self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
         self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
 
-    def of_thread(self) -> Ran:
+    def of_thread(self) -> Times:
         return self  # of each
 
     def now(self) -> float:
@@ -80,7 +80,7 @@ class Times(RankClock):
     def return_at(self, rank: Timed, began: float, seconds: float) -> None:
         rank.set_clock(began)
 
-    def finish(self, slot: Met, seconds: float) -> float:
+    def finish(self, slot: Any, seconds: float) -> float:
         call = next(iter(slot.calls.values()))
         every = call.outputs if call.kind.startswith("all_gather") else call.inputs or call.outputs
         nbytes = sum(one.numel() * one.element_size() for one in every)
@@ -94,7 +94,7 @@ class Times(RankClock):
         self.free[way] = begins + collective_seconds(call.kind, nbytes, len(ranks), span, links)
         return self.free[way]
 
-    def receive(self, rank: Timed, slot: Met, began: float, *, by_cpp: bool) -> None:
+    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
         if by_cpp:
             self.owed = max(self.owed, slot.finished)
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import EllipsisType
@@ -64,29 +64,10 @@ def own_time() -> OwnTime:
     return found
 
 
-class Met(Protocol):
-    """A collective as a clock asks for it; see :class:`..group.slot.Slot`."""
-
-    @property
-    def calls(self) -> Mapping[int, Call]: ...
-    @property
-    def pair(self) -> tuple[int, ...]: ...
-    @property
-    def met(self) -> float: ...
-    @property
-    def finished(self) -> float: ...
-
-
-class Ran(Protocol):
-    """The seconds that a rank has run."""
-
-    def now(self) -> float: ...
-
-
 class RankClock:
     """What the clock of a rank goes by: this computer's time. :mod:`..planning.timing` has one that goes by a model."""
 
-    def of_thread(self) -> Ran:
+    def of_thread(self) -> Any:
         """Return the seconds that this thread of the rank has run."""
         return own_time()
 
@@ -98,11 +79,11 @@ class RankClock:
         """Let ``rank`` go on after ``seconds`` in a call that waits, which it made when its clock was at ``began``."""
         rank.wait_until(began + seconds)
 
-    def finish(self, slot: Met, seconds: float) -> float:
+    def finish(self, slot: Any, seconds: float) -> float:
         """Return when a collective is done whose values took ``seconds`` here."""
         return slot.met + seconds
 
-    def receive(self, rank: Timed, slot: Met, began: float, *, by_cpp: bool) -> None:
+    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
         """Let ``rank`` have the values of a collective, for which it has waited since ``began``."""
         rank.wait_until(slot.finished)
 
@@ -151,7 +132,7 @@ class Timed:
         self._ahead = 0.0
         # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
         # piece, for other threads of the rank read it.
-        self._ran: tuple[float, Ran | None, float] = (0.0, None, 0.0)
+        self._ran: tuple[float, Any, float] = (0.0, None, 0.0)
         # While it sleeps and others have turns: when that began, by the clock on the wall.
         self.asleep: float | None = None
 
