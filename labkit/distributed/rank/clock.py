@@ -81,7 +81,7 @@ class RankClock:
 
     def finish(self, slot: Any, seconds: float) -> float:
         """Return when a collective is done whose values took ``seconds`` here."""
-        return slot.met + seconds
+        return float(slot.met + seconds)
 
     def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
         """Let ``rank`` have the values of a collective, for which it has waited since ``began``."""
