@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -37,7 +38,9 @@ def is_ours_to_change(owner: object) -> bool:
     if isinstance(owner, ModuleType):
         name = owner.__name__
     elif isinstance(owner, type):
-        name = getattr(vars(owner).get("__init__"), "__module__", owner.__module__)
+        made: Any = vars(owner).get("__init__")
+        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # not one put there
+        name = getattr(made, "__module__", "") if own else owner.__module__
     return is_our_module(name) and not _WRAPPED.fullmatch(str(name))
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 import labkit.engine.data_parallel
 from labkit.base import patches
@@ -38,6 +39,11 @@ def test_what_is_labkits_own_is_not_patched(owner, make):
 @pytest.mark.parametrize("owner", [*ENGINES, torch, torch.Event, nn.DataParallel])
 def test_the_engine_is_patched_as_torch_is(owner):
     assert Patch(owner, "name", 1) == (owner, "name", 1)
+
+
+def test_what_has_a_function_of_labkits_is_still_torchs(monkeypatch):
+    monkeypatch.setattr(DeviceMesh, "__init__", labkit.record)
+    assert Patch(DeviceMesh, "name", 1).owner is DeviceMesh
 
 
 def test_no_table_has_an_owner_that_is_ours():
