@@ -50,14 +50,14 @@ distributed.torchrun  | base turns children machine machine.state distributed.ca
 distributed.notebook  | base turns children cost machine trace distributed.calls distributed.planning distributed.rank distributed.threads
 distributed.testing   | base turns machine distributed.calls distributed.rank distributed.threads distributed.notebook
 distributed.explain   | base distributed.calls distributed.rank
-distributed.planning  | base cost trace view distributed.pictures machine.features machine.state distributed.group distributed.rank distributed.threads distributed.torchrun
+distributed.planning  | base cost trace view distributed.pictures machine.hooks machine.features machine.state distributed.rank distributed.threads distributed.torchrun
 distributed           | base plans cost explore view machine distributed.plans distributed.threads distributed.pictures
 
 cost              | base plans trace
 view              | base plans trace cost
 explore           | base plans trace cost view
 diagnosis         | base plans machine machine.features machine.state
-distributed.diagnosis | base turns diagnosis machine.handlers machine.ops machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
+distributed.diagnosis | base turns diagnosis machine.handlers machine.state distributed.calls distributed.rank distributed.group distributed.threads distributed.torchrun
 
 content           |
 course            | base content machine diagnosis plans
@@ -75,7 +75,7 @@ content.broken | base course content.repairs diagnosis machine plans
 content.hung | base course content.exercises content.repairs distributed.calls
 content.assignments | engine machine.torch_api plans course classroom distributed.threads
 
-cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.ops machine.torch_api machine.state trace trace.recording view diagnosis
+cli               | base children cost distributed.planning distributed.rank distributed.processes distributed.threads distributed.torchrun distributed.diagnosis distributed.explain classroom classroom.handout classroom.intake classroom.wall classroom.grade classroom.results classroom.nbgrader course machine machine.features machine.torch_api machine.state trace trace.recording view diagnosis
 __init__          | base machine view distributed.processes distributed.notebook
 pytest_plugin     | base distributed.testing
 __main__          | cli

@@ -18,6 +18,7 @@ import torch
 from ...base.language import say
 from ...base.patches import Patches
 from ...base.units import cuda_bytes
+from .. import hooks
 from . import host
 from .leaves import Leaves
 from .marks import HOST, MARK, Mark
@@ -151,6 +152,9 @@ class Gpu:
             mark = self.new_mark(size)
         setattr(storage, MARK, mark)
         self.room -= mark.block
+        del mark  # a reference to it counts as a storage
+        for tell in hooks.taken:
+            tell(self, storage)
 
     def new_mark(self, size: int) -> Mark:
         """The mark for storages of ``size`` bytes."""
