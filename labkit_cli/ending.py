@@ -95,9 +95,8 @@ def begin(text: str) -> None:
     trace = recording.__enter__()
     counted = Counted(MOST_EVENTS if wanted.timeline else 0)
     trace.events = counted.events
-    if wanted.times is not None:
-        times.begin(wanted.times, trace)
-    look = times.watch(trace, MOST_EVENTS) if wanted.timeline else None
+    clock = None if wanted.times is None else times.begin(wanted.times, trace)
+    look = times.watch(trace, MOST_EVENTS, clock) if wanted.timeline else None
 
     def end() -> None:
         if look is not None:

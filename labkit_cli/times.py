@@ -6,7 +6,6 @@ times of a model, in place of this computer's: ``labkit run --times h100``.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,26 +21,25 @@ from labkit.base.ours import line_here
 from labkit.base.patches import Patch, Patches
 from labkit.cost.hardware import Accelerator, accelerator, copy_seconds
 from labkit.cost.operators import operator_seconds
-from labkit.trace import emitting, recording
+from labkit.trace import emitting
 from labkit.trace.events import First
 from labkit.trace.memory import STEP, MemorySample
 from labkit.trace.trace import Trace
 from simgpu import machine_in_use
 from simgpu.features.hollow import Seen
-from simgpu.ops import moves
 from simgpu.state.gpu import Gpu
-from simgpu.torch_api import collectives
 
 _KEPT = 50_000  # moments: nothing lasts longer
 
 
-def watch(trace: Trace, most: int) -> Callable[[str], None]:
+def watch(trace: Trace, most: int, clock: Clock | None) -> Callable[[str], None]:
     """From now on put the first ``most`` samples of every GPU's memory into ``trace``; return what takes some now."""
     trace.samples = First(most, lambda *_: None)
 
     def look(label: str) -> None:
         machine = machine_in_use()
-        at, line = perf_counter() - trace.origin, line_here()
+        now = perf_counter() if clock is None else max(clock.until.values(), default=0.0)
+        at, line = now - trace.origin, line_here()
         for gpu in machine.gpus if machine is not None else ():
             live, peak = gpu.look()
             trace.samples.append(MemorySample(None, f"cuda:{gpu.index}", at, live, peak, label, line))
@@ -60,7 +58,7 @@ def watch(trace: Trace, most: int) -> Callable[[str], None]:
     return look
 
 
-class Clock:
+class Clock(emitting.EventClock):
     """Each device's time until which it works, in seconds of the run.
 
     An operator adds its own to its GPU's; a copy begins when both its ends are free, and takes its bytes over the link.
@@ -77,7 +75,7 @@ class Clock:
         """An operator ran on ``gpu``."""
         self.until[f"cuda:{gpu.index}"] += operator_seconds(func, args, kwargs, results, self.gpu)[1]
 
-    def read(self) -> float:
+    def now(self) -> float:
         self._read += 1
         self._moments[self._read] = dict(self.until)
         self._moments.pop(self._read - _KEPT, None)
@@ -102,8 +100,8 @@ class Clock:
         return begins, seconds
 
 
-def begin(called: str, trace: Trace) -> None:
-    """From now on ``trace`` has the times of the GPU ``called`` so."""
+def begin(called: str, trace: Trace) -> Clock:
+    """From now on ``trace`` has the times of the GPU ``called`` so; return its clock."""
     clock = Clock(accelerator(called))
     bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
@@ -111,11 +109,8 @@ def begin(called: str, trace: Trace) -> None:
         with Seen(clock.saw):
             bootstrap(thread)
 
-    table = [Patch(module, "perf_counter", clock.read) for module in (recording, moves, collectives)]
-    table += [
-        Patch(emitting, "lasted", clock.lasted), Patch(threading.Thread, "_bootstrap_inner", entered),
-        Patch(sys.modules[__name__], "perf_counter", lambda: max(clock.until.values(), default=0.0)),
-    ]  # fmt: skip
-    Patches(lambda: table).put_in()
+    Patches(lambda: [Patch(threading.Thread, "_bootstrap_inner", entered)]).put_in()
+    emitting.time_by(clock)
     Seen(clock.saw).__enter__()
     trace.origin = 0.0
+    return clock

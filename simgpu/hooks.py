@@ -8,7 +8,7 @@ function of torch is registered in :mod:`.handlers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 from labkit.base.patches import Patch
@@ -23,6 +23,15 @@ class Hook(list[F], Generic[F]):
         """Put ``function`` in; usable as a decorator."""
         self.append(function)
         return function
+
+    @contextmanager
+    def having(self, function: F) -> Iterator[None]:
+        """Inside, ``function`` is in."""
+        self.append(function)
+        try:
+            yield
+        finally:
+            self.remove(function)
 
 
 # (machine) -> what is changed in torch while the machine is in use.
@@ -50,5 +59,14 @@ drained: Hook[Callable[[Any], object]] = Hook()
 followed: Hook[Callable[[Any], bool]] = Hook()
 # (machine): an operator runs on a GPU, while somebody follows.
 ran: Hook[Callable[[Any], object]] = Hook()
+# (event, stream or None): it was recorded, or is waited for, there or on the stream that this thread has chosen.
+recorded: Hook[Callable[[Any, Any], object]] = Hook()
+awaited: Hook[Callable[[Any, Any], object]] = Hook()
+# (gpu, storage): the storage lives on the GPU from now on.
+taken: Hook[Callable[[Any, Any], object]] = Hook()
+# (): a tensor that C++ made was met, and counts by itself.
+met: Hook[Callable[[], object]] = Hook()
+# () -> whether CUDA is in use where this thread runs; None: the machine knows.
+used: Hook[Callable[[], bool | None]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

@@ -78,7 +78,8 @@ class Machine:
 
     def used(self) -> bool:
         """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
-        return bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
+        known = [found for used in hooks.used if (found := used()) is not None]
+        return known[0] if known else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
         """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""

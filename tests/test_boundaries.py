@@ -68,14 +68,14 @@ labkit_ranks.torchrun        | base turns simgpu.children simgpu simgpu.state la
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
 labkit_ranks.testing         | base turns simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook
 labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
-labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.group labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun
+labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks
 labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.threads labkit_ranks.pictures
 
 cost                         | base plans trace
 view                         | base plans trace cost
 explore                      | base plans trace cost view
 labkit_diagnose              | base plans simgpu simgpu.features simgpu.state
-labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers simgpu.ops simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun
+labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
@@ -93,7 +93,7 @@ labkit_content.broken        | base labkit_course labkit_content.repairs labkit_
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
 labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads
 
-labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features simgpu.ops simgpu.torch_api simgpu.state trace trace.recording view labkit_diagnose
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features simgpu.torch_api simgpu.state trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base labkit_ranks.testing
 """
 

@@ -67,8 +67,14 @@ def exit_code(error: BaseException | None) -> int:
     return 1
 
 
+# (error) -> whether somebody tells of it, so that it is not shown.
+told_elsewhere: list[Callable[[BaseException], bool]] = []
+
+
 def show(error: BaseException) -> None:
     """Show ``error`` as Python does at the end of a process."""
+    if any(told(error) for told in told_elsewhere):
+        return
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
     elif not isinstance(error.code, (int, type(None))):

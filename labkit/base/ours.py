@@ -8,10 +8,12 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 # Every package that is ours; no other list of them exists. A test fails when one is left out.
 PACKAGES = (
@@ -25,11 +27,28 @@ _HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_con
 # The engine is ordinary PyTorch that a script calls as it calls torch.nn.parallel. It is no part of the simulation:
 # tracebacks show its frames, as they show torch's.
 SHOWN = f"{FOLDERS[0]}engine{os.sep}"
+# For the same reason a recording wraps its functions as it wraps torch's, wherever a script finds them.
+_WRAPPED = re.compile(r"labkit(\.engine(\..*)?)?")
 
 
 def is_our_module(name: object) -> bool:
     """Whether the module called ``name`` (a frame's ``__name__``, which can be missing) is labkit's."""
     return str(name).partition(".")[0] in PACKAGES
+
+
+def is_ours_to_change(owner: object) -> bool:
+    """Whether ``owner`` is a module or a class of labkit's whose own code can be changed instead of patched.
+
+    Some classes stand for torch's and have their names; their functions tell where they are from.
+    """
+    name: object = None
+    if isinstance(owner, ModuleType):
+        name = owner.__name__
+    elif isinstance(owner, type):
+        made: Any = vars(owner).get("__init__")
+        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # not one put there
+        name = getattr(made, "__module__", "") if own else owner.__module__
+    return is_our_module(name) and not _WRAPPED.fullmatch(str(name))
 
 
 def is_torch_module(name: object) -> bool:

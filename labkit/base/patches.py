@@ -15,6 +15,9 @@ from functools import partial, wraps
 from inspect import getattr_static
 from typing import Any, NamedTuple
 
+from .language import wrong
+from .ours import is_ours_to_change
+
 _ABSENT = object()
 # Two tables may name one owner: of two threads that put theirs in at once, each would remember half of the other's.
 _changing = threading.RLock()
@@ -25,12 +28,28 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class Patch(NamedTuple):
-    """One change: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike."""
-
+class _Change(NamedTuple):
     owner: Any
     name: str
     value: object
+
+
+class Patch(_Change):
+    """One change: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike.
+
+    Raises TypeError where the owner is labkit's own: a reader of its code would not see what it does.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, owner: Any, name: str, value: object) -> Patch:
+        if is_ours_to_change(owner):
+            raise wrong(
+                TypeError,
+                en=f"a patch of {name} on {owner!r}, which is labkit's own: add a hook there, or pass an object in",
+                zh=f"{owner!r} 是 labkit 自己的代码，不能给它的 {name} 打补丁：请在那里加一个钩子，或者传入一个对象",
+            )
+        return super().__new__(cls, owner, name, value)
 
     @classmethod
     def around(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -57,7 +76,7 @@ class Patches:
     def __init__(self, table: Callable[[], Iterable[Patch]]) -> None:
         self._table = table
         self._users = 0
-        self._before: list[Patch] = []
+        self._before: list[_Change] = []
 
     def put_in(self) -> None:
         """Put the table in, unless it is. If one patch cannot be put in, none is, and the error goes on."""
@@ -66,7 +85,7 @@ class Patches:
                 try:
                     for owner, name, value in list(self._table()):
                         # vars(), not getattr(): an inherited attribute must be deleted again, not copied down.
-                        before = Patch(owner, name, vars(owner).get(name, _ABSENT))
+                        before = _Change(owner, name, vars(owner).get(name, _ABSENT))
                         setattr(owner, name, value)
                         self._before.append(before)
                 except BaseException:

@@ -69,6 +69,26 @@ class _Open:
     numbers: dict[Opened, int] = field(default_factory=dict)
 
 
+class EventClock:
+    """What events are timed by: this computer's clock."""
+
+    now: Callable[[], float] = staticmethod(perf_counter)
+
+    def lasted(self, started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
+        """Return when an event began that ends now, having begun when :meth:`now` said ``started``; and its seconds."""
+        return started, perf_counter() - started
+
+
+clock = EventClock()
+
+
+def time_by(other: EventClock) -> EventClock:
+    """Time events by ``other`` from now on; return the clock before."""
+    global clock
+    before, clock = clock, other
+    return before
+
+
 # The recordings that are open, innermost last; every one of them gets every event, from any thread (but see _Open).
 recording: list[_Open] | None = None
 _lock = threading.Lock()
@@ -106,13 +126,8 @@ def end(trace: Trace) -> None:
         trace.events.sort(key=lambda event: event.start)
 
 
-def lasted(started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
-    """When an event began that ends now, and its seconds: by this computer's clock."""
-    return started, perf_counter() - started
-
-
 def emit(phase: str, device: str, *, started: float, replica: int | None = None, **facts: Any) -> None:
-    """Add an event that began at ``started`` (a ``time.perf_counter`` reading) and ends now.
+    """Add an event that began at ``started`` (a reading of :data:`clock`) and ends now.
 
     It belongs to the call, and unless ``replica`` is given to the replica, where this thread is; and to this thread's
     rank, by whose clock it is then timed. Copies inside a verb are not told: its own event counts
@@ -121,7 +136,7 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
     here = _place.get()
     if phase == "copy" and here.verb is not None:
         return
-    began, seconds = lasted(started, phase, device, **facts)
+    began, seconds = clock.lasted(started, phase, device, **facts)
     rank, now = _rank_here() or (None, 0.0)
     replica = here.replica if replica is None else replica
     event = Event(phase, device, seconds=seconds, replica=replica, rank=rank, **facts)

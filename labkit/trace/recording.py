@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -83,7 +82,7 @@ def _verb(phase: str, tell: Callable[..., None], verb: Callable[..., Any], *args
     if trace.place().verb is not None:
         return verb(*args, **kwargs)  # of another verb, which tells of it
     call = _call_here(phase)
-    started = perf_counter()
+    started = trace.clock.now()
     with trace.at(Place(call, verb=phase)):
         result = verb(*args, **kwargs)
     with trace.at(Place(call)):
@@ -161,7 +160,7 @@ class _Replica:
         _by_hand.set((None, False))  # verbs that forward calls by hand are a call of their own
         try:
             with trace.at(self._place):
-                started = perf_counter()
+                started = trace.clock.now()
                 outputs = self._module(*inputs, **kwargs)
                 made = _tensors(outputs)
                 shapes = _shapes(given), _shapes(made)
@@ -188,7 +187,7 @@ class _Replica:
         place = self._place
 
         def begin(grad: Tensor) -> None:
-            started[:] = [perf_counter()]
+            started[:] = [trace.clock.now()]
 
         def finish(grads: Sequence[Tensor | None]) -> None:
             if started:
@@ -209,7 +208,7 @@ def _remembering(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
 def _backward(phase: str, outward: bool, backward: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
     """A collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
     call = getattr(ctx, "labkit_place", Place()).call
-    started = perf_counter()
+    started = trace.clock.now()
     with trace.at(Place(call, verb=phase)):
         results = backward(ctx, *grads)
     came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))

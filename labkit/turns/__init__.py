@@ -10,7 +10,7 @@ When all of them wait and no other thread could help, each gets a :class:`Deadlo
 the caller is interrupted all of them are ended, so that nobody is left for whom a later call could wait.
 """
 
-from .baton import Baton, run_together
+from .baton import Baton, batons, run_together
 from .deadlock import Deadlock, could_help
 from .member import Member, here, participant, unseen
 from .ring import Ring, something_came, stalled
@@ -22,6 +22,7 @@ __all__ = [
     "Ended",
     "Member",
     "Ring",
+    "batons",
     "could_help",
     "here",
     "participant",

@@ -27,12 +27,12 @@ from labkit import turns
 from labkit.base import as_main
 from labkit.base.patches import Patch, Patches
 from labkit.base.tree import mapped, tensors, tensors_in
-from simgpu.ops.mode import MachineMode
+from simgpu.state.in_use import machine_here
 from simgpu.state.placement import gpu_of
 
 from ..group.slot import Plain
 from ..group.works import SlotWork
-from ..rank.rank import Rank, rank_here
+from ..rank.rank import Rank, noted, rank_here, settled
 from ..rank.system import Left
 from . import operations
 from .one_gpu import joined, kept
@@ -58,7 +58,13 @@ class Observer:
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
-        self._stack.enter_context(Patches(self._table))
+        mode = machine_here().mode
+        mode.observe_by(partial(operations.note, self.here))
+        self._stack.callback(mode.observe_by, None)
+        as_main.told_elsewhere.append(_is_told)
+        self._stack.callback(as_main.told_elsewhere.remove, _is_told)
+        for context in (Patches(self._table), settled.having(self._settle), noted.having(self._note)):
+            self._stack.enter_context(context)
         for hook in (
             optimizers.register_optimizer_step_pre_hook(self._begin_step),
             optimizers.register_optimizer_step_post_hook(self._end_step),
@@ -83,17 +89,12 @@ class Observer:
         yield self._watch(iterator, "__next__", after=self._read_batch)
         yield self._watch(torch.autograd, "backward", _begin_backward)
         yield Patch.around(nn.Module, "__call__", self._call)
-        yield Patch.around(MachineMode, "__torch_function__", partial(operations.note, self.here))
-        yield self._watch(SlotWork, "wait", operations.end)
-        yield self._watch(SlotWork, "is_completed", after=operations.asked)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
         yield self._watch(torch, "save", _save)
         yield self._watch(torch, "load", after=_load)
         yield self._watch(builtins, "open", _open)
         yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
         yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _noted("flat"))
-        yield Patch.around(as_main, "show", _show)
-        yield Patch.around(Rank, "note", self._note)
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
         yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
@@ -119,9 +120,13 @@ class Observer:
 
         return Patch.around(owner, name, watched)
 
-    def _note(self, note: _Look, rank: Rank, call: Any) -> None:
+    def _settle(self, work: SlotWork) -> None:
+        record = self.here()
+        if record is not None:
+            operations.end(record, work)
+
+    def _note(self, rank: Rank, call: Any) -> None:
         """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
-        note(rank, call)
         record = self.records[rank.number]
         record.met += len(call.ranks) == rank.size
         backward = torch._C._current_graph_task_id() != -1
@@ -276,10 +281,9 @@ def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
     record.loaded += [(gpu, line_here()[0]) for gpu in gpus]
 
 
-def _show(show: Callable[[BaseException], None], error: BaseException) -> None:
-    """Show what ends a script, unless it is a fault that the result will tell of."""
-    if not isinstance(error, turns.Deadlock) and not hasattr(error, "report"):
-        show(error)
+def _is_told(error: BaseException) -> bool:
+    """Whether it is a fault that the result will tell of."""
+    return isinstance(error, turns.Deadlock) or hasattr(error, "report")
 
 
 # Gradients and weights.

@@ -80,20 +80,14 @@ def begin(record: RankRecord, call: Call) -> None:
     record.pending.append(Pending(call, kept, _places(tensors), _places(call.outputs)))
 
 
-def end(record: RankRecord, work: SlotWork, *_: object) -> None:
-    """Somebody has waited for ``work``: it is done, and so are the group's collectives before it."""
+def end(record: RankRecord, work: SlotWork) -> None:
+    """Somebody waits for ``work``: it is done, and so are the group's collectives before it."""
     done, left = work.call, []
     for one in record.pending:
         apart = one.call.is_message or done.is_message or one.call.group != done.group
         if one.call is not done if apart else one.call.seq > done.seq:
             left.append(one)
     record.pending = left
-
-
-def asked(record: RankRecord, done: bool, work: SlotWork) -> None:
-    """Somebody has asked whether ``work`` is done."""
-    if done:
-        end(record, work)
 
 
 def _use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:

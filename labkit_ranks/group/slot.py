@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from ..calls.call import Call
+from ..rank.rank import timed_here
 
 # A message of up to this many bytes is on its way when its sender goes on, a larger one waits for its receiver: what
 # fits into NCCL's buffer of a connection (NCCL_BUFFSIZE, 4 MiB by default).
@@ -59,7 +60,8 @@ class Slot:
         except Exception as error:
             self.error = error
         self.met, self.last = last.arrived, last.rank
-        self.finished = self.met + perf_counter() - started
+        seconds, rank = perf_counter() - started, timed_here()
+        self.finished = self.met + seconds if rank is None else rank.time.finish(self, seconds)
         self.done = self.error is None
 
 

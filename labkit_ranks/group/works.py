@@ -18,7 +18,7 @@ from labkit.trace.events import Event
 from ..calls import faults
 from ..calls.call import Call
 from ..rank.enqueued import enqueue
-from ..rank.rank import timed_here
+from ..rank.rank import settled, timed_here
 from ..rank.sampling import sample
 from .slot import Slot
 
@@ -34,10 +34,13 @@ class _Waited(Work):
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
         # C++ would wait for it with the baton in hand: what asks for it waits here.
-        self.wait()
+        self._receive(by_cpp=True)
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         future.set_result(self.result())
         return future
+
+    def _receive(self, *, by_cpp: bool) -> bool:
+        return self.wait()
 
 
 class SlotWork(_Waited):
@@ -52,7 +55,12 @@ class SlotWork(_Waited):
             self.rank.untold.append(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        return self._receive(timeout)
+
+    def _receive(self, timeout: timedelta | None = None, *, by_cpp: bool = False) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
+        for tell in settled:
+            tell(self)
         slot, rank = self.slot, self.rank
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
         if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
@@ -64,7 +72,7 @@ class SlotWork(_Waited):
             enqueue(rank, self)
             return True
         if rank is not None and slot.done:
-            rank.wait_until(slot.finished)
+            rank.time.receive(rank, slot, began, by_cpp=by_cpp)
             if not self._told:
                 self._tell(max(0.0, slot.met - began))
         elif "away" in self.call.memo:
@@ -148,7 +156,10 @@ class SlotWork(_Waited):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._ready()
+        done = self._ready()
+        for tell in settled if done else ():
+            tell(self)
+        return done
 
     def is_success(self) -> bool:
         return self.slot.done

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -20,11 +19,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.base.ours import is_our_file, torch_files
-from labkit.base.patches import Patch, Patches
 from labkit.base.tree import tensors_in
 from labkit.cost.plan import KINDS
+from simgpu import hooks
 from simgpu.state.gpu import Gpu
-from simgpu.state.leaves import Held
 from simgpu.state.placement import parts
 
 from ..rank.rank import Rank, rank_here
@@ -225,17 +223,14 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
     def here(rank: Rank | None) -> Census | None:
         return None if rank is None else censuses.get(rank.number)
 
-    def take(real: Callable[..., None], gpu: Gpu, storage: Any) -> None:
-        real(gpu, storage)
+    def take(gpu: Gpu, storage: Any) -> None:
         rank = rank_here()
         if rank is not None and (census := here(rank)) is not None:
             census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
-    def release(real: Callable[..., bool], held: Held, gpu: Any = None, size: int = 0) -> bool:
-        met = real(held, gpu, size)
-        if met and gpu is not None and (census := here(rank_here())) is not None:
+    def meet() -> None:
+        if (census := here(rank_here())) is not None:
             census.arriving = True
-        return met
 
     def before(census: Census, module: torch.nn.Module) -> None:
         if census.steps >= steps and not census.stepping:
@@ -256,6 +251,6 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
             register_optimizer_step_post_hook(counted(Census.after_step)),
         ):
             stack.callback(handle.remove)
-        table = (Gpu, "take", take), (Held, "release", release)
-        stack.enter_context(Patches(lambda: starmap(Patch.around, table)))
+        stack.enter_context(hooks.taken.having(take))
+        stack.enter_context(hooks.met.having(meet))
         yield

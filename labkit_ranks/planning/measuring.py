@@ -21,7 +21,7 @@ from ..threads.meeting import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import Program
 from .census import Census, counting
-from .timing import modelled, times_here
+from .timing import modelled, times_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _run(
 
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
-            census.times = None if times is None else times_here()
+            census.times = times_of(rank)
             with Hollow(None if census.times is None else census.times.saw) as hollow:
                 try:
                     program.run(rank.main)

@@ -7,43 +7,44 @@ clock of a rank is that of its first stream.
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from labkit.base.patches import Patch, Patches
 from labkit.cost.hardware import Accelerator, collective_seconds, copy_seconds
 from labkit.cost.operators import operator_seconds
 from labkit.trace import emitting
+from simgpu import hooks
 from simgpu.features.hollow import Seen
 from simgpu.state.gpu import Gpu
 from simgpu.state.in_use import machine_in_use
 from simgpu.state.streams import Event, Stream
 
-from ..group.slot import Slot
-from ..group.works import SlotWork
-from ..rank import clock
-from ..rank.clock import Timed
-from ..rank.rank import Rank, rank_here, timed_here
+from ..rank.clock import RankClock, Timed, ranks_by
+from ..rank.rank import rank_here, timed_here
 
 _Part = Callable[[Any], Any]
 
 
-class Times:
-    """The modelled clock of one rank's thread, which :func:`..rank.clock.own_time` gives there.
+class Times(RankClock):
+    """The modelled clock of one rank.
 
+    free       when the links of each group are, which all ranks share.
     computed   seconds of operators on the first stream, ``operations`` how many they did.
     waiting    seconds in which others had not come, ``exposed`` those in which bytes were on their way.
     """
 
-    def __init__(self, gpu: Accelerator) -> None:
-        self.gpu, self.process = gpu, os.getpid()
+    def __init__(self, gpu: Accelerator, free: dict[Any, float]) -> None:
+        self.gpu, self.free = gpu, free
         self.computed = self.operations = self.waiting = self.exposed = 0.0
         self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
         self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
+
+    def of_thread(self) -> Times:
+        return self  # of each
 
     def now(self) -> float:
         return self.computed
@@ -66,6 +67,43 @@ class Times:
         else:
             self.busy[stream] = max(self.busy.get(stream, 0.0), rank.clock()) + seconds
 
+    def wait_until(self, rank: Timed, time: float) -> None:
+        stream = None if rank is not timed_here() or rank.gpu is None else _side(rank.gpu)
+        self.hold(rank, stream, time)
+
+    def hold(self, rank: Timed, stream: int | None, time: float) -> None:
+        """Let ``stream`` of ``rank`` go on at ``time``; its first one is the rank's clock."""
+        if stream:
+            self.busy[stream] = max(self.busy.get(stream, 0.0), time)
+        else:
+            rank.go_to(time)
+
+    def return_at(self, rank: Timed, began: float, seconds: float) -> None:
+        rank.set_clock(began)
+
+    def finish(self, slot: Any, seconds: float) -> float:
+        call = next(iter(slot.calls.values()))
+        every = call.outputs if call.kind.startswith("all_gather") else call.inputs or call.outputs
+        nbytes = sum(one.numel() * one.element_size() for one in every)
+        ranks, links = slot.pair or call.ranks, self.gpu.links
+        each = max(1, len(machine.gpus)) if (machine := machine_in_use()) is not None else 8
+        span = max(ranks) - min(ranks) + 1
+        if min(ranks) // each != max(ranks) // each:
+            span = max(span, links.machine_size + 1)
+        way = call.group, slot.pair  # messages between other ranks take other links
+        begins = max(slot.met, self.free.get(way, 0.0))
+        self.free[way] = begins + collective_seconds(call.kind, nbytes, len(ranks), span, links)
+        return self.free[way]
+
+    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
+        if by_cpp:
+            self.owed = max(self.owed, slot.finished)
+            return
+        rank.wait_until(slot.finished)
+        passed, late = rank.clock() - began, max(0.0, slot.met - began)
+        self.waiting += min(passed, late)
+        self.exposed += max(0.0, passed - late)
+
     def pay(self, rank: Timed) -> None:
         before, self.owed, until = rank.clock(), 0.0, self.owed
         rank.wait_until(until)
@@ -79,24 +117,51 @@ def _side(gpu: Gpu) -> int | None:
     return stream or None
 
 
-def _times() -> Times | None:
-    """The modelled clock of this thread's rank; None if it has none."""
-    found = getattr(clock.here, "time", None)
-    return found if isinstance(found, Times) else None
+def times_of(rank: Timed | None) -> Times | None:
+    """The modelled clock of ``rank``; None if it has none."""
+    return rank.time if rank is not None and isinstance(rank.time, Times) else None
 
 
-def times_here() -> Times:
-    """The same, of a rank while :func:`modelled` is in."""
-    found = _times()
-    assert found is not None
-    return found
+def _stream_of(event: Event, stream: Stream | None) -> int | None:
+    assert event._gpu is not None
+    return _side(event._gpu) if stream is None else stream.stream_id
 
 
-def _members(work: Slot) -> tuple[str, float, tuple[int, ...]]:
-    call = next(iter(work.calls.values()))
-    every = call.outputs if call.kind.startswith("all_gather") else call.inputs or call.outputs
-    nbytes = sum(one.numel() * one.element_size() for one in every)
-    return call.kind, nbytes, work.pair or call.ranks
+@hooks.recorded.add
+def _record(event: Event, stream: Stream | None) -> None:
+    rank = timed_here()
+    if rank is not None and (times := times_of(rank)) is not None:
+        event.__dict__["until"] = max(rank.clock(), times.busy.get(_stream_of(event, stream) or 0, 0.0))
+
+
+@hooks.awaited.add
+def _await(event: Event, stream: Stream | None) -> None:
+    rank, time = timed_here(), event.__dict__.get("until")
+    if rank is not None and time is not None and (times := times_of(rank)) is not None:
+        before = rank.clock()
+        times.hold(rank, _stream_of(event, stream), time)
+        times.exposed += rank.clock() - before
+
+
+class _CopyClock(emitting.EventClock):
+    """What events are timed by while ranks go by a model: copies take the time of the link."""
+
+    def lasted(
+        self,
+        started: float,
+        phase: str,
+        device: str,
+        source: str | None = None,
+        nbytes: int = 0,
+        **facts: Any,
+    ) -> tuple[float, float]:
+        rank = rank_here()
+        times = times_of(rank)
+        if rank is None or times is None or threading.get_ident() != rank.thread:
+            return super().lasted(started, phase, device)
+        seconds = copy_seconds(nbytes, device, source, times.gpu.links)
+        times.computed += seconds
+        return started, seconds
 
 
 @contextmanager
@@ -110,108 +175,20 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
     free: dict[Any, float] = {}
     of: dict[Timed, Times] = {}  # all threads of a rank have one
     first = [] if begins is None else [begins]
-    finish, wait, future = Slot.finish, SlotWork.wait, SlotWork.get_future
-    until, record, waits = Timed.wait_until, Event.record, Event.wait
-    away, begin_turn, measured = Rank._away, Timed.begin_turn, emitting.lasted
 
-    def finished(slot: Slot, write: Any) -> None:
-        kind, nbytes, ranks = _members(slot)
-        group = next(iter(slot.calls.values())).group
-        finish(slot, write)
-        each = max(1, len(machine.gpus)) if (machine := machine_in_use()) is not None else 8
-        span = max(ranks) - min(ranks) + 1
-        if min(ranks) // each != max(ranks) // each:
-            span = max(span, gpu.links.machine_size + 1)
-        way = group, slot.pair  # messages between other ranks take other links
-        begins = max(slot.met, free.get(way, 0.0))
-        slot.finished = free[way] = begins + collective_seconds(kind, nbytes, len(ranks), span, gpu.links)
-
-    def waited(work: SlotWork, timeout: Any = None) -> bool:
-        times, rank = _times(), work.rank
-        began = rank.clock() if rank is not None else 0.0
-        result = wait(work, timeout)
-        if times is not None and rank is not None:
-            passed, late = rank.clock() - began, max(0.0, work.slot.met - began)
-            times.waiting += min(passed, late)
-            times.exposed += max(0.0, passed - late)
-        return result
-
-    def of_future(work: SlotWork) -> Any:
-        times = _times()
-        if times is None:
-            return future(work)
-        times.busy[-1] = 0.0  # the clock stands while C++ takes the Work
-        found = future(work)
-        del times.busy[-1]
-        times.owed = max(times.owed, work.slot.finished)
-        return found
-
-    def wait_until(rank: Timed, time: float) -> None:
-        times = _times()
-        stream = None if times is None or rank is not timed_here() or rank.gpu is None else _side(rank.gpu)
-        if times is not None and -1 in times.busy:
-            return
-        if times is None or stream is None:
-            until(rank, time)
-        else:
-            times.busy[stream] = max(times.busy.get(stream, 0.0), time)
-
-    def recorded(event: Event, stream: Stream | None = None) -> None:
-        record(event, stream)
-        times, rank = _times(), timed_here()
-        if times is not None and rank is not None and event._gpu is not None:
-            at = _side(event._gpu) if stream is None else stream.stream_id
-            event.__dict__["until"] = max(rank.clock(), times.busy.get(at or 0, 0.0)) if at else rank.clock()
-
-    def waits_for(event: Event, stream: Stream | None = None) -> None:
-        waits(event, stream)
-        times, rank, time = _times(), timed_here(), event.__dict__.get("until")
-        if times is None or rank is None or time is None or event._gpu is None:
-            return
-        at = _side(event._gpu) if stream is None else stream.stream_id
-        if at:
-            times.busy[at] = max(times.busy.get(at, 0.0), time)
-        else:
-            before = rank.clock()
-            until(rank, time)
-            times.exposed += rank.clock() - before
-
-    def lasted(
-        started: float, phase: str, device: str, source: str | None = None, nbytes: int = 0, **facts: Any
-    ) -> tuple[float, float]:
-        times = _times()
-        if times is None:
-            return measured(started, phase, device, source=source, nbytes=nbytes, **facts)
-        seconds = copy_seconds(nbytes, device, source, gpu.links)
-        times.computed += seconds
-        return started, seconds
-
-    def begun(rank: Timed) -> None:
-        new = rank not in of
-        clock.here.time = of.setdefault(rank, Times(gpu))
-        begin_turn(rank)
-        if new:
+    def clock_of(rank: Timed) -> Times:
+        if rank not in of:
+            of[rank] = Times(gpu, free)
             first.append(rank.clock())
             rank.set_clock(first[0])
+        return of[rank]
 
-    def stood(rank: Rank, wait: Callable[[], Any]) -> Any:
-        before = rank.clock()
-        result = away(rank, wait)
-        rank.set_clock(before)
-        return result
-
-    table = [
-        Patch(Slot, "finish", finished), Patch(SlotWork, "wait", waited), Patch(SlotWork, "get_future", of_future),
-        Patch(Timed, "wait_until", wait_until), Patch(Event, "record", recorded), Patch(Event, "wait", waits_for),
-        Patch(Timed, "begin_turn", begun), Patch(Rank, "_away", stood),
-        Patch(emitting, "lasted", lasted),
-    ]  # fmt: skip
-    with Patches(lambda: table):
-        try:
+    before = emitting.time_by(_CopyClock())
+    try:
+        with ranks_by(clock_of):
             yield
-        finally:
-            for times in of.values():
-                times.process = -1  # a thread that goes on takes a clock of its own
+    finally:
+        emitting.time_by(before)
 
 
 @contextmanager
@@ -223,7 +200,7 @@ def timed(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Call
 
     def with_times(function: _Part) -> _Part:
         def part(rank: Any) -> Any:
-            with Seen(times_here().saw):
+            with Seen(rank.time.saw):
                 return function(rank)
 
         return part

@@ -65,6 +65,45 @@ def own_time() -> OwnTime:
     return found
 
 
+class RankClock:
+    """What the clock of a rank goes by: this computer's time. :mod:`..planning.timing` has one that goes by a model."""
+
+    def of_thread(self) -> Any:
+        """Return the seconds that this thread of the rank has run."""
+        return own_time()
+
+    def wait_until(self, rank: Timed, time: float) -> None:
+        """Let ``rank`` go on at ``time``: what it waited for is there."""
+        rank.go_to(time)
+
+    def return_at(self, rank: Timed, began: float, seconds: float) -> None:
+        """Let ``rank`` go on after ``seconds`` in a call that waits, which it made when its clock was at ``began``."""
+        rank.wait_until(began + seconds)
+
+    def finish(self, slot: Any, seconds: float) -> float:
+        """Return when a collective is done whose values took ``seconds`` here."""
+        return float(slot.met + seconds)
+
+    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
+        """Let ``rank`` have the values of a collective, for which it has waited since ``began``."""
+        rank.wait_until(slot.finished)
+
+
+_OWN = RankClock()
+_clock_of: Callable[[Timed], RankClock] | None = None
+
+
+@contextmanager
+def ranks_by(clock_of: Callable[[Timed], RankClock]) -> Iterator[None]:
+    """Inside, a rank that begins a turn is given the clock ``clock_of(rank)``."""
+    global _clock_of
+    before, _clock_of = _clock_of, clock_of
+    try:
+        yield
+    finally:
+        _clock_of = before
+
+
 class Untold(Protocol):
     """A collective of which the recording that is open has not been told."""
 
@@ -90,10 +129,11 @@ class Timed:
         self.reads: str | None = None
         # The environment is asked at the first call: a script may set it.
         self._flight: flight.FlightRecorder | EllipsisType | None = ...
+        self.time = _OWN
         self._ahead = 0.0
         # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
         # piece, for other threads of the rank read it.
-        self._ran: tuple[float, OwnTime | None, float] = (0.0, None, 0.0)
+        self._ran: tuple[float, Any, float] = (0.0, None, 0.0)
         # While it sleeps and others have turns: when that began, by the clock on the wall.
         self.asleep: float | None = None
 
@@ -136,6 +176,10 @@ class Timed:
         return spent + (0.0 if own is None else own.now() - since)
 
     def wait_until(self, time: float) -> None:
+        """Let it go on at ``time``, unless its clock is later."""
+        self.time.wait_until(self, time)
+
+    def go_to(self, time: float) -> None:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
 
@@ -145,7 +189,8 @@ class Timed:
         self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.now()), time
 
     def begin_turn(self) -> None:
-        own = own_time()
+        self.time = _OWN if _clock_of is None else _clock_of(self)
+        own = self.time.of_thread()
         self._ran = self._busy(), own, own.now()
 
     def end_turn(self) -> None:

@@ -27,6 +27,11 @@ from .cuda import Cuda
 from .process_state import ProcessState
 from .visible import Sight
 
+# (rank, call): the rank makes this call. Another thread than its own may.
+noted: hooks.Hook[Callable[[Any, Call], object]] = hooks.Hook()
+# (work of a call): its rank waits for it, or sees that it is done.
+settled: hooks.Hook[Callable[[Any], object]] = hooks.Hook()
+
 
 class World(Protocol):
     """The part of all ranks together that one of them asks for; see ``threads/world.py``.
@@ -108,6 +113,8 @@ class Rank(Timed):
         self.came[key] = self.came.get(key, 0) + 1
         if not call.is_message:
             self.seqs[call.group] = call.seq
+        for tell in noted:
+            tell(self, call)
 
     def choose_gpus(self) -> None:
         """It has said which GPUs it sees; CUDA listens until it is in use."""
@@ -154,7 +161,7 @@ class Rank(Timed):
             return wait()
         finally:
             self.asleep, self.stands = None, False
-            self.wait_until(began + perf_counter() - since)
+            self.time.return_at(self, began, perf_counter() - since)
 
     def begin_turn(self) -> None:
         self.cuda.begin_turn()
@@ -228,6 +235,11 @@ def not_by_a_rank() -> None:
             en="ranks cannot be started, run or ended by a rank: do it outside, in a cell without %%ranks",
             zh="不能在一个 rank 里启动、运行或关闭一组 rank：放到外面做，比如放进不带 %%ranks 的单元格",
         )
+
+
+@hooks.used.add
+def _used_by_rank() -> bool | None:
+    return None if here.rank is None else here.rank.cuda.is_initialized()
 
 
 @hooks.opening.add

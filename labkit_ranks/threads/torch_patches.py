@@ -21,7 +21,6 @@ from labkit import turns
 from labkit.base.language import say
 from labkit.base.patches import Patch
 from simgpu import tracebacks as frames
-from simgpu.machine import Machine
 
 from ..group import torch_patches as of_groups
 from ..processes.transport import Gloo
@@ -44,11 +43,7 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     def cuda_here() -> cuda.Cuda | None:
         return None if here.rank is None else here.rank.cuda
 
-    def used(real: Callable[[Machine], bool], machine: Machine) -> bool:
-        return real(machine) if here.rank is None else here.rank.cuda.is_initialized()
-
     yield from cuda.patches(cuda_here)
-    yield Patch.around(Machine, "used", used)
     yield from untimed_loading(module_loaded)
     yield from _of_meshes()
     yield from _of_names()

@@ -54,6 +54,8 @@ class MachineMode(TorchFunctionMode):
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
+        self._answer: Callable[..., Any] | None = None
+        self._observer: Callable[..., Any] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
@@ -149,6 +151,18 @@ class MachineMode(TorchFunctionMode):
 
         C++ and Python look ``__torch_function__`` up on the mode itself, so that the path above has nothing to ask.
         """
+        self._answer = answer
+        self._settle()
+
+    def observe_by(self, observer: Callable[..., Any] | None) -> None:
+        """From now on ``observer(answer, mode, func, types, args, kwargs)`` calls what answers; None: no more."""
+        self._observer = observer
+        self._settle()
+
+    def _settle(self) -> None:
+        answer = self._answer
+        if self._observer is not None:
+            answer = functools.partial(self._observer, answer or MachineMode.__torch_function__)
         if answer is None:
             vars(self).pop("__torch_function__", None)
         else:

@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -136,7 +135,7 @@ def move(
     source = gpu_of(tensor)
     _wait(machine, source, target, non_blocking)
     options = {} if memory_format is None else {"memory_format": memory_format}
-    started = perf_counter() if trace.recording is not None else 0.0
+    started = trace.clock.now() if trace.recording is not None else 0.0
     # All values are on the CPU: between two devices only copy=True gives a storage of its own.
     stays = source is target and not tensor.is_meta
     place, copy = () if stays else (machine.real(target),), copy or source is not target
@@ -249,7 +248,7 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     for gpu in ends:
         mode.own(gpu)
     _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-    started = perf_counter()
+    started = trace.clock.now() if trace.recording is not None else 0.0
     result: Tensor = func(*args, **kwargs)
     if there is not None and result.layout is not torch.strided:
         # It was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
@@ -278,7 +277,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         target = default_gpu(machine)
         if target is not None:
             kwargs = {**kwargs, "device": machine.real(target)}
-    started = perf_counter()
+    started = trace.clock.now() if trace.recording is not None else 0.0
     source = target if data is None else gpu_of(data)
     if data is not None and source is not target and func in (torch.as_tensor, torch.asarray):
         # Both are .to() inside, with its gradient (torch/csrc/utils/tensor_new.cpp); what is left to do has no device.

@@ -19,6 +19,7 @@ from labkit.base.language import say
 from labkit.base.patches import Patches
 from labkit.base.units import cuda_bytes
 
+from .. import hooks
 from . import host
 from .leaves import Leaves
 from .marks import HOST, MARK, Mark
@@ -152,6 +153,9 @@ class Gpu:
             mark = self.new_mark(size)
         setattr(storage, MARK, mark)
         self.room -= mark.block
+        del mark  # a reference to it counts as a storage
+        for tell in hooks.taken:
+            tell(self, storage)
 
     def new_mark(self, size: int) -> Mark:
         """The mark for storages of ``size`` bytes."""

@@ -11,7 +11,7 @@ import gc
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 
@@ -59,13 +59,27 @@ def refused(error: BaseException) -> int | None:
     return None if found is None else int(found[1])
 
 
+_looks = True
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Inside, :func:`check` lets everything pass."""
+    global _looks
+    _looks = False
+    try:
+        yield
+    finally:
+        _looks = True
+
+
 def check(device: object, wanted: int, *, written: bool = False) -> None:
     """Raise :class:`OutOfHostMemory` if this computer has not ``wanted`` bytes for a tensor on ``device``.
 
     written   whether they have been taken already, and nothing else is left.
     """
     needed = 0 if written else wanted
-    left = available()
+    left = available() if _looks else None
     if left is None or left > needed:
         return
     gc.collect()

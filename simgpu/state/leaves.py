@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import hooks
 from .marks import HOST
 
 _grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
@@ -66,6 +67,8 @@ class Held:
         mark = gpu.marks[size]
         self._marks.remove(mark)
         gpu.room += mark.block
+        for tell in hooks.met:
+            tell()
         return True
 
     def has(self, gpu: Any, size: int) -> bool:

@@ -157,12 +157,16 @@ class Event:
             )
         self._gpu = gpu
         self._time = self._gpu.clock.advance(LAUNCH)
+        for tell in hooks.recorded:
+            tell(self, stream)
 
     def wait(self, stream: Stream | None = None) -> None:
         clock = (machine_here().current.stream() if stream is None else stream)._gpu.clock
         if self._time is not None:
             # An event of another GPU that is later than now makes this one later; one that is past costs nothing.
             clock.advance(max(0.0, self._time - clock.now()))
+        for tell in hooks.awaited:
+            tell(self, stream)
 
     def query(self) -> bool:
         return True

@@ -14,8 +14,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from labkit.turns.locks import waits, watching
 
 from .. import hooks
 from .gpu import TheMachine
-from .in_use import seeing
+from .in_use import machine_in_use, seeing
 
 # Options of glibc's malloc (malloc.h), with their values.
 _KEEPING = {
@@ -57,15 +57,22 @@ def keep_memory_warm() -> None:
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
-    order: Any = machine.order
-    if order != "threads" and waits():
-        baton: Any = partial(turns.Baton, order=order, watch=watching)
+    if _takes_turns(machine):
+        yield from _turns_of_threads(partial(_new_baton, machine))
 
-        def run_in_turn(names: Any, functions: Any, context: Any = nullcontext) -> list[Any]:
-            return baton(names).run(functions, context)
 
-        yield Patch(turns, "run_together", run_in_turn)
-        yield from _turns_of_threads(baton)
+def _takes_turns(machine: Any) -> bool:
+    return machine.order != "threads" and bool(waits())
+
+
+def _new_baton(machine: Any, names: Sequence[str] = ()) -> turns.Baton:
+    return turns.Baton(names, order=machine.order, watch=watching)
+
+
+@turns.batons.append
+def _baton_here(names: Sequence[str]) -> turns.Baton | None:
+    machine = machine_in_use()
+    return _new_baton(machine, names) if machine is not None and _takes_turns(machine) else None
 
 
 def _entering() -> Iterator[Patch]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -156,7 +155,7 @@ class Collectives:
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
         _, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
-        started = perf_counter() if trace.recording is not None else 0.0
+        started = trace.clock.now() if trace.recording is not None else 0.0
         # cat chooses the memory format as comm.cpp does (aten/src/ATen/native/TensorShape.cpp,
         # cat_compute_output_memory_format), but another dtype where they differ.
         if target is not None:
@@ -174,7 +173,7 @@ class Collectives:
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
         for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
-            started = perf_counter() if trace.recording is not None else 0.0
+            started = trace.clock.now() if trace.recording is not None else 0.0
             place.copy_(tensor)
             if trace.recording is not None:
                 note_copy(gpu_of(tensor), gpu_of(out), tensor, started)

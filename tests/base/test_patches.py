@@ -1,11 +1,60 @@
 """A table of patches goes in and out as a whole."""
 
+import re
 import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
+import labkit.engine.data_parallel
+from labkit.base import patches
+from labkit.base.ours import is_ours_to_change
 from labkit.base.patches import Patch, Patches
+from labkit.trace import recording
+from labkit.turns.locks import waits
+from labkit_ranks.diagnosis.observer import Observer
+from labkit_ranks.planning import timing
+from labkit_ranks.processes import torch_patches as of_processes
+from labkit_ranks.rank import cuda
+from labkit_ranks.threads import torch_patches as of_threads
+from simgpu.state.streams import Event
+from simgpu.torch_api.table import table
+
+OURS = [patches, patches.Patches, timing.Times, Event]
+ENGINES = [labkit, labkit.engine, labkit.engine.data_parallel, labkit.DataParallel]
+
+
+@pytest.mark.parametrize("owner", OURS)
+@pytest.mark.parametrize("make", [Patch, Patch.around])
+def test_what_is_labkits_own_is_not_patched(owner, make):
+    """Also a class that has torch's name."""
+    with pytest.raises(TypeError, match=re.escape(repr(owner))) as error:
+        make(owner, "__init__", print)
+    assert "hook" in str(error.value)
+
+
+@pytest.mark.parametrize("owner", [*ENGINES, torch, torch.Event, nn.DataParallel])
+def test_the_engine_is_patched_as_torch_is(owner):
+    assert Patch(owner, "name", 1) == (owner, "name", 1)
+
+
+def test_what_has_a_function_of_labkits_is_still_torchs(monkeypatch):
+    monkeypatch.setattr(DeviceMesh, "__init__", labkit.record)
+    assert Patch(DeviceMesh, "name", 1).owner is DeviceMesh
+
+
+def test_no_table_has_an_owner_that_is_ours():
+    """But for the engine's: it is ordinary PyTorch, which a recording wraps as it wraps torch's."""
+    with labkit.simulate(gpus=1) as machine:
+        tables = [table(machine), waits(), recording._table(), Observer(1)._table()]
+        tables += [of_threads.patches(int), of_processes._of_stores(), cuda.patches(int)]
+        owners = [row.owner for rows in tables for row in rows]
+    assert len(owners) > 200
+    assert [owner for owner in owners if is_ours_to_change(owner)] == []
+    assert labkit.DataParallel in owners
 
 
 class Base:

@@ -570,3 +570,10 @@ def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.Ca
     assert plans[4].peak < 0.75 * plans[1].peak
     assert main(["plan", "--nproc-per-node", "2", written(tmp_path, SHARING.replace("ROWS", "48"))]) == 2
     assert "each rank has 48 rows of the sequence" in capfd.readouterr().err
+
+
+def test_a_peak_counts_each_storage_once(tmp_path: Path) -> None:
+    """A sum of the GPU's own tensors is no bucket; a reference to a mark would count as one more storage."""
+    text = "import torch\nx = torch.ones(2048, 2048, device='cuda')\ny = x @ x\n"
+    (one,) = measure(Program(written(tmp_path, text)), 1)
+    assert one.at_peak["buckets"] == 0

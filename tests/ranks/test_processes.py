@@ -26,7 +26,7 @@ LAUNCH = """
 import sys
 from labkit_ranks.torchrun.in_processes import run
 from simgpu.children.told import asked
-sys.exit(run(sys.argv[1:], asked(2, "1 GiB", "cpu", None)))
+sys.exit(run(sys.argv[1:], asked(2, "1 GiB", None)))
 """
 
 
