@@ -29,10 +29,10 @@ from labkit_ranks.plans.pipeline import Task as Task
 from labkit_ranks.plans.pipeline import pipeline as pipeline
 from simgpu import Gpu as Gpu
 from simgpu import Machine as Machine
-from simgpu import OutOfHostMemory as OutOfHostMemory
 from simgpu import RealGpus as RealGpus
 from simgpu import simulate as simulate
 from simgpu import use_gpus as use_gpus
+from simgpu.state.host import OutOfHostMemory as OutOfHostMemory
 
 from .base.language import get_language as get_language
 from .base.language import set_language as set_language

@@ -148,7 +148,7 @@ def hint_of(error: BaseException) -> str | None:
 def summary(counted: Counted) -> str:
     """Says of each GPU how full it was and which rows it got, then lists what could not be simulated."""
     from simgpu import machine_in_use
-    from simgpu.torch_api.absent import REFUSED
+    from simgpu.fidelity import REFUSED
 
     machine = machine_in_use()
     if machine is None:

@@ -25,9 +25,8 @@ from labkit.trace import emitting
 from labkit.trace.events import First
 from labkit.trace.memory import STEP, MemorySample
 from labkit.trace.trace import Trace
-from simgpu import machine_in_use
+from simgpu import Gpu, machine_in_use
 from simgpu.features.hollow import Seen
-from simgpu.state.gpu import Gpu
 
 _KEPT = 50_000  # moments: nothing lasts longer
 

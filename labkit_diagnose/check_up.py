@@ -21,8 +21,7 @@ from torch import nn
 from labkit.base.language import say, wrong
 from labkit.base.numbers import MOST_GPUS, must, whole
 from labkit.base.units import parse_bytes
-from simgpu import machine_in_use, simulate
-from simgpu.machine import lent
+from simgpu import Machine, machine_in_use, simulate
 
 from .findings import listed
 from .inputs import ModelInputs
@@ -115,7 +114,7 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
             lambda: None if torch.get_default_device() == device else torch.set_default_device(device)
         )
         if owner is not None:
-            stack.enter_context(lent(owner, gpus, _PLENTY))
+            stack.enter_context(Machine.lend(owner, gpus, _PLENTY))
         subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones
         if owner is None:
             stack.enter_context(simulate(gpus, memory=_PLENTY))

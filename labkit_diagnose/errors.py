@@ -8,7 +8,7 @@ import traceback
 
 from labkit.base.language import say
 from labkit.base.ours import is_our_file
-from simgpu.state.errors import NotSimulated
+from simgpu.fidelity import NotSimulated
 
 # Characters of an error message that are shown.
 _LONGEST = 300

@@ -10,7 +10,7 @@ from labkit.base.language import say
 from labkit.base.texts import wording
 from labkit.base.units import told_bytes
 from labkit.plans.split import Split
-from simgpu.state.gpu import PEAK_STEP
+from simgpu.fidelity import PEAK_STEP
 
 _told = wording(__file__)
 SEVERITIES = ("error", "warning", "note")

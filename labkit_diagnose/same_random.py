@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from simgpu.features.dispatch.libraries import by_python
+from simgpu.dispatch import by_python
 
 # The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
 _FIRST, _STEP = 0.3, 0.6180339887498949

@@ -1,38 +1,52 @@
 """Simulated GPUs for PyTorch: torch sees several GPUs, values live on the CPU.
 
-Each name is loaded when it is first used: :mod:`simgpu.children`, which describes the machine to child processes, needs
-no torch.
+``__all__`` is the face: other packages import these names, or from these modules, and nothing else (a test). Each is
+loaded when it is first used: :mod:`simgpu.children`, which describes the machine to child processes, needs no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import children, dispatch, fidelity, handlers, hooks, tracebacks
+    from .features import hollow, reducers
     from .machine import Machine
     from .simulation import RealGpus, inherit, simulate, use_gpus
-    from .state.gpu import Gpu
-    from .state.host import OutOfHostMemory
+    from .state import streams
+    from .state.gpu import Gpu, TheMachine
     from .state.in_use import machine_in_use
+    from .state.placement import gpu_of, parts
+    from .state.random import DeviceRandom
 
 __all__ = [
-    "Gpu", "Machine", "OutOfHostMemory", "RealGpus", "inherit", "machine_in_use", "simulate", "use_gpus",
+    "DeviceRandom", "Gpu", "Machine", "RealGpus", "TheMachine", "children", "dispatch", "fidelity", "gpu_of",
+    "handlers", "hollow", "hooks", "inherit", "machine_in_use", "parts", "reducers", "simulate", "streams",
+    "tracebacks", "use_gpus",
 ]  # fmt: skip
 
-# The module of each public name.
+# The module of each name, and where the modules of the face lie that are not at the top.
 _MODULES = {
+    "DeviceRandom": ".state.random",
     "Gpu": ".state.gpu",
     "Machine": ".machine",
-    "OutOfHostMemory": ".state.host",
     "RealGpus": ".simulation",
+    "TheMachine": ".state.gpu",
+    "gpu_of": ".state.placement",
     "inherit": ".simulation",
     "machine_in_use": ".state.in_use",
+    "parts": ".state.placement",
     "simulate": ".simulation",
     "use_gpus": ".simulation",
 }
+_INNER = {"hollow": ".features.hollow", "reducers": ".features.reducers", "streams": ".state.streams"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name in _INNER:
+        value: object = import_module(_INNER[name], __name__)
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name], __name__), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
+    globals()[name] = value
     return value

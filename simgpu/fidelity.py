@@ -19,6 +19,9 @@ from labkit.base.patches import Patch
 from labkit.turns.locks import waits
 
 from .machine import Machine
+from .state.errors import NotSimulated as NotSimulated
+from .state.gpu import PEAK_STEP as PEAK_STEP
+from .torch_api.absent import REFUSED as REFUSED
 from .torch_api.cuda import functions_of
 from .torch_api.table import STAYS
 from .torch_api.table import table as patches

@@ -277,6 +277,22 @@ class Machine:
         used, there = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
         return Occupancy(used, there)._repr_svg_()
 
+    @staticmethod
+    @contextmanager
+    def lend(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
+        """Inside, torch sees a machine with the GPUs of ``owner``, the one in use, and as many more as make ``gpus``.
+
+        Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
+        ``owner`` is in use again.
+        """
+        machine = Machine(max(gpus, len(owner.gpus)), memory)
+        with ExitStack() as back:
+            for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
+                back.callback(gpu.lend(machine, new.capacity))
+            machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
+            with machine.open():
+                yield machine
+
 
 def refuse_beside_a_block() -> None:
     """Raise if another thread is within a machine's block: it would lose that machine."""
@@ -326,22 +342,6 @@ def _settle() -> None:
         _forget_default_device()
     else:
         last.entered().__enter__()  # this thread too, if another opened it
-
-
-@contextmanager
-def lent(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
-    """Inside, torch sees a machine with the GPUs of ``owner``, the machine in use, and as many more as make ``gpus``.
-
-    Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
-    ``owner`` is in use again.
-    """
-    machine = Machine(max(gpus, len(owner.gpus)), memory)
-    with ExitStack() as back:
-        for gpu, new in zip(owner.gpus, machine.gpus, strict=False):
-            back.callback(gpu.lend(machine, new.capacity))
-        machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
-        with machine.open():
-            yield machine
 
 
 def _forget_default_device() -> None:

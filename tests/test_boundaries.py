@@ -55,27 +55,27 @@ simgpu.rules                 | base simgpu.handlers simgpu.state
 simgpu.ops                   | base simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules trace
 simgpu.torch_api             | base simgpu.hooks simgpu.state simgpu.rules simgpu.ops trace
 simgpu.features              | base simgpu.children simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules simgpu.ops simgpu.torch_api
-simgpu                       | base turns simgpu.children simgpu.hooks simgpu.stack simgpu.state simgpu.ops simgpu.features simgpu.torch_api plans
+simgpu                       | base turns simgpu.children simgpu.hooks simgpu.stack simgpu.state simgpu.ops simgpu.features simgpu.torch_api plans simgpu.handlers
 
-labkit_ranks.calls           | base simgpu.state
+labkit_ranks.calls           | base simgpu
 labkit_ranks.plans           | base plans
 labkit_ranks.pictures        | base plans cost trace view labkit_ranks.calls labkit_ranks.plans
-labkit_ranks.rank            | base turns simgpu.children simgpu.hooks simgpu.state trace labkit_ranks.calls
-labkit_ranks.group           | base simgpu.features simgpu.stack simgpu.ops simgpu.state trace labkit_ranks.calls labkit_ranks.rank
+labkit_ranks.rank            | base turns simgpu.children simgpu.hooks trace labkit_ranks.calls simgpu
+labkit_ranks.group           | base simgpu.features trace labkit_ranks.calls labkit_ranks.rank simgpu
 labkit_ranks.processes       | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group
-labkit_ranks.threads         | base turns simgpu simgpu.state trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
-labkit_ranks.torchrun        | base turns simgpu.children simgpu simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
+labkit_ranks.threads         | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
+labkit_ranks.torchrun        | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
 labkit_ranks.testing         | base turns simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook
 labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
-labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks
+labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks simgpu
 labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.threads labkit_ranks.pictures
 
 cost                         | base plans trace
 view                         | base plans trace cost
 explore                      | base plans trace cost view
-labkit_diagnose              | base plans simgpu simgpu.features simgpu.state
-labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers simgpu.state labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun
+labkit_diagnose              | base plans simgpu
+labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun simgpu
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
@@ -93,7 +93,7 @@ labkit_content.broken        | base labkit_course labkit_content.repairs labkit_
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
 labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads
 
-labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features simgpu.torch_api simgpu.state trace trace.recording view labkit_diagnose
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base labkit_ranks.testing
 """
 
@@ -299,6 +299,43 @@ def test_imports_follow_the_data():
 def test_the_table_allows_nothing_that_is_not_needed():
     used = by_room(graph())
     assert {room: others - used[room] for room, others in ALLOWED.items() if others - used[room]} == {}
+
+
+# How many names of simgpu other packages may use.
+MOST_NAMES = 20
+
+
+def past_the_face(source: str) -> set[str]:
+    """What ``source`` imports of simgpu that is neither a name of its face nor in a module of the face."""
+    import simgpu
+
+    modules = {
+        f"simgpu{simgpu._INNER.get(name, f'.{name}')}"
+        for name in simgpu.__all__
+        if name not in simgpu._MODULES
+    }
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module == "simgpu":
+            found |= {f"simgpu.{alias.name}" for alias in node.names if alias.name not in simgpu.__all__}
+        elif isinstance(node, ast.ImportFrom) and not node.level and str(node.module).startswith("simgpu."):
+            inside = any(f"{node.module}.".startswith(f"{module}.") for module in modules)
+            found |= set() if inside else {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("simgpu.")}
+    return found
+
+
+def test_no_other_package_reaches_past_the_face_of_simgpu():
+    import simgpu
+
+    assert len(simgpu.__all__) <= MOST_NAMES
+    found = {name: past_the_face(text) for name, text in SOURCES.items() if name.split(".")[0] != "simgpu"}
+    assert {name: names for name, names in found.items() if names} == {}
+    assert past_the_face(
+        "from simgpu.state.gpu import Gpu\nimport simgpu.ops.mode\nfrom simgpu import _MODULES"
+    )
+    assert not past_the_face("from simgpu import Gpu, hooks\nfrom simgpu.children.told import Described")
 
 
 def test_no_room_stands_on_one_that_stands_on_it():

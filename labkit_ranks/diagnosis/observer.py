@@ -27,8 +27,7 @@ from labkit import turns
 from labkit.base import as_main
 from labkit.base.patches import Patch, Patches
 from labkit.base.tree import mapped, tensors, tensors_in
-from simgpu.state.in_use import machine_here
-from simgpu.state.placement import gpu_of
+from simgpu import gpu_of, machine_in_use
 
 from ..group.slot import Plain
 from ..group.works import SlotWork
@@ -58,7 +57,9 @@ class Observer:
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
-        mode = machine_here().mode
+        machine = machine_in_use()
+        assert machine is not None  # ranks run on one
+        mode = machine.mode
         mode.observe_by(partial(operations.note, self.here))
         self._stack.callback(mode.observe_by, None)
         as_main.told_elsewhere.append(_is_told)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from labkit.base.tree import tensors_in
+from simgpu import gpu_of
 from simgpu.handlers import HANDLERS, listed, named
-from simgpu.state.placement import gpu_of
 
 from ..calls.call import Call
 from ..group.slot import Plain

@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from simgpu import gpu_of, machine_in_use
 from simgpu.features.reducers import arrived, whose
-from simgpu.state.in_use import machine_in_use
-from simgpu.state.placement import gpu_of
 
 from ..calls.call import Call
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wra
 from labkit.base.language import say
 from labkit.base.ours import is_our_module
 from labkit.base.tree import tensors_in
-from simgpu.stack import others_dispatch
+from simgpu.dispatch import others_dispatch
 
 from ..calls.call import Call
 

@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup
 
 from labkit.trace import emitting as trace
-from simgpu.state.gpu import Gpu
+from simgpu import Gpu
 
 from ..calls import checks, faults
 from ..calls.call import Call

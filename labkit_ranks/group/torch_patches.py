@@ -20,8 +20,8 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.base.patches import Patch
-from simgpu.ops.mode import MachineMode
-from simgpu.state.placement import gpu_of
+from simgpu import gpu_of
+from simgpu.dispatch import MachineMode
 
 from ..calls.checks.nccl import NCCL_VERSION
 from ..rank import flight

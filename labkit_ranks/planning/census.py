@@ -21,9 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from labkit.base.ours import is_our_file, torch_files
 from labkit.base.tree import tensors_in
 from labkit.cost.plan import KINDS
-from simgpu import hooks
-from simgpu.state.gpu import Gpu
-from simgpu.state.placement import parts
+from simgpu import Gpu, hooks, parts
 
 from ..rank.rank import Rank, rank_here
 from .timing import Times

@@ -17,10 +17,8 @@ import torch
 from labkit.cost.hardware import Accelerator, collective_seconds, copy_seconds
 from labkit.cost.operators import operator_seconds
 from labkit.trace import emitting
-from simgpu import hooks
+from simgpu import Gpu, hooks, machine_in_use
 from simgpu.features.hollow import Seen
-from simgpu.state.gpu import Gpu
-from simgpu.state.in_use import machine_in_use
 from simgpu.state.streams import Event, Stream
 
 from ..rank.clock import RankClock, Timed, ranks_by

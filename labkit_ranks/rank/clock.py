@@ -16,7 +16,7 @@ from time import perf_counter
 from types import EllipsisType
 from typing import Any, Protocol
 
-from simgpu.state.gpu import Gpu
+from simgpu import Gpu
 
 from ..calls.call import Call
 from . import flight

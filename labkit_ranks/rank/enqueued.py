@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.base.language import say
-from simgpu import hooks
-from simgpu.state.in_use import machine_in_use
+from simgpu import hooks, machine_in_use
 
 from ..calls.call import Call
 from .clock import Timed

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from labkit.base.units import parse_bytes
+from simgpu import DeviceRandom, Gpu, TheMachine
 from simgpu.children import told as children
-from simgpu.state.gpu import Gpu, TheMachine
-from simgpu.state.random import DeviceRandom
 
 _NAME: Any = os.environ.encodekey(children.VISIBLE)
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from labkit.base.patches import Patch, Patches
-from simgpu.state.gpu import TheMachine
+from simgpu import TheMachine
 
 from ..rank.rank import rank_here
 

@@ -23,8 +23,7 @@ from labkit.base.numbers import MOST_GPUS, whole
 from labkit.base.patches import Patches
 from labkit.trace import emitting as trace
 from labkit.turns.locks import watching
-from simgpu.machine import Machine
-from simgpu.state.in_use import machine_in_use
+from simgpu import Machine, machine_in_use
 
 from ..calls import faults
 from ..calls.call import Call

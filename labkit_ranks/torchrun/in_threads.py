@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from simgpu import Machine, machine_in_use
 from simgpu.children.told import Described
-from simgpu.machine import Machine
-from simgpu.state.in_use import machine_in_use
 
 from ..calls.faults import Unmet
 from ..rank.rank import Rank

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import ReduceOp
 
 from labkit.base.language import wrong
-from simgpu.state.placement import gpu_of
+from simgpu import gpu_of
 
 from ..call import Call
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed import DistBackendError
 
-from simgpu.state.placement import gpu_of
+from simgpu import gpu_of
 
 from ..call import Call
 from .arguments import (
