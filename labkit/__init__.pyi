@@ -27,11 +27,11 @@ from labkit_ranks.plans.heat import HeatMaps as HeatMaps
 from labkit_ranks.plans.pipeline import Pipeline as Pipeline
 from labkit_ranks.plans.pipeline import Task as Task
 from labkit_ranks.plans.pipeline import pipeline as pipeline
-from simgpu import Gpu as Gpu
-from simgpu import Machine as Machine
-from simgpu import RealGpus as RealGpus
-from simgpu import simulate as simulate
-from simgpu import use_gpus as use_gpus
+from simgpu.machine import Machine as Machine
+from simgpu.simulation import RealGpus as RealGpus
+from simgpu.simulation import simulate as simulate
+from simgpu.simulation import use_gpus as use_gpus
+from simgpu.state.gpu import Gpu as Gpu
 from simgpu.state.host import OutOfHostMemory as OutOfHostMemory
 
 from .base.language import get_language as get_language

@@ -42,11 +42,8 @@ _INNER = {"hollow": ".features.hollow", "reducers": ".features.reducers", "strea
 
 
 def __getattr__(name: str) -> object:
-    if name in _INNER:
-        value: object = import_module(_INNER[name], __name__)
-    elif name in _MODULES:
-        value = getattr(import_module(_MODULES[name], __name__), name)
-    else:
+    if name not in _MODULES | _INNER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
+    module = import_module(_INNER.get(name) or _MODULES[name], __name__)
+    value = globals()[name] = module if name in _INNER else getattr(module, name)
     return value

@@ -41,14 +41,12 @@ def is_ours_to_change(owner: object) -> bool:
 
     Some classes stand for torch's and have their names; their functions tell where they are from.
     """
-    name: object = None
-    if isinstance(owner, ModuleType):
-        name = owner.__name__
-    elif isinstance(owner, type):
+    name = owner.__name__ if isinstance(owner, ModuleType) else ""
+    if isinstance(owner, type):
         made: Any = vars(owner).get("__init__")
         own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # not one put there
-        name = getattr(made, "__module__", "") if own else owner.__module__
-    return is_our_module(name) and not _WRAPPED.fullmatch(str(name))
+        name = str(getattr(made, "__module__", "")) if own else owner.__module__
+    return is_our_module(name) and not _WRAPPED.fullmatch(name)
 
 
 def is_torch_module(name: object) -> bool:

@@ -58,21 +58,19 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
     if _takes_turns(machine):
-        yield from _turns_of_threads(partial(_new_baton, machine))
+        yield from _turns_of_threads(partial(turns.Baton, order=machine.order, watch=watching))
 
 
 def _takes_turns(machine: Any) -> bool:
     return machine.order != "threads" and bool(waits())
 
 
-def _new_baton(machine: Any, names: Sequence[str] = ()) -> turns.Baton:
-    return turns.Baton(names, order=machine.order, watch=watching)
-
-
 @turns.batons.append
 def _baton_here(names: Sequence[str]) -> turns.Baton | None:
     machine = machine_in_use()
-    return _new_baton(machine, names) if machine is not None and _takes_turns(machine) else None
+    if machine is None or not _takes_turns(machine):
+        return None
+    return turns.Baton(names, order=machine.order, watch=watching)
 
 
 def _entering() -> Iterator[Patch]:
