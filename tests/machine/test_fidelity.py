@@ -52,6 +52,7 @@ ANSWERS = {
     "_cuda_maybeExchangeDevice": ((-1,), -1), "_cuda_resetAccumulatedMemoryStats": ((0,), None),
     "_cuda_resetPeakMemoryStats": ((0,), None), "_cuda_setDevice": ((1,), None),
     "_cuda_setMemoryFraction": ((0.5, 1), None), "_cuda_setStream": ((40, 1, 1), None),
+    "_cuda_get_cudnn_benchmark_limit": ((), 10), "_cuda_set_cudnn_benchmark_limit": ((5,), None),
     "_cuda_sleep": ((10**6,), None), "_cuda_synchronize": ((), None),
     "_get_accelerator": ((), torch.device("cuda")),
 }  # fmt: skip

@@ -66,14 +66,20 @@ def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_canno
 
 
 def test_attention_of_dtensors_that_are_sharded_by_heads():
+    """Where no kernel of CUDA's takes a call, PyTorch's own mask is no DTensor, as on real GPUs (torchtitan #3340)."""
+
     def work(rank):
         dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (2,))
         torch.manual_seed(0)
-        q = torch.rand(1, 4, 3, 2, device="cuda", requires_grad=True)
+        q = torch.rand(1, 4, 3, 4, device="cuda", requires_grad=True)
         whole = scaled_dot_product_attention(q, q, q, is_causal=True)
         sharded = distribute_tensor(q.detach(), mesh, [Shard(1)]).requires_grad_()
         found = scaled_dot_product_attention(sharded, sharded, sharded, is_causal=True)
+        narrow = distribute_tensor(q[..., :2].detach(), mesh, [Shard(1)])
+        scaled_dot_product_attention(narrow, narrow, narrow)
+        with pytest.raises(RuntimeError, match=r"aten.add.Tensor got mixed torch.Tensor and DTensor"):
+            scaled_dot_product_attention(narrow, narrow, narrow, is_causal=True)
         whole.sum().backward()
         found.sum().backward()
         return torch.allclose(found.full_tensor(), whole), torch.allclose(sharded.grad.full_tensor(), q.grad)

@@ -23,7 +23,8 @@ def whole(rows=6, columns=5):
 
 
 def attended():
-    return torch.linspace(-1, 1, 2 * 4 * 3 * 5).reshape(2, 4, 3, 5)
+    # CUDA's kernel for float32 takes heads of a multiple of 4 numbers; causal attention of DTensors has no other.
+    return torch.linspace(-1, 1, 2 * 4 * 3 * 8).reshape(2, 4, 3, 8)
 
 
 def main():
