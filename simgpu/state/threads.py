@@ -58,7 +58,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
     if _takes_turns(machine):
-        yield from _turns_of_threads(partial(turns.Baton, order=machine.order, watch=watching))
+        yield from _turns_of_threads(partial(turns.Baton, order=machine.order, watch=watching))  # type: ignore[arg-type]
 
 
 def _takes_turns(machine: Any) -> bool:
@@ -70,7 +70,7 @@ def _baton_here(names: Sequence[str]) -> turns.Baton | None:
     machine = machine_in_use()
     if machine is None or not _takes_turns(machine):
         return None
-    return turns.Baton(names, order=machine.order, watch=watching)
+    return turns.Baton(names, order=machine.order, watch=watching)  # type: ignore[arg-type]  # not "threads"
 
 
 def _entering() -> Iterator[Patch]:
