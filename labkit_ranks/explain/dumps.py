@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os.path import basename
 from pathlib import Path
@@ -28,6 +28,8 @@ _KINDS |= {"all_gather_into_tensor_coalesced": "all_gather_single", "allreduce_c
 _DTYPE_OF = {name: getattr(torch, dtype) for dtype, name in DTYPES.items()}
 # Frames of installed packages are none of the user's.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[\d.]*[/\\]|^<")
+# Of two functions called ``apply`` there the engine calls the one, the user's forward the other.
+_AUTOGRAD = re.compile(r"[/\\]torch[/\\]autograd[/\\]function\.py$")
 
 
 class BadDump(ValueError):
@@ -178,7 +180,8 @@ def _call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) 
     call.seq = int(entry["p2p_seq_id"] if entry.get("is_p2p") else entry["collective_seq_id"])
     call.met = entry["state"] == "completed" or bool(entry.get("retired"))
     call.created = int(entry["time_created_ns"])
-    call.where = _where(entry.get("frames") or ())
+    frames = entry.get("frames") or []
+    call.where, call.backward = _where(frames), _is_of_backward(frames)
     if pair:
         call.root = int(re.split("->|<-", pair)[1])
     call.inputs = _tensors(entry["input_sizes"], entry.get("input_dtypes"))
@@ -194,6 +197,18 @@ def _tensors(sizes: list[list[int]], dtypes: list[str] | None) -> list[torch.Ten
         torch.empty(tuple(map(int, size)), dtype=kind, device="meta")
         for size, kind in zip(sizes, kinds, strict=False)
     ]
+
+
+def _is_of_backward(frames: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether the backward of a torch.autograd.Function made the call.
+
+    On a GPU a thread of autograd's own calls ``apply``, and nothing of Python stands below. DDP's calls come from C++.
+    """
+    callers = [str(one["name"]) for one in frames[1:]] + ["_engine_run_backward"]
+    return any(
+        one["name"] == "apply" and _AUTOGRAD.search(str(one["filename"])) and caller == "_engine_run_backward"
+        for one, caller in zip(frames, callers, strict=False)
+    )
 
 
 def _where(frames: Iterable[dict[str, Any]]) -> str:

@@ -140,7 +140,7 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
     elif key == "ended_before":
         key = "quiet_before"
     meaning, advice = explained(key, **facts)
-    fault = {"uneven": "uneven_inputs", "alone": "collective_in_some_ranks"}.get(key, "deadlock")
+    fault = faults.FAULT_OF.get(key, "deadlock")
     lines = [*faults.standing_lines(standings, quiet), *_drift(there), meaning]
     # For how long the first has stood, by the last sign of any.
     seen = max(call.created for own in there.values() for call in own.values())

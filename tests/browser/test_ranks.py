@@ -9,7 +9,7 @@ CELLS = [
     "%%ranks\nrank * 10",
 ]
 FAILING = {
-    "deadlock": "%%ranks\nif rank:\n    dist.all_reduce(x)",
+    "deadlock": "%%ranks\nif rank:\n    dist.all_reduce(x)\n    x.tolist()",
     "breakpoint": "%%ranks\nif rank == 1:\n    breakpoint()\n    y = 5\ndist.all_reduce(x)\nx.tolist()",
 }
 WORDS = {

@@ -40,7 +40,8 @@ SEEN = {
     "ring": {
         "what arrives replaces": ("chunk 1 of rank 0 is one rank's own", "往下发"),
         "the finished chunk is its own": ("of 4 ranks rank 0 has finished chunk 0", "最先发"),
-        "all send first": (None, None),  # small messages fit into a buffer
+        "all send first": ("the first message of two ranks waits", "第一条消息"),
+        "isend, and then recv": ("`isend`, too", "用 `isend` 也一样"),
         "everything to everybody": ("with 4 ranks a rank sends", "每一步只发一个分块"),
         "what arrives is added": ("chunk 0 of rank 0: what arrives is finished", "替换"),
         "the rest is forgotten": ("10 numbers on 4 ranks: the last 2 are wrong", "余下的"),

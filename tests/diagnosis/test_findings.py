@@ -131,8 +131,8 @@ def test_a_finding_of_ranks_is_taught_in_the_section_that_it_names(name, languag
 
 def test_every_fault_among_ranks_has_its_lesson():
     code = "".join(path.read_text("utf-8") for path in Path(faults.__file__).parent.glob("*.py"))
-    named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|: "(uneven_inputs)"|_IN_SOME = "(\w+)"', code))
-    found = {next(filter(None, names)) for names in named} | {"deadlock"}
+    named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|fault = .*, "(\w+)"\n', code))
+    found = {next(filter(None, names)) for names in named} | {*faults.FAULT_OF.values(), "deadlock"}
     assert len(found) == 7
     assert found <= meaning.TAUGHT.keys()
 

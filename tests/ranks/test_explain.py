@@ -309,6 +309,41 @@ def test_a_rank_that_made_no_further_call_came_to_the_line_before(told):
     assert "rank 1 had made no further call when the dumps were written" in str(found)
 
 
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty_like(x)
+        dist.all_to_all_single(y, x.contiguous())
+        return y
+
+    backward = staticmethod(lambda ctx, gradient: Exchange.forward(ctx, gradient))
+
+
+def test_a_graph_that_was_cut_in_one_rank_is_told_as_in_the_live_report(hang):
+    def cut():
+        x = ones(4, 2).requires_grad_()
+        y = Exchange.apply(x)
+        (y if dist.get_rank() else x).sum().backward()
+        torch.cuda.synchronize()
+
+    found = explain(read([hang(cut)]))
+    assert (found.fault, found.culprits, found.call) == ("collective_in_some_ranks", (0,), 2)
+    assert "rank 0 did not make this all_to_all in backward, ranks 1–3 did" in str(found)
+    assert "loss + 0 * out.sum()" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("caller", "says"), [([], True), (["_engine_run_backward"], True), (["step"], False)]
+)
+def test_a_call_of_backward_is_known_by_who_called_apply(told, caller, says):
+    """On a cluster a thread of autograd's own runs a GPU's backward: nothing of Python stands below ``apply``."""
+    stands = entry(2, 9, met=False)
+    stands["frames"] += [{"name": "apply", "filename": "/x/torch/autograd/function.py", "line": 1}]
+    stands["frames"] += [{"name": name, "filename": "/home/me/train.py", "line": 3} for name in caller]
+    found = told([entry(1, 5), stands], [entry(1, 5)])
+    assert ("in backward" in str(found)) is says
+
+
 def test_a_send_without_a_receiver(told):
     ends = entry(0, 0, met=False, name="nccl:coalesced")  # of several at once: nobody's call
     found = told([entry(1, 5, name="nccl:send 0->1"), entry(2, 6, met=False, name="nccl:send 0->1"), ends],

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import torch
+import torch.distributed.tensor  # noqa: F401 (it registers operators, which each process can once)
 
 from labkit_ranks import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
 from labkit_ranks.testing.in_processes import InProcesses
@@ -110,7 +111,7 @@ def test_all(rank):
         passed=1,
     )
     assert "rank 0 never came to this line, ranks 1–3 did" in shown
-    assert shown.count("On real GPUs they stand") == 1
+    assert shown.count("On real GPUs the host stands in the call itself") == 1
     assert "distributed_c10d" not in shown
 
 
@@ -132,9 +133,18 @@ def test(rank, device, odd):
 
 def test_a_message_that_nobody_receives_is_a_failure(run):
     shown = run(
-        "@pytest.mark.ranks(2)\ndef test(rank, device):\n    if rank: dist.isend(torch.ones(1, device=device), 0)",
-        failed=1,
+        """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("met_before", [False, True])
+def test(rank, device, met_before):
+    x = torch.ones(1, device=device)
+    if met_before:
+        dist.send(x, 0) if rank else dist.recv(x, 1)
+    if rank: dist.isend(x, 0)
+""",
+        failed=2,
     )
+    assert "rank 0 ended without the other half" in shown  # the first of two ranks waits in the call
     assert "never met" in shown
 
 

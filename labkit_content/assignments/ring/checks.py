@@ -26,8 +26,10 @@ def wrong_way(told: Any) -> Iterator[Hint]:
         who = " ".join(str(told["stuck"][0]).split())[:160]
         yield Hint(
             "stuck",
-            f"it hangs: {who}. If all send before any receives, a large message waits for ever (`batch_isend_irecv`)",
-            f"卡住了：{who}。要是大家都先发后收，大的消息就会永远等下去（可以用 `batch_isend_irecv`）",
+            f"it hangs: {who}. If all send before any receives, the first message of two ranks waits for ever, and every "
+            "large one (`isend`, too): post the sending and the receiving at once, with `batch_isend_irecv`",
+            f"卡住了：{who}。要是大家都先发后收，两个 rank 之间的第一条消息就会永远等下去，大的消息也是（用 `isend` 也一样）："
+            "可以用 `batch_isend_irecv` 把发送和接收同时提交",
         )
     if others := [kind for kind in told["called"] if kind not in ("send", "recv")]:
         yield Hint(

@@ -5,11 +5,23 @@ Pure: from calls to texts in the language in use. Each text says for every rank 
 its group, shapes and types, and the line of the user's code; then what it means, and what to do.
 """
 
-from .deadlock import Standing, Unmet, cause, deadlock, graph, late, standing_lines, timeout_error, unmet
+from .deadlock import (
+    FAULT_OF,
+    Standing,
+    Unmet,
+    cause,
+    deadlock,
+    graph,
+    late,
+    standing_lines,
+    timeout_error,
+    unmet,
+)
 from .mismatch import Mismatch, fault, fit, report_of, used_before
 from .words import Report, explained, group_of, ranks_text, table
 
 __all__ = [
+    "FAULT_OF",
     "Mismatch",
     "Report",
     "Standing",

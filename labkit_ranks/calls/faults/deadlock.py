@@ -22,7 +22,7 @@ _TEXTS = texts_beside(__file__)
 
 # The faults that have a name of their own in a check-up, by why none can go on.
 _IN_SOME = "collective_in_some_ranks"
-_FAULTS = {
+FAULT_OF = {
     "uneven": "uneven_inputs",
     "alone": _IN_SOME,
     "alone_in_backward": _IN_SOME,
@@ -84,7 +84,7 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
             real = _TEXTS[text,](seconds=seconds, said=watchdog(stuck, limit))
         else:
             real = _TEXTS["on-first-call",](seconds=seconds)
-    return Report(_FAULTS.get(key, "deadlock"), lines, advice, places, real)
+    return Report(FAULT_OF.get(key, "deadlock"), lines, advice, places, real)
 
 
 def _place(one: Standing) -> str:
@@ -265,7 +265,7 @@ def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
         key, facts = _cause([replace(one, call=first.get(one.rank)) for one in standings])
         meaning, advice = explained(key, **facts)
         places = [] if calls[0].is_message else standing_lines(standings)
-        lines, fault = [*lines, *places, meaning], _FAULTS.get(key, fault)
+        lines, fault = [*lines, *places, meaning], FAULT_OF.get(key, fault)
     real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
     report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
     return report.on(Unmet(str(report)))

@@ -36,6 +36,7 @@ SEND_FIRST = """        box = torch.empty_like(chunks[receive])
         dist.send(chunks[send], (rank + 1) % ranks)
         dist.recv(box, (rank - 1) % ranks)
 """
+ISEND_FIRST = SEND_FIRST.replace("dist.send", "dist.isend")
 STAR = """def reduce_scatter(chunks):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     boxes = [torch.empty_like(chunks) for _ in range(ranks)]
@@ -70,6 +71,7 @@ WRONG = {
         first("rank - step - 1", "rank - step - 2"),
     ),
     "all send first": ("first", dict.fromkeys(("sums", "sent", "large"), "stuck"), first(step=SEND_FIRST)),
+    "isend, and then recv": ("first", dict.fromkeys(("sums", "sent", "large"), "stuck"), first(step=ISEND_FIRST)),
     "everything to everybody": ("first", {"sent": "bytes"}, STAR),
     "what arrives is added": ("second", {"gathered": "added", "sent_on": "added"},
         second(put="chunks[receive] += box")),
