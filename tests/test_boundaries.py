@@ -33,6 +33,7 @@ ENTRIES = (
     "labkit.course",
     "labkit.classroom",
     "labkit.distributed",
+    "labkit.machine",
 )
 
 # Each room and the rooms that it imports, no fewer and no more: upper rooms stand on lower ones. A room is a folder of a
