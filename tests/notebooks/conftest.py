@@ -11,7 +11,7 @@ from labkit_course.notebooks.execute import with_kernel, without_volatile
 FRESH = """
 %reset -f
 import os, sys, labkit, simgpu
-if "labkit_ranks.notebook.session" in sys.modules and (ranks := labkit_ranks.notebook.session.current()):
+if "labkit_ranks.notebook.session" in sys.modules and (ranks := sys.modules["labkit_ranks.notebook.session"].current()):
     ranks.close()
 if simgpu.machine_in_use():
     simgpu.machine_in_use().close()
