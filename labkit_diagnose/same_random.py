@@ -110,6 +110,8 @@ class _Mode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         drawn, name = self._draws.drawn, _name(func)
+        if name.startswith("_scaled_dot_product_"):
+            args, kwargs = _without_dropout(func, args, kwargs)
         rule = RULES.get(name)
         follows = bool(drawn) and name in _FOLLOWED and args[0] in drawn
         if rule is None and not follows:
@@ -137,6 +139,15 @@ class _Mode(TorchDispatchMode):
         # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
         with torch._C.DisableTorchFunction():
             return func(*args, **kwargs)
+
+
+def _without_dropout(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Let a kernel of attention drop nothing, forward and backward: it draws inside, where no rule reaches."""
+    names = [one.name for one in func._schema.arguments]
+    args = tuple(0.0 if name == "dropout_p" else value for name, value in zip(names, args, strict=False))
+    return args, kwargs | ({"dropout_p": 0.0} if "dropout_p" in kwargs else {})
 
 
 def python_state() -> object:

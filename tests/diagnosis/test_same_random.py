@@ -181,3 +181,19 @@ def test_a_number_that_python_or_numpy_draws_is_seen(draw):
     draw()
     seed_python(3)
     assert python_state() == before
+
+
+class _Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x):
+        q = self.project(x).view(len(x), 4, 2, 4).transpose(1, 2)
+        dropped = 0.5 if self.training else 0.0
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=dropped).flatten(1)
+
+
+def test_attention_that_drops_inside_its_kernel_is_compared():
+    found = labkit.diagnose(_Attention(), torch.randn(8, 4, 8), gpus=2)
+    assert [finding.kind for finding in found.findings] == []
