@@ -110,7 +110,7 @@ class _Mode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         drawn, name = self._draws.drawn, _name(func)
-        if name.startswith("_scaled_dot_product_"):
+        if "scaled_dot_product" in name:
             args, kwargs = _without_dropout(func, args, kwargs)
         rule = RULES.get(name)
         follows = bool(drawn) and name in _FOLLOWED and args[0] in drawn
