@@ -47,12 +47,12 @@ class Counter:
         threading.setprofile(None)
 
 
-def move() -> Callable[[], Any]:
+def prepare_move() -> Callable[[], Any]:
     x = torch.ones(4, 5)
     return lambda: x.to("cuda:1")
 
 
-def call(wrap: Any) -> Callable[[], Callable[[], Any]]:
+def prepare_call(wrap: Any) -> Callable[[], Callable[[], Any]]:
     def prepare() -> Callable[[], Any]:
         model, x = wrap(nn.Linear(5, 2).to("cuda:0")), torch.ones(30, 5, device="cuda:0")
         return lambda: model(x)
@@ -60,19 +60,19 @@ def call(wrap: Any) -> Callable[[], Callable[[], Any]]:
     return prepare
 
 
-def answer() -> Callable[[], Any]:
+def prepare_answer() -> Callable[[], Any]:
     from labkit_course import begin, check
 
     begin("03_split", num_gpus=8, batch_size=30, data_size=100, language="en")
     return lambda: check("03.idle", 3)
 
 
-def diagnose() -> Callable[[], Any]:
+def prepare_diagnose() -> Callable[[], Any]:
     model, x = nn.Linear(5, 2), torch.ones(8, 5)
     return lambda: labkit.diagnose(model, x, gpus=2)
 
 
-def counted(prepare: Callable[[], Callable[[], Any]], times: int = 1) -> Counter:
+def count_second_run(prepare: Callable[[], Callable[[], Any]], times: int = 1) -> Counter:
     """Count the second of two runs."""
     run = prepare()
     run()
@@ -82,7 +82,7 @@ def counted(prepare: Callable[[], Callable[[], Any]], times: int = 1) -> Counter
     return counter
 
 
-def reduced() -> Counter:
+def count_all_reduce() -> Counter:
     """Count in the rank that completes a collective: the last to come."""
     from torch import distributed as dist
 
@@ -107,14 +107,14 @@ def main() -> None:
     labkit.set_language("en")
     with labkit.simulate(gpus=8):
         journeys = {
-            'x.to("cuda:1")': counted(move),
-            "nn.DataParallel": counted(call(nn.DataParallel)),
-            "labkit.DataParallel": counted(call(labkit.DataParallel)),
+            'x.to("cuda:1")': count_second_run(prepare_move),
+            "nn.DataParallel": count_second_run(prepare_call(nn.DataParallel)),
+            "labkit.DataParallel": count_second_run(prepare_call(labkit.DataParallel)),
         }
-    journeys["all_reduce, the rank that completes"] = reduced()
+    journeys["all_reduce, the rank that completes"] = count_all_reduce()
     with contextlib.redirect_stdout(io.StringIO()):
-        journeys["a lesson's answer"] = counted(answer)
-    journeys["diagnose(Linear)"] = counted(diagnose)
+        journeys["a lesson's answer"] = count_second_run(prepare_answer)
+    journeys["diagnose(Linear)"] = count_second_run(prepare_diagnose)
     for name, counter in journeys.items():
         print(f"{name:40} {len(counter.files):4d} files {counter.entries:6d} entries")
 
