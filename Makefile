@@ -9,7 +9,7 @@ ARGS ?=
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --durations=10 --durations-min=5
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-more lint bench site picture clean
+.PHONY: help lab test test-more lint renew bench site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 18
@@ -32,8 +32,8 @@ bench: $(VENV)/.test  ## measure the claims, each as a ratio, into docs/benchmar
 site: $(VENV)/.site  ## make the site: lessons, explorers, reference, in both languages (site/index.html)
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/site/build.py $(ARGS)
 
-picture: $(VENV)/.test  ## draw the README's picture again
-	@$(BIN)/python docs/picture.py
+renew: $(VENV)/.test  ## write anew what quotes labkit: pages, documents, pictures, lessons' outputs (ARGS="pages" for some)
+	@$(BIN)/python -m tools.renew $(ARGS)
 
 clean:  ## remove the virtual environment and what the tests left
 	rm -rf $(VENV) dist site test-output .pytest_cache .hypothesis .ruff_cache .mypy_cache labkit.egg-info

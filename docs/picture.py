@@ -1,4 +1,4 @@
-"""Draws docs/call.svg and docs/call.zh.svg, the moving picture of the README (``make picture``).
+"""Draws docs/call.svg and docs/call.zh.svg, the moving picture of the README (``make renew ARGS=printed``).
 
 A call of ten rows on four GPUs, there and back: the eight moments of ``labkit.CallExplorer``, one after the other, in
 an SVG that moves by its own style sheet. Who wants no motion sees the last moment, which has all of them in it.

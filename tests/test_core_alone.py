@@ -91,7 +91,7 @@ def alone(tmp_path_factory):
 
 
 def test_the_readmes_program(alone):
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "docs/examples.md").read_text("utf-8")
     examples = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", text, re.DOTALL)
     (code, output) = next(one for one in examples if "diagnose" not in one[0])  # that is a command's, below
     done = alone("-c", code)

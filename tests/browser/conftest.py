@@ -183,7 +183,7 @@ def lab(server, look):
         page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
         # Cells that are run before the kernel is there are silently not run.
         page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
-        run_all(page)
+        run_all(page, path)
         return page
 
     yield open_notebook
@@ -202,30 +202,33 @@ def _choose_theme(page, theme):
     page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
 
 
-# What stands before the notebook (a launcher that came late) gets the commands of the menus, and ignores them.
-TO_FRONT = """() => {
-  for (const opened of globalThis.jupyterapp?.shell.widgets('main') ?? [])
-    if (opened.context) jupyterapp.shell.activateById(opened.id); }"""
+# A launcher that opened late may lie before the notebook, and a kernel's connection may be lost: JupyterLab then drops the
+# command without a word. So the notebook itself is brought to the front, and connected again if it has to be.
+RUN_ALL = """async path => {
+  const panel = [...jupyterapp.shell.widgets('main')].find(widget => widget.context?.path === path);
+  jupyterapp.shell.activateById(panel.id);
+  const kernel = panel.sessionContext.session?.kernel;
+  if (kernel && kernel.connectionStatus !== 'connected') kernel.reconnect();
+  void jupyterapp.commands.execute('notebook:run-all-cells');
+  return [jupyterapp.shell.currentWidget === panel, kernel?.connectionStatus, kernel?.status]; }"""
 KERNELS = "async () => (await (await fetch('/api/kernels')).json()).map(kernel => kernel.execution_state)"
 
 
-def run_all(page):
-    """Run all cells of a notebook not run yet, and wait until every code cell has a number.
+def run_all(page, path):
+    """Run all cells of the notebook at ``path``, and wait until every code cell has a number.
 
-    While JupyterLab does not yet know its kernels it asks which one to use, and while one is being connected
-    it silently drops the command, for all cells or for the last ones: if nothing is running and a cell has no
-    number after a while, the command is given again (which first answers the question). So it is where a cell seems to
-    run and no kernel does: what the kernel said was lost. A folded cell has no number.
+    While a kernel is being connected JupyterLab silently drops the command, for all cells or for the last ones: if
+    nothing is running and a cell has no number after a while, the command is given again. The same holds where a cell
+    seems to run and no kernel does: its answer was lost. A folded cell has no number.
     """
     numbered = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
     prompts = f"[...document.querySelectorAll('{numbered}')].map(e => e.textContent)"
+    states = []
     for attempt in range(1, 16):
         shown = page.evaluate(f"() => {prompts}")
         lost = attempt % 4 == 0 and set(page.evaluate(KERNELS)) == {"idle"}
         if attempt == 1 or lost or not any("*" in text for text in shown):
-            page.evaluate(TO_FRONT)
-            page.get_by_role("menuitem", name="Run", exact=True).click()
-            page.get_by_text("Run All Cells", exact=True).click()
+            states.append(page.evaluate(RUN_ALL, path))
         try:
             # (While JupyterLab loads the notebook anew there are no prompts, and of none all have a number.)
             page.wait_for_function(
@@ -234,7 +237,7 @@ def run_all(page):
             return
         except PlaywrightTimeout:
             continue
-    raise AssertionError(f"not all cells were run: {shown}; kernels: {page.evaluate(KERNELS)}")
+    raise AssertionError(f"not all cells were run: {shown}; {states}; kernels: {page.evaluate(KERNELS)}")
 
 
 @pytest.fixture

@@ -64,13 +64,6 @@ def test_each_lesson_links_to_the_next_and_to_the_index(language):
             assert f"[{following.title}]({following.name}.ipynb)" in last
 
 
-def test_the_readme_names_the_lessons_as_they_are():
-    for language, name in (("en", "README.md"), ("zh", "README.zh.md")):
-        readme = (ROOT / name).read_text("utf-8")
-        for entry in entries(language):
-            assert f"[{entry.number} {entry.question}](notebooks/{language}/{entry.name}.ipynb)" in readme
-
-
 def test_every_exercise_is_checked_in_its_lesson_and_nowhere_else():
     for entry in entries():
         code = "\n".join(cell.source for cell in sync.read(NOTEBOOKS, "en", entry.name).cells)
