@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -16,8 +15,6 @@ import labkit
 from labkit.base.extras import EXTRA_OF
 from labkit.base.language import using
 from labkit.base.ours import PACKAGES
-from labkit_course import outline
-from tools.warm import python
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

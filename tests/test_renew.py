@@ -18,7 +18,8 @@ def test_pages_quote_what_their_programs_print(name, warm_kernels):
 
 
 def test_only_the_blocks_below_programs_are_replaced():
-    page = "A\n```python\nprint(1 + 1)\n```\nB\n```text\n3\n```\nC\n```python\nprint(7)\n```\n```text\n```\n```text\n9\n```\n"
+    page = "A\n```python\nprint(1 + 1)\n```\nB\n```text\n3\n```\nC\n```python\nprint(7)\n```\n```text\n```\n"
+    page += "```text\n9\n```\n"
     expected = page.replace("3\n", "2\n").replace("```text\n```", "```text\n7\n```")
     assert renew.renew_page(page, "en") == expected
 

@@ -13,6 +13,7 @@ On a page, a block of ```` ```text ```` holds what the program above it prints:
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -50,8 +51,8 @@ def renew_page(text: str, language: str) -> str:
     cells = [block[2] for block in blocks if block[1] == "python"]
     notebook = _run_cells(cells, language) if any("%%ranks" in cell for cell in cells) else None
     program, outputs, new = "", {}, text
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-        quoted = following is not None and following[1] == "text"
+    for block, following in itertools.pairwise(blocks):
+        quoted = following[1] == "text"
         if block[1] == "py":
             program = block[2]
         elif block[1] == "python" and quoted:

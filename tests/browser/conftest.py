@@ -202,8 +202,8 @@ def _choose_theme(page, theme):
     page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
 
 
-# A launcher that opened late may lie before the notebook, and a kernel's connection may be lost: JupyterLab then drops the
-# command without a word. So the notebook itself is brought to the front, and connected again if it has to be.
+# JupyterLab drops the command silently where a launcher that opened late lies before the notebook, or where the
+# kernel's connection is lost. So the notebook is brought to the front, and its kernel connected again.
 RUN_ALL = """async path => {
   const panel = [...jupyterapp.shell.widgets('main')].find(widget => widget.context?.path === path);
   jupyterapp.shell.activateById(panel.id);
