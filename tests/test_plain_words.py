@@ -10,7 +10,8 @@ from tools import plain_words
 @pytest.mark.parametrize(
     ("name", "odd"),
     [("told", True), ("_behind", True), ("of_the_cpu", True), ("placed", True), ("made_of", True),
-     ("format_bytes", False), ("from_pretrained", False), ("is_open", False), ("thread", False), ("deadlock_report", False)],
+     ("format_bytes", False), ("from_pretrained", False), ("is_open", False), ("thread", False),
+     ("deadlock_report", False)],
 )  # fmt: skip
 def test_names_that_are_no_verb_and_no_noun(name, odd):
     assert plain_words.is_odd_name(name) is odd
