@@ -76,8 +76,9 @@ def read_names(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
 def read_docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
     """Yield the line, the first sentence and whether it leans on pronouns, for each docstring."""
     for node in ast.walk(tree):
-        documented = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
-        if documented and (text := ast.get_docstring(node)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
+            continue
+        if text := ast.get_docstring(node):
             sentence = re.split(r"(?<=[.!?])\s|\n\n", text)[0].replace("\n", " ")
             yield getattr(node, "lineno", 1), sentence, leans_on_pronouns(sentence)
 
