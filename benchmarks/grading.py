@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pairs import bound, report
 
-from labkit_classroom.assignment import filled, load
+from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.grade.marks import read
 from labkit_classroom.handout.folder import numbers_of, release
 from labkit_classroom.handout.roster import Student
@@ -84,7 +84,7 @@ def by_labkit(folder: Path, count: int) -> tuple[float, float]:
         answers = {
             question.id: question.solution(numbers)
             if drawn.random() < 0.6
-            else filled(drawn.choice(others[question.id]), numbers)
+            else fill_numbers(drawn.choice(others[question.id]), numbers)
             for question in assignment.questions
         }
         notebook = json.loads((made.handout / student.id / f"{ASSIGNMENT}.ipynb").read_text("utf-8"))
@@ -93,7 +93,7 @@ def by_labkit(folder: Path, count: int) -> tuple[float, float]:
     taken = run(sys.executable, "-m", "labkit", "grade", made.path, "--jobs", 2, cwd=folder)
     marks = read(made.marks)
     assert len(marks) == count
-    assert not any(mark.failed for mark in marks.values())
+    assert not any(mark.has_failed for mark in marks.values())
     return taken
 
 

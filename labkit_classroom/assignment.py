@@ -22,15 +22,15 @@ from typing import Any
 from .cells import Written, parse
 from .draw import Draw, Numbers
 from .folders import BUILT_IN, names, package_of
-from .judging import Part
-from .source import Asked, defined
+from .judging import RubricPart
+from .source import QuestionFacts, names_defined_in
 from .words import Problem, Words
 
 _TAGS = ("given", "answer", "check", None)
 
 
 @dataclass(frozen=True)
-class Cell:
+class EditionCell:
     """A cell of an edition. role: text, setup, given, answer, check, or free (the student's own to change)."""
 
     id: str
@@ -49,7 +49,7 @@ class Question:
 
     id: str
     title: Words
-    parts: tuple[Part, ...]
+    parts: tuple[RubricPart, ...]
     defines: tuple[str, ...]
     needs: tuple[str, ...]
     without: tuple[str, ...]
@@ -61,15 +61,15 @@ class Question:
 
     def stub(self, numbers: Numbers) -> str:
         """The cell as the student finds it."""
-        return filled(_without_solution(self.source), numbers)
+        return fill_numbers(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
-        return filled(_solved(self.source), numbers)
+        return fill_numbers(_with_solution(self.source), numbers)
 
-    def between(self, begin: str, end: str, numbers: Numbers) -> str:
+    def solution_between(self, begin: str, end: str, numbers: Numbers) -> str:
         """The solution, with lines ``begin`` and ``end`` around what the student does not find."""
         marked = _REGION.sub(lambda found: f"{found[1]}{begin}\n{found[2]}{found[1]}{end}\n", self.source)
-        return filled(marked.rstrip("\n"), numbers)
+        return fill_numbers(marked.rstrip("\n"), numbers)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Assignment:
         return sum(question.points for question in self.questions)
 
     @property
-    def built_in(self) -> bool:
+    def is_built_in(self) -> bool:
         return self.folder.parent == BUILT_IN
 
     def numbers(self, draw: Draw | None) -> dict[str, int | str]:
@@ -97,32 +97,37 @@ class Assignment:
         drawn = getattr(self._judges, "numbers", None)
         return dict(drawn(draw)) if drawn else {}
 
-    def asked(self, numbers: Numbers) -> list[Asked]:
+    def question_facts(self, numbers: Numbers) -> list[QuestionFacts]:
         """The questions, as far as they must be known to read a student's notebook."""
-        return [Asked(question.id, question.defines, question.stub(numbers)) for question in self.questions]
+        return [
+            QuestionFacts(question.id, question.defines, question.stub(numbers))
+            for question in self.questions
+        ]
 
     def prologue(self, numbers: Numbers) -> str:
         """The code that runs before the answers: the cells that are given."""
-        return "\n\n".join(filled(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given")
+        return "\n\n".join(
+            fill_numbers(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given"
+        )
 
-    def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[Cell]:
+    def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[EditionCell]:
         """The notebook in ``language`` with a student's ``numbers``; ``solution``: with the answers, the teacher's."""
         rubrics = {question.id: _rubric(question, language) for question in self.questions}
         made = []
         for cell, question in self._cells:
             text = cell.text.of(language)
             if cell.role == "answer":
-                text = _solved(text) if solution else _without_solution(text)
+                text = _with_solution(text) if solution else _without_solution(text)
             elif cell.role == "text":
                 text, question = text + rubrics.get(question or "", ""), None
-            made.append(Cell(cell.id, cell.role, filled(text, numbers), question))
+            made.append(EditionCell(cell.id, cell.role, fill_numbers(text, numbers), question))
         at = next((at for at, cell in enumerate(made) if cell.role != "text"), len(made))
-        made.insert(at, Cell("setup", "setup", self._setup(language, numbers)))
+        made.insert(at, EditionCell("setup", "setup", self._setup(language, numbers)))
         return made
 
     def _setup(self, language: str, numbers: Numbers) -> str:
         given = "".join(f", {name}={value!r}" for name, value in numbers.items())
-        if not self.built_in:  # its checks travel in the notebook, which is then the only file needed
+        if not self.is_built_in:  # its checks travel in the notebook, which is then the only file needed
             paths = (self.folder / f"{name}.py" for name in ("drivers", "checks"))
             carried = {path.stem: path.read_text("utf-8") for path in paths if path.exists()}
             given += f", carried={carried if 'checks' in carried else {}!r}"
@@ -151,13 +156,13 @@ def load(which: str | Path) -> Assignment:
             raise Problem(en=f"{folder}: {name} is missing", zh=f"{folder}：缺少 {name}")
     judges = importlib.import_module(f"{package_of(folder)}.judges")
     try:
-        return _made(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges)
+        return _build_assignment(folder, parse((folder / "assignment.txt").read_text("utf-8")), judges)
     except Problem as error:
         file = folder / "assignment.txt"
         raise Problem(en=f"{file}: {error.en}", zh=f"{file}: {error.zh}") from None
 
 
-def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
+def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
     for cell in cells:
         if cell.code and cell.tag not in _TAGS:
             raise Problem(
@@ -172,7 +177,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
             zh="开头应是一个文字单元格（标题），每道题要有一个标签为 `answer` 的代码单元格",
         )
     titles = {id: _first_line(cell.text) for cell, id in placed if cell.role == "text"}
-    parts = [value for value in vars(judges).values() if isinstance(value, Part)]
+    parts = [value for value in vars(judges).values() if isinstance(value, RubricPart)]
     _complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
     usual = judges.numbers(None) if hasattr(judges, "numbers") else {}
@@ -181,7 +186,7 @@ def _made(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assig
             cell.id,
             titles[cell.id],
             tuple(part for part in parts if part.question == cell.id),
-            tuple(defined(filled(_without_solution(cell.text.en), usual), imports=False)),
+            tuple(names_defined_in(fill_numbers(_without_solution(cell.text.en), usual), imports=False)),
             tuple(needs.get(cell.id, ())),
             tuple(without.get(cell.id, ())),
             cell.text.en,
@@ -210,7 +215,7 @@ def _first_line(text: Words) -> Words:
     return Words(*(one.split("\n")[0].lstrip("# ").strip() for one in (text.en, text.zh)))
 
 
-def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[Part]) -> None:
+def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[RubricPart]) -> None:
     """Raises Problem if an answer cell has no title or no part, or if a part has no answer cell."""
     for id in answers:
         if id not in titles:
@@ -237,7 +242,7 @@ def _rubric(question: Question, language: str) -> str:
     return "\n".join(["\n", head, "| --- | --- |", *rows])
 
 
-def filled(text: str, numbers: Numbers) -> str:
+def fill_numbers(text: str, numbers: Numbers) -> str:
     """Puts the numbers in the places of their names, ``{{name}}``."""
     return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
 
@@ -251,16 +256,16 @@ def _without_solution(source: str) -> str:
     return stub.rstrip("\n")
 
 
-def _solved(source: str) -> str:
+def _with_solution(source: str) -> str:
     return _REGION.sub(lambda found: found[2], source).rstrip("\n")
 
 
 def notebook(
     name: str,
-    cells: Iterable[Cell],
+    cells: Iterable[EditionCell],
     student: str | None = None,
     edition: str | None = None,
-    questions: Iterable[Asked] = (),
+    questions: Iterable[QuestionFacts] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
     """The notebook that a student is given: an assignment's cells, marked so that they can be found again.
@@ -281,14 +286,14 @@ def notebook(
         metadata |= (more or {}).get(cell.id, {})
         source, is_code = cell.source, cell.role != "text"
         if is_code:
-            source = _marked(name, cell)
+            source = _label_source(name, cell)
             if whose:
                 source, whose = f"{whose}\n{source}", ""
             if cell.role != "answer":
                 metadata["editable"] = False
             metadata["deletable"] = False
         id = answer_id(cell.question) if cell.role == "answer" and cell.question else cell.id
-        made.append(made_cell(id, is_code, source, metadata))
+        made.append(cell_as_json(id, is_code, source, metadata))
     ours: dict[str, Any] = {"assignment": name}
     if told := {asked.id: {"defines": list(asked.defines), "stub": asked.stub} for asked in questions}:
         ours["questions"] = told
@@ -317,14 +322,14 @@ def answer_id(question: str) -> str:
     return f"{question}-answer"
 
 
-def _marked(name: str, cell: Cell) -> str:
+def _label_source(name: str, cell: EditionCell) -> str:
     """Puts a line above the source that says which cell it is."""
     which = f"{name}.{cell.question}" if cell.question else name
     role = f" {cell.role}" if cell.question and cell.role != "answer" else ""
     return f"# labkit: {which}{role}\n{cell.source}"
 
 
-def made_cell(id: str, is_code: bool, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def cell_as_json(id: str, is_code: bool, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A cell as JSON."""
     made: dict[str, Any] = {"cell_type": "code" if is_code else "markdown", "id": id}
     if is_code:

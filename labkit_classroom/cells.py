@@ -37,7 +37,7 @@ def parse(text: str) -> list[Written]:
         head = _HEAD.fullmatch(line.rstrip())
         if line.rstrip() == BETWEEN:
             if not found or found[-1][0]["code"] or len(found[-1][1]) == 2:
-                raise _at(
+                raise _problem_at_line(
                     number,
                     f"'{BETWEEN}' stands once, inside a text cell",
                     f"'{BETWEEN}' 在文字单元格里写一次",
@@ -46,14 +46,16 @@ def parse(text: str) -> list[Written]:
         elif head:
             id = head["id"]
             if any(id == other["id"] for other, _ in found):
-                raise _at(number, f"there are two cells {id!r}", f"有两个单元格都叫 {id!r}")
+                raise _problem_at_line(number, f"there are two cells {id!r}", f"有两个单元格都叫 {id!r}")
             found.append((head, [[]]))
         elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
-            raise _at(number, f"not a cell's first line: {line!r}", f"不是单元格的首行：{line!r}")
+            raise _problem_at_line(
+                number, f"not a cell's first line: {line!r}", f"不是单元格的首行：{line!r}"
+            )
         elif found:
             found[-1][1][-1].append(line)
         elif line.strip():
-            raise _at(number, "text before the first cell", "第一个单元格之前有文字")
+            raise _problem_at_line(number, "text before the first cell", "第一个单元格之前有文字")
     made = []
     for head, texts in found:
         if not head["code"] and len(texts) != 2:
@@ -66,5 +68,5 @@ def parse(text: str) -> list[Written]:
     return made
 
 
-def _at(line: int, en: str, zh: str) -> Problem:
+def _problem_at_line(line: int, en: str, zh: str) -> Problem:
     return Problem(en=f"line {line}: {en}", zh=f"第 {line} 行：{zh}")

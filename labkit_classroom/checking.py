@@ -28,9 +28,9 @@ from labkit_course.answers import Shown, judged
 from simgpu import use_gpus
 
 from .folders import BUILT_IN, names, package_of
-from .judging import shortened
-from .meeting import Meeting as Meeting
-from .source import parsed
+from .judging import shorten_message
+from .meeting import MeetingPoint as MeetingPoint
+from .source import parse_source
 from .verdict import Hint
 from .words import Problem, Words
 
@@ -82,7 +82,7 @@ def begin(
             en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
             zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
         )
-    package = package_of(BUILT_IN / name) if carried is None else _carried(carried)
+    package = package_of(BUILT_IN / name) if carried is None else _import_carried_modules(carried)
     found = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
     checks = {value.question: value for value in found.values() if isinstance(value, Visible)}
     judges = importlib.import_module(f"{package}.judges") if carried is None else None
@@ -110,7 +110,7 @@ def check(question: str, *answer: object) -> Shown:
         raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
     if any(value is None or value is ... or _empty(value) for value in answer):
         return Shown(None, _TEXTS["unanswered",](), None)
-    if taken := next(_taken(answer, without.get(id, ())), None):
+    if taken := next(_find_banned_names(answer, without.get(id, ())), None):
         return Shown(False, _TEXTS["taken",](taken=taken), None)
     student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
     hint, _ = judged(answer, lambda _: _first_hint(found, student), found.wanted)
@@ -123,11 +123,11 @@ def _empty(value: object) -> bool:
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
 
 
-def _taken(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
+def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
     """Names what the functions of an answer, as they stand in its cell, take from what is not there for grading."""
     for value in answer:
         try:
-            tree = parsed(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
+            tree = parse_source(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
         except (TypeError, OSError):
             continue
         known = getattr(value, "__globals__", {})
@@ -149,10 +149,10 @@ def _first_hint(found: Visible, student: Student) -> Hint | None:
     try:
         return next(found.hints(student), None)
     except RuntimeError as error:
-        raise RuntimeError(shortened(str(error))) from error
+        raise RuntimeError(shorten_message(str(error))) from error
 
 
-def _carried(sources: Mapping[str, str]) -> str:
+def _import_carried_modules(sources: Mapping[str, str]) -> str:
     """Imports the modules that a notebook brings along, as a package, and gives its name."""
     with TemporaryDirectory() as folder:
         for module, source in sources.items():

@@ -26,7 +26,7 @@ class Draw:
         self.numbers: Numbers = numbers or {}
 
     @classmethod
-    def of(cls, secret: bytes, *names: str) -> Draw:
+    def seeded(cls, secret: bytes, *names: str) -> Draw:
         """Makes the draw of ``secret`` and ``names`` (student, assignment, …), which is the same each time."""
         words = b"".join(len(word).to_bytes(4, "big") + word for word in (name.encode() for name in names))
         return cls(hmac.digest(secret, words, hashlib.sha256))

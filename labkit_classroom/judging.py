@@ -30,7 +30,7 @@ _TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """A worker's reply to a question.
 
     value  plain data (see :mod:`.wall.inside.frames`); None where a hint stands for it.
@@ -45,17 +45,17 @@ class Answer:
     met: tuple[int, ...] = ()
 
     @classmethod
-    def raised(cls, kind: str, message: str, line: int | None = None, met: tuple[int, ...] = ()) -> Answer:
+    def from_error(cls, kind: str, message: str, line: int | None = None, met: tuple[int, ...] = ()) -> Reply:
         """The student's code raised an error. All of it is the worker's word: plain text within bounds.
 
         line  of the answer's cell, None if it is not known.
         """
-        message = shortened(message)
+        message = shorten_message(message)
         told = f"{kind}: {message}" if message else kind
         return cls(hint=_hint("raised", *["line"] * (line is not None), told=told, line=line), met=met)
 
     @classmethod
-    def none(cls, why: str) -> Answer:
+    def none(cls, why: str) -> Reply:
         """Nothing came."""
         kind = {"cpu": "time", "wall": "time", "memory": "memory"}.get(why, "ended")
         return cls(hint=_hint(kind, why=why), ended=why)
@@ -63,7 +63,7 @@ class Answer:
 
 # Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual);
 # so many are to meet meanwhile (0: nobody).
-Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Answer]
+Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Reply]
 
 
 class NoAnswer(Unreadable):
@@ -95,13 +95,13 @@ class Ask:
         answer = self._answer(driver, data, count)
         return answer.value, sorted(answer.met)
 
-    def _answer(self, driver: Callable[..., Any], data: dict[str, Any], meet: int) -> Answer:
+    def _answer(self, driver: Callable[..., Any], data: dict[str, Any], meet: int) -> Reply:
         answer = self._engine(driver, data, self._cpu, meet)
         if answer.hint:
             raise NoAnswer(answer.hint)
         return answer
 
-    def within(self, cpu: float) -> Ask:
+    def with_cpu(self, cpu: float) -> Ask:
         """The same with another limit: seconds of CPU time."""
         return Ask(self._engine, cpu)
 
@@ -110,7 +110,7 @@ Judge = Callable[[Ask, Draw], Iterator[Hint]]
 
 
 @dataclass(frozen=True)
-class Part:
+class RubricPart:
     """A line of the rubric."""
 
     question: str
@@ -127,11 +127,11 @@ class Part:
             return none.hint
 
 
-def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], Part]:
+def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], RubricPart]:
     """Declare a part of ``question``: the decorated function is its judge, its name the part's id."""
 
-    def declare(judge: Judge) -> Part:
-        return Part(question, judge.__name__, points, Words(en, zh), judge)
+    def declare(judge: Judge) -> RubricPart:
+        return RubricPart(question, judge.__name__, points, Words(en, zh), judge)
 
     return declare
 
@@ -141,7 +141,7 @@ def share_kept(hint: Hint | None) -> float:
     return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
 
 
-def shortened(message: str) -> str:
+def shorten_message(message: str) -> str:
     """An error's words in one line: of a traceback, as that in a replica brings, the first and the last."""
     lines = message.strip().splitlines()
     return " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]

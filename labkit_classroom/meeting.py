@@ -19,7 +19,7 @@ BELL = 5  # of a worker, the file it hears the bell by (:func:`.wall.inside.temp
 NUMBER = struct.Struct(">q")
 
 
-class Meeting:
+class MeetingPoint:
     """``Meeting(3)()`` is 1, 2 or 3 for a thread or forked process that meets two others in two seconds; else 0."""
 
     def __init__(self, count: int) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 from labkit.base.files import write_whole
 from labkit.base.language import using
 
-from .assignment import Assignment, Cell, Question, load, notebook
+from .assignment import Assignment, EditionCell, Question, load, notebook
 from .draw import Draw
-from .judging import Answer, Engine, share_kept
-from .meeting import Meeting
+from .judging import Engine, Reply, share_kept
+from .meeting import MeetingPoint
 from .words import Problem
 
 CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
@@ -53,22 +53,24 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
     seed   what the hidden cases are drawn from.
     """
     numbers = assignment.numbers(None)
-    made: list[Cell] = []
+    made: list[EditionCell] = []
     more: dict[str, dict[str, Any]] = {}
     questions = {question.id: question for question in assignment.questions}
     cells = assignment.cells(language, numbers)
     for cell, following in zip_longest(cells, cells[1:]):
         asked = questions.get(cell.question or "")
         if cell.role == "answer" and asked:
-            cell = replace(cell, source=asked.between("### BEGIN SOLUTION", "### END SOLUTION", numbers))
-            more[cell.id] = _told(asked.id, solution=True)
+            cell = replace(
+                cell, source=asked.solution_between("### BEGIN SOLUTION", "### END SOLUTION", numbers)
+            )
+            more[cell.id] = _nbgrader_metadata(asked.id, solution=True)
         elif cell.role != "free":
-            more[cell.id] = _told(f"{cell.id}-given", locked=True)
+            more[cell.id] = _nbgrader_metadata(f"{cell.id}-given", locked=True)
         made.append(cell)
         if asked and f"{asked.id}-tests" not in more and not (following and following.role == "check"):
             id = f"{asked.id}-tests"
-            made.append(Cell(id, "tests", _tests(assignment, asked, seed), asked.id))
-            more[id] = _told(id, grade=True, locked=True, points=asked.points)
+            made.append(EditionCell(id, "tests", _tests(assignment, asked, seed), asked.id))
+            more[id] = _nbgrader_metadata(id, grade=True, locked=True, points=asked.points)
     return notebook(assignment.name, made, more=more)
 
 
@@ -85,7 +87,7 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     numbers = assignment.numbers(None)
     total = 0.0
     for part in found.parts:
-        draw = Draw.of(bytes.fromhex(seed), name, id, part.id).having(numbers)
+        draw = Draw.seeded(bytes.fromhex(seed), name, id, part.id).having(numbers)
         hint = part.judge(_in_this_kernel(answers), draw)
         got = share_kept(hint) * part.points
         total += got
@@ -93,13 +95,13 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     return total
 
 
-def _told(id: str, **said: Any) -> dict[str, Any]:
+def _nbgrader_metadata(id: str, **said: Any) -> dict[str, Any]:
     usual = dict.fromkeys(("grade", "solution", "locked", "task"), False)
     return {"nbgrader": usual | {"schema_version": 3, "grade_id": id} | said}
 
 
 def _tests(assignment: Assignment, question: Question, seed: str) -> str:
-    folder = "" if assignment.built_in else f", folder={str(assignment.folder)!r}"
+    folder = "" if assignment.is_built_in else f", folder={str(assignment.folder)!r}"
     return (
         "### BEGIN HIDDEN TESTS\n"
         "from labkit.classroom.nbgrader import points\n\n"
@@ -115,23 +117,23 @@ class _TooLong(BaseException):
 def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
     """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
 
-    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Answer:
-        met = {"meet": Meeting(meet)} if meet else {}
+    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
+        met = {"meet": MeetingPoint(meet)} if meet else {}
         try:
-            with _limited(cpu or _CPU):
-                return Answer(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
+            with _limit_cpu(cpu or _CPU):
+                return Reply(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
         except _TooLong:
-            return Answer.none("cpu")
+            return Reply.none("cpu")
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return Answer.raised(type(error).__name__, str(error))
+            return Reply.from_error(type(error).__name__, str(error))
 
     return engine
 
 
 @contextmanager
-def _limited(seconds: float) -> Iterator[None]:
+def _limit_cpu(seconds: float) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -9,7 +9,7 @@ MOST = 200_000  # letters of one answer: a long one has a thousand
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionFacts:
     """A question, as far as it must be known to read a notebook: the names to define, and the untouched cell."""
 
     id: str
@@ -17,7 +17,7 @@ class Asked:
     stub: str
 
 
-def parsed(source: str) -> ast.Module | None:
+def parse_source(source: str) -> ast.Module | None:
     """The syntax tree; None if the text is too long, or is not Python."""
     if len(source) > MOST:
         return None
@@ -27,17 +27,17 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-def unanswered(source: str | None, stub: str) -> bool:
+def is_unanswered(source: str | None, stub: str) -> bool:
     """Says whether ``source`` is still the stub, whatever its blanks and comments. No text at all counts as that."""
     if source is None:
         return True
-    tree, untouched = parsed(source), parsed(stub)
+    tree, untouched = parse_source(source), parse_source(stub)
     if tree is None:
         return not source.strip()
     return not tree.body or bool(untouched and ast.dump(tree) == ast.dump(untouched))
 
 
-def bound_by(node: ast.stmt) -> list[str]:
+def names_bound_by(node: ast.stmt) -> list[str]:
     """The names that a statement at the top of a cell gives a meaning, in order."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
@@ -50,9 +50,9 @@ def bound_by(node: ast.stmt) -> list[str]:
     return []
 
 
-def defined(source: str, imports: bool = True) -> list[str]:
+def names_defined_in(source: str, imports: bool = True) -> list[str]:
     """The names that ``source`` defines, in order; ``imports``: those that it imports as well."""
     skipped = () if imports else (ast.Import, ast.ImportFrom)
-    tree = parsed(source)
+    tree = parse_source(source)
     nodes = tree.body if tree else []
-    return [name for node in nodes if not isinstance(node, skipped) for name in bound_by(node)]
+    return [name for node in nodes if not isinstance(node, skipped) for name in names_bound_by(node)]

@@ -10,7 +10,7 @@ Words = Text
 
 
 @dataclass(frozen=True)
-class Note(InBoth):
+class Remark(InBoth):
     """Something that the student and the teacher should know; ``kind`` is a word for programs."""
 
     kind: str

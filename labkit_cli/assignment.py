@@ -122,7 +122,7 @@ def _release(options: argparse.Namespace) -> int:
 
 def _try(options: argparse.Namespace) -> int:
     from labkit_classroom.assignment import load
-    from labkit_classroom.grade.trying import degenerate, tried
+    from labkit_classroom.grade.trying import degenerate, try_answers
     from labkit_classroom.wall.templates import best
 
     with bad_usage(ValueError):
@@ -132,7 +132,7 @@ def _try(options: argparse.Namespace) -> int:
     for words in degenerate(assignment):
         odd += 1
         print(f"! {words}")
-    for found in tried(assignment, way):
+    for found in try_answers(assignment, way):
         least, most = min(found.points), max(found.points)
         points = f"{least:g}" if least == most else f"{least:g}–{most:g}"
         lost = series(found.lost) if found.title not in ("solution", "empty") else ""

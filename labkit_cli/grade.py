@@ -19,7 +19,7 @@ from .usage import UsageError, at_least, bad_usage, loading
 from .wording import Wording
 
 if TYPE_CHECKING:
-    from labkit_classroom.grade.marks import Mark
+    from labkit_classroom.grade.marks import StudentMark
 
 WORDING = Wording(
     "grade",
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.isolation:
         print(templates.report())
-        return int(all(templates.tried().values()))
+        return int(all(templates.try_ways().values()))
     if options.what is None:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
@@ -62,8 +62,8 @@ def _class(options: argparse.Namespace, way: str) -> int:
 
     shown = itertools.count(1)
 
-    def show(mark: Mark, seconds: float, of: int) -> None:
-        points = f"{mark.points:g}/{mark.of:g}"
+    def show(mark: StudentMark, seconds: float, of: int) -> None:
+        points = f"{mark.points:g}/{mark.most_points:g}"
         text = f"[{next(shown):{len(str(of))}}/{of}] {mark.student}  {points}  {duration(seconds)}"
         odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
         print(text + odd, flush=True)
@@ -72,7 +72,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
         folder = open_class(options.what)
         done = mark_class(folder, way, options.jobs, options.again, show)
         pages = present(folder, done.came, done.answers)
-    failed = [mark.student for mark in done.graded if mark.failed]
+    failed = [mark.student for mark in done.graded if mark.has_failed]
     graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
     WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
     for name, note in done.came.strangers:
@@ -103,7 +103,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
     with bad_usage(ValueError, file=options.what):
         assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))
     if options.json:
-        told = asdict(mark) | {"points": mark.points, "of": mark.of}
+        told = asdict(mark) | {"points": mark.points, "of": mark.most_points}
         print(json.dumps(told, ensure_ascii=False, indent=1))
     else:
         for asked in assignment.questions:
@@ -114,7 +114,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
                     print(f"    {parts[part.id]}\n      {part}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
-        WORDING.tell("total", points=mark.points, of=mark.of)
-    if mark.failed:
+        WORDING.tell("total", points=mark.points, of=mark.most_points)
+    if mark.has_failed:
         return 70
-    return 0 if mark.points >= mark.of else 1
+    return 0 if mark.points >= mark.most_points else 1

@@ -706,7 +706,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 ):
     from labkit_classroom.assignment import load
     from labkit_classroom.grade import submission
-    from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark
+    from labkit_classroom.grade.marks import StudentMark, PartMark, QuestionMark
 
     assignment = load("crnn")
     questions = {
@@ -715,7 +715,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
         )
         for one in assignment.questions
     }
-    mark = Mark("s1", "", "", questions, [], [], "")
+    mark = StudentMark("s1", "", "", questions, [], [], "")
     monkeypatch.setattr(submission, "grade_file", lambda *_: (assignment, mark))
     (tmp_path / "s1.ipynb").touch()
     assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", language]) == 1
@@ -726,13 +726,13 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 def test_a_file_that_could_not_be_judged_is_told_with_what_was_odd(capsys, tmp_path, monkeypatch):
     from labkit_classroom.assignment import load
     from labkit_classroom.grade import submission
-    from labkit_classroom.grade.marks import Mark, QuestionMark
-    from labkit_classroom.words import Note
+    from labkit_classroom.grade.marks import StudentMark, QuestionMark
+    from labkit_classroom.words import Remark
 
     assignment = load("crnn")
     questions = {one.id: QuestionMark(0.0, one.points, [], "failed") for one in assignment.questions}
-    notes = [Note("late", "two days late", "迟交两天")], [Note("judge", "the judge fell", "判分程序出错")]
-    mark = Mark("s1", "", "", questions, *notes)
+    notes = [Remark("late", "two days late", "迟交两天")], [Remark("judge", "the judge fell", "判分程序出错")]
+    mark = StudentMark("s1", "", "", questions, *notes)
     monkeypatch.setattr(submission, "grade_file", lambda *_: (assignment, mark))
     (tmp_path / "s1.ipynb").touch()
     assert main(["grade", str(tmp_path / "s1.ipynb"), "--trust-students", "--lang", "en"]) == 70

@@ -22,7 +22,7 @@ from labkit.base.texts import InBoth
 
 from ..assignment import Question
 from ..handout.folder import ClassFolder, assignment_of
-from ..words import Note, Problem
+from ..words import Problem, Remark
 
 # In the place of points: what was given by hand is taken back, and the grading's points count again.
 TAKE_BACK = "auto"
@@ -66,7 +66,7 @@ class ByHand:
 
 
 @dataclass(frozen=True)
-class Mark:
+class StudentMark:
     """The marks of one student.
 
     digest    of the answers, and ``graded_with`` of what they were judged by: if
@@ -80,47 +80,47 @@ class Mark:
     digest: str
     when: str
     questions: dict[str, QuestionMark]
-    notes: list[Note] = field(default_factory=list)
-    troubles: list[Note] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
+    troubles: list[Remark] = field(default_factory=list)
     graded_with: str = ""
     by_hand: dict[str, ByHand] = field(default_factory=dict)
 
     @property
-    def counted(self) -> dict[str, float]:
+    def counted_points(self) -> dict[str, float]:
         """The points of each question: those given by hand, else those of the grading."""
         given = {id: hand.points for id, hand in self.by_hand.items() if hand.points is not None}
         return {id: question.points for id, question in self.questions.items()} | given
 
     @property
     def points(self) -> float:
-        return round(sum(self.counted.values()), 2)
+        return round(sum(self.counted_points.values()), 2)
 
     @property
-    def of(self) -> float:
+    def most_points(self) -> float:
         return sum(question.of for question in self.questions.values())
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """A question could not be judged, through no fault of the student's."""
         return any(mark.state == "failed" and id not in self.by_hand for id, mark in self.questions.items())
 
-    def given(self, hand: ByHand) -> Mark:
+    def with_hand(self, hand: ByHand) -> StudentMark:
         """This mark with what was set by hand, or without it if that was taken back."""
         others = {id: other for id, other in self.by_hand.items() if id != hand.question}
         return replace(self, by_hand=others | ({hand.question: hand} if hand.points is not None else {}))
 
 
-def now() -> str:
+def current_time() -> str:
     """The time of a mark."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def read(path: Path) -> dict[str, Mark]:
+def read(path: Path) -> dict[str, StudentMark]:
     """The marks by student, {} if nothing is graded yet; :class:`Problem` if a line is no mark."""
     return {student: marks[-1] for student, marks in history(path).items()}
 
 
-def history(path: Path) -> dict[str, list[Mark]]:
+def history(path: Path) -> dict[str, list[StudentMark]]:
     """All marks that each student has had, the last of which counts; :class:`Problem` if a line is no mark.
 
     A change by hand makes another one, too.
@@ -129,22 +129,24 @@ def history(path: Path) -> dict[str, list[Mark]]:
     """
     if not path.exists():
         return {}
-    found: dict[str, list[Mark]] = {}
+    found: dict[str, list[StudentMark]] = {}
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             told = json.loads(line.decode("utf-8"))
             if "question" in told:
                 hand = ByHand(**told)
-                mark = found.get(hand.student, [Mark(hand.student, "", hand.when, {})])[-1].given(hand)
+                mark = found.get(hand.student, [StudentMark(hand.student, "", hand.when, {})])[-1].with_hand(
+                    hand
+                )
             else:
                 parts = {
                     id: [PartMark(**one) for one in mark["parts"]] for id, mark in told["questions"].items()
                 }
                 questions = {id: QuestionMark(**told["questions"][id] | {"parts": parts[id]}) for id in parts}
-                notes = {name: [Note(**note) for note in told[name]] for name in ("notes", "troubles")}
+                notes = {name: [Remark(**note) for note in told[name]] for name in ("notes", "troubles")}
                 before = found[told["student"]][-1].by_hand if told["student"] in found else {}
-                mark = Mark(**told | notes | {"questions": questions, "by_hand": before})
+                mark = StudentMark(**told | notes | {"questions": questions, "by_hand": before})
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Problem(
                 en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
@@ -156,7 +158,7 @@ def history(path: Path) -> dict[str, list[Mark]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
+def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
     """Gives what appends a mark, or a change by hand, and returns when it is on the disk.
 
     Problem if another grading holds the file.
@@ -178,7 +180,7 @@ def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
             if os.name == "posix":
                 os.chmod(path, 0o600)
 
-            def add(mark: Mark | ByHand) -> None:
+            def add(mark: StudentMark | ByHand) -> None:
                 told = asdict(mark)
                 told.pop("by_hand", None)  # it has lines of its own
                 line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
@@ -189,7 +191,7 @@ def writing(path: Path) -> Iterator[Callable[[Mark | ByHand], None]]:
             yield add
 
 
-def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, why: str) -> Mark:
+def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, why: str) -> StudentMark:
     """Give ``student`` these points for ``question`` and keep ``why``; returns the mark as it counts now.
 
     student   an id of the roster.
@@ -212,7 +214,7 @@ def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, 
     given = None if points == TAKE_BACK else _points(points, found)
     with writing(folder.marks) as add:
         before = read(folder.marks).get(student)
-        add(ByHand(student, found.id, given, why.strip(), now(), before.digest if before else ""))
+        add(ByHand(student, found.id, given, why.strip(), current_time(), before.digest if before else ""))
         return read(folder.marks)[student]
 
 

@@ -22,13 +22,13 @@ from ..folders import names
 from ..intake.answers import assignments_of, claims_of
 from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
-from ..judging import Part, share_kept
-from ..source import parsed, unanswered
+from ..judging import RubricPart, share_kept
+from ..source import is_unanswered, parse_source
 from ..verdict import Hint
 from ..wall.templates import Bare, CannotStart, Template, template
-from ..wall.workers import Limits, Session
-from ..words import Note, Problem
-from .marks import Mark, PartMark, QuestionMark, now
+from ..wall.workers import AnswerSession, Limits
+from ..words import Problem, Remark
+from .marks import PartMark, QuestionMark, StudentMark, current_time
 
 OPEN = b"open examples"  # in the place of a secret
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
@@ -42,7 +42,7 @@ class Graded:
     """The marks of one submission. ``troubles``: what the teacher should know of how its code behaved."""
 
     questions: dict[str, QuestionMark]
-    troubles: list[Note]
+    troubles: list[Remark]
 
 
 def draws(
@@ -53,7 +53,7 @@ def draws(
     Of another answer it is another, for hints and errors tell the student something of the cases.
     """
     whose = "cases", student, assignment
-    return lambda question, part: Draw.of(secret, *whose, question, part, answers.get(question) or "")
+    return lambda question, part: Draw.seeded(secret, *whose, question, part, answers.get(question) or "")
 
 
 def grade(
@@ -68,18 +68,20 @@ def grade(
 
     draw  gives the draw of a question and a part (see :func:`draws`).
     """
-    questions, troubles, end = dict[str, QuestionMark](), list[Note](), time.monotonic() + BUDGET
+    questions, troubles, end = dict[str, QuestionMark](), list[Remark](), time.monotonic() + BUDGET
     for question in assignment.questions:
         source, state = answers.get(question.id), "unanswered"
-        if source is None or unanswered(source, question.stub(numbers)):
+        if source is None or is_unanswered(source, question.stub(numbers)):
             parts = [PartMark(part.id, 0.0, part.points) for part in question.parts]
         else:
             before = [(need, text) for need in question.needs if (text := answers.get(need)) is not None]
             sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
             solution = question.id, question.solution(numbers)
-            with closing(Session(workers.worker, sources, limits or Limits(), question.without)) as session:
+            with closing(
+                AnswerSession(workers.worker, sources, limits or Limits(), question.without)
+            ) as session:
                 parts = [
-                    _judged(
+                    _judge_part(
                         part, session, draw(question.id, part.id).having(numbers), end, solution, troubles
                     )
                     for part in question.parts
@@ -90,14 +92,19 @@ def grade(
     return Graded(questions, troubles)
 
 
-def _judged(
-    part: Part, session: Session, draw: Draw, end: float, solution: tuple[str, str], troubles: list[Note]
+def _judge_part(
+    part: RubricPart,
+    session: AnswerSession,
+    draw: Draw,
+    end: float,
+    solution: tuple[str, str],
+    troubles: list[Remark],
 ) -> PartMark:
     """The mark of one part; what was odd is put into ``troubles``. ``end``: when waits are cut short."""
 
     def tell(kind: str, told: str) -> None:
         where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
-        troubles.append(Note(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
+        troubles.append(Remark(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
 
     usual, left = session.limits, end - time.monotonic()
     session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
@@ -117,7 +124,7 @@ def _judged(
     return PartMark(part.id, share_kept(hint), part.points, *((hint.id, hint.en, hint.zh) if hint else ()))
 
 
-def _hint(part: Part, session: Session, draw: Draw) -> tuple[Hint | None, str]:
+def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | None, str]:
     """What the judge says of an answer; then how the judge itself failed, "" if it did not."""
     try:
         return part.judge(session.answer, draw), ""
@@ -138,7 +145,7 @@ def fingerprint(assignment: Assignment) -> str:
     return digest.hexdigest()[:16]
 
 
-def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Mark]:
+def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, StudentMark]:
     """A notebook's assignment and marks, with cases drawn from ``secret``; ValueError if it is of no assignment."""
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1))
@@ -152,23 +159,27 @@ def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Mark]:
     return assignment, grade_alone(document, assignment, way, secret, claims[0].student if claims else "-")
 
 
-def grade_alone(document: Document, assignment: Assignment, way: str, secret: bytes, student: str) -> Mark:
+def grade_alone(
+    document: Document, assignment: Assignment, way: str, secret: bytes, student: str
+) -> StudentMark:
     """The marks of a notebook without its class, with the numbers that it says itself."""
     usual = assignment.numbers(None)
-    numbers: Numbers = {**usual, **_told_numbers(document, usual)}
+    numbers: Numbers = {**usual, **_read_own_numbers(document, usual)}
     answers = answers_of(assignment, numbers, document)
     draw = draws(secret, student, assignment.name, answers.answers)
     with closing(template(way, assignment.preload)) as workers:
         graded = grade(assignment, answers.answers, numbers, draw, workers)
     judged_by = fingerprint(assignment)
-    return Mark(student, answers.digest, now(), graded.questions, answers.notes, graded.troubles, judged_by)
+    return StudentMark(
+        student, answers.digest, current_time(), graded.questions, answers.notes, graded.troubles, judged_by
+    )
 
 
-def _told_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
+def _read_own_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
     """Reads the numbers from the file's own ``begin(...)``; those of another type than usual are left out."""
     found: dict[str, int | str] = {}
     for cell in document.cells:
-        tree = parsed(cell.source) if cell.code and "begin(" in cell.source else None
+        tree = parse_source(cell.source) if cell.code and "begin(" in cell.source else None
         for call in ast.walk(tree) if tree else ():
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "begin":
                 for word in call.keywords:

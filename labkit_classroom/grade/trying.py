@@ -36,7 +36,7 @@ class Tried:
     odd: Words | None = None
 
 
-def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
+def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
     """Judges the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
     questions = {question.id: question for question in assignment.questions}
     wrong = [(path.name.split(".")[0], path) for path in sorted((assignment.folder / "wrong").glob("*.py"))]
@@ -48,10 +48,10 @@ def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried
             )
     secret, workers = secrets.token_bytes(32), template(way, assignment.preload, [assignment.folder])
 
-    def judged(question: Question, title: str, source: str | None = None) -> Tried:
+    def judge_answer(question: Question, title: str, source: str | None = None) -> Tried:
         points, lost, failed = [], Counter[str](), None
         for student in map(str, range(students)):
-            numbers = assignment.numbers(Draw.of(secret, student, assignment.name, "numbers"))
+            numbers = assignment.numbers(Draw.seeded(secret, student, assignment.name, "numbers"))
             solution = {one.id: one.solution(numbers) for one in assignment.questions}
             # One more line, so that the stub is judged and not passed over.
             given = {"solution": solution[question.id], "empty": question.stub(numbers) + "\npass"}
@@ -67,10 +67,10 @@ def tried(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried
 
     try:
         for question in assignment.questions:
-            yield judged(question, "solution")
-            yield judged(question, "empty")
+            yield judge_answer(question, "solution")
+            yield judge_answer(question, "empty")
         for id, path in wrong:
-            yield judged(questions[id], path.name, path.read_text("utf-8"))
+            yield judge_answer(questions[id], path.name, path.read_text("utf-8"))
     finally:
         workers.close()
 
@@ -90,7 +90,7 @@ def _odd(found: Tried) -> Words | None:
 
 def degenerate(assignment: Assignment) -> Iterator[Words]:
     """Yields what is odd about the numbers that editions are given."""
-    lots = (Draw.of(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
+    lots = (Draw.seeded(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
     drawn = [assignment.numbers(draw) for draw in lots]
     cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]
     for name in drawn[0]:

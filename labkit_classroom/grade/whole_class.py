@@ -30,8 +30,8 @@ from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
 from ..wall.templates import HOME_OF_PACKAGES, template
-from ..words import Note
-from .marks import Mark, QuestionMark, now, read, writing
+from ..words import Remark
+from .marks import QuestionMark, StudentMark, current_time, read, writing
 from .submission import Graded, draws, fingerprint, grade
 
 _Order = tuple[str, dict[str, str | None], Numbers]  # of a judge: student, answers, numbers
@@ -44,7 +44,7 @@ class Marking:
 
     came: Collection
     answers: dict[str, Answers]
-    graded: list[Mark] = field(default_factory=list)
+    graded: list[StudentMark] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
 
 
@@ -53,7 +53,7 @@ def mark_class(
     way: str,
     jobs: int,
     again: bool = False,
-    tell: Callable[[Mark, float, int], None] = lambda mark, seconds, of: None,
+    tell: Callable[[StudentMark, float, int], None] = lambda mark, seconds, of: None,
 ) -> Marking:
     """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
 
@@ -70,7 +70,9 @@ def mark_class(
         orders = []
         for student, found in done.answers.items():
             mark = marks.get(student)
-            known = mark and not mark.failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
+            known = (
+                mark and not mark.has_failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
+            )
             if mark and known and not again:
                 if mark.notes != found.notes:  # a deadline was moved, or a file came beside it
                     add(replace(mark, notes=found.notes))
@@ -81,8 +83,15 @@ def mark_class(
         for student, graded, seconds in judged:
             found, graded = done.answers[student], graded or _not_judged(assignment)
             hands = marks[student].by_hand if student in marks else {}
-            mark = Mark(
-                student, found.digest, now(), graded.questions, found.notes, graded.troubles, judged_by, hands
+            mark = StudentMark(
+                student,
+                found.digest,
+                current_time(),
+                graded.questions,
+                found.notes,
+                graded.troubles,
+                judged_by,
+                hands,
             )
             add(mark)
             done.graded.append(mark)
@@ -97,7 +106,7 @@ def _by_judges(
     mine = threading.local()
     processes: list[subprocess.Popen[bytes]] = []
 
-    def graded(order: _Order) -> tuple[str, Graded | None, float]:
+    def grade_one(order: _Order) -> tuple[str, Graded | None, float]:
         since, found = time.monotonic(), None
         for _ in 1, 2:
             if getattr(mine, "process", None) is None:
@@ -117,7 +126,7 @@ def _by_judges(
 
     pool = ThreadPoolExecutor(max(1, min(count, len(orders))))
     try:
-        for done in as_completed([pool.submit(graded, order) for order in orders]):
+        for done in as_completed([pool.submit(grade_one, order) for order in orders]):
             yield done.result()
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -151,7 +160,7 @@ def _send(stream: Any, told: object) -> None:
 def _not_judged(assignment: Assignment) -> Graded:
     told = say(en="the judge's process ended twice", zh="判分进程两次意外结束")
     questions = {one.id: QuestionMark(0.0, one.points, state="failed") for one in assignment.questions}
-    return Graded(questions, [Note("judge", told, told)])
+    return Graded(questions, [Remark("judge", told, told)])
 
 
 def serve() -> None:

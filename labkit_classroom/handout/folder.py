@@ -181,7 +181,7 @@ def release(
     folder = replace(folder, students=folder.students | named)
     # The secret is on the disk before the first edition that depends on it.
     folder.save()
-    if not assignment.built_in and not folder.own_assignment.exists():
+    if not assignment.is_built_in and not folder.own_assignment.exists():
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(assignment.folder, folder.own_assignment, ignore=ignore)
     folder.submitted.mkdir(exist_ok=True)
@@ -197,7 +197,7 @@ def release(
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
         language, numbers = folder.language_of(student.id), numbers_of(folder, assignment, student.id)
-        cells, asked = assignment.cells(language, numbers), assignment.asked(numbers)
+        cells, asked = assignment.cells(language, numbers), assignment.question_facts(numbers)
         with using(language):
             text = notebook(assignment.name, cells, student.id, folder.tag(student.id), asked)
         write_whole(file, text)
@@ -213,4 +213,4 @@ def assignment_of(folder: ClassFolder) -> Assignment:
 
 def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
     """The numbers in this student's edition."""
-    return assignment.numbers(Draw.of(folder.secret, student, folder.assignment, "numbers"))
+    return assignment.numbers(Draw.seeded(folder.secret, student, folder.assignment, "numbers"))

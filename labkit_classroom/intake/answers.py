@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..assignment import answer_id
-from ..source import MOST, Asked, bound_by, defined, parsed, unanswered
-from ..words import Note
-from .document import Cell, Document, note
+from ..source import MOST, QuestionFacts, is_unanswered, names_bound_by, names_defined_in, parse_source
+from ..words import Remark
+from .document import Document, FoundCell, note
 
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
 _WHOSE = re.compile(r"(?P<assignment>[\w-]+)[ \t]+student=(?P<student>\S+)[ \t]+edition=(?P<edition>\w+)")
@@ -50,7 +50,7 @@ class Answers:
     """
 
     answers: dict[str, str | None]
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
@@ -88,23 +88,25 @@ def assignments_of(document: Document) -> list[str]:
     return [name for name, _ in counts.most_common()]
 
 
-def _marks(cell: Cell) -> Iterator[str]:
+def _marks(cell: FoundCell) -> Iterator[str]:
     """Yields the text after ``# labkit:`` in each line of ours."""
     for line in cell.source.splitlines() if "labkit" in cell.source.lower() else ():
         if ours := _LINE.match(line):
             yield ours["rest"]
 
 
-def read_answers(document: Document, assignment: str, questions: Iterable[Asked], given: str = "") -> Answers:
+def read_answers(
+    document: Document, assignment: str, questions: Iterable[QuestionFacts], given: str = ""
+) -> Answers:
     """Reads the answers to ``questions``.
 
     given   the source of what every answer may use, so that nobody's own variant of it is taken for a helper.
     """
     questions = list(questions)
     pieces = _pieces(document, assignment, {question.id for question in questions})
-    notes: list[Note] = []
+    notes: list[Remark] = []
     answers = {question.id: _answer(question, pieces, notes) for question in questions}
-    known = {*defined(given), *(name for question in questions for name in question.defines)}
+    known = {*names_defined_in(given), *(name for question in questions for name in question.defines)}
     own = _own_definitions(pieces)
     for name, source in answers.items():
         if source is not None:
@@ -116,7 +118,7 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
     """Cuts the cells at the lines of ours; the code below such a line belongs to the question that it names."""
     found: list[_Piece] = []
     for cell in document.cells:
-        question, ours = _told_by_metadata(cell, assignment, questions)
+        question, ours = _question_by_metadata(cell, assignment, questions)
         parts: list[tuple[str | None, bool, list[str]]] = [(question, ours, [])]
         for line in cell.source.split("\n"):
             mark = _LINE.match(line) if "labkit" in line.lower() else None
@@ -136,7 +138,7 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
     return found
 
 
-def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple[str | None, bool]:
+def _question_by_metadata(cell: FoundCell, assignment: str, questions: set[str]) -> tuple[str | None, bool]:
     """Gives the cell's question, and whether it is a cell of ours that is not graded."""
     told = cell.labkit
     if told.get("assignment") == assignment:
@@ -147,7 +149,7 @@ def _told_by_metadata(cell: Cell, assignment: str, questions: set[str]) -> tuple
     return next((question for question in questions if cell.id == answer_id(question)), None), False
 
 
-def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | None:
+def _answer(question: QuestionFacts, pieces: list[_Piece], notes: list[Remark]) -> str | None:
     def odd(kind: str, **facts: object) -> None:
         notes.append(note(kind, question=question.id, **facts))
 
@@ -156,7 +158,7 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
     for piece in mine:
         if piece.magics:
             odd("magics")
-        if not unanswered(piece.source, question.stub) and piece.source not in sources:
+        if not is_unanswered(piece.source, question.stub) and piece.source not in sources:
             sources.append(piece.source)
     if not sources:
         # In cells that have lost their signs, or in which it should not stand.
@@ -165,7 +167,7 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
         if found is not None or not mine:
             odd("deleted" if found is None else "elsewhere")
         return found
-    whole = [source for source in sources if parsed(source)]
+    whole = [source for source in sources if parse_source(source)]
     if whole and len(whole) < len(sources):
         odd("broken-copy")
         sources = whole
@@ -175,33 +177,33 @@ def _answer(question: Asked, pieces: list[_Piece], notes: list[Note]) -> str | N
     if len(source) > MOST:
         odd("too-long", most=MOST)
         return source[:MOST]
-    missing = [name for name in question.defines if name not in defined(source)]
-    if missing and parsed(source):
+    missing = [name for name in question.defines if name not in names_defined_in(source)]
+    if missing and parse_source(source):
         odd("undefined", names=", ".join(missing))
     return source
 
 
-def _defines_all(source: str, question: Asked) -> bool:
+def _defines_all(source: str, question: QuestionFacts) -> bool:
     names = {*question.defines}
-    return bool(names) and names <= {*defined(source)} and not unanswered(source, question.stub)
+    return bool(names) and names <= {*names_defined_in(source)} and not is_unanswered(source, question.stub)
 
 
 def _without_magics(source: str) -> str:
     """Takes out IPython's own lines, if nothing else keeps the source from being Python."""
-    if parsed(source):
+    if parse_source(source):
         return source
     # %%time and the like take the rest of the cell as Python; %%bash and the like do not, and stay as they are.
     without = _MAGIC.sub(lambda found: f"{found[1]}pass", source)
-    return without if parsed(without) else source
+    return without if parse_source(without) else source
 
 
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
     """Collects the definitions in the student's own cells: name -> (its place, its source); the last one counts."""
     found: dict[str, tuple[_Place, str]] = {}
     for at, piece in enumerate(pieces):
-        tree = None if piece.question or piece.ours else parsed(piece.source)
+        tree = None if piece.question or piece.ours else parse_source(piece.source)
         for node in tree.body if tree else ():
-            for name in bound_by(node):
+            for name in names_bound_by(node):
                 first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
                 lines = piece.source.split("\n")[first - 1 : node.end_lineno]
                 found[name] = ((at, node.lineno), "\n".join(lines))
@@ -209,14 +211,14 @@ def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
 
 
 def _with_helpers(
-    question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Note]
+    question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Remark]
 ) -> str:
     """Puts those definitions from the student's other cells before the answer that it needs."""
     taken: dict[_Place, str] = {}
     helpers: list[str] = []
     todo = [source]
     while todo:
-        for name in sorted(_used(todo.pop()) - known):
+        for name in sorted(_find_undefined_names(todo.pop()) - known):
             if name in own and own[name][0] not in taken:
                 taken[own[name][0]] = own[name][1]
                 helpers.append(name)
@@ -227,9 +229,9 @@ def _with_helpers(
     return "\n".join(taken[place] for place in sorted(taken)) + "\n\n" + source
 
 
-def _used(source: str) -> set[str]:
+def _find_undefined_names(source: str) -> set[str]:
     """Names what ``source`` uses and does not define."""
-    tree = parsed(source)
+    tree = parse_source(source)
     used: set[str] = set()
     bound = set(dir(builtins))
     for node in ast.walk(tree) if tree else ():
@@ -238,5 +240,5 @@ def _used(source: str) -> set[str]:
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
         elif isinstance(node, ast.stmt):
-            bound |= {*bound_by(node)}
+            bound |= {*names_bound_by(node)}
     return used - bound

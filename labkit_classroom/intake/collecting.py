@@ -29,7 +29,7 @@ from labkit.base.files import reason
 from ..assignment import Assignment
 from ..draw import Numbers
 from ..handout.folder import ClassFolder, numbers_of
-from ..words import Note, harmless
+from ..words import Remark, harmless
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import MOST_BYTES, Document, WrongFile, note, read_document
 
@@ -63,7 +63,7 @@ class Submission:
     stamped: bool
     named: bool
     late: bool | None
-    notes: list[Note]
+    notes: list[Remark]
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class Collection:
 
     submissions: dict[str, Submission]
     missing: list[str]
-    strangers: list[tuple[str, Note]]
+    strangers: list[tuple[str, Remark]]
 
 
 def collect(folder: ClassFolder) -> Collection:
     """Look through ``submitted/``; OSError if it cannot be read."""
     found: dict[str, list[Submission]] = {}
-    strangers: list[tuple[str, Note]] = []
+    strangers: list[tuple[str, Remark]] = []
     names = _Names(folder)
     for name, content, when in files_in(folder.submitted, strangers):
         try:
@@ -114,10 +114,12 @@ def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, di
 
 def answers_of(assignment: Assignment, numbers: Numbers, document: Document) -> Answers:
     """Reads the answers in an edition with these numbers."""
-    return read_answers(document, assignment.name, assignment.asked(numbers), assignment.prologue(numbers))
+    return read_answers(
+        document, assignment.name, assignment.question_facts(numbers), assignment.prologue(numbers)
+    )
 
 
-def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tuple[str | None, Note | None]:
+def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tuple[str | None, Remark | None]:
     """Gives the file's student and a note if that was odd; or None and a note why it is nobody's."""
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
@@ -175,18 +177,18 @@ class _Names:
         return None
 
 
-def _stamp(document: Document, notes: list[Note]) -> datetime | None:
+def _stamp(document: Document, notes: list[Remark]) -> datetime | None:
     """When the file was made by its own word; what is odd about that is put into ``notes``."""
     with suppress(KeyError, TypeError, ValueError):
         told = datetime.fromisoformat(document.labkit["submitted"])
-        if told.tzinfo is not None and told <= _now() + _AHEAD:
+        if told.tzinfo is not None and told <= _current_time() + _AHEAD:
             return told
         if told.tzinfo is not None:
             notes.append(note("future", when=told.strftime("%Y-%m-%d %H:%M")))
     return None
 
 
-def _now() -> datetime:
+def _current_time() -> datetime:
     return datetime.now().astimezone()
 
 
@@ -213,20 +215,20 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
-def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Note]]]:
+def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Remark]]]:
     """Groups the files that are graded for nobody by the student whose name they bear ("": none)."""
     names = _Names(folder)
-    found: dict[str, list[tuple[str, Note]]] = {}
+    found: dict[str, list[tuple[str, Remark]]] = {}
     for name, why in collection.strangers:
         found.setdefault(names.owner(name) or "", []).append((name, why))
     return found
 
 
-def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[str, bytes, datetime]]:
+def files_in(folder: Path, strangers: list[tuple[str, Remark]]) -> Iterator[tuple[str, bytes, datetime]]:
     """Yields (name within the folder, content, time) of every file, those in archives too."""
     count = 0
     for path in _paths(folder, strangers):
-        name = _shown(os.fsencode(path.relative_to(folder).as_posix()))
+        name = _decode_name(os.fsencode(path.relative_to(folder).as_posix()))
         if any(_IGNORED.fullmatch(part) for part in name.split("/")):
             continue
         if path.is_symlink() or not path.is_file():
@@ -245,14 +247,14 @@ def files_in(folder: Path, strangers: list[tuple[str, Note]]) -> Iterator[tuple[
                 else:
                     yield name, stream.read(MOST_BYTES + 1), when
         except (OSError, ValueError, OverflowError) as error:
-            strangers.append((name, note("unreadable", why=_why(error))))
+            strangers.append((name, note("unreadable", why=_describe_error(error))))
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return harmless(reason(error) if isinstance(error, OSError) else str(error))
 
 
-def _shown(name: bytes) -> str:
+def _decode_name(name: bytes) -> str:
     """A file's name as it can be read and printed: in UTF-8, else in GBK, as systems in China write it."""
     try:
         return harmless(name.decode("utf-8"))
@@ -260,12 +262,12 @@ def _shown(name: bytes) -> str:
         return harmless(name.decode("gb18030", "replace"))
 
 
-def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
+def _paths(folder: Path, strangers: list[tuple[str, Remark]]) -> list[Path]:
     """Lists everything in ``folder`` that is no folder itself, with links to folders, which are not followed."""
 
     def unread(error: OSError) -> None:
         name = os.path.relpath(error.filename, folder)
-        strangers.append((_shown(os.fsencode(name)), note("unreadable", why=_why(error))))
+        strangers.append((_decode_name(os.fsencode(name)), note("unreadable", why=_describe_error(error))))
 
     found = []
     for above, inner, files in os.walk(folder, onerror=unread):
@@ -277,7 +279,7 @@ def _paths(folder: Path, strangers: list[tuple[str, Note]]) -> list[Path]:
 def _members(
     stream: IO[bytes],
     name: str,
-    strangers: list[tuple[str, Note]],
+    strangers: list[tuple[str, Remark]],
     taken: Counter[str],
     top: str = "",
     deep: int = 1,
@@ -295,7 +297,7 @@ def _members(
                 if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
                     with suppress(UnicodeError):
                         told = entry.filename.encode("cp437")
-                inner = f"{name}/{_shown(told)}"
+                inner = f"{name}/{_decode_name(told)}"
                 if any(_IGNORED.fullmatch(part) for part in inner.split("/")):
                     continue
                 whose = top or inner.removeprefix(name + "/").split("/")[0]
@@ -315,4 +317,4 @@ def _members(
                     time = datetime(*entry.date_time).astimezone()
                 yield inner, content, time
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        strangers.append((name, note("unreadable", why=_why(error))))
+        strangers.append((name, note("unreadable", why=_describe_error(error))))

@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.base.texts import texts_beside
 
-from ..words import Note, Problem
+from ..words import Problem, Remark
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
@@ -29,10 +29,10 @@ _KINDS = {
 _TEXTS = texts_beside(__file__)
 
 
-def note(*words: str, **facts: object) -> Note:
+def note(*words: str, **facts: object) -> Remark:
     """The note under these words on what was odd about a file or its answers; the first of them is its kind."""
     said = _TEXTS[words]
-    return Note(words[0], said.en.format(**facts), said.zh.format(**facts))
+    return Remark(words[0], said.en.format(**facts), said.zh.format(**facts))
 
 
 class WrongFile(Problem):
@@ -44,7 +44,7 @@ class WrongFile(Problem):
 
 
 @dataclass(frozen=True)
-class Cell:
+class FoundCell:
     """A cell as it was found: ``labkit`` is what our metadata says of it, {} where it was lost."""
 
     source: str
@@ -57,7 +57,7 @@ class Cell:
 class Document:
     """``labkit`` is our metadata of the whole notebook, {} where it was lost."""
 
-    cells: list[Cell]
+    cells: list[FoundCell]
     labkit: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,13 +89,13 @@ def _notebook(text: str) -> Document:
     return Document([_cell(cell) for cell in cells if isinstance(cell, dict)], _labkit(found))
 
 
-def _cell(cell: Mapping[str, Any]) -> Cell:
+def _cell(cell: Mapping[str, Any]) -> FoundCell:
     source = cell.get("source")
     lines = source if isinstance(source, list) else [source]
     # Without halves of surrogate pairs, which no file can hold; all line ends are alike.
     text = "".join(line for line in lines if isinstance(line, str)).encode("utf-8", "replace").decode("utf-8")
     name = cell.get("id")
-    return Cell(
+    return FoundCell(
         text.replace("\r\n", "\n").replace("\r", "\n"),
         cell.get("cell_type") == "code",
         name if isinstance(name, str) else "",

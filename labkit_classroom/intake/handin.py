@@ -14,8 +14,8 @@ from pathlib import Path
 from labkit.base.files import write_whole
 from labkit.base.language import series
 
-from ..assignment import made_cell, to_json
-from ..source import Asked, parsed
+from ..assignment import cell_as_json, to_json
+from ..source import QuestionFacts, parse_source
 from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
@@ -82,7 +82,7 @@ def write(found: HandIn, folder: Path, when: datetime) -> Path:
     cells = []
     for at, cell in enumerate(found.document.cells):
         metadata = {"labkit": cell.labkit} if cell.labkit else {}
-        cells.append(made_cell(cell.id or f"c{at}", cell.code, cell.source, metadata))
+        cells.append(cell_as_json(cell.id or f"c{at}", cell.code, cell.source, metadata))
     asked = {"questions": questions} if (questions := found.document.labkit.get("questions")) else {}
     told = asked | asdict(found.claim) | {"submitted": when.astimezone().isoformat(timespec="seconds")}
     write_whole(path, to_json(cells, {"labkit": told}))
@@ -115,12 +115,12 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
     return Claim(assignment, student or mine[0].student, mine[0].edition if mine else "")
 
 
-def _questions(document: Document) -> list[Asked]:
+def _questions(document: Document) -> list[QuestionFacts]:
     """Reads from the edition's metadata what was asked, and passes over anything else there."""
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():
         stub, defines = map(question.get, ("stub", "defines")) if isinstance(question, dict) else (None, None)
-        if isinstance(stub, str) and parsed(stub) and isinstance(defines, list):
-            found.append(Asked(id, tuple(name for name in defines if isinstance(name, str)), stub))
+        if isinstance(stub, str) and parse_source(stub) and isinstance(defines, list):
+            found.append(QuestionFacts(id, tuple(name for name in defines if isinstance(name, str)), stub))
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from labkit.base.language import get_language
 from labkit.base.texts import wording
 
-from ..grade.marks import Mark
+from ..grade.marks import StudentMark
 
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 text = wording(__file__)  # a text of page.txt by its key, in the language in use
@@ -45,11 +45,11 @@ def points(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def shown(mark: Mark, question: str) -> str:
+def format_question_points(mark: StudentMark, question: str) -> str:
     """The points that count for a question, "" if it was not answered."""
     graded = mark.questions.get(question)
     judged = question in mark.by_hand or (graded is not None and graded.state != "unanswered")
-    return points(mark.counted[question]) if judged else ""
+    return points(mark.counted_points[question]) if judged else ""
 
 
 def meter(share: float) -> str:
@@ -70,7 +70,7 @@ def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
     return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>' if rows else ""
 
 
-def listed(texts: list[str]) -> str:
+def bullet_list(texts: list[str]) -> str:
     """A list of remarks, "" if there is none."""
     return f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>" if texts else ""
 

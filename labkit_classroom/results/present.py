@@ -19,13 +19,24 @@ from labkit.base.files import write_whole
 from labkit.base.language import say, series, using
 
 from ..assignment import Assignment, Question
-from ..grade.marks import Mark, PartMark, history, read
+from ..grade.marks import PartMark, StudentMark, history, read
 from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..handout.roster import Student
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, strangers_of, take_in
 from ..words import Problem
-from .page import listed, meter, page, points, prose, section, share_of, shown, table, text
+from .page import (
+    bullet_list,
+    format_question_points,
+    meter,
+    page,
+    points,
+    prose,
+    section,
+    share_of,
+    table,
+    text,
+)
 from .similar import Group, similar
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -61,7 +72,7 @@ def present(
                 parts = _feedback(assignment, mark, current)
             elif student.id in strange:  # what came back could not be graded
                 files = [f"{name}: {note}" for name, note in strange[student.id]]
-                parts = [f"<p>{text('nothing-graded')}</p>", listed(files)]
+                parts = [f"<p>{text('nothing-graded')}</p>", bullet_list(files)]
             else:
                 continue
             head = f"<h1>{escape(str(assignment.title))}</h1>"
@@ -70,13 +81,13 @@ def present(
         folder.feedback.mkdir(exist_ok=True)
         written.append(folder.feedback / f"{student.id}.html")
         write_whole(written[-1], told)
-    alike = _alike(folder, assignment, answers)
+    alike = _find_similar(folder, assignment, answers)
     written.append(folder.teacher / "overview.html")
     write_whole(written[-1], overview_page(Class(folder, assignment, marks, before, came, alike)))
     return written
 
 
-def _alike(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
+def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
     """Answers that are alike, or like the solution, apart from what the notebooks gave."""
     numbers = {student: numbers_of(folder, assignment, student) for student in answers}
     stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
@@ -87,20 +98,20 @@ def _alike(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, An
     return similar({student: found.answers for student, found in answers.items()}, stubs, solutions)
 
 
-def _feedback(assignment: Assignment, mark: Mark, answers: Mapping[str, str | None]) -> list[str]:
+def _feedback(assignment: Assignment, mark: StudentMark, answers: Mapping[str, str | None]) -> list[str]:
     """The parts of a student's page, in the language in use."""
     return [
         f'<p class="total">{share_of(mark.points, assignment.points)}</p>',
         meter(mark.points / assignment.points if assignment.points else 0),
-        listed([str(note) for note in mark.notes]),
+        bullet_list([str(note) for note in mark.notes]),
         *(_question(one, mark, answers.get(one.id)) for one in assignment.questions),
         f'<p class="soft">{prose(text("how"))}</p>',
     ]
 
 
-def _question(question: Question, marks: Mark, answer: str | None) -> str:
+def _question(question: Question, marks: StudentMark, answer: str | None) -> str:
     """Shows the parts of an answer, each with its points and its hint."""
-    share = share_of(marks.counted.get(question.id, 0), question.points)
+    share = share_of(marks.counted_points.get(question.id, 0), question.points)
     mark, hand = marks.questions.get(question.id), marks.by_hand.get(question.id)
     head = f'<h2>{escape(str(question.title))} <span class="soft">{share}</span></h2>'
     if hand is not None:
@@ -135,12 +146,12 @@ class Class:
 
     folder: ClassFolder
     assignment: Assignment
-    marks: Mapping[str, Mark]
+    marks: Mapping[str, StudentMark]
     before: Mapping[str, float]
     came: Collection
     similar: list[Group]
 
-    def named(self, student: str) -> str:
+    def label_student(self, student: str) -> str:
         known = self.folder.students.get(student)
         return f"{known.name} ({student})" if known else student
 
@@ -177,7 +188,11 @@ def _questions(found: Class) -> str:
     rows: list[tuple[float, list[str]]] = []
     for question in found.assignment.questions if found.marks else ():
         marks = list(filter(None, (mark.questions.get(question.id) for mark in found.marks.values())))
-        counted = [mark.counted[question.id] for mark in found.marks.values() if question.id in mark.counted]
+        counted = [
+            mark.counted_points[question.id]
+            for mark in found.marks.values()
+            if question.id in mark.counted_points
+        ]
         share = mean(counted) / question.points if counted and question.points else 0
         full = sum(given >= question.points for given in counted)
         unanswered = sum(mark.state == "unanswered" for mark in marks)
@@ -199,7 +214,7 @@ def _hints(found: Class) -> str:
     titles = {question.id: str(question.title) for question in found.assignment.questions}
     rows = []
     for (question, hint), parts in sorted(fired.items(), key=lambda item: (-len(item[1]), item[0])):
-        who = escape(series(found.named(student) for student in sorted(parts)))
+        who = escape(series(found.label_student(student) for student in sorted(parts)))
         one = next(iter(parts.values()))
         rows.append([
             str(len(parts)),
@@ -212,7 +227,7 @@ def _hints(found: Class) -> str:
 def _odd(found: Class) -> str:
     failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.strangers], []
     for student, mark in found.marks.items():
-        who = found.named(student)
+        who = found.label_student(student)
         for question, answered in mark.questions.items():
             if answered.state == "failed":
                 why = "; ".join(str(part) for part in answered.parts if part.en)
@@ -220,18 +235,18 @@ def _odd(found: Class) -> str:
         told += [f"{who}: {note}" for note in mark.notes]
         for id, hand in mark.by_hand.items():
             graded = points(mark.questions[id].points) if id in mark.questions else "–"
-            given = points(mark.counted[id])
+            given = points(mark.counted_points[id])
             told.append(f"{who}: {text('hand-odd', question=id, given=given, graded=graded, why=hand.why)}")
             if hand.digest != mark.digest:
                 told.append(f"{who}: {text('hand-stale', question=id)}")
         troubles += [f"{who}: {str(note).splitlines()[0]}" for note in mark.troubles]
-    return listed([*failed, *told, *troubles])
+    return bullet_list([*failed, *told, *troubles])
 
 
 def _similar(found: Class) -> str:
     rows = []
     for group in found.similar:
-        who = escape(series(map(found.named, group.students)))
+        who = escape(series(map(found.label_student, group.students)))
         told = f"<b>{text('as-solution')}</b> " if group.as_solution else ""
         code = f"<pre><code>{escape(chr(10).join(group.lines))}</code></pre>"
         who = f"{told}{who}<details><summary>{text('lines')}</summary>{code}</details>"
@@ -255,7 +270,7 @@ def _students(found: Class) -> str:
         cells = []
         for question in questions:
             hand = "*" * (question.id in mark.by_hand)
-            cells.append(shown(mark, question.id) + hand or '<span class="soft">–</span>')
+            cells.append(format_question_points(mark, question.id) + hand or '<span class="soft">–</span>')
         total = share_of(mark.points, found.assignment.points)
         if student.id in found.before:
             total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'
@@ -288,11 +303,11 @@ def export(folder: ClassFolder, force: bool = False) -> Path:
     return target
 
 
-def _row(student: Student, mark: Mark | None, assignment: Assignment) -> dict[str, str]:
+def _row(student: Student, mark: StudentMark | None, assignment: Assignment) -> dict[str, str]:
     """The values of each column for a student."""
     row = {text("id"): student.id, text("name"): student.name, text("email"): student.email, **student.more}
     for one in assignment.questions:
-        row[f"{one.title} ({points(one.points)})"] = shown(mark, one.id) if mark else ""
+        row[f"{one.title} ({points(one.points)})"] = format_question_points(mark, one.id) if mark else ""
     row[text("total")] = points(mark.points) if mark else ""
     row[text("of")] = points(assignment.points)
     remarks = [] if mark else [text("no-submission")]

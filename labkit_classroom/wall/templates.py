@@ -26,7 +26,7 @@ from labkit.base.texts import texts_beside
 from ..meeting import BELL
 from ..words import Problem
 from .inside.processes import children, cpu, descendants, memory, waiting
-from .workers import Bell, Limits, Worker
+from .workers import Bell, Limits, SandboxWorker
 
 WALLS = ("root", "user")  # ways that keep strangers in
 HOME_OF_PACKAGES = ours.HOME.resolve()
@@ -113,7 +113,7 @@ class Template:
         self._size, self._private = memory(self.process)
         self._limit = _group(self.process) if way == "root" else None
 
-    def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
+    def worker(self, limits: Limits, without: Sequence[str] = ()) -> SandboxWorker:
         """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.
 
         without   dotted names of what does not exist in it (:mod:`.inside.banned`).
@@ -157,9 +157,11 @@ class Template:
 
         pipes = os.fdopen(requests, "wb", 0), os.fdopen(replies, "rb", 0)
         pipe = os.fstat(bell).st_ino
-        return Worker(self.taken, *pipes, end, Bell(os.fdopen(bell, "wb", 0), lambda: self.waiting(pipe)))
+        return SandboxWorker(
+            self.used_resources, *pipes, end, Bell(os.fdopen(bell, "wb", 0), lambda: self.waiting(pipe))
+        )
 
-    def taken(self) -> tuple[float, int]:
+    def used_resources(self) -> tuple[float, int]:
         """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
         seconds, held, below = 0.0, 0, children()
         for pid in descendants(below, *below.get(self.process, ())):
@@ -202,7 +204,7 @@ class Bare:
 
     preload: Sequence[str]
 
-    def worker(self, limits: Limits, without: Sequence[str] = ()) -> Worker:
+    def worker(self, limits: Limits, without: Sequence[str] = ()) -> SandboxWorker:
         process = subprocess.Popen(
             python("student.bare", list(self.preload)),
             stdin=subprocess.PIPE,
@@ -218,7 +220,7 @@ class Bare:
             process.kill()
             process.wait()
 
-        worker = Worker(lambda: (0.0, 0), process.stdin, process.stdout, end)  # type: ignore[arg-type]
+        worker = SandboxWorker(lambda: (0.0, 0), process.stdin, process.stdout, end)  # type: ignore[arg-type]
         worker.request({"do": "take away", "names": list(without)}, replace(limits, wall=_START))
         return worker
 
@@ -266,7 +268,7 @@ def environment() -> dict[str, str]:
 
 
 @cache
-def tried() -> dict[str, str]:
+def try_ways() -> dict[str, str]:
     """Tries each way that puts up a wall on this machine, and says why it cannot be had ("": it can)."""
     if sys.platform != "linux":
         why = say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
@@ -276,7 +278,7 @@ def tried() -> dict[str, str]:
 
 def best(trust: bool = False) -> str:
     """Gives the strongest way that works here; Problem if none does, unless the students are trusted."""
-    for way, why in tried().items():
+    for way, why in try_ways().items():
         if not why:
             return way
     if trust:
@@ -292,10 +294,10 @@ def best(trust: bool = False) -> str:
 
 def report() -> str:
     """Says what each way keeps a student's code from, and which of them this computer has."""
-    states = {way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in tried().items()}
+    states = {way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in try_ways().items()}
     states["bare"] = _TEXTS["trusted",]()
     lines = [f"{way}: {state}\n    {_TEXTS[way,]()}" for way, state in states.items()]
-    return "\n".join(lines if not all(tried().values()) else [*lines, _TEXTS["nowhere",]()])
+    return "\n".join(lines if not all(try_ways().values()) else [*lines, _TEXTS["nowhere",]()])
 
 
 def _try(way: str) -> str:

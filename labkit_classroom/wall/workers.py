@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from labkit.base.language import say
 
-from ..judging import Answer, Part
+from ..judging import Reply, RubricPart
 from ..meeting import NUMBER
 from ..words import Problem, harmless
 from .inside import frames
@@ -52,7 +52,7 @@ class Limits:
         return 6 * self.cpu + 5 if self.wall is None else self.wall
 
 
-class Ended(Exception):
+class NoReply(Exception):
     """No answer came. ``args``: cpu, wall, memory, died or garbled; and the same in words, for the teacher."""
 
 
@@ -81,14 +81,14 @@ class Bell:
 
 
 @dataclass
-class Worker:
+class SandboxWorker:
     """One process with a student's code, and the pipes to it.
 
-    taken  says what the workers of its template have taken: seconds of processor time, bytes of memory of their own.
+    used_resources  returns CPU seconds and bytes of memory of all workers of its template.
     end    ends it and all that it started.
     """
 
-    taken: Callable[[], tuple[float, int]]
+    used_resources: Callable[[], tuple[float, int]]
     requests: BinaryIO
     replies: BinaryIO
     end: Callable[[], None]
@@ -99,7 +99,7 @@ class Worker:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Answer:
+    def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
         """Sends ``message`` and gives the answer; :class:`Ended` if there is none, and then the worker is gone.
 
         meet   how many are to meet meanwhile (see :class:`Bell`).
@@ -114,19 +114,19 @@ class Worker:
             writing = threading.Thread(target=self._write, args=(framed,), daemon=True)
             writing.start()
             found, met = self._wait(limits, meet)
-            answer = answered(found, token, met)
+            answer = check_reply(found, token, met)
             writing.join(limits.clock)
             return answer
-        except (frames.Garbled, Ended) as error:
+        except (frames.Garbled, NoReply) as error:
             self.close()
-            raise error if isinstance(error, Ended) else Ended("garbled", str(error)) from None
+            raise error if isinstance(error, NoReply) else NoReply("garbled", str(error)) from None
 
     def _frame(self, found: tuple[bytes, bytes] | Exception) -> tuple[bytes, bytes]:
         """Hands on a frame that came; raises why there is none."""
         if isinstance(found, frames.Garbled):
             raise found
         if isinstance(found, Exception):
-            raise Ended("died", say(en="its process is gone", zh="它的进程消失了"))
+            raise NoReply("died", say(en="its process is gone", zh="它的进程消失了"))
         return found
 
     def _wait(self, limits: Limits, meet: int) -> tuple[tuple[bytes, bytes], list[int]]:
@@ -142,18 +142,18 @@ class Worker:
             except queue.Empty:
                 if meets and self.bell and (numbers := self.bell.look(meet)) is not None:
                     met, meets = numbers, False
-                cpu, memory = self.taken()
+                cpu, memory = self.used_resources()
                 if before is None:
                     before = cpu - _TICK if cpu > _TICK else 0.0
                 if cpu - before > limits.cpu:
-                    raise Ended("cpu", f"more than {limits.cpu:g} s of processor time") from None
+                    raise NoReply("cpu", f"more than {limits.cpu:g} s of processor time") from None
                 if memory > limits.memory:
-                    raise Ended("memory", f"more than {limits.memory >> 20} MiB") from None
+                    raise NoReply("memory", f"more than {limits.memory >> 20} MiB") from None
                 if time.monotonic() > end and starved and self.bell and self.bell.waiting()[1]:
                     # It has work to do and does not get the processor: its time is counted, not the clock.
                     end, starved = time.monotonic() + limits.clock, starved - 1
                 if time.monotonic() > end:
-                    raise Ended("wall", f"no answer within {limits.clock:g} s") from None
+                    raise NoReply("wall", f"no answer within {limits.clock:g} s") from None
 
     def _write(self, framed: bytes) -> None:
         with suppress(OSError, ValueError):  # it has ended; the reader says so
@@ -184,7 +184,7 @@ class Worker:
             self.replies.close()
 
 
-def answered(found: tuple[bytes, bytes], token: str, met: list[int]) -> Answer:
+def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply:
     """Makes an answer of the reply to the request with this token, after a look at every field of it.
 
     :class:`.frames.Garbled` if the frame holds another thing.
@@ -196,7 +196,7 @@ def answered(found: tuple[bytes, bytes], token: str, met: list[int]) -> Answer:
         raise frames.Garbled("a reply to another question")
     error = reply["error"]
     if error is None:
-        return Answer(reply["value"], met=tuple(met))
+        return Reply(reply["value"], met=tuple(met))
     if (
         type(error) is not dict
         or set(error) != {"kind", "message", "line"}
@@ -206,11 +206,11 @@ def answered(found: tuple[bytes, bytes], token: str, met: list[int]) -> Answer:
         raise frames.Garbled("no error")
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
     kind, message = harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000])
-    return Answer.raised(kind, message, line, tuple(met))
+    return Reply.from_error(kind, message, line, tuple(met))
 
 
 @dataclass
-class Session:
+class AnswerSession:
     """One question of a submission: a worker with the student's answers in it, started when it is first asked.
 
     The answers run once. Each part's questions are answered by a process forked of that, so that what one leaves
@@ -223,18 +223,18 @@ class Session:
     troubles  why workers came to their end: (``Answer.ended``, in words).
     """
 
-    start: Callable[[Limits, Sequence[str]], Worker]
+    start: Callable[[Limits, Sequence[str]], SandboxWorker]
     sources: Sequence[tuple[str, str]]
     limits: Limits = field(default_factory=Limits)
     without: Sequence[str] = ()
     troubles: list[tuple[str, str]] = field(default_factory=list)
-    _worker: Worker | None = None
-    _undefined: Answer | None = None
+    _worker: SandboxWorker | None = None
+    _undefined: Reply | None = None
     _in_part: bool = False
 
     def answer(
         self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
-    ) -> Answer:
+    ) -> Reply:
         """Gives the result of ``driver(student, **data)``, if the answers can be run; the rest: :data:`.Engine`."""
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
@@ -259,19 +259,19 @@ class Session:
             self._ask({"do": "done"}, self.limits)
         self._in_part = False
 
-    def _define(self, sources: Sequence[tuple[str, str]]) -> Answer:
+    def _define(self, sources: Sequence[tuple[str, str]]) -> Reply:
         self._worker = self.start(self.limits, self.without)
         return self._ask({"do": "define", "sources": [list(pair) for pair in sources]}, self.limits)
 
-    def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Answer:
+    def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
         assert self._worker is not None
         try:
             return self._worker.request(message, limits, meet)
-        except Ended as ended:
+        except NoReply as ended:
             why, told = ended.args
             self.troubles.append((why, told))
             self.close()
-            return Answer.none(why)
+            return Reply.none(why)
 
     def close(self) -> None:
         self._in_part = False
@@ -290,7 +290,7 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
             zh=f"ask：{driver!r} 必须是 drivers 模块顶层的函数",
         )
     for name, value in vars(module).items():
-        if isinstance(value, Part) or name.startswith(("judge", "solution")):
+        if isinstance(value, RubricPart) or name.startswith(("judge", "solution")):
             raise Problem(
                 en=f"{module.__name__} is sent to the student's process and holds `{name}`: "
                 "keep drivers in a module of their own",

@@ -24,14 +24,14 @@ def close():
 
 
 def numbers_of(assignment, student):
-    return assignment.numbers(Draw.of(SECRET, student, assignment.name, "numbers"))
+    return assignment.numbers(Draw.seeded(SECRET, student, assignment.name, "numbers"))
 
 
 def marked(assignment, answers, student="s1"):
     """question id -> its mark, for the answers of one student."""
 
     def draw(question, part):
-        return Draw.of(SECRET, student, assignment.name, question, part)
+        return Draw.seeded(SECRET, student, assignment.name, question, part)
 
     graded = grading.grade(assignment, answers, numbers_of(assignment, student), draw, template())
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles

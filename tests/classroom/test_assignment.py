@@ -8,7 +8,7 @@ from labkit.base.language import using
 from labkit_classroom.assignment import load
 from labkit_classroom.checking import begin, check
 from labkit_classroom.folders import names
-from labkit_classroom.source import unanswered
+from labkit_classroom.source import is_unanswered
 from labkit_classroom.words import Problem
 
 
@@ -21,8 +21,8 @@ def test_the_students_notebook_has_no_solution(name):
         for question in assignment.questions:
             assert question.stub(numbers) in sources
             assert question.solution(numbers) not in sources
-            assert unanswered(f"\n{question.stub(numbers)}\n# nothing yet", question.stub(numbers))
-            assert not unanswered(question.solution(numbers), question.stub(numbers))
+            assert is_unanswered(f"\n{question.stub(numbers)}\n# nothing yet", question.stub(numbers))
+            assert not is_unanswered(question.solution(numbers), question.stub(numbers))
 
 
 @pytest.mark.parametrize(("before", "after", "english", "chinese"), [
@@ -86,5 +86,5 @@ def test_a_check_is_begun_by_its_name_and_given_what_the_cell_defines():
 
 
 def test_no_text_at_all_counts_as_unanswered():
-    assert unanswered(None, "x = 1")
-    assert not unanswered("x = (", "x = 1"), "what is no Python is no stub"
+    assert is_unanswered(None, "x = 1")
+    assert not is_unanswered("x = (", "x = 1"), "what is no Python is no stub"

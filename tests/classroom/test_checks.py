@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit.base.language import using
-from labkit_classroom.assignment import filled, load
+from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -84,7 +84,7 @@ def checked(assignment, language, sources):
             if cell.question in sources:
                 found[cell.question] = eval(cell.source, names)
         elif cell.role == "answer":
-            exec(filled(sources.get(cell.question, cell.source), numbers), names)
+            exec(fill_numbers(sources.get(cell.question, cell.source), numbers), names)
         else:
             exec(cell.source, names)
     return found

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from labkit_classroom.assignment import Cell, notebook
+from labkit_classroom.assignment import EditionCell, notebook
 from labkit_classroom.handout.folder import ClassFolder
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake import collecting
 from labkit_classroom.intake.collecting import collect, strangers_of
 
 CELLS = [
-    Cell("intro", "text", "# A small assignment"),
-    Cell("split", "answer", "def split(rows, gpus):\n    ...", "split"),
+    EditionCell("intro", "text", "# A small assignment"),
+    EditionCell("split", "answer", "def split(rows, gpus):\n    ...", "split"),
 ]
 ROSTER = [
     Student("20231001", "张三"), Student("20231002", "张三丰"), Student("20231003", "王伟"),

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit_classroom.judging import Answer, same
+from labkit_classroom.judging import Reply, same
 from labkit_classroom.wall.inside import frames
 from labkit_classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
-from labkit_classroom.wall.workers import answered
+from labkit_classroom.wall.workers import check_reply
 
 
 def through(value):
@@ -133,10 +133,10 @@ def reply(**more):
 
 
 def test_a_reply_counts_only_under_its_own_token_and_in_its_own_form():
-    assert answered(reply(), "t" * 32, [2]) == Answer(1, met=(2,))
+    assert check_reply(reply(), "t" * 32, [2]) == Reply(1, met=(2,))
     for wrong in ({"token": "u" * 32}, {"token": None}, {"score": 1.0}):
         with pytest.raises(frames.Garbled, match="question|reply"):
-            answered(reply(**wrong), "t" * 32, [])
+            check_reply(reply(**wrong), "t" * 32, [])
 
 
 def test_what_is_too_large_for_a_frame_is_not_packed(monkeypatch):

@@ -16,10 +16,10 @@ import pytest
 
 from labkit_classroom.grade import marks
 from labkit_classroom.grade import whole_class as marking
-from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark
+from labkit_classroom.grade.marks import PartMark, QuestionMark, StudentMark
 from labkit_classroom.grade.submission import Graded
 from labkit_classroom.wall import templates
-from labkit_classroom.words import Note, Problem
+from labkit_classroom.words import Problem, Remark
 from labkit_cli import main
 
 HERE = Path(__file__).parent
@@ -31,12 +31,14 @@ WAY = walled.way()
 
 def mark(student, points=2.0, **more):
     parts = [PartMark("rule", points / 2, 2, None if points == 2 else "rule", "wrong", "错")]
-    return Mark(student, "d", "2026-11-22T09:00:00+08:00", {"split": QuestionMark(points, 2, parts)}, **more)
+    return StudentMark(
+        student, "d", "2026-11-22T09:00:00+08:00", {"split": QuestionMark(points, 2, parts)}, **more
+    )
 
 
 def test_a_mark_says_to_the_second_and_with_its_zone_when_it_was_made():
     before = datetime.now(UTC).replace(microsecond=0)
-    told = datetime.fromisoformat(marks.now())
+    told = datetime.fromisoformat(marks.current_time())
     assert told.utcoffset() is not None
     assert told.microsecond == 0
     assert before <= told <= datetime.now(UTC)
@@ -46,7 +48,7 @@ def test_marks_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "teacher" / "marks.jsonl"
     given = [
         mark("1"),
-        mark("2", 1, notes=[Note("late", "late", "迟交")], troubles=[Note("cpu", "too much", "过多")]),
+        mark("2", 1, notes=[Remark("late", "late", "迟交")], troubles=[Remark("cpu", "too much", "过多")]),
     ]
     with marks.writing(path) as add:
         for one in given:
@@ -219,7 +221,11 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
         marking.subprocess, "Popen", lambda command, **more: real([sys.executable, "-c", lane], **more)
     )
     done = marking.mark_class(folder, WAY, 1)
-    assert {mark.student: mark.failed for mark in done.graded} == {"s000": False, "s001": True, "s002": False}
+    assert {mark.student: mark.has_failed for mark in done.graded} == {
+        "s000": False,
+        "s001": True,
+        "s002": False,
+    }
     again = marking.mark_class(folder, WAY, 1)
     assert [mark.student for mark in again.graded] == ["s001"]
 
@@ -298,7 +304,7 @@ def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatc
 
 def test_another_system_than_linux_has_no_wall_and_says_so(monkeypatch):
     monkeypatch.setattr(templates.sys, "platform", "darwin")
-    assert templates.tried.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
+    assert templates.try_ways.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
 
 
 def test_a_template_that_cannot_start_says_why(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit_classroom.assignment import filled, load
+from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
 from labkit_course import glossary
 
@@ -31,7 +31,7 @@ def lost(mark):
 def graded(name, question, source, student="s1"):
     """What one answer of a student loses."""
     assignment = assignment_of(name)
-    source = filled(source, engine.numbers_of(assignment, student))
+    source = fill_numbers(source, engine.numbers_of(assignment, student))
     mark = engine.marked(assignment, {question: source}, student)[question]
     assert mark.state == "judged"
     return lost(mark)

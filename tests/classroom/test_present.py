@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from labkit.base.language import using
-from labkit_classroom.grade.marks import Mark, PartMark, QuestionMark, history, read
+from labkit_classroom.grade.marks import PartMark, QuestionMark, StudentMark, history, read
 from labkit_classroom.handout.folder import assignment_of, moment, release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake.collecting import take_in
@@ -77,7 +77,7 @@ def grade(folder, scores, hint="wrong-rule"):
                     for part in question.parts
                 ]
                 questions["split"] = QuestionMark(question.points * score, question.points, parts)
-            mark = Mark(student, answers.digest, "2026-12-02T10:00:00+00:00", questions, answers.notes)
+            mark = StudentMark(student, answers.digest, "2026-12-02T10:00:00+00:00", questions, answers.notes)
             stream.write(json.dumps(asdict(mark)) + "\n")
 
 

@@ -5,20 +5,20 @@ import json
 import pytest
 
 from labkit.base.language import using
-from labkit_classroom.assignment import Cell, notebook
+from labkit_classroom.assignment import EditionCell, notebook
 from labkit_classroom.intake.answers import Claim, claims_of, read_answers
 from labkit_classroom.intake.document import WrongFile, read_document
-from labkit_classroom.source import Asked
+from labkit_classroom.source import QuestionFacts
 
-SPLIT = Asked("split", ("split",), "def split(rows, gpus):\n    ...")
-SCATTER = Asked("scatter", ("scatter",), "def scatter(x, n):\n    ...")
+SPLIT = QuestionFacts("split", ("split",), "def split(rows, gpus):\n    ...")
+SCATTER = QuestionFacts("scatter", ("scatter",), "def scatter(x, n):\n    ...")
 QUESTIONS = (SPLIT, SCATTER)
 CELLS = [
-    Cell("intro", "text", "# A small assignment"), Cell("given", "given", "import torch\nbase = 3"),
-    Cell("split-text", "text", "## Split", "split"), Cell("split", "answer", SPLIT.stub, "split"),
-    Cell("split-check", "check", "check('small.split')", "split"),
-    Cell("scatter", "answer", SCATTER.stub, "scatter"),
-    Cell("scatter-check", "check", "check('small.scatter')", "scatter"),
+    EditionCell("intro", "text", "# A small assignment"), EditionCell("given", "given", "import torch\nbase = 3"),
+    EditionCell("split-text", "text", "## Split", "split"), EditionCell("split", "answer", SPLIT.stub, "split"),
+    EditionCell("split-check", "check", "check('small.split')", "split"),
+    EditionCell("scatter", "answer", SCATTER.stub, "scatter"),
+    EditionCell("scatter-check", "check", "check('small.scatter')", "scatter"),
 ]  # fmt: skip
 RIGHT = "def split(rows, gpus):\n    return -(-rows // gpus)"
 OTHER = "def scatter(x, n):\n    return x.chunk(n)"

@@ -10,10 +10,10 @@ import pytest
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws
-from labkit_classroom.grade.trying import degenerate, tried
+from labkit_classroom.grade.trying import degenerate, try_answers
 from labkit_classroom.handout.folder import release
 from labkit_classroom.handout.roster import Student
-from labkit_classroom.judging import Part
+from labkit_classroom.judging import RubricPart
 from labkit_classroom.words import Problem, Words
 from labkit_cli import main
 
@@ -48,7 +48,7 @@ def mine(small, tmp_path):
 def test_an_assignment_is_tried_with_its_solution_nothing_and_wrong_answers(mine, capsys, monkeypatch):
     # By chance all 12 students may draw rows that FLOOR cuts rightly, or an odd number each.
     monkeypatch.setattr(secrets, "token_bytes", bytes)
-    found = {(one.question, one.title): one for one in tried(load(mine), WAY, students=12)}
+    found = {(one.question, one.title): one for one in try_answers(load(mine), WAY, students=12)}
     assert found["split", "solution"].points == [2] * 12
     assert found["split", "empty"].points == [0] * 12
     assert found["split", "split.floor.py"].lost == {"rule": 12}
@@ -68,7 +68,7 @@ def test_an_assignment_is_tried_with_its_solution_nothing_and_wrong_answers(mine
 def test_a_wrong_answer_to_no_question_and_numbers_that_tell_nothing_are_told(mine):
     (mine / "wrong" / "spilt.py").write_text(FLOOR)
     with pytest.raises(Problem, match=r"must begin with a question's, such as split\.floor\.py"):
-        list(tried(load(mine), WAY))
+        list(try_answers(load(mine), WAY))
     assert list(degenerate(load(mine))) == []
     judges = (mine / "judges.py").read_text("utf-8")
     judges = judges.replace(
@@ -127,7 +127,7 @@ def test_a_reply_that_no_judge_can_look_at_costs_its_part_and_a_judge_that_fails
     assignment = load(Path(__file__).parent / "attacked")
 
     def judged(hints):
-        part = Part("double", "odd", 2, Words("odd", "怪"), hints)
+        part = RubricPart("double", "odd", 2, Words("odd", "怪"), hints)
         double, triple = assignment.questions
         return engine.marked(
             replace(assignment, questions=(replace(double, parts=(part, *double.parts)), triple)),

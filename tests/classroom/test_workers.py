@@ -14,7 +14,7 @@ import pytest
 
 from labkit.base import ours
 from labkit_classroom.wall.templates import _FIRST_ID, Template, configuration, environment
-from labkit_classroom.wall.workers import Limits, Session
+from labkit_classroom.wall.workers import AnswerSession, Limits
 from labkit_course import content
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -33,7 +33,7 @@ def template():
 
 
 def answer(template, source, while_there=lambda: None):
-    with closing(Session(template.worker, [("prologue", ""), ("q", source)], LIMITS)) as session:
+    with closing(AnswerSession(template.worker, [("prologue", ""), ("q", source)], LIMITS)) as session:
         found = session.answer(drivers.double, {"x": 1})
         return found, while_there()
 
@@ -66,7 +66,7 @@ def test_memory_that_the_kernel_holds_for_a_worker_counts(template):
     if not template._limit:
         pytest.skip("no control group of memory can be made on this computer")
     limits = Limits(cpu=60, wall=200, memory=64 << 20)
-    with closing(Session(template.worker, [("prologue", ""), ("q", SOCKETS)], limits)) as session:
+    with closing(AnswerSession(template.worker, [("prologue", ""), ("q", SOCKETS)], limits)) as session:
         assert session.answer(drivers.double, {"x": 1}).ended in ("died", "memory")  # by the kernel, or by us
     assert answer(template, "def double(x):\n    return 7")[0].value == 7
 
@@ -215,7 +215,7 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
         ("def helper(: pass", None),
     ):
         sources = [("prologue", ""), ("other", other), ("q", "def double(x):\n    return 2 * x")]
-        with closing(Session(template.worker, sources, LIMITS)) as session:
+        with closing(AnswerSession(template.worker, sources, LIMITS)) as session:
             assert session.answer(drivers.double, {"x": 21}).value == 42
             assert [why for why, _ in session.troubles] == ([ended] if ended else [])
 
@@ -223,7 +223,7 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
 def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):
     from attacked import judges
 
-    with closing(Session(template.worker, [("prologue", ""), ("q", "")], LIMITS)) as session:
+    with closing(AnswerSession(template.worker, [("prologue", ""), ("q", "")], LIMITS)) as session:
         with pytest.raises(ValueError, match="keep drivers in a module of their own"):
             session.answer(judges.ints.hints, {})
         with pytest.raises(ValueError, match="at the top of a module"):

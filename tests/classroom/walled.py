@@ -19,7 +19,7 @@ def way():
     except Problem as none:
         if sys.platform == "linux" and not os.environ.get(VARIABLE):
             pytest.fail(
-                f"no wall: {templates.tried()}. If it cannot be helped, {VARIABLE} takes the reason.",
+                f"no wall: {templates.try_ways()}. If it cannot be helped, {VARIABLE} takes the reason.",
                 pytrace=False,
             )
         pytest.skip(f"no wall: {os.environ.get(VARIABLE) or none}", allow_module_level=True)

@@ -33,14 +33,14 @@ class Ban:
     paths: list[str] = field(default_factory=list)
 
     @classmethod
-    def on(cls, names: Iterable[str]) -> Ban:
+    def find(cls, names: Iterable[str]) -> Ban:
         """Find what the dotted ``names`` lead to: a module with all that it defines, a class, a function.
 
         A package by itself (``labkit``) stays, for the machine works with it; and so does what is not there.
         """
         ban = cls()
         for name in names:
-            found = _found(name)
+            found = _resolve_name(name)
             if isinstance(found, types.ModuleType) and "." in name and getattr(found, "__file__", None):
                 modules = list(_modules(found))
                 files = {module.__file__ for module in modules}
@@ -65,7 +65,7 @@ class Ban:
             hide(path)
 
 
-def _found(name: str) -> Any:
+def _resolve_name(name: str) -> Any:
     parts = name.split(".")
     for at in range(len(parts), 0, -1):
         with suppress(ImportError, AttributeError, TypeError, ValueError):

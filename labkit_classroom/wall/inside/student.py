@@ -16,7 +16,7 @@ import types
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from ...meeting import Meeting, at_the_bell
+from ...meeting import MeetingPoint, at_the_bell
 from . import banned, frames
 
 _ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # what a notebook imports from, and where that lies
@@ -45,7 +45,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
         reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
         try:
             if request["do"] == "take away":
-                banned.Ban.on(request["names"]).take_away()
+                banned.Ban.find(request["names"]).take_away()
             elif request["do"] == "define":
                 _define(student, request)
             elif request["do"] == "ask":
@@ -55,7 +55,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
                         continue
                 reply["value"] = _ask(student, drivers, request, bell)
         except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
-            reply["value"], reply["error"] = None, _told(error)
+            reply["value"], reply["error"] = None, _describe_error(error)
         try:
             framed = frames.pack(reply)
         except Exception as error:
@@ -85,7 +85,7 @@ def _is_another() -> bool:
 def _define(student: dict[str, Any], request: dict[str, Any]) -> None:
     """Run the sources, in order; the last is the answer asked about, whose errors count."""
     module = types.ModuleType("__main__")
-    student.update({"__name__": "__main__", "__builtins__": __builtins__, **_left_over()})
+    student.update({"__name__": "__main__", "__builtins__": __builtins__, **_stand_ins()})
     module.__dict__.update(student)
     sys.modules["__main__"] = module
     *before, last = request["sources"]
@@ -96,7 +96,7 @@ def _define(student: dict[str, Any], request: dict[str, Any]) -> None:
     exec(compile(source, f"<{name}>", "exec"), student)
 
 
-def _left_over() -> dict[str, Any]:
+def _stand_ins() -> dict[str, Any]:
     """Gives stand-ins for `begin` and `check`, which an answer may still call: here they do nothing."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
@@ -123,11 +123,11 @@ def _ask(
         exec(compile(source, "<driver>", "exec"), module.__dict__)
     data = request["data"]
     if count := request["meet"]:
-        data["meet"] = Meeting(count) if bell is None else at_the_bell(bell)
+        data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)
     return drivers[source][request["driver"]](student, **data)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     line = None
     try:
         if isinstance(error, SyntaxError):

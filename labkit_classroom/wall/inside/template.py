@@ -22,7 +22,7 @@ from unittest import mock
 
 from . import banned, sandbox, student
 
-_ban = cache(banned.Ban.on)
+_ban = cache(banned.Ban.find)
 
 
 def main(config: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def _keep(
             judge.close()
             ban.take_away(sandbox.hide)
             sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
-            requests, replies, bell = _only(requests, replies, bell)
+            requests, replies, bell = _keep_only(requests, replies, bell)
             student.main(requests, replies, bell, forks=True)
             code = 0
         finally:
@@ -106,7 +106,7 @@ def _keep(
     os._exit(0)
 
 
-def _only(*fds: int) -> tuple[int, ...]:
+def _keep_only(*fds: int) -> tuple[int, ...]:
     """Close every file but these, which get the numbers from 3 on; 0, 1 and 2 lead nowhere."""
     nowhere = os.open("/dev/null", os.O_RDWR)
     for number in 0, 1, 2:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from labkit.plans.split import split as planned
-from labkit_classroom.checking import Meeting, Student, visible
+from labkit_classroom.checking import MeetingPoint, Student, visible
 from labkit_classroom.judging import NoAnswer, read, same
 from labkit_classroom.verdict import Hint
 from labkit_course.kinds import SOME_WHOLE_NUMBERS
@@ -399,7 +399,7 @@ def _replicate(student: Student) -> Iterator[Hint]:
 def _apply(student: Student) -> Iterator[Hint]:
     pieces = [torch.full((2,), float(at)) for at in range(3)]
     yield from wrong_outputs(drivers.apply_order(student, pieces), pieces)
-    yield from wrong_meeting(drivers.apply_together(student, Meeting(3), 3), [1, 2, 3], 3)
+    yield from wrong_meeting(drivers.apply_together(student, MeetingPoint(3), 3), [1, 2, 3], 3)
 
 
 @visible(

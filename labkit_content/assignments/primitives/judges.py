@@ -76,7 +76,7 @@ def idle(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for digits in (12, 14, 16):
         gpus, size = draw.choice((5, 6, 7)), 10**digits + draw.integer(10**5, 10**6)
-        yield from _sizes(ask.within(cpu=1), [(gpus * size + draw.integer(2, gpus - 1), gpus)])
+        yield from _sizes(ask.with_cpu(cpu=1), [(gpus * size + draw.integer(2, gpus - 1), gpus)])
 
 
 @part(
@@ -140,7 +140,7 @@ def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.integer(70_000, 80_000), draw.integer(2, 4)
-    got = ask.within(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
+    got = ask.with_cpu(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
     sizes = checks.cut([size for size, _ in checks.plain_pairs(got)], count) or planned(count, gpus).sizes
     if not same(got, [(size, sum(sizes[:k])) for k, size in enumerate(sizes)]):
         yield Hint("large-rows", "of a large batch, the pieces are wrong", "批次很大时，分块不对")
