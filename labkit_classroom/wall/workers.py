@@ -100,7 +100,7 @@ class SandboxWorker:
         self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
-        """Sends ``message`` and gives the answer; :class:`Ended` if there is none, and then the worker is gone.
+        """Sends ``message`` and gives the answer; :class:`NoReply` if there is none, and then the worker is gone.
 
         meet   how many are to meet meanwhile (see :class:`Bell`).
         """

@@ -235,7 +235,7 @@ def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_grade
     from labkit_classroom.grade.submission import draws, grade
     from labkit_classroom.wall.workers import Limits
 
-    monkeypatch.setattr(templates, "tried", lambda: {"root": "no", "user": "no"})
+    monkeypatch.setattr(templates, "try_ways", lambda: {"root": "no", "user": "no"})
     with pytest.raises(Problem, match="--trust-students"):
         templates.best()
     assert templates.best(trust=True) == "bare"
@@ -292,7 +292,7 @@ def test_a_grading_that_names_too_little_is_one_line(words, told, tmp_path, monk
 
 def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatch, capsys):
     for why, code in (("", 0), ("no", 1)):
-        monkeypatch.setattr(templates, "tried", lambda why=why: {"root": "no", "user": why})
+        monkeypatch.setattr(templates, "try_ways", lambda why=why: {"root": "no", "user": why})
         assert main(["grade", "--isolation", "--lang", "en"]) == code
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if not line.startswith(" ")][:2] == [
