@@ -706,7 +706,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 ):
     from labkit_classroom.assignment import load
     from labkit_classroom.grade import submission
-    from labkit_classroom.grade.marks import StudentMark, PartMark, QuestionMark
+    from labkit_classroom.grade.marks import PartMark, QuestionMark, StudentMark
 
     assignment = load("crnn")
     questions = {
@@ -726,7 +726,7 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 def test_a_file_that_could_not_be_judged_is_told_with_what_was_odd(capsys, tmp_path, monkeypatch):
     from labkit_classroom.assignment import load
     from labkit_classroom.grade import submission
-    from labkit_classroom.grade.marks import StudentMark, QuestionMark
+    from labkit_classroom.grade.marks import QuestionMark, StudentMark
     from labkit_classroom.words import Remark
 
     assignment = load("crnn")
