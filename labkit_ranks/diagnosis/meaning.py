@@ -6,8 +6,10 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from labkit_diagnose.result import Finding
 
 from ..calls.call import place_of
 from ..calls.faults import Report, ranks_text
+from .loop_exits import loop_exits
 from .records import Loader, Loss, RankRecord, Step
 from .replicas import find_drift, replicas
 
@@ -53,17 +56,43 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
 
 def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
     report = getattr(error, "report", None)
-    if isinstance(report, Report):
+    if isinstance(report, Report) and (left := _left_loop(records, report, error)) is not None:
+        yield left
+    elif isinstance(report, Report):
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
         topic = TAUGHT.get(report.fault, UNTAUGHT)
-        # The lines of the user's code, without the functions' names.
-        places = dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))
-        told = listed(list(places)), reason, report.advice, topic.lesson, topic.heading()
-        yield Finding(report.fault, "error", *told)
+        yield Finding(
+            report.fault, "error", _places(report), reason, report.advice, topic.lesson, topic.heading()
+        )
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
         yield KINDS["script_fails"](raised_at(error), who=ranks_text([rank]), problem=said(error))
+
+
+def _places(report: Report) -> str:
+    """Return the lines of the user's code, without the functions' names."""
+    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
+
+
+def _left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
+    """Return the finding of ranks that left their loop by a decision of their own, with batches left to read."""
+    waits = getattr(error, "waits", None)
+    if report.fault != "uneven_inputs" or waits is None:
+        return None
+    waiting = [one.rank for one in waits.ranks if one.state == "waits"]
+    gone = [one.rank for one in waits.ranks if one.state == "ended"]
+    exits = dict.fromkeys(text for code, line in _frames(error) for text in loop_exits(code, line))
+    if not exits or not gone or not waiting:
+        return None
+    latest = [loader.epochs for rank in gone for loader in records[rank].loaders if loader.epochs]
+    begun = [sum(len(loader.epochs) for loader in records[rank].loaders) for rank in (*gone, *waiting)]
+    if latest and all(epochs[-1].whole for epochs in latest) and min(begun[: len(gone)]) >= max(begun):
+        return None  # their batches ran out
+    facts = {"who": ranks_text(gone), "others": ranks_text(waiting), "exits": series(exits)}
+    found = KINDS["loop_left_early"](_places(report), **facts)
+    reason = "\n  ".join(filter(None, [*report.lines[:-1], found.reason, report.real]))
+    return replace(found, reason=reason)
 
 
 def said(error: BaseException) -> str:
@@ -72,12 +101,17 @@ def said(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> str:
     """Return the user's line at which ``error`` was raised."""
-    frames = [
+    frames = _frames(error)
+    return place_of(*frames[-1]) if frames else ""
+
+
+def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
+    """Return the user's frames in the traceback of ``error``, as code and line."""
+    return [
         (frame.f_code, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not is_our_module(name := frame.f_globals.get("__name__")) and not is_torch_module(name)
     ]
-    return place_of(*frames[-1]) if frames else ""
 
 
 def _unused(records: Sequence[RankRecord]) -> str:

@@ -87,7 +87,7 @@ class Observer:
         yield self._watch(DataLoader, "__iter__", _begin_epoch)
         yield self._watch(iterator, "__init__", _keep_loader)
         yield self._watch(iterator, "_next_index", after=_read_index)
-        yield self._watch(iterator, "__next__", after=self._read_batch)
+        yield Patch.around(iterator, "__next__", self._next)
         yield self._watch(torch.autograd, "backward", _begin_backward)
         yield Patch.around(nn.Module, "__call__", self._call)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
@@ -212,6 +212,18 @@ class Observer:
             record.stale = [record.before[key][0] for key in gone]
         if self._enough and all(len(one.steps) >= self._enough for one in self.records):
             raise Left(0)
+
+    def _next(self, next_batch: _Look, iterator: Any) -> Any:
+        record = self.here()
+        if record is None:
+            return next_batch(iterator)
+        try:
+            batch = next_batch(iterator)
+        except StopIteration:
+            _epoch(record, iterator).whole = True
+            raise
+        other = self._read_batch(record, batch, iterator)
+        return batch if other is None else other
 
     def _read_batch(self, record: RankRecord, batch: Any, iterator: Any) -> Any:
         if isinstance(iterator._dataset, IterableDataset):

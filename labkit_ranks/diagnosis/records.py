@@ -26,10 +26,15 @@ _WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 @dataclass
 class Epoch:
-    """One pass of a rank over one loader: the rows that it read, in order, and the optimizer steps meanwhile."""
+    """One pass of a rank over one loader.
+
+    rows    the rows that the rank read, in order; ``whole`` whether they are all that the loader has.
+    steps   the optimizer steps meanwhile.
+    """
 
     rows: list[Hashable] = field(default_factory=list)
     steps: int = 0
+    whole: bool = False
 
 
 @dataclass

@@ -130,7 +130,7 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
         last = own[max(own)] if own else None
         came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
         seqs = {call.group: call.seq for call in own.values()}
-        standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last))
+        standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
         if rank not in here:  # what is said of it
             quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_facts(last))
     call = here[min(here)]

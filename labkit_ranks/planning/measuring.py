@@ -108,7 +108,7 @@ def _run(
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
-                sends = any(kind.startswith("all_to_all") for _, _, kind in rank.came)
+                sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
                 census.routed = sends and hollow.chose
                 if not census.steps:
                     census.after = census.now()

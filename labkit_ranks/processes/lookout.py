@@ -33,6 +33,7 @@ from labkit.turns.locks import watching
 
 from ..calls import faults
 from ..calls.call import Call
+from ..calls.visits import LineVisits
 from ..group.group import Group
 from ..rank.rank import alone, aside
 from . import notes, packing
@@ -85,7 +86,7 @@ class Lookout:
         self.rank, self.size = group.rank(), group.size()
         self.store = c10d.PrefixStore(prefix(f"lookout/{number}"), group.store)
         self.issued: Counter[Any] = Counter()
-        self.came: Counter[tuple[str, str]] = Counter()
+        self.visits = LineVisits()
         self.last: Call | None = None
         # Its calls that are not over, as they were made; who has one that is over takes it out.
         self.open: dict[Open, None] = {}
@@ -105,7 +106,7 @@ class Lookout:
         if slot is not None:
             self.open[slot] = None
         self.issued[key_of(call)] += 1
-        self.came[call.short_place, call.kind] += 1
+        self.visits.add(call)
         if call.kind != NEW:
             self.last = call
         thread = threading.current_thread()
@@ -201,7 +202,7 @@ class Lookout:
             open=[slot.call for slot in open_calls] if ended else [],
             held=[(one.call, first.call) for one in open_calls if (first := self.in_front(one)) is not one],
             issued=dict(self.issued),
-            came=dict(self.came),
+            came=self.visits.by_place(),
             last=self.last,
             error=_error() if ended else None,
             passes=0 if alone.rank is None else alone.rank.passes,

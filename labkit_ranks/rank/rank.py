@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from time import perf_counter
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -22,6 +22,7 @@ from labkit.base.patches import Patch
 from simgpu import hooks
 
 from ..calls.call import Call
+from ..calls.visits import LineVisits
 from .clock import Timed
 from .cuda import Cuda
 from .process_state import ProcessState
@@ -87,10 +88,9 @@ class Rank(Timed):
         self.member: turns.Member | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
         self.waits: Call | None = None
-        # For the same: its last call, how often it came to each line with each kind of call, and the number of its last
-        # call of each group.
+        # For the same: its last call, its visits to lines with calls, and the number of its last call of each group.
         self.last: Call | None = None
-        self.came: dict[tuple[CodeType | None, int, str], int] = {}
+        self.visits = LineVisits()
         self.seqs: dict[str, int] = {}
         # The number of groups that it has made, by name, members and store.
         self.made: dict[Any, int] = {}
@@ -109,8 +109,7 @@ class Rank(Timed):
         """It makes this call."""
         super().note(call)
         self.last = call
-        key = call.code, call.line, call.kind
-        self.came[key] = self.came.get(key, 0) + 1
+        self.visits.add(call)
         if not call.is_message:
             self.seqs[call.group] = call.seq
         for tell in noted:

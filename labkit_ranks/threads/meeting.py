@@ -16,7 +16,7 @@ from typing import Any
 from labkit import turns
 
 from ..calls import faults, semantics
-from ..calls.call import Call, place_of
+from ..calls.call import Call
 from ..group.group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import Rank
@@ -304,14 +304,9 @@ def standing_of(rank: Rank) -> faults.Standing:
     if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
         reads, call = reads or call.short_place, before  # the GPU stands in the one before
     what = "" if member is None or member.over or call is not None else member.awaits
-    came = {
-        (place_of(code, line), kind): times
-        for (code, line, kind), times in rank.came.items()
-        if code is not None
-    }
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
     return faults.Standing(
-        rank.number, call, what, error, came, dict(rank.seqs), rank.last, rank.passes, reads
+        rank.number, call, what, error, rank.visits.by_place(), dict(rank.seqs), rank.last, rank.passes, reads
     )
 
 

@@ -161,7 +161,7 @@ class World:
         baton.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
-            rank.came.clear()
+            rank.visits.clear()
             rank.passes = 0
             rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
             member.arrive = self._arriving(rank)

@@ -133,7 +133,7 @@ def test_every_fault_among_ranks_has_its_lesson():
     code = "".join(path.read_text("utf-8") for path in Path(faults.__file__).parent.glob("*.py"))
     named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|fault = .*, "(\w+)"\n', code))
     found = {next(filter(None, names)) for names in named} | {*faults.FAULT_OF.values(), "deadlock"}
-    assert len(found) == 7
+    assert len(found) == 8
     assert found <= meaning.TAUGHT.keys()
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -67,6 +68,55 @@ def uneven_inputs(rank):  # 1
     model = DDP(net())
     for _ in range(2 + (n == 0)):
         model(torch.randn(2, 4).cuda()).sum().backward()
+
+
+def loop_left_early(rank):
+    n = begin(rank)
+    model = DDP(net())
+    for step in range(9):
+        loss = model(torch.full((2, 4), n / 4.0).cuda()).square().sum()
+        loss.backward()
+        if loss.item() < n and step > 1:
+            break
+
+
+def loop_left_early_by_epoch(rank):
+    """Each rank reads all its batches, and stops by its own patience."""
+    n = begin(rank)
+    model, best = DDP(net()), n
+    sampler, loader = sampled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(9):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            step_loss = F.cross_entropy(model(x.cuda()), y.cuda())
+            step_loss.backward()
+            optimizer.step()
+        if step_loss.item() < best:
+            return
+
+
+def uneven_inputs_of_a_loader(rank):
+    """The loop has an exit, and rank 1 has read all its rows."""
+    n = begin(rank)
+    model = DDP(net())
+    for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(9 - (n == 1), 4)), batch_size=1)):
+        loss = model(x.cuda()).sum()
+        loss.backward()
+        loss.item()
+        if step == 100:
+            break
+
+
+def backward_in_some_ranks(rank):
+    """Rank 1 has no rows, and its result doesn't depend on what the all-to-all brought."""
+    n = begin(rank)
+    x = torch.ones(RANKS, 4, device="cuda", requires_grad=True)
+    out = all_to_all_single_autograd(x, [1] * RANKS, [1] * RANKS, dist.group.WORLD)
+    loss = (out if n != 1 else x[:0]).sum()
+    loss.backward()
+    torch.cuda.synchronize()
 
 
 def calls_differ(rank):  # 2
@@ -563,7 +613,8 @@ def script_fails(rank):
 
 
 PLANTED = [
-    uneven_inputs, calls_differ, shapes_differ, collective_in_some_ranks, unused_parameters, all_on_one_gpu, same_rows,
+    uneven_inputs, uneven_inputs_of_a_loader, loop_left_early, loop_left_early_by_epoch, backward_in_some_ranks,
+    calls_differ, shapes_differ, collective_in_some_ranks, unused_parameters, all_on_one_gpu, same_rows,
     same_rows_of_a_stream, set_epoch_forgotten, gradient_scale, gradient_scale_of_passes, gradient_scale_of_padding,
     accumulation_without_no_sync,
     optimizer_before_sharding, weights_drift, weights_differ_from_the_start, rows_counted_twice, batch_norm_of_few,
@@ -576,6 +627,7 @@ PLANTED = [
     gradients_not_reduced,
 ]  # fmt: skip
 NAMES = {
+    uneven_inputs_of_a_loader: "uneven_inputs", loop_left_early_by_epoch: "loop_left_early",
     gradients_reduced_twice_and_averaged: "gradients_reduced_twice",
     gradients_of_shards_reduced_again: "gradients_reduced_twice",
     clipped_by_own_norm_with_original_parameters: "clipped_by_own_norm",
@@ -596,7 +648,7 @@ def folder(tmp_path, monkeypatch):
 # What is said of these is said by the error that ended the run.
 FAULTS = {
     "uneven_inputs", "collective_in_some_ranks", "deadlock", "calls_differ", "shapes_differ", "calls_never_met",
-    "all_on_one_gpu",
+    "all_on_one_gpu", "backward_in_some_ranks",
 }  # fmt: skip
 
 
@@ -607,6 +659,9 @@ def test_every_kind_is_planted():
 
 
 FACTS = {
+    loop_left_early: ["`break` at test_diagnose_ranks.py:"],
+    loop_left_early_by_epoch: ["`return` at test_diagnose_ranks.py:"],
+    backward_in_some_ranks: ["does not depend on the call in forward"],
     uneven_inputs: ["2 times and ended", "test_diagnose_ranks.py:"],
     unused_parameters: ["to spare.weight, spare.bias in rank"],
     same_rows: ["of 128 rows", "32 are different"],

@@ -327,7 +327,7 @@ def test_a_graph_that_was_cut_in_one_rank_is_told_as_in_the_live_report(hang):
         torch.cuda.synchronize()
 
     found = explain(read([hang(cut)]))
-    assert (found.fault, found.culprits, found.call) == ("collective_in_some_ranks", (0,), 2)
+    assert (found.fault, found.culprits, found.call) == ("backward_in_some_ranks", (0,), 2)
     assert "rank 0 did not make this all_to_all in backward, ranks 1–3 did" in str(found)
     assert "loss + 0 * out.sum()" in found.advice
 

@@ -25,7 +25,7 @@ _IN_SOME = "collective_in_some_ranks"
 FAULT_OF = {
     "uneven": "uneven_inputs",
     "alone": _IN_SOME,
-    "alone_in_backward": _IN_SOME,
+    "alone_in_backward": "backward_in_some_ranks",
     "split_alone": _IN_SOME,
     "skipped": _IN_SOME,
 }
@@ -42,7 +42,8 @@ class Standing:
     call    the collective or message that it waits in.
     what    what else it waits for: ``"Lock.acquire at train.py:12"``; "" if it has ended.
     error   the name and the text of what it raised, if it has ended by that.
-    came    how often it has come to a line with a call of a kind: (line of code, kind) -> times.
+    came    how often it has visited a line with a call of a kind: (line of code, kind) -> times.
+    counted whether ``came`` counts visits; a dump of NCCL's recorder tells of calls only.
     seqs    how many calls of a group it has made: group -> number of its last.
     last    the last call that it made.
     passes  how often it has run a wrapped model's forward in training.
@@ -58,6 +59,7 @@ class Standing:
     last: Call | None = None
     passes: int = 0
     reads: str = ""
+    counted: bool = True
 
     @property
     def ended(self) -> bool:
@@ -213,12 +215,11 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
         rounds, passes = series(sorted({str(one.came[line]) for one in away})), by[call.rank].passes
-        # What torch does on a line may be several collectives.
-        what = (
-            say(en="a collective of this line", zh="这一行里的集合通信")
-            if via
-            else say(en="this line", zh="这一行")
-        )
+        # Outside of backward, what torch does in one visit of a line may be several collectives.
+        visits = not via or (call.backward and by[call.rank].counted)
+        what = say(en="this line", zh="这一行")
+        if not visits:
+            what = say(en="a collective of this line", zh="这一行里的集合通信")
         facts: dict[str, object] = {
             "names": names, "what": what, "through": through, "rounds": rounds, "rank": call.rank, "times": times,
         }  # fmt: skip

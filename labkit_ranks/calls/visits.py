@@ -1,0 +1,45 @@
+"""How often a rank has visited each line of its script that makes collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import CodeType
+
+import torch
+
+from .call import Call, place_of
+
+
+class LineVisits:
+    """Counts a rank's visits to each line, by kind of collective.
+
+    One backward pass may make many collectives on its line (DDP one for each bucket, FSDP one for each module): they
+    are one visit. Autograd numbers its passes, so a pass is told from the next.
+    """
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[CodeType | None, int, str]] = Counter()
+        self._backward = -1  # autograd's number of the pass that is running; -1 outside of any
+        self._in_backward: set[tuple[CodeType | None, int, str]] = set()
+
+    def add(self, call: Call) -> None:
+        """Count the visit in which the rank makes ``call``, unless an earlier call has counted it."""
+        line, backward = (call.code, call.line, call.kind), torch._C._current_graph_task_id()
+        if backward != self._backward:
+            self._backward, self._in_backward = backward, set()
+        if backward == -1 or line not in self._in_backward:
+            self._times[line] += 1
+            self._in_backward.add(line)
+
+    def clear(self) -> None:
+        self._times.clear()
+
+    def kinds(self) -> set[str]:
+        """Return the kinds of collectives that the rank has made."""
+        return {kind for _, _, kind in self._times}
+
+    def by_place(self) -> dict[tuple[str, str], int]:
+        """Return the visits of each line in the user's code: (``"train.py:12"``, kind) -> times."""
+        return {
+            (place_of(code, line), kind): times for (code, line, kind), times in self._times.items() if code
+        }
