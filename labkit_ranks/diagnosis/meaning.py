@@ -313,10 +313,20 @@ def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
     """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
     for draw, ranks, place in _several(one.draws for one in records):
         inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
-        rows = {one.shape[0] for given in inputs for one in given if one and one.shape} | {0}
-        if len(inputs) > 1 and draw.rows in rows and records[ranks[0]].replicas.issuperset(ranks[:2]):
+        shapes = {one.shape for given in inputs for one in given if one and one.shape}
+        # Every rank may draw what all of them share, and take its part along some dimension.
+        whole = draw.shape and draw.shape[0] not in {shape[0] for shape in shapes}
+        if whole or any(_is_part(shape, draw.shape) for shape in shapes):
+            continue
+        if len(inputs) > 1 and records[ranks[0]].replicas.issuperset(ranks[:2]):
             facts = {"function": draw.function, "step": draw.step}
             yield KINDS["same_random_numbers"](place, who=ranks_text(ranks), **facts)
+
+
+def _is_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether a tensor of shape ``part`` can be a piece of one of shape ``whole``, cut along one dimension."""
+    sizes = [(a, b) for a, b in zip(part, whole, strict=False) if a != b]
+    return len(part) == len(whole) and len(sizes) == 1 and sizes[0][1] % (sizes[0][0] or 1) == 0
 
 
 # Weights.

@@ -54,13 +54,13 @@ def _draw(
     result = run()
     record.drew = record.drew or bool(record.depth)
     # A generator of its own says what is to be alike. One number alone is a decision, which all have to make alike.
-    sizes = [len(tensor) for tensor in tensors_in(result) if tensor.numel() > 1]
-    if sizes and before != _state(generator):
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
+    if shapes and before != _state(generator):
         place, call = line_here()
         if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
-            rows = 0 if tensors or record.depth else sizes[0]
+            shape = () if tensors or record.depth else shapes[0]
             record.drew = True
-            record.draws.append((Draw(len(record.steps) + 1, place, func.__name__, before, rows), place))
+            record.draws.append((Draw(len(record.steps) + 1, place, func.__name__, before, shape), place))
     return result
 
 

@@ -113,14 +113,14 @@ class Reduced(NamedTuple):
 class Draw(NamedTuple):
     """Random numbers that were drawn in training: in which step, where, by what, and a digest of the generator.
 
-    rows   how many; 0 if they are for a tensor that was there. (Numbers for all ranks are drawn by each, too.)
+    shape   of the drawn tensor; () if the numbers are for a tensor that was there.
     """
 
     step: int
     place: str
     function: str
     state: int
-    rows: int
+    shape: tuple[int, ...]
 
 
 class Pending(NamedTuple):

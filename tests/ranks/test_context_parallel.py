@@ -11,7 +11,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from labkit_ranks.threads.world import World
+from labkit_ranks.diagnosis import diagnose_ranks
+from labkit_ranks.planning.measuring import measure
+from labkit_ranks.threads.world import RanksFailed, World
+from labkit_ranks.torchrun.script import Program
 
 N = 2
 KERNELS = {None: torch.float32, SDPBackend.EFFICIENT_ATTENTION: torch.float32} | dict.fromkeys(
@@ -190,3 +193,66 @@ def test_each_rank_has_its_own_rules_and_options(world):
         assert _attention._cp_options.enable_load_balance == (rank.number == 0)
 
     world.run(work)
+
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist, torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import _attention, context_parallel
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+kernel, rotate, balanced = sys.argv[1:]
+dtype = torch.float32 if kernel in ("EFFICIENT_ATTENTION", "MATH") else torch.bfloat16
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+_attention.set_rotate_method(rotate)
+_attention._cp_options.enable_load_balance = balanced == "True"
+torch.manual_seed(0)
+layer = torch.nn.Linear(32, 96, device="cuda", dtype=dtype)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(2):
+    x, target = (torch.randn(2, 256, 32, device="cuda", dtype=dtype) for _ in range(2))
+    with context_parallel(mesh, buffers=[x, target], buffer_seq_dims=[1, 1]), sdpa_kernel(getattr(SDPBackend, kernel)):
+        q, k, v = layer(x).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        F.mse_loss(out.float(), target.float()).backward()
+    for parameter in layer.parameters():
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+    optimizer.step()
+    held = torch.cuda.memory_allocated()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
+@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
+def test_torchrun_check_and_plan_agree(script, kernel, rotate, balanced):
+    program = Program(script, [kernel, rotate, str(balanced)])
+    with World(N) as world:
+        world.run(lambda rank: program.run(rank.main), to_end=True)
+        held = [rank.main.held for rank in world.ranks]
+    found = diagnose_ranks(script, N, program.arguments)
+    assert (found.findings, found.judged) == ((), True), str(found)
+    assert [sum(plan.allocated.values()) for plan in measure(program, N, every=True)] == held
+
+
+@pytest.mark.more
+def test_torchrun_check_and_plan_refuse_the_same(script):
+    program, refused = Program(script, ["MATH", "allgather", "True"]), "got mixed torch.Tensor and DTensor"
+    with World(N) as world, pytest.raises(RanksFailed, match=refused):
+        world.run(lambda rank: program.run(rank.main), to_end=True)
+    (finding,) = diagnose_ranks(script, N, program.arguments).findings
+    assert (finding.name, refused in finding.reason) == ("script_fails", True)
+    with pytest.raises(RanksFailed, match=refused):
+        measure(program, N)
