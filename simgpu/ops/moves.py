@@ -85,18 +85,17 @@ def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 # Functions that draw random numbers: each draws from the generator of the GPU that it is at work on.
 # Those that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
 _SETTABLE = frozenset(listed("with a generator"))
-# Those that draw from the default generator and take none, or hand none on to what draws inside them.
-_OTHERS = [
-    *listed("from the default generator"),
-    *(
-        function
-        for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
-        if name.endswith("_") and not name.startswith("_")
-    ),
+_INITIALIZERS = [
+    function
+    for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
+    if name.endswith("_") and not name.startswith("_")
 ]
+# Functions that take no generator, or pass none on to what draws inside them: they draw from the default generator.
+_OTHERS = [*listed("from the default generator"), *_INITIALIZERS]
 
-# Those whose kernels on the CPU keep a normal number for the next call.
+# Functions that draw normal numbers. The CPU's kernels make these in pairs and may keep one for the next call.
 _NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
+_OTHER_NORMAL = frozenset((torch.randn_like, torch._standard_gamma, torch._sample_dirichlet, *_INITIALIZERS))
 
 
 def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -117,11 +116,16 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     kwargs = with_generator(mode, func, gpu, kwargs)
     if gpu is None or func in _SETTABLE:
         result = mode.general(func, args, kwargs)
-        if gpu is not None and func in _NORMAL:
-            kwargs["generator"].forget_normals()
+        _forget_normal(func, kwargs, gpu, result)
         return result
-    with mode.machine.random.instead_of_default(gpu):
+    with mode.machine.random.instead_of_default(gpu, normals=func in _OTHER_NORMAL):
         return mode.general(func, args, kwargs)
+
+
+def _forget_normal(func: Any, kwargs: dict[str, Any], gpu: Gpu | None, result: Any) -> None:
+    """Drop the normal number that ``func`` may have left in its generator: an even count of a plain tensor leaves none."""
+    if gpu is not None and func in _NORMAL and (result.__class__ is not Tensor or result.numel() % 2):
+        kwargs["generator"].forget_normals()
 
 
 _to: Any = Tensor.to
@@ -293,8 +297,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
         kwargs = with_generator(mode, func, target, kwargs)
         result = func(*args, **kwargs)
-    if target is not None and func in _NORMAL:
-        kwargs["generator"].forget_normals()
+    _forget_normal(func, kwargs, target, result)
     put_all(result, target)
     if kwargs.get("requires_grad"):
         note_leaf(result)

@@ -67,8 +67,10 @@ class DeviceRandom:
             generator.manual_seed(seed)
 
     @contextmanager
-    def instead_of_default(self, gpu: Gpu) -> Iterator[None]:
+    def instead_of_default(self, gpu: Gpu, *, normals: bool = True) -> Iterator[None]:
         """Inside, torch's default generator continues where that of ``gpu`` stands.
+
+        normals   whether normal numbers are drawn, of which the CPU may keep one for the next call
 
         The CPU's kernels ask for the default generator in C++ (aten/src/ATen/CPUGeneratorImpl.cpp,
         getDefaultCPUGenerator), which no patch reaches: its state is lent and taken back. It is the process's, so that
@@ -85,7 +87,8 @@ class DeviceRandom:
                 yield
             finally:
                 self._lent = outer
-                RealGenerator.set_state(mine, _without_normals(default.get_state()))
+                after = default.get_state()
+                RealGenerator.set_state(mine, _without_normals(after) if normals else after)
                 default.set_state(before)
 
     def drawing(self, gpu: Gpu) -> torch.Generator:

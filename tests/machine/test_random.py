@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("gpus")
 
 
 def zeros(*shape):
-    return torch.zeros(*shape or (8,), device="cuda:1")
+    return torch.zeros(*shape or (7,), device="cuda:1")
 
 
 def halves(*shape):
@@ -49,32 +49,32 @@ def recurrent(kind):
 
 
 DRAWS = {
-    "rand": lambda: torch.rand(8, device="cuda:1"), "randn": lambda: torch.randn(8, device="cuda:1"),
-    "randint": lambda: torch.randint(1000, (8,), device="cuda:1"),
+    "rand": lambda: torch.rand(7, device="cuda:1"), "randn": lambda: torch.randn(7, device="cuda:1"),
+    "randint": lambda: torch.randint(1000, (7,), device="cuda:1"),
     "randperm": lambda: torch.randperm(100, device="cuda:1"), "rand_like": lambda: torch.rand_like(zeros()),
     "randn_like": lambda: torch.randn_like(zeros()),
     "randint_like": lambda: torch.randint_like(zeros(), 1000),
     "normal": lambda: torch.normal(zeros(), halves()),
-    "normal of a size": lambda: torch.normal(0.0, 1.0, (8,), device="cuda:1"),
-    "bernoulli": lambda: torch.bernoulli(halves(64)), "multinomial": lambda: torch.multinomial(halves(64), 8),
-    "poisson": lambda: torch.poisson(halves(64) * 20),
-    "binomial": lambda: torch.binomial(halves(64) * 100, halves(64)),
+    "normal of a size": lambda: torch.normal(0.0, 1.0, (7,), device="cuda:1"),
+    "bernoulli": lambda: torch.bernoulli(halves(63)), "multinomial": lambda: torch.multinomial(halves(63), 8),
+    "poisson": lambda: torch.poisson(halves(63) * 20),
+    "binomial": lambda: torch.binomial(halves(63) * 100, halves(63)),
     "gamma": lambda: torch._standard_gamma(halves()), "dirichlet": lambda: torch._sample_dirichlet(halves()),
-    "Tensor.bernoulli": lambda: halves(64).bernoulli(),
-    "Tensor.multinomial": lambda: halves(64).multinomial(8), "bernoulli_": lambda: zeros(64).bernoulli_(),
+    "Tensor.bernoulli": lambda: halves(63).bernoulli(),
+    "Tensor.multinomial": lambda: halves(63).multinomial(8), "bernoulli_": lambda: zeros(64).bernoulli_(),
     "normal_": lambda: zeros().normal_(), "uniform_": lambda: zeros().uniform_(),
     "random_": lambda: zeros().random_(1000), "exponential_": lambda: zeros().exponential_(),
     "geometric_": lambda: zeros().geometric_(0.1), "cauchy_": lambda: zeros().cauchy_(),
-    "log_normal_": lambda: zeros().log_normal_(), "dropout": lambda: F.dropout(halves(64)),
+    "log_normal_": lambda: zeros().log_normal_(), "dropout": lambda: F.dropout(halves(63)),
     "dropout1d": lambda: F.dropout1d(halves(1, 64, 2)), "dropout2d": lambda: F.dropout2d(halves(1, 64, 2, 2)),
     "dropout3d": lambda: F.dropout3d(halves(1, 64, 2, 2, 2)),
-    "alpha_dropout": lambda: F.alpha_dropout(halves(64), training=True),
+    "alpha_dropout": lambda: F.alpha_dropout(halves(63), training=True),
     "feature_alpha_dropout": lambda: F.feature_alpha_dropout(halves(1, 64, 2), training=True),
-    "torch.dropout": lambda: torch.dropout(halves(64), 0.5, True),
-    "torch.dropout_": lambda: torch.dropout_(halves(64), 0.5, True),
-    "torch.native_dropout": lambda: torch.native_dropout(halves(64), 0.5, True)[0],
+    "torch.dropout": lambda: torch.dropout(halves(63), 0.5, True),
+    "torch.dropout_": lambda: torch.dropout_(halves(63), 0.5, True),
+    "torch.native_dropout": lambda: torch.native_dropout(halves(63), 0.5, True)[0],
     "torch.feature_dropout": lambda: torch.feature_dropout(halves(1, 64, 2), 0.5, True),
-    "torch.alpha_dropout": lambda: torch.alpha_dropout(halves(64), 0.5, True),
+    "torch.alpha_dropout": lambda: torch.alpha_dropout(halves(63), 0.5, True),
     "rrelu": lambda: F.rrelu(-halves(), training=True),
     "torch.rrelu": lambda: torch.rrelu(-halves(), training=True),
     "torch.rrelu_": lambda: torch.rrelu_(-halves(), training=True),
@@ -86,10 +86,10 @@ DRAWS = {
     "attention": attention, "heads": heads, "lstm": recurrent(nn.LSTM), "gru": recurrent(nn.GRU),
     "rnn": recurrent(nn.RNN), "init.normal_": lambda: nn.init.normal_(zeros()),
     "init.uniform_": lambda: nn.init.uniform_(zeros()),
-    "init.kaiming_uniform_": lambda: nn.init.kaiming_uniform_(zeros(4, 4)),
-    "init.xavier_normal_": lambda: nn.init.xavier_normal_(zeros(4, 4)),
+    "init.kaiming_uniform_": lambda: nn.init.kaiming_uniform_(zeros(3, 5)),
+    "init.xavier_normal_": lambda: nn.init.xavier_normal_(zeros(3, 5)),
     "init.trunc_normal_": lambda: nn.init.trunc_normal_(zeros()),
-    "init.orthogonal_": lambda: nn.init.orthogonal_(zeros(4, 4)),
+    "init.orthogonal_": lambda: nn.init.orthogonal_(zeros(3, 5)),
 }  # fmt: skip
 
 
@@ -107,6 +107,8 @@ def test_a_draw_on_a_gpu_moves_that_gpus_generator_alone(name):
     assert torch.equal(torch.cuda.get_rng_state(0), other)
     torch.cuda.manual_seed_all(7)
     assert torch.equal(draw(), first)
+    # The sizes are odd: one number of the last pair of normals is left, for which CUDA's state has no room.
+    assert not random.RealGenerator.get_state(torch.cuda.default_generators[1]).view(torch.int64)[627:].any()
 
 
 def test_threads_that_draw_wait_for_each_other(gpus):
@@ -152,7 +154,7 @@ def test_a_draw_like_another_is_where_its_own_device_says():
     assert torch.rand_like(zeros(), device="cuda:0").device == torch.device("cuda:0")
     assert torch.equal(torch.cuda.get_rng_state(1), away)
     assert torch.equal(
-        torch.rand_like(zeros()), torch.rand(8, generator=torch.Generator().manual_seed(7)).to("cuda:1")
+        torch.rand_like(zeros()), torch.rand(7, generator=torch.Generator().manual_seed(7)).to("cuda:1")
     )
 
 
