@@ -242,32 +242,47 @@ def stale(gpu: Gpu) -> RuntimeError:
     return RuntimeError(gpu.machine.stale_text(gpu))
 
 
+class _BelowMode:
+    """A function of torch that passes below the machine's mode. torch.export asks whether it equals torch's own."""
+
+    def __init__(self, function: Callable[..., Any], mode: MachineMode) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._mode = function, mode
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _len_torch_function_stack() != 1 or _get_function_stack_at(0) is not self._mode:
+            return self._function(*args, **kwargs)  # a mode of the user's sees it
+        _pop_torch_function_stack()
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            _push_on_torch_function_stack(self._mode)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._function
+
+    def __hash__(self) -> int:
+        return hash(self._function)
+
+
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Functions of torch that look at the stack of modes themselves.
 
-    The switch of grad mode, which has nothing to do with devices, passes below the machine's mode:
-    torch/csrc/autograd/init.cpp, set_grad_enabled, hands it to function modes and imports ``torch._C`` anew for that,
-    which takes longer than many an operation; a training step switches four times.
+    Two functions have nothing to do with devices and pass below the machine's mode. C++ hands the switch of grad mode
+    to function modes and imports ``torch._C`` for each call of it (torch/csrc/autograd/init.cpp, set_grad_enabled):
+    that takes longer than many an operation, and a training step switches four times. Under any mode, dim_order loses
+    its keywords (torch/_tensor.py).
     """
     mode = machine.mode
+    yield Patch(torch._C, "_set_grad_enabled", _BelowMode(torch._C._set_grad_enabled, mode))
 
-    def below(function: Any) -> Any:
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if _len_torch_function_stack() != 1 or _get_function_stack_at(0) is not mode:
-                return function(*args, **kwargs)  # a mode of the user's sees it
-            _pop_torch_function_stack()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                _push_on_torch_function_stack(mode)
+    @functools.wraps(Tensor.dim_order)
+    def dim_order(*args: Any, **kwargs: Any) -> Any:
+        return below(*args, **kwargs)
 
-        return run
-
-    yield Patch(torch._C, "_set_grad_enabled", below(torch._C._set_grad_enabled))
-    # Under any mode this function loses its keywords (torch/_tensor.py, dim_order).
-    yield Patch(Tensor, "dim_order", below(Tensor.dim_order))
+    below = _BelowMode(Tensor.dim_order, mode)
+    yield Patch(Tensor, "dim_order", dim_order)
 
     # OpOverload.decompose runs an operator by another key. C++ hands only the arguments to modes, so that the key is
     # lost under any mode, and the operator comes back to its caller (torch/_ops.py).
@@ -275,13 +290,15 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         run_by = vars(operator)["_op_dk"]
 
         def run(key: Any, *args: Any, **kwargs: Any) -> Any:
-            def run_below(*args: Any, **kwargs: Any) -> Any:
+            def run_without_modes(*args: Any, **kwargs: Any) -> Any:
                 with without_modes():
                     return run_by(key, *args, **kwargs)
 
             if not _len_torch_function_stack():
                 return run_by(key, *args, **kwargs)
-            return mode.general(run_below, args, kwargs)
+            if operator in HANDLERS:  # it moves tensors: its parts would find them all on the host
+                return operator(*args, **kwargs)
+            return mode.general(run_without_modes, args, kwargs)
 
         return run
 

@@ -123,7 +123,7 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _forget_normal(func: Any, kwargs: dict[str, Any], gpu: Gpu | None, result: Any) -> None:
-    """Drop the normal number that ``func`` may have left in its generator: an even count of a plain tensor leaves none."""
+    """Drop the normal number that `func` may have left in its generator: an even count of a plain tensor leaves none."""
     if gpu is not None and func in _NORMAL and (result.__class__ is not Tensor or result.numel() % 2):
         kwargs["generator"].forget_normals()
 
@@ -212,12 +212,26 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return move(mode.machine, tensor, target, **options)
 
 
-@handles(torch.ops.aten.to.device)
-def _to_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The operator below ``x.to(device)``, which dispatch modes call, with its options in their order."""
+@handles(*(getattr(torch.ops.aten.to, overload) for overload in ("device", "dtype_layout", "other")))
+@handles(torch.ops.aten.type_as.default)
+def _move_by_operator(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Run an operator below ``Tensor.to``, which dispatch modes and exported graphs call, its options in any order."""
     names = [argument.name for argument in func._schema.arguments]
     options = dict(zip(names, args, strict=False)) | kwargs
-    return _tensor_to(mode, _to, (options.pop("self"),), options)
+    options.pop("pin_memory", None)
+    tensor, layout = options.pop("self"), options.pop("layout", None)
+    if layout is not None and layout is not tensor.layout:
+        return func(*args, **kwargs)  # it refuses that
+    return _tensor_to(mode, _to, (tensor,), options)
+
+
+@handles(
+    torch.ops.aten.to, torch.ops.aten.type_as, torch.ops.prims.device_put, torch.ops.prims.device_put.default
+)
+def _move_as_method(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if len(args) > 2 and isinstance(args[2], bool):  # prims.device_put has no dtype
+        args = (*args[:2], None, args[2])
+    return _tensor_to(mode, _to, args, kwargs)
 
 
 @handles(Tensor.type_as)

@@ -78,6 +78,31 @@ def test_an_operator_runs_as_those_that_it_is_made_of_where_it_is():
     assert (len(log.seen), found.device, found[0].item()) == (1, CUDA1, pytest.approx(-0.6931, abs=1e-4))
 
 
+@pytest.mark.parametrize("run", [lambda op: op, lambda op: op.decompose], ids=["called", "decomposed"])
+def test_operators_that_move_a_tensor_find_the_device_wherever_it_is_said(run):
+    x, there = torch.ones(2, device=CUDA0), torch.ones(1, device=CUDA1, dtype=torch.float64)
+    to = torch.ops.aten.to
+    moved = [
+        run(to.device)(x, "cuda:1", torch.float64), run(to.dtype_layout)(x, device=CUDA1, dtype=torch.float64),
+        run(to.other)(x, there), run(torch.ops.aten.type_as.default)(x, there),
+    ]  # fmt: skip
+    assert {(each.device, each.dtype) for each in moved} == {(CUDA1, torch.float64)}
+    assert run(to.dtype_layout)(x, device="cpu").device == CPU
+    with pytest.raises(RuntimeError, match="doesn't support converting to a different layout"):
+        run(to.dtype_layout)(x, layout=torch.sparse_coo)
+
+
+def test_packets_of_operators_move_tensors_too():
+    x = torch.ones(2, device=CUDA0)
+    put = torch.ops.prims.device_put
+    moved = [
+        torch.ops.aten.to(x, "cuda:1", torch.float32),
+        torch.ops.aten.type_as(x, x.to(CUDA1)),
+        put(x, CUDA1, True),
+    ]
+    assert {each.device for each in moved} == {CUDA1}
+
+
 def test_a_users_function_mode_below_a_dispatch_mode_sees_the_users_functions_alone():
     seen = []
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import Function
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import labkit
@@ -211,6 +212,20 @@ def test_modes_see_grad_mode_switched_but_the_machines_own(gpus, monkeypatch):
     with pytest.raises(TypeError):
         torch._C._set_grad_enabled("no")
     assert torch.zeros(1, device=CUDA1).device == CUDA1  # the mode is still there
+
+
+def test_a_graph_keeps_the_switches_of_grad_mode_as_without_a_machine(gpus):
+    def halved(x):
+        with torch.no_grad():
+            y = x / 2
+        return y + 1
+
+    trace = make_fx(halved, pre_dispatch=True)
+    graph = trace(torch.ones(2, device=CUDA1))
+    assert "torch._C._set_grad_enabled(False)" in graph.code
+    gpus.close()
+    assert graph.code == trace(torch.ones(2)).code
+    assert graph(torch.ones(2)).tolist() == [1.5, 1.5]
 
 
 @pytest.mark.parametrize("shape", [(), (3, 3)])

@@ -584,6 +584,15 @@ def test_gradients_in_half_precision_are_float32s_rounded_once_and_the_hosts_as_
         assert torch.equal(grad, wide.half())
 
 
+def test_a_convolution_in_half_precision_is_rounded_before_its_bias_is_added(gpus):
+    torch.manual_seed(0)
+    image, weight, bias = (torch.randn(shape).half() for shape in ((2, 3, 9, 9), (8, 3, 3, 3), (8,)))
+    found = F.conv2d(image.cuda(), weight.cuda(), bias.cuda()).cpu()
+    wide = F.conv2d(image.float(), weight.float())
+    assert torch.equal(found, wide.half() + bias[:, None, None])
+    assert not torch.equal(found, (wide + bias[:, None, None]).half())
+
+
 def test_the_graph_of_a_convolution_in_half_precision_is_the_ordinary_one():
     from simgpu.features.kernels import halves
 

@@ -146,6 +146,19 @@ def test_a_kernel_that_is_missing_is_missing_in_pytorchs_words(made):
         made.ops.host(x.to(CUDA1))
 
 
+def test_sparse_tensors_have_kernels_of_their_own(gpus):
+    library = Library(f"labkit_test_{next(_numbers)}", "DEF")
+    library.define("clone(Tensor x) -> Tensor")
+    library.impl("clone", lambda x: x.clone(), "SparseCUDA")
+    clone = getattr(torch.ops, library.ns).clone
+    x = torch.eye(2).to_sparse()
+    assert clone(x.to(CUDA1)).device == CUDA1
+    with pytest.raises(NotImplementedError, match="from the 'SparseCPU' backend") as missing:
+        clone(x)
+    assert "SparseCUDA, " in str(missing.value)
+    assert "SparseCPU, " not in str(missing.value)
+
+
 def test_a_device_as_argument_and_tensors_on_several(made):
     assert made.make(2, CUDA1).device == CUDA1
     assert made.make(2, device="cuda:1").device == CUDA1

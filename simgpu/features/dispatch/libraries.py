@@ -8,6 +8,7 @@ if there is none.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ _ROUTES = {
     "CUDA": ("CPU", ("CUDA",)),
     "AutogradCUDA": ("AutogradCPU", ("AutogradCUDA", "CUDA")),
     "AutocastCUDA": ("AutocastCPU", ("AutocastCUDA", "AutogradCUDA", "CUDA")),
+    "SparseCUDA": ("SparseCPU", ("SparseCUDA",)),
+    "SparseCsrCUDA": ("SparseCsrCPU", ("SparseCsrCUDA",)),
 }
 _TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
 # A key that stands for several keys -> the one among them that tensors have here.
@@ -103,6 +106,7 @@ def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
     kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
     """
     begin, own = _KEYSETS[key]
+    backend = _ROUTES[key][0] if key.startswith("Sparse") else "CPU"
 
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         operator = torch._library.utils.lookup_op(name)
@@ -115,8 +119,8 @@ def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
         try:  # a backend that nobody has is missing in the same words
             return operator.redispatch(_MISSING, *args, **kwargs)
         except NotImplementedError as error:
-            text = str(error).replace("'IPU'", "'CPU'").replace("[CPU, ", "[", 1)
-            lines = [line for line in text.split("\n") if not line.startswith("CPU: ")]
+            text = re.sub(rf"\b{backend}, ", "", str(error).replace("'IPU'", f"'{backend}'"), count=1)
+            lines = [line for line in text.split("\n") if not line.startswith(f"{backend}: ")]
             raise NotImplementedError("\n".join(lines)) from None
 
     return run

@@ -57,9 +57,17 @@ def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
         if narrow not in dtypes or args[1].dtype is not narrow or not _is_on_gpu(args[1]):
             return real(keyset, *args, **kwargs)  # a mixture is refused there
 
-        with torch._C.DisableTorchFunction():  # what is made here takes no room on the GPU
+        bias = args[2] if name == "convolution" else None
+        with torch._C.DisableTorchFunction():  # temporary tensors take no room on the GPU
+            if bias is not None:
+                args = (*args[:2], None, *args[3:])
             found = real(keyset, *mapped(args, widened), **mapped(kwargs, widened))
-            return mapped(found, lambda _, tensor: tensor.to(narrow))
+            found = mapped(found, lambda _, tensor: tensor.to(narrow))
+            if (
+                bias is not None
+            ):  # cuDNN's result is rounded before it is added (aten/src/ATen/native/Convolution.cpp)
+                found.add_(bias.view(-1, *[1] * (found.dim() - 2)))
+            return found
 
     def widened(_: str, tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.dtype in dtypes else tensor
