@@ -86,7 +86,7 @@ def on_machine(machine, program):
     """``program`` run while torch sees ``machine``; outside, torch is itself."""
 
     def run():
-        with machine.entered():
+        with machine.use_in_thread():
             program()
 
     return run

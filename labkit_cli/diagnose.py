@@ -74,7 +74,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
     loading()
     from labkit_diagnose import diagnose
     from simgpu import simulate
-    from simgpu.tracebacks import without_ours
+    from simgpu.tracebacks import strip_labkit_frames
 
     # The machine is up before the factory is imported, so that it may say .cuda().
     # What the factory prints goes beside the result, which alone is on standard output.
@@ -84,7 +84,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
         except UsageError:
             raise
         except Exception as error:
-            without_ours(error)
+            strip_labkit_frames(error)
             traceback.print_exception(error)
             raise UsageError(
                 en=f"{factory} itself fails: {type(error).__name__}: {error}",

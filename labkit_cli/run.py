@@ -15,7 +15,7 @@ from pathlib import Path
 
 from labkit.base.language import say
 from labkit.cost.hardware import accelerator
-from simgpu.children import told as children
+from simgpu.children import environment as children
 
 from . import ending
 from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             accelerator(options.times)
     timeline = options.timeline and str(options.timeline.resolve())
     wanted = ending.Wanted(timeline, options.summary, options.times)
-    told = children.told(os.environ, _machine(options).text())
+    told = children.environment_with_machine(os.environ, _machine(options).text())
     environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
     sys.stdout.flush()
     if options.alone and sys.platform != "win32":
@@ -119,7 +119,7 @@ def _program(options: argparse.Namespace) -> list[str]:
     return ["--", *program]  # a script's name may begin with a hyphen
 
 
-def _machine(options: argparse.Namespace) -> children.Described:
+def _machine(options: argparse.Namespace) -> children.MachineDescription:
     order = options.order
     if order not in (None, "threads"):
         try:
@@ -130,8 +130,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
                 zh=f'--order 必须是 "threads" 或 GPU 编号如 2,0,1，现在是 {order!r}',
             ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(options.gpus, options.memory, order, options.gpu_model)
-    seen = len(machine.visible(os.environ))
+        machine = children.describe_requested_machine(options.gpus, options.memory, order, options.gpu_model)
+    seen = len(machine.visible_gpus(os.environ))
     if seen < machine.gpus:
         listed = os.environ[children.VISIBLE]
         text = say(en=f"{seen} of {machine.gpus} GPUs visible", zh=f"{machine.gpus} 块 GPU 中可见 {seen} 块")

@@ -26,7 +26,7 @@ from labkit.trace.events import First
 from labkit.trace.memory import STEP, MemorySample
 from labkit.trace.trace import Trace
 from simgpu import Gpu, machine_in_use
-from simgpu.features.hollow import Seen
+from simgpu.features.tensors_without_data import Seen
 
 _KEPT = 50_000  # moments: nothing lasts longer
 

@@ -19,7 +19,7 @@ from labkit.base.language import get_language, say, series
 from labkit.base.numbers import MOST_GPUS, plural
 from labkit.base.units import bytes_text, duration, told_bytes
 from labkit.cost.hardware import accelerator
-from simgpu.children import told as children
+from simgpu.children import environment as children
 
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     return _in_one(options, machine)
 
 
-def _machine(options: argparse.Namespace) -> children.Described:
+def _machine(options: argparse.Namespace) -> children.MachineDescription:
     """The GPUs of each node; the number of ranks on each becomes one."""
     wanted = options.nproc_per_node
     try:
@@ -118,8 +118,8 @@ def _machine(options: argparse.Namespace) -> children.Described:
             zh=f'--nproc-per-node 必须是一个数，或 "gpu"、"auto"、"cpu"，现在是 {wanted!r}',
         ) from None
     with bad_usage(TypeError, ValueError):
-        machine = children.asked(gpus, options.memory, None, options.gpu_model)
-    seen = len(machine.visible(os.environ))
+        machine = children.describe_requested_machine(gpus, options.memory, None, options.gpu_model)
+    seen = len(machine.visible_gpus(os.environ))
     if wanted in ("gpu", "auto"):
         options.nproc_per_node = str(seen)
     elif wanted == "cpu":
@@ -127,7 +127,7 @@ def _machine(options: argparse.Namespace) -> children.Described:
     return machine
 
 
-def _check(options: argparse.Namespace, given: set[str], machine: children.Described) -> None:
+def _check(options: argparse.Namespace, given: set[str], machine: children.MachineDescription) -> None:
     """Refuse what cannot be where ranks share a process, and say what does nothing there."""
     for name in PROCESSES_ONLY:
         if getattr(options, name):
@@ -145,7 +145,7 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Descr
             en="--nnodes and --nproc-per-node must be at least 1, --max-restarts at least 0",
             zh="--nnodes 和 --nproc-per-node 至少是 1，--max-restarts 至少是 0",
         ) from None
-    seen = len(machine.visible(os.environ))
+    seen = len(machine.visible_gpus(os.environ))
     if each > seen:
         raise UsageError(
             en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
@@ -166,7 +166,7 @@ def _typed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _in_processes(options: argparse.Namespace, given: set[str], machine: children.Described) -> int:
+def _in_processes(options: argparse.Namespace, given: set[str], machine: children.MachineDescription) -> int:
     """Run the ranks as processes, by PyTorch's elastic launcher."""
     if not hasattr(os, "fork"):
         raise UsageError(
@@ -204,7 +204,7 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
     return [*found, options.training_script, *options.training_script_args]
 
 
-def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
+def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -> int:
     """Run the ranks as threads of this process."""
     from labkit_ranks.torchrun.script import Program
 
@@ -225,7 +225,7 @@ def _in_one(options: argparse.Namespace, machine: children.Described) -> int:
 
 
 def _launched(
-    options: argparse.Namespace, machine: children.Described, program: Program, kept: Kept | None
+    options: argparse.Namespace, machine: children.MachineDescription, program: Program, kept: Kept | None
 ) -> int:
     from labkit.trace import emitting
     from labkit_ranks.rank.totals import part_of

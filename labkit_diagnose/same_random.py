@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from simgpu.dispatch import by_python
+from simgpu.dispatch import is_defined_in_python
 
 # The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
 _FIRST, _STEP = 0.3, 0.6180339887498949
@@ -134,7 +134,7 @@ class _Mode(TorchDispatchMode):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A kernel of the user's is Python: the machine must see it, also where an autograd Function came to it.
-        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and by_python(func)):
+        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and is_defined_in_python(func)):
             return func(*args, **kwargs)
         # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
         with torch._C.DisableTorchFunction():

@@ -6,7 +6,7 @@ The rows stand in ``fidelity.txt``; in ``docs/simulated.md`` they stand below wh
 
 from __future__ import annotations
 
-from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, changed, listed, parts
+from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, format_names, parts, patched_names
 
 from .threads.torch_patches import patches
 from .threads.world import World
@@ -21,5 +21,5 @@ def table() -> str:
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
     lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
     with World(1):
-        lines += [f"- `{owner}`: {listed(names)}" for owner, names in changed(patches(bool)).items()]
+        lines += [f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()]
     return "\n".join(lines) + "\n"

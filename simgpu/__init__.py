@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import children, dispatch, fidelity, handlers, hooks, tracebacks
-    from .features import hollow, reducers
+    from .features import reducers, tensors_without_data
     from .machine import Machine
     from .simulation import RealGpus, inherit, simulate, use_gpus
     from .state import streams
+    from .state.current_machine import machine_in_use
     from .state.gpu import Gpu, TheMachine
-    from .state.in_use import machine_in_use
     from .state.placement import gpu_of, parts
     from .state.random import DeviceRandom
 
 __all__ = [
     "DeviceRandom", "Gpu", "Machine", "RealGpus", "TheMachine", "children", "dispatch", "fidelity", "gpu_of",
-    "handlers", "hollow", "hooks", "inherit", "machine_in_use", "parts", "reducers", "simulate", "streams",
-    "tracebacks", "use_gpus",
+    "handlers", "hooks", "inherit", "machine_in_use", "parts", "reducers", "simulate", "streams",
+    "tensors_without_data", "tracebacks", "use_gpus",
 ]  # fmt: skip
 
 # The module of each name, and where the modules of the face lie that are not at the top.
@@ -33,12 +33,16 @@ _MODULES = {
     "TheMachine": ".state.gpu",
     "gpu_of": ".state.placement",
     "inherit": ".simulation",
-    "machine_in_use": ".state.in_use",
+    "machine_in_use": ".state.current_machine",
     "parts": ".state.placement",
     "simulate": ".simulation",
     "use_gpus": ".simulation",
 }
-_INNER = {"hollow": ".features.hollow", "reducers": ".features.reducers", "streams": ".state.streams"}
+_INNER = {
+    "reducers": ".features.reducers",
+    "streams": ".state.streams",
+    "tensors_without_data": ".features.tensors_without_data",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -37,16 +37,16 @@ def parts(of: str) -> tuple[tuple[str, str, str], ...]:
 PARTS = parts(__file__)
 
 
-def provided() -> list[str]:
+def provided_functions() -> list[str]:
     """The functions of ``torch._C`` that the machine answers."""
     return sorted(functions_of(Machine(1)))
 
 
-def missing() -> list[str]:
+def missing_functions() -> list[str]:
     """The CUDA functions of ``torch._C`` that torch.cuda's sources mention and the machine does not answer."""
     folder = Path(torch.cuda.__file__).parent
     text = "".join(path.read_text("utf-8") for path in sorted(folder.glob("*.py")))
-    return sorted(set(re.findall(r"_C\.(_cuda_\w+|_nccl_\w+)", text)) - set(provided()))
+    return sorted(set(re.findall(r"_C\.(_cuda_\w+|_nccl_\w+)", text)) - set(provided_functions()))
 
 
 def table() -> str:
@@ -62,9 +62,9 @@ def table() -> str:
         "Made by `python -m labkit_ranks`; of the machine alone, by `python -m simgpu`.",
         "\n".join(("| | | |", "| --- | --- | --- |", *rows)),
         "## Functions of `torch._C` that are answered",
-        listed(provided()),
+        format_names(provided_functions()),
         "## Functions of `torch._C` that torch.cuda uses and that raise an error",
-        listed(missing()),
+        format_names(missing_functions()),
         "## What is changed while a machine is in use, besides `torch._C`",
         _changes(patches(Machine(1))),
         "Only during a data-parallel call, for replicas that wait for each other:",
@@ -76,7 +76,7 @@ def table() -> str:
 
 
 def _changes(rows: Iterable[Patch]) -> str:
-    return "\n".join(f"- `{owner}`: {listed(names)}" for owner, names in changed(rows).items())
+    return "\n".join(f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(rows).items())
 
 
 def owner_name(owner: Any) -> str:
@@ -86,7 +86,7 @@ def owner_name(owner: Any) -> str:
     return getattr(owner, "__name__", None) or owner_name(type(owner))
 
 
-def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
+def patched_names(rows: Iterable[Patch]) -> dict[str, list[str]]:
     """The modules and classes outside ``torch._C`` that ``rows`` change, each with the names."""
     found: dict[str, list[str]] = {}
     for owner, name, _ in rows:
@@ -100,6 +100,6 @@ def changed(rows: Iterable[Patch]) -> dict[str, list[str]]:
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}
 
 
-def listed(names: list[str]) -> str:
+def format_names(names: list[str]) -> str:
     """Names as Markdown."""
     return ", ".join(f"`{name}`" for name in names)

@@ -24,18 +24,18 @@ class ByDtype(dict[torch.dtype | None, Handler]):
 HANDLERS: dict[object, Handler | ByDtype | None] = {}
 
 
-def named(names: str) -> list[Any]:
+def functions_named(names: str) -> list[Any]:
     """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
-    found = (_found(name) for name in names.split())
+    found = (_find_function(name) for name in names.split())
     return [function for function in found if function is not None]
 
 
-def listed(what: str) -> list[Any]:
+def functions_in_row(what: str) -> list[Any]:
     """The functions in the row ``what`` of ``handlers.txt``, those that are there."""
-    return named(_LISTS[what])
+    return functions_named(_LISTS[what])
 
 
-def _found(name: str) -> Any:
+def _find_function(name: str) -> Any:
     try:
         return reduce(getattr, name.split("."), torch)
     except AttributeError:
@@ -54,7 +54,7 @@ def handles(*functions: object) -> Callable[[Handler], Handler]:
     return register
 
 
-def around(*functions: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def wraps_handlers(*functions: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Put the decorated function around what answers ``functions`` so far, which it is given as its first argument."""
 
     def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:

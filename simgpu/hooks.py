@@ -25,7 +25,7 @@ class Hook(list[F], Generic[F]):
         return function
 
     @contextmanager
-    def having(self, function: F) -> Iterator[None]:
+    def adding(self, function: F) -> Iterator[None]:
         """Inside, ``function`` is in."""
         self.append(function)
         try:
@@ -37,36 +37,36 @@ class Hook(list[F], Generic[F]):
 # (machine) -> what is changed in torch while the machine is in use.
 patches: Hook[Callable[[Any], Iterator[Patch]]] = Hook()
 # (machine) -> an object whose methods answer the functions of ``torch._C`` of the same names.
-answers: Hook[Callable[[Any], object]] = Hook()
+torch_c_answers: Hook[Callable[[Any], object]] = Hook()
 # (): a machine is to be opened; raises where none may be.
-opening: Hook[Callable[[], object]] = Hook()
+machine_opening: Hook[Callable[[], object]] = Hook()
 # (machine): it comes into use; what stays for the process is done here.
-opened: Hook[Callable[[Any], object]] = Hook()
+machine_opened: Hook[Callable[[Any], object]] = Hook()
 # (function of torch) -> whether its call checks and places its tensors itself, though their devices differ.
-by_itself: Hook[Callable[[Any], bool]] = Hook()
+places_itself: Hook[Callable[[Any], bool]] = Hook()
 # (function, args, kwargs, error, gpu) -> what a call on the GPU gives instead, or raise what CUDA raises. After
 # NotImplemented the next one is asked, and in the end the error is raised.
-failed: Hook[Callable[[Any, tuple[Any, ...], dict[str, Any], Exception, Any], Any]] = Hook()
+call_failed: Hook[Callable[[Any, tuple[Any, ...], dict[str, Any], Exception, Any], Any]] = Hook()
 # (machine, outputs) -> a context manager in which autograd's engine runs from these outputs on.
-backward: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
+backward_contexts: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
 # (machine): calls in half precision may come.
-halves: Hook[Callable[[Any], object]] = Hook()
+half_precision: Hook[Callable[[Any], object]] = Hook()
 # (machine): the host waits for a GPU.
-waited: Hook[Callable[[Any], object]] = Hook()
+host_waited: Hook[Callable[[Any], object]] = Hook()
 # (machine): the host waits for a GPU, or takes what it has enqueued, where CUDA's sync debug mode does not look.
-drained: Hook[Callable[[Any], object]] = Hook()
+device_waited: Hook[Callable[[Any], object]] = Hook()
 # (machine) -> whether all of these waits, and the operators below, are to be told of now.
-followed: Hook[Callable[[Any], bool]] = Hook()
+is_followed: Hook[Callable[[Any], bool]] = Hook()
 # (machine): an operator runs on a GPU, while somebody follows.
-ran: Hook[Callable[[Any], object]] = Hook()
+operator_ran: Hook[Callable[[Any], object]] = Hook()
 # (event, stream or None): it was recorded, or is waited for, there or on the stream that this thread has chosen.
-recorded: Hook[Callable[[Any, Any], object]] = Hook()
-awaited: Hook[Callable[[Any, Any], object]] = Hook()
+event_recorded: Hook[Callable[[Any, Any], object]] = Hook()
+event_awaited: Hook[Callable[[Any, Any], object]] = Hook()
 # (gpu, storage): the storage lives on the GPU from now on.
-taken: Hook[Callable[[Any, Any], object]] = Hook()
+storage_taken: Hook[Callable[[Any, Any], object]] = Hook()
 # (): a tensor that C++ made was met, and counts by itself.
-met: Hook[Callable[[], object]] = Hook()
+tensor_met: Hook[Callable[[], object]] = Hook()
 # () -> whether CUDA is in use where this thread runs; None: the machine knows.
-used: Hook[Callable[[], bool | None]] = Hook()
+cuda_initialized: Hook[Callable[[], bool | None]] = Hook()
 # (class of tensors or of dispatch modes): it was made while the machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

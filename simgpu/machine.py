@@ -19,13 +19,13 @@ from labkit.plans.footprint import Occupancy
 
 from . import features as features  # they register themselves
 from . import hooks
+from .children.environment import VISIBLE, MachineDescription
 from .children.gpu_models import SIMULATED, with_model
-from .children.told import VISIBLE, Described
 from .ops.mode import MachineMode
-from .stack import Entered, leave
+from .stack import ModeEntered, take_off_stack
+from .state.current_machine import machine_in_use, set_machine_in_use
 from .state.errors import cuda_error
 from .state.gpu import Gpu, TheMachine
-from .state.in_use import machine_in_use, use
 from .state.random import DeviceRandom
 from .state.streams import Current
 from .torch_api.table import prepare_process, table
@@ -41,7 +41,7 @@ class Machine:
     order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
     model      what the GPUs pass for.
     numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
-    told       the machine in words for child processes (:mod:`simgpu.children.told`), all of it.
+    description   the machine in words for child processes (:mod:`simgpu.children.environment`), all of it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Machine:
         *,
         gpu_model: str | None = None,
         numbers: Sequence[int] | None = None,
-        told: str | None = None,
+        description: str | None = None,
     ) -> None:
         self.order = order
         size, self.model = with_model(memory, gpu_model)
@@ -66,7 +66,7 @@ class Machine:
         self.closed = False
         self.chosen: set[int] = set()  # the GPUs that were, by torch.cuda.set_device and its like
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
-        self.told = self._described().text() if told is None else told
+        self.description = self._describe_for_children().text() if description is None else description
         self._patches = Patches(lambda: table(self))
         self._layers: list[Patches] = []
         self._in_block = False
@@ -76,9 +76,9 @@ class Machine:
 
     # For torch.
 
-    def used(self) -> bool:
+    def has_initialized_cuda(self) -> bool:
         """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
-        known = [found for used in hooks.used if (found := used()) is not None]
+        known = [found for used in hooks.cuda_initialized if (found := used()) is not None]
         return known[0] if known else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
@@ -104,9 +104,9 @@ class Machine:
         """The device that really holds values of ``target``; for the host, ``device`` itself (or the CPU)."""
         return torch.device("cpu" if target is not None or device is None else device)
 
-    def entered(self) -> Entered:
+    def use_in_thread(self) -> ModeEntered:
         """Context manager: inside, this thread sees the machine (it may already)."""
-        return Entered(self.mode)
+        return ModeEntered(self.mode)
 
     # For users.
 
@@ -116,7 +116,7 @@ class Machine:
 
     def open(self) -> Machine:
         """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
-        for may_it in hooks.opening:
+        for may_it in hooks.machine_opening:
             may_it()
         with _changing:
             refuse_beside_a_block()
@@ -185,7 +185,7 @@ class Machine:
             self._ended_by = threading.current_thread()
         if machine_in_use() is self:
             self.deactivate()
-        leave(self.mode)  # also where another machine has been opened since, on another thread
+        take_off_stack(self.mode)  # also where another machine has been opened since, on another thread
         self.mode.retire()
 
     def activate(self) -> None:
@@ -193,10 +193,10 @@ class Machine:
         prepare_process(self)
         self.random.begin()
         self._patches.put_in()
-        use(self)
+        set_machine_in_use(self)
         for gpu in self.gpus:
             gpu.resume()
-        self.entered().__enter__()
+        self.use_in_thread().__enter__()
         for layer in self._layers:
             layer.put_in()
 
@@ -204,21 +204,21 @@ class Machine:
         """From now on torch is as it really is."""
         for layer in reversed(self._layers):
             layer.take_out()
-        use(None)
+        set_machine_in_use(None)
         # A thread that is still running may have the mode on its stack: it must do nothing from now on.
         self._patches.take_out()
         for gpu in self.gpus:
             gpu.suspend()
-        leave(self.mode)
+        take_off_stack(self.mode)
 
-    def lay(self, patches: Patches) -> None:
+    def add_patches(self, patches: Patches) -> None:
         """Put ``patches`` in on top of the machine's own, now and whenever it comes back into use."""
         if machine_in_use() is self:
             patches.put_in()
         self._layers.append(patches)
 
-    def lift(self, patches: Patches) -> None:
-        """Undo :meth:`lay`, if that came to its end."""
+    def remove_patches(self, patches: Patches) -> None:
+        """Undo :meth:`add_patches`, if that came to its end."""
         if patches not in self._layers:
             return
         at = self._layers.index(patches)
@@ -243,9 +243,9 @@ class Machine:
             f"重新创建这个张量（或模型），或者先用 .cpu(){f' 或 {other}' * there} 移动它",
         )
 
-    def _described(self) -> Described:
+    def _describe_for_children(self) -> MachineDescription:
         sizes = [gpu.capacity for gpu in self.gpus]
-        return Described(
+        return MachineDescription(
             len(sizes), sizes[0] if len(set(sizes)) == 1 else sizes,
             list(self.order) if isinstance(self.order, tuple) else self.order, os.environ.get(VISIBLE),
             None if self.model is SIMULATED else self.model.called,
@@ -341,7 +341,7 @@ def _settle() -> None:
     if last is None:
         _forget_default_device()
     else:
-        last.entered().__enter__()  # this thread too, if another opened it
+        last.use_in_thread().__enter__()  # this thread too, if another opened it
 
 
 def _forget_default_device() -> None:

@@ -13,10 +13,10 @@ from labkit.base.patches import Patch, Patches
 from labkit.base.torch_releases import warn_if_untried
 from labkit.plans.footprint import Occupancy
 
-from .children import told as children
+from .children import environment as children
 from .machine import Machine, refuse_beside_a_block
-from .state.in_use import machine_in_use
-from .tracebacks import hide_ours
+from .state.current_machine import machine_in_use
+from .tracebacks import hide_labkit_frames
 
 
 def simulate(
@@ -64,10 +64,10 @@ def inherit() -> Machine | None:
     told = os.environ.get(children.MACHINE)
     if told is None:
         return None
-    found = children.described(told)
-    hide_ours()
+    found = children.parse_description(told)
+    hide_labkit_frames()
     warn_if_untried(torch.__version__)
-    return _take_over(Machine(**found.options(os.environ), numbers=found.visible(os.environ), told=told))
+    return _take_over(Machine(**found.options(os.environ), numbers=found.visible_gpus(os.environ), description=told))
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:

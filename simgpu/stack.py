@@ -29,7 +29,7 @@ _asks_nobody = torch.Tensor.__torch_dispatch__
 _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
 
 
-class Entered:
+class ModeEntered:
     """Puts a mode on this thread's stack, unless it is there.
 
     It goes below the others: what is already there (``with torch.device(...)``) will take off the topmost.
@@ -63,7 +63,7 @@ class Entered:
 
     def __exit__(self, *exc_info: object) -> None:
         if self._pushed:
-            leave(self._mode)
+            take_off_stack(self._mode)
             self._pushed = False
 
 
@@ -108,7 +108,7 @@ def on_stack(mode: TorchFunctionMode) -> bool:
     return any(_get_function_stack_at(at) is mode for at in range(_len_torch_function_stack()))
 
 
-def leave(mode: TorchFunctionMode) -> bool:
+def take_off_stack(mode: TorchFunctionMode) -> bool:
     """Take ``mode`` off this thread's stack, at any depth. Returns whether it was there."""
     above: list[TorchFunctionMode] = []
     found = False
@@ -143,7 +143,7 @@ def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Ite
         finally:
             modes = self.__dict__.get("_labkit_modes")
             # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
-            if modes and leave(modes[-1]):
+            if modes and take_off_stack(modes[-1]):
                 modes.pop()
 
     yield Patch(kind, "__enter__", enter)

@@ -30,49 +30,49 @@ _WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")
 _AS_TEXT = re.compile(r'^ *File "(.*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
-def hide_ours() -> None:
+def hide_labkit_frames() -> None:
     """From now on uncaught errors of this process are shown without our frames."""
     show, show_in_thread = sys.excepthook, threading.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        without_ours(error)
+        strip_labkit_frames(error)
         show(kind, error, error.__traceback__)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is None:  # it could not be kept
             show_in_thread(args)
             return
-        without_ours(args.exc_value)
+        strip_labkit_frames(args.exc_value)
         facts = args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread
         show_in_thread(threading.ExceptHookArgs(facts))
 
     # Both, since scripts ask whether the one is still the other.
     sys.excepthook = sys.__excepthook__ = excepthook
     threading.excepthook = in_thread
-    Patches(of_texts).put_in()
+    Patches(patch_printed_tracebacks).put_in()
 
 
-def of_texts(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
+def patch_printed_tracebacks(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
     """A script that writes an error itself (``print_exc``, ``logging.exception``) writes it without our frames, too.
 
     here   whether this thread is the script's.
     """
 
     def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-        if here() and not _full():
-            trace = _kept(trace)  # those of the errors that it came from are told by this function, too
+        if here() and not _shows_all_frames():
+            trace = _strip_frames(trace)  # those of the errors that it came from are told by this function, too
         real(text, kind, value, trace, *args, **kwargs)
 
     yield Patch.around(traceback.TracebackException, "__init__", begin)
 
 
-def _full() -> bool:
+def _shows_all_frames() -> bool:
     return os.environ.get(FULL) == "full"
 
 
-def without_ours(error: BaseException | None) -> None:
+def strip_labkit_frames(error: BaseException | None) -> None:
     """Take our frames out of the traceback of ``error`` and of those that it came from."""
-    if _full():
+    if _shows_all_frames():
         return
     seen: set[int] = set()
     waiting = [error]
@@ -81,7 +81,7 @@ def without_ours(error: BaseException | None) -> None:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        one.__traceback__ = _kept(one.__traceback__)
+        one.__traceback__ = _strip_frames(one.__traceback__)
         if one.args and isinstance(words := one.args[0], str):
             text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], words)
             if text != words:  # of the same class: a KeyError shows torch's KeyErrorMessage without escapes
@@ -89,8 +89,8 @@ def without_ours(error: BaseException | None) -> None:
         waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
-def _kept(trace: TracebackType | None) -> TracebackType | None:
-    return _linked(_once(_frames(trace)))
+def _strip_frames(trace: TracebackType | None) -> TracebackType | None:
+    return _link_frames(_drop_repeated_frames(_frames(trace)))
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:
@@ -101,7 +101,7 @@ def _frames(trace: TracebackType | None) -> list[TracebackType]:
     return frames
 
 
-def _linked(frames: list[TracebackType]) -> TracebackType | None:
+def _link_frames(frames: list[TracebackType]) -> TracebackType | None:
     below = None
     for frame in reversed(frames):
         frame.tb_next = below
@@ -109,22 +109,22 @@ def _linked(frames: list[TracebackType]) -> TracebackType | None:
     return below
 
 
-def fold(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
+def fold_frames(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
     """Take the frames of ``installed`` files out of the traceback of ``error``; returns how many.
 
     Where the last is one of them it stays, for it says what raised the error, unless ``whole``.
     """
     frames = _frames(error.__traceback__)
     kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
-    if _full() or not kept:
+    if _shows_all_frames() or not kept:
         return 0
     if not whole and kept[-1] is not frames[-1]:
         kept.append(frames[-1])
-    error.__traceback__ = _linked(kept)
+    error.__traceback__ = _link_frames(kept)
     return len(frames) - len(kept)
 
 
-def _once(frames: list[TracebackType]) -> list[TracebackType]:
+def _drop_repeated_frames(frames: list[TracebackType]) -> list[TracebackType]:
     """Leaves out our frames, and those repeated below them: torch calls a function anew when it has asked a mode."""
     kept: list[TracebackType] = []
     asked = 0  # how many frames led to the question

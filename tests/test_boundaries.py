@@ -339,7 +339,7 @@ def test_no_other_package_reaches_names_past_the_face_of_simgpu():
         "from simgpu.state.gpu import Gpu\nimport simgpu.ops.mode\nfrom simgpu import _MODULES"
     )
     assert not names_past_the_face(
-        "from simgpu import Gpu, hooks\nfrom simgpu.children.told import Described"
+        "from simgpu import Gpu, hooks\nfrom simgpu.children.environment import MachineDescription"
     )
 
 

@@ -59,14 +59,14 @@ def floors(found: dict[str, set[str]]) -> dict[str, int]:
 def lines(found: dict[str, set[str]]) -> set[tuple[str, str]]:
     """Return who imports whom, without what follows from others."""
 
-    def below(name: str) -> set[str]:
-        return found[name].union(*map(below, found[name]))
+    def reachable(name: str) -> set[str]:
+        return found[name].union(*map(reachable, found[name]))
 
     return {
         (name, other)
         for name, others in found.items()
         for other in others
-        if not any(other in below(between) for between in others - {other})
+        if not any(other in reachable(between) for between in others - {other})
     }
 
 

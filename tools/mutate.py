@@ -230,7 +230,7 @@ def meaning(code: CodeType) -> tuple[Any, ...]:
     )
 
 
-def compiled(source: str) -> tuple[Any, ...] | None:
+def compile_meaning(source: str) -> tuple[Any, ...] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
@@ -255,7 +255,7 @@ def sites(root: Path, path: str) -> dict[int, list[Mutation]]:
     return visitor.found
 
 
-def drawn(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mutation]:
+def draw_mutations(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mutation]:
     """Changes by chance, never the same twice: first a file by its lines, then a line of it, then a change there."""
     chance = random.Random(seed)
     files = [
@@ -272,8 +272,8 @@ def drawn(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mutation]:
             continue
         mutation = chance.choice(found[chance.choice(sorted(found))])
         source = file.read_text("utf-8")
-        after = compiled(mutation.apply(source))
-        if mutation not in seen and after is not None and after != compiled(source):
+        after = compile_meaning(mutation.apply(source))
+        if mutation not in seen and after is not None and after != compile_meaning(source):
             seen.add(mutation)
             yield mutation
 
@@ -330,7 +330,7 @@ class Copy:
                 start_new_session=True,
             )
             try:
-                code = _waited(child, log, seconds)
+                code = _wait_for_exit(child, log, seconds)
             finally:
                 _end(child, temporary)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -349,7 +349,7 @@ def _git(folder: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-def _waited(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
+def _wait_for_exit(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
     """The exit status of ``child``; None if it takes longer than ``seconds``, or goes on and says nothing."""
     until = time.time() + seconds
     while child.poll() is None:
@@ -379,7 +379,7 @@ def _end(child: subprocess.Popen[bytes], temporary: str) -> None:
                 os.kill(int(environment.parent.name), signal.SIGKILL)
 
 
-def near(root: Path, mutation: Mutation) -> list[str]:
+def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
     """The test files that concern a change, those first that name most of where it is."""
     room = max((room for room in TESTS_OF if mutation.path.startswith(room + "/")), key=len)
     files: list[Path] = []
@@ -401,10 +401,10 @@ def near(root: Path, mutation: Mutation) -> list[str]:
     return [path.relative_to(root).as_posix() for path in ordered]
 
 
-def judged(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str, str]:
+def judge_mutation(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str, str]:
     """(which test killed the change, or "", and how)"""
     source = (copy.root / mutation.path).read_text("utf-8")
-    first = near(copy.root, mutation)
+    first = nearby_tests(copy.root, mutation)
     others = [word for path in first for word in ("--ignore", path)]
     rounds: list[tuple[list[str], float, list[str]]] = [(first, 1800, [])]
     rounds += [] if near_only else [([], 3600, others)]
@@ -458,7 +458,7 @@ def main(words: list[str] | None = None) -> None:
     options = parser.parse_args(words)
     if options.list:
         for number, mutation in enumerate(
-            islice(drawn(ROOT, options.seed, options.within), options.count), 1
+            islice(draw_mutations(ROOT, options.seed, options.within), options.count), 1
         ):
             print(f"{number}. {mutation.path}:{mutation.line} {mutation.was!r} -> {mutation.becomes!r}")
         return
@@ -475,13 +475,13 @@ def main(words: list[str] | None = None) -> None:
         return {row["number"]: row for row in rows}
 
     for number, mutation in enumerate(
-        islice(drawn(copy.root, options.seed, options.within), options.count), 1
+        islice(draw_mutations(copy.root, options.seed, options.within), options.count), 1
     ):
         if number in known() or number % parts != share % parts:
             continue
         began = time.time()
         why = equivalent(mutation)
-        test, how = ("", f"equivalent: {why}") if why else judged(copy, mutation, options.near)
+        test, how = ("", f"equivalent: {why}") if why else judge_mutation(copy, mutation, options.near)
         row = {"number": number, "test": test, "how": how, "seconds": time.time() - began, **vars(mutation)}
         with open(results, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

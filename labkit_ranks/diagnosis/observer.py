@@ -64,7 +64,7 @@ class Observer:
         self._stack.callback(mode.observe_by, None)
         as_main.told_elsewhere.append(_is_told)
         self._stack.callback(as_main.told_elsewhere.remove, _is_told)
-        for context in (Patches(self._table), settled.having(self._settle), noted.having(self._note)):
+        for context in (Patches(self._table), settled.adding(self._settle), noted.adding(self._note)):
             self._stack.enter_context(context)
         for hook in (
             optimizers.register_optimizer_step_pre_hook(self._begin_step),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labkit.base.tree import tensors_in
 from simgpu import gpu_of
-from simgpu.handlers import HANDLERS, listed, named
+from simgpu.handlers import HANDLERS, functions_in_row, functions_named
 
 from ..calls.call import Call
 from ..group.slot import Plain
@@ -22,10 +22,15 @@ from .records import Draw, Loss, Pending, RankRecord, line_here
 
 _Here = Callable[[], RankRecord | None]
 # An order of rows is to be the same in all ranks.
-_DRAWING = frozenset((*listed("with a generator"), *listed("from the default generator"))) - {torch.randperm}
+_DRAWING = frozenset(
+    (*functions_in_row("with a generator"), *functions_in_row("from the default generator"))
+) - {torch.randperm}
 # These take a tensor's shape, and none of its values.
 _SHAPES = frozenset(
-    (*listed("beside a tensor"), *named("rand_like randn_like Tensor.record_stream Tensor.register_hook"))
+    (
+        *functions_in_row("beside a tensor"),
+        *functions_named("rand_like randn_like Tensor.record_stream Tensor.register_hook"),
+    )
 )
 
 
@@ -49,7 +54,7 @@ def _draw(
 ) -> Any:
     tensors, device = tensors_in(args, kwargs), kwargs.get("device")
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
-    generator = torch.default_generator if gpu is None else mode.machine.random.drawing(gpu)
+    generator = torch.default_generator if gpu is None else mode.machine.random.drawing_generator(gpu)
     before = _state(generator)
     result = run()
     record.drew = record.drew or bool(record.depth)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from simgpu import gpu_of, machine_in_use
-from simgpu.features.reducers import arrived, whose
+from simgpu.features.reducers import gpu_of_bucket, mark_arrived
 
 from ..calls.call import Call
 
@@ -63,8 +63,8 @@ def device_of(group: Any, call: Call, tensors: list[Tensor], opts: Any) -> str:
                 # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
                 there = near or group.home or machine.gpu(None)
                 both = near is None and "cpu" in group.backends
-                gpu = whose(tensor, there) if both else there
-                arrived(tensor, gpu)
+                gpu = gpu_of_bucket(tensor, there) if both else there
+                mark_arrived(tensor, gpu)
         if gpu is not None:
             found = str(gpu.device)
             group.used = group.used or found

@@ -26,7 +26,7 @@ from labkit.trace import emitting
 from labkit.trace.trace import Trace
 from labkit.turns import Deadlock
 from simgpu.children.gpu_models import with_model
-from simgpu.tracebacks import without_ours
+from simgpu.tracebacks import strip_labkit_frames
 
 from ..planning.timing import timed
 from ..rank.rank import Rank, not_by_a_rank, rank_here
@@ -196,7 +196,7 @@ class Session:
             if any(rank.state.exit_functions for rank in self._world.ranks):
                 with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
                     self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
-            self._world.machine.lift(self._patches)
+            self._world.machine.remove_patches(self._patches)
             self._world.close()
         if _open is self:
             _open = None
@@ -215,7 +215,7 @@ class Session:
         self._patches = Patches(self._patches_of_init)
         # The process groups that were made for the ranks, until they make their own.
         self._groups: dict[int, Any] = {}
-        self._world.machine.lay(self._patches)
+        self._world.machine.add_patches(self._patches)
         try:
             with self._stage(self._world):
                 self._world.run(self._begin)
@@ -290,7 +290,7 @@ class Session:
     def _told(self, failed: RanksFailed) -> BaseException:
         """A rank's own error, with its own traceback and a note of whose it is."""
         error = failed.error
-        without_ours(error)
+        strip_labkit_frames(error)
         if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
             en = f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)"
             zh = f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）"

@@ -18,7 +18,7 @@ from labkit.base.language import say
 from labkit.base.numbers import plural
 from labkit.base.ours import frames_of_threads, is_our_module
 from labkit.base.patches import Patch, Patches
-from simgpu.tracebacks import fold
+from simgpu.tracebacks import fold_frames
 
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank, rank_here
@@ -202,7 +202,7 @@ def render(error: BaseException) -> None:
     if shell is None or isinstance(error, SyntaxError):
         return
     # What labkit tells needs no more than the rank's own lines: where torch waited is no news.
-    count = fold(error, is_installed_code, whole=hasattr(error, "report"))
+    count = fold_frames(error, is_installed_code, whole=hasattr(error, "report"))
     if count and not hasattr(error, "report"):
         en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
         zh = f"（省略了 {count} 层已安装的包的调用；设置 LABKIT_TRACEBACK=full 可以看到全部。）"

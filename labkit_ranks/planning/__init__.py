@@ -1,1 +1,1 @@
-"""A script's need of memory and time, known by running it on hollow tensors (:mod:`simgpu.features.hollow`)."""
+"""Measure the memory and time that a script needs by running it on tensors without data."""

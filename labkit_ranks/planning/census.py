@@ -249,6 +249,6 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
             register_optimizer_step_post_hook(counted(Census.after_step)),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(hooks.taken.having(take))
-        stack.enter_context(hooks.met.having(meet))
+        stack.enter_context(hooks.storage_taken.adding(take))
+        stack.enter_context(hooks.tensor_met.adding(meet))
         yield

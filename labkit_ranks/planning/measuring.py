@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.cost.hardware import Accelerator
-from simgpu.features.hollow import Hollow, fresh_memory
+from simgpu.features.tensors_without_data import Hollow, fresh_memory
 
 from ..rank.rank import Rank
 from ..threads.meeting import NotRunning

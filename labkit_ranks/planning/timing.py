@@ -18,7 +18,7 @@ from labkit.cost.hardware import Accelerator, collective_seconds, copy_seconds
 from labkit.cost.operators import operator_seconds
 from labkit.trace import emitting
 from simgpu import Gpu, hooks, machine_in_use
-from simgpu.features.hollow import Seen
+from simgpu.features.tensors_without_data import Seen
 from simgpu.state.streams import Event, Stream
 
 from ..rank.clock import RankClock, Timed, ranks_by
@@ -125,14 +125,14 @@ def _stream_of(event: Event, stream: Stream | None) -> int | None:
     return _side(event._gpu) if stream is None else stream.stream_id
 
 
-@hooks.recorded.add
+@hooks.event_recorded.add
 def _record(event: Event, stream: Stream | None) -> None:
     rank = timed_here()
     if rank is not None and (times := times_of(rank)) is not None:
         event.__dict__["until"] = max(rank.clock(), times.busy.get(_stream_of(event, stream) or 0, 0.0))
 
 
-@hooks.awaited.add
+@hooks.event_awaited.add
 def _await(event: Event, stream: Stream | None) -> None:
     rank, time = timed_here(), event.__dict__.get("until")
     if rank is not None and time is not None and (times := times_of(rank)) is not None:

@@ -22,7 +22,7 @@ from .rank import timed_here
 _with_some: set[Timed] = set()  # the ranks that have such calls
 
 
-hooks.followed.add(lambda _: bool(_with_some))
+hooks.is_followed.add(lambda _: bool(_with_some))
 
 
 def enqueue(rank: Timed, work: Any) -> None:
@@ -43,7 +43,7 @@ def forget_enqueued(*ranks: Timed) -> None:
 def _settle(rank: Timed) -> None:
     (_with_some.add if rank.enqueued else _with_some.discard)(rank)
     if (machine := machine_in_use()) is not None:
-        for opened in hooks.opened:
+        for opened in hooks.machine_opened:
             opened(machine)
 
 
@@ -63,8 +63,8 @@ def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
         rank.reads = None
 
 
-@hooks.waited.add
-@hooks.drained.add
+@hooks.host_waited.add
+@hooks.device_waited.add
 def _wait_for_gpu(_: Any) -> None:
     rank = timed_here()
     if rank is not None and rank.enqueued:
@@ -78,7 +78,7 @@ def _drain(rank: Timed) -> None:
         rank.enqueued.pop(0)
 
 
-@hooks.ran.add
+@hooks.operator_ran.add
 def _note_use(_: Any) -> None:
     for work in () if (rank := timed_here()) is None else rank.enqueued:
         work.call.memo["used"] = True

@@ -236,12 +236,12 @@ def not_by_a_rank() -> None:
         )
 
 
-@hooks.used.add
+@hooks.cuda_initialized.add
 def _used_by_rank() -> bool | None:
     return None if here.rank is None else here.rank.cuda.is_initialized()
 
 
-@hooks.opening.add
+@hooks.machine_opening.add
 def _no_machine_of_its_own() -> None:
     """Raise RuntimeError in a rank: a machine that it opened would be the other ranks' too, with their tensors gone."""
     if timed_here() is not None:

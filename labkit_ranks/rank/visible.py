@@ -13,7 +13,7 @@ import torch
 
 from labkit.base.units import parse_bytes
 from simgpu import DeviceRandom, Gpu, TheMachine
-from simgpu.children import told as children
+from simgpu.children import environment as children
 
 _NAME: Any = os.environ.encodekey(children.VISIBLE)
 
@@ -37,14 +37,14 @@ class Sight(NamedTuple):
 
 def sight(machine: TheMachine) -> Sight:
     """Gives the GPUs that the machine shows to a process with the environment that is in use."""
-    found = children.described(machine.told)
+    found = children.parse_description(machine.description)
     sizes: Any = found.options(os.environ)
     memory = sizes["memory"] if isinstance(sizes["memory"], list) else [sizes["memory"]] * sizes["gpus"]
     gpus = tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(memory))
     random = DeviceRandom(gpus)
     before = machine.random.generators
     random.begin(before[0].initial_seed() if before else None)
-    return Sight(gpus, random, found.visible(os.environ))
+    return Sight(gpus, random, found.visible_gpus(os.environ))
 
 
 class Nodes:

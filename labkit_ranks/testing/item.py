@@ -20,7 +20,7 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprTraceback
 
 from labkit import turns
-from simgpu.tracebacks import fold, without_ours
+from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..calls.faults import ranks_text
 from ..notebook.session import Session
@@ -183,9 +183,9 @@ def told_of(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
 
 def clean(error: BaseException) -> None:
     """Take out of its traceback what says nothing of the test."""
-    without_ours(error)
+    strip_labkit_frames(error)
     if hasattr(error, "report") or isinstance(error, turns.Deadlock):
-        fold(error, is_installed_code, whole=True)  # it names the lines itself
+        fold_frames(error, is_installed_code, whole=True)  # it names the lines itself
 
 
 def heading(text: str) -> Any:

@@ -60,13 +60,13 @@ class Shardings:
     def look(self) -> None:
         if not self._in and hasattr(sys.modules.get(_MODULE), "ShardingPropagator"):
             self._in = True
-            self._machine.lay(self._patches)
+            self._machine.add_patches(self._patches)
 
     def close(self) -> None:
         self._found.clear()
         if self._in:
             self._in = False
-            self._machine.lift(self._patches)
+            self._machine.remove_patches(self._patches)
 
     def _patch(self) -> list[Patch]:
         kind: Any = sys.modules[_MODULE].ShardingPropagator

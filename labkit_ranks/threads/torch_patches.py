@@ -48,7 +48,7 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     yield from _of_meshes()
     yield from _of_names()
     yield from _of_threads()
-    yield from frames.of_texts(rank_here)
+    yield from frames.patch_printed_tracebacks(rank_here)
     yield from system.patches()
     yield from blocking.patches()
     yield from _of_profiler()

@@ -121,7 +121,7 @@ class World:
         self.shardings, self.libraries = Shardings(self.machine), Libraries()
         self._patches = Patches(lambda: [*patches(self.shardings.look), *self.libraries.patches()])
         try:
-            self.machine.lay(self._patches)
+            self.machine.add_patches(self._patches)
             self.shardings.look()
             _open[self] = None
             trace.tell_ranks(_number_and_clock)
@@ -347,7 +347,7 @@ class World:
 
     def _give_back(self) -> None:
         """Leave the machine as it was found."""
-        self.machine.lift(self._patches)
+        self.machine.remove_patches(self._patches)
         self._nodes.close()
         if self._own_machine:
             self.machine.close()

@@ -16,7 +16,7 @@ from typing import IO, Any
 from unittest.mock import patch
 
 from labkit.base.patches import Patch, Patches
-from simgpu.children import told as children
+from simgpu.children import environment as children
 
 from ..processes.keys import REPORTS
 from .fork_server import Server, flush
@@ -26,7 +26,7 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 def run(
     arguments: Sequence[str],
-    machine: children.Described,
+    machine: children.MachineDescription,
     more: Mapping[str, str] | None = None,
     faults: list[str] | None = None,
 ) -> int:
@@ -37,7 +37,7 @@ def run(
 
     With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
     """
-    environment = children.told({**os.environ, **(more or {})}, machine.text())
+    environment = children.environment_with_machine({**os.environ, **(more or {})}, machine.text())
     interface = _LOOPBACK.get(sys.platform)
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -47,7 +47,7 @@ def run(
 
         options = parse_args(list(arguments))
         if options.nproc_per_node in ("gpu", "auto"):
-            options.nproc_per_node = str(len(machine.visible(environment)))
+            options.nproc_per_node = str(len(machine.visible_gpus(environment)))
         script = len(arguments) - 1 - len(options.training_script_args)  # those that follow are its own
         given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from simgpu import Machine, machine_in_use
-from simgpu.children.told import Described
+from simgpu.children.environment import MachineDescription
 
 from ..calls.faults import Unmet
 from ..rank.rank import Rank
@@ -25,7 +25,7 @@ from .worker import preload
 def launch(
     program: Program,
     options: Any,
-    machine: Described,
+    machine: MachineDescription,
     begins: Callable[[], None] = lambda: None,
     ends: Callable[[World], None] = lambda world: None,
 ) -> int:
@@ -66,7 +66,7 @@ def launch(
 def _attempt(
     program: Program,
     options: Any,
-    machine: Described,
+    machine: MachineDescription,
     environ: dict[str, str],
     specs: list[Any],
     ends: Callable[[World], None],
@@ -77,8 +77,8 @@ def _attempt(
     each, nodes = int(options.nproc_per_node), int(options.nnodes)
     with ExitStack() as stack:
         if machine_in_use() is None:
-            numbers, told = machine.visible(os.environ), machine.text()
-            made = Machine(**machine.options(os.environ), numbers=numbers, told=told)
+            numbers, told = machine.visible_gpus(os.environ), machine.text()
+            made = Machine(**machine.options(os.environ), numbers=numbers, description=told)
             stack.enter_context(made.open())
         memory = machine.options(os.environ)["memory"]
         world = stack.enter_context(World(each * nodes, nodes=nodes, memory=memory, environ=environ))

@@ -13,7 +13,7 @@ from concurrent.futures import thread as pools
 
 from labkit import turns
 from labkit.base import as_main
-from simgpu.tracebacks import fold, without_ours
+from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
@@ -74,7 +74,7 @@ def exit_code(error: BaseException | None) -> int:
 
 def _shown(error: BaseException) -> BaseException | None:
     """Show ``error`` as Python does at the end of a process; returns it, unless it ended well."""
-    without_ours(error)
+    strip_labkit_frames(error)
     as_main.show(error)
     return error if exit_code(error) else None
 
@@ -82,6 +82,6 @@ def _shown(error: BaseException) -> BaseException | None:
 def tell(errors: Iterable[BaseException]) -> None:
     """Show what labkit told of ranks, with the script's own lines."""
     for error in errors:
-        without_ours(error)
-        fold(error, is_installed_code, whole=True)
+        strip_labkit_frames(error)
+        fold_frames(error, is_installed_code, whole=True)
         sys.stderr.write("".join(traceback.format_exception(error)))

@@ -24,7 +24,7 @@ import torch
 
 from labkit.base import as_main
 from simgpu import inherit
-from simgpu.tracebacks import without_ours
+from simgpu.tracebacks import strip_labkit_frames
 
 from ..processes import lookout, torch_patches
 
@@ -92,7 +92,7 @@ def _ended(run: Callable[[], object]) -> int:
     try:
         run()
     except BaseException as error:
-        without_ours(error)
+        strip_labkit_frames(error)
         if not isinstance(error, SystemExit):
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         as_main.show(error)

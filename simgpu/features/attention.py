@@ -28,9 +28,9 @@ from labkit.base.language import wrong
 from labkit.base.tree import tensors_in
 
 from .. import hooks
-from ..handlers import Handler, around
+from ..handlers import Handler, wraps_handlers
 from ..ops.mode import MachineMode
-from ..state.in_use import seeing, work
+from ..state.current_machine import call_with_machine, work
 from ..state.placement import gpu_of, put_all
 from ..torch_api.cuda import DeviceProperties
 from . import attention_kernels
@@ -59,14 +59,14 @@ def _call(
 ) -> None: ...  # fmt: skip
 
 
-def _deprioritized() -> bool:
+def _is_cudnn_deprioritized() -> bool:
     return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
 
 
 _SIGNATURE = inspect.signature(_call)
 
 
-@around(torch.nn.functional.multi_head_attention_forward)
+@wraps_handlers(torch.nn.functional.multi_head_attention_forward)
 def _attend_in_layer(
     go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -77,7 +77,7 @@ def _attend_in_layer(
 
     def seen(*args: Any, **kwargs: Any) -> Any:
         put_all((args, kwargs), work.gpu)
-        return seeing(attend, *args, **kwargs)
+        return call_with_machine(attend, *args, **kwargs)
 
     functional["scaled_dot_product_attention"] = seen
     try:
@@ -86,14 +86,14 @@ def _attend_in_layer(
         functional["scaled_dot_product_attention"] = attend
 
 
-@around(torch.nn.functional.scaled_dot_product_attention)
+@wraps_handlers(torch.nn.functional.scaled_dot_product_attention)
 def _attend(
     go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     query: Any = args[0] if args else kwargs.get("query")
     gpu = gpu_of(query) if isinstance(query, Tensor) else None
     if gpu is not None and query.dtype in _HALVES:
-        for begin in hooks.halves:
+        for begin in hooks.half_precision:
             begin(mode.machine)
     flash, math = cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()
     on = dict(zip(_KERNELS, (cuda.mem_efficient_sdp_enabled(), flash, cuda.cudnn_sdp_enabled()), strict=True))
@@ -182,7 +182,7 @@ class _Asked(types.SimpleNamespace):
             for name, on_now in on.items()
         }
         order = torch._C._get_sdp_priority_order()
-        if order == _ORDER and self.gpu.major in (9, 10) and not self.gpu.minor and not _deprioritized():
+        if order == _ORDER and self.gpu.major in (9, 10) and not self.gpu.minor and not _is_cudnn_deprioritized():
             order = [3, *order]  # cuda/sdp_utils.cpp, check_prefer_cudnn_attention
         for number in order:
             if number == 0 and math:

@@ -48,7 +48,7 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
     return scores
 
 
-def _kept(scores: Tensor, dropout: float, seed: Tensor) -> Any:
+def _dropout_factors(scores: Tensor, dropout: float, seed: Tensor) -> Any:
     """The factor of each score: 0 where dropout with ``seed`` drops it."""
     if not dropout:
         return 1.0
@@ -77,7 +77,7 @@ def _forward(
     wide, keys, values = _in_float32(q, k, v)
     scores = _scores(wide, keys, bias, causal, scale)
     logsumexp = scores.logsumexp(-1)
-    weights = (scores - logsumexp[..., None]).exp() * _kept(scores, dropout, seed)
+    weights = (scores - logsumexp[..., None]).exp() * _dropout_factors(scores, dropout, seed)
     return (weights @ values).to(q.dtype), logsumexp, seed
 
 
@@ -90,7 +90,7 @@ def _backward(
         return *_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, causal, attn_mask=bias, scale=scale), None
     wide, keys, values = _in_float32(q, k, v)
     scores, grad = _scores(wide, keys, bias, causal, scale), grad.float()
-    weights, kept = (scores - logsumexp[..., None]).exp(), _kept(scores, dropout, seed)
+    weights, kept = (scores - logsumexp[..., None]).exp(), _dropout_factors(scores, dropout, seed)
     inner = weights * ((grad @ values.mT) * kept - (grad * out.float()).sum(-1, keepdim=True))
     factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
     of_groups = [
@@ -170,7 +170,7 @@ _KERNELS = {
 }  # fmt: skip
 
 
-def _below(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+def _call_without_modes(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C.DisableTorchFunction():  # what is made here takes no room on the GPU
         return kernel(*args, **kwargs)
 
@@ -182,7 +182,7 @@ def begin(machine: TheMachine) -> None:
         return
     library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
     for operator, kernel in _KERNELS.items():
-        library.impl(operator.__name__, "CPU", partial(_below, kernel), False)
+        library.impl(operator.__name__, "CPU", partial(_call_without_modes, kernel), False)
     held.append(library)
 
 

@@ -88,7 +88,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     def mode(context: torch.autocast) -> AutocastMode | None:
         if context.device.partition(":")[0] != "cuda":  # "cuda:1" means the same
             return None
-        for begin in hooks.halves:
+        for begin in hooks.half_precision:
             begin(machine)
         return AutocastMode()
 

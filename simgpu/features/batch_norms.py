@@ -30,7 +30,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         gpu = gpus.pop() if len(gpus) == 1 else None
         if gpu is None:
             return mode.general(func, args, kwargs)  # torch says that the CPU has none, or that devices mix
-        mode.own(gpu)
+        mode.check_own(gpu)
         with torch.no_grad():
             return put_all(function(*args, **kwargs), gpu)
 
@@ -42,7 +42,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def _over(input: Tensor) -> list[int]:
+def _reduced_dimensions(input: Tensor) -> list[int]:
     """The dimensions over which a channel has its statistics."""
     return [dim for dim in range(input.dim()) if dim != 1]
 
@@ -63,7 +63,7 @@ def _check_type(name: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
 def _moments(input: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel."""
     values = input.to(_wide(input.dtype))
-    return values.mean(_over(input)), values.var(_over(input), correction=0)
+    return values.mean(_reduced_dimensions(input)), values.var(_reduced_dimensions(input), correction=0)
 
 
 @_kernel
@@ -157,8 +157,8 @@ def batch_norm_backward_reduce(
     if mean.dtype is not invstd.dtype:
         raise RuntimeError("mean and invstd need to have the same data types")
     grads = grad_out.to(_wide(grad_out.dtype))
-    total = grads.sum(_over(input))
-    projected = (grads * (input - _channels(mean, input))).sum(_over(input))
+    total = grads.sum(_reduced_dimensions(input))
+    projected = (grads * (input - _channels(mean, input))).sum(_reduced_dimensions(input))
     kept = mean.dtype if weight is None else weight.dtype
     return (
         total.to(mean.dtype) if input_g else None,

@@ -22,8 +22,8 @@ import torch
 from labkit.base.texts import texts_beside
 from labkit.base.tree import tensors_in
 
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..state.placement import gpu_of, put_all
 
 _TEXTS = texts_beside(__file__)

@@ -11,8 +11,8 @@ import torch
 from labkit.base.patches import Patch
 
 from .. import hooks
+from ..state.current_machine import require_machine
 from ..state.gpu import TheMachine
-from ..state.in_use import machine_here
 from ..torch_api.absent import refusing
 from ..torch_api.cuda import memory_info
 from .pinned import register, unregister
@@ -30,7 +30,7 @@ class _Runtime(types.SimpleNamespace):
 def _cudart() -> types.SimpleNamespace:
     runtime = _Runtime()
     runtime.cudaError = type("cudaError", (int,), {"success": 0})
-    runtime.cudaMemGetInfo = lambda index: memory_info(machine_here().gpu(index))
+    runtime.cudaMemGetInfo = lambda index: memory_info(require_machine().gpu(index))
     runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
     runtime.cudaHostRegister = register
     runtime.cudaHostUnregister = unregister

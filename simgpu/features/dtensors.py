@@ -27,8 +27,8 @@ from torch import Tensor
 from labkit.base.patches import Patch
 
 from .. import hooks
+from ..state.current_machine import call_with_machine, machine_in_use, require_machine, work
 from ..state.gpu import TheMachine
-from ..state.in_use import machine_here, machine_in_use, seeing, work
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ..state.random import RealGenerator
 
@@ -37,7 +37,7 @@ class _Answers(dict[Any, Any]):
     """Operator -> the function that C++ calls for it, which sees the machine."""
 
     def __init__(self, answers: dict[Any, Any]) -> None:
-        super().__init__({operator: partial(seeing, answer) for operator, answer in answers.items()})
+        super().__init__({operator: partial(call_with_machine, answer) for operator, answer in answers.items()})
 
     def update(self, answers: Any) -> None:  # type: ignore[override]  # the one form in which torch calls it
         super().update(_Answers(answers))
@@ -81,14 +81,14 @@ def class_made(kind: Any) -> None:
 
 def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
-    yield Patch.around(dispatcher, "redistribute_local_args", seeing)
+    yield Patch.around(dispatcher, "redistribute_local_args", call_with_machine)
     tail = "_dispatch_fast_path_python_tail"
     if hasattr(
         dispatcher, tail
     ):  # brings together the answers of operators that return numbers (torch.equal)
-        yield Patch.around(dispatcher, tail, seeing)
+        yield Patch.around(dispatcher, tail, call_with_machine)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
-    yield from _of_random_numbers()
+    yield from _patch_random_numbers()
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
     yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
 
@@ -132,7 +132,7 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
     counted = own if given is None else type(own)(gpu=own._labkit_gpu)
     state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
     before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
-    there = own.as_twister(own.moved_on(state, start))
+    there = own.as_twister(own.advance_state(state, start))
     for generator in before:
         RealGenerator.set_state(generator, there)
     try:
@@ -141,14 +141,14 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
         for generator, kept in before.items():
             RealGenerator.set_state(generator, kept)
         vars(own).update(seen)
-        RealGenerator.set_state(source, counted.as_twister(counted.moved_on(state, end)))
+        RealGenerator.set_state(source, counted.as_twister(counted.advance_state(state, end)))
 
 
 def _generators() -> tuple[Any, Any]:
     """The current GPU's own generator, and the one that draws for it now."""
-    machine = machine_here()
+    machine = require_machine()
     gpu = machine.gpu(None)
-    return machine.random.generators[gpu.index], machine.random.drawing(gpu)
+    return machine.random.generators[gpu.index], machine.random.drawing_generator(gpu)
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def _tracker(base: Any) -> Any:
 
     class Tracker(base):  # type: ignore[misc]
         def __init__(self, mesh: Any, run_state_sync: bool = True) -> None:
-            seeing(super().__init__, mesh, run_state_sync)
+            call_with_machine(super().__init__, mesh, run_state_sync)
 
         def _get_device_state(self) -> Tensor:
             own, drawing = _generators()
@@ -177,7 +177,7 @@ def _tracker(base: Any) -> Any:
     return Tracker
 
 
-def _of_random_numbers() -> Iterator[Patch]:
+def _patch_random_numbers() -> Iterator[Patch]:
     """The class that tracks DTensor's offsets, and the operator that uses them, once DTensor has been imported."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 

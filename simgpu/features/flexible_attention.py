@@ -1,8 +1,8 @@
 """``flex_attention`` without a compiler: its backward, and what its score function captures.
 
 PyTorch traces the gradient of the score function with fake tensors, whose gradients end the process on a build without
-CUDA (:mod:`.fakes`); here ``torch.func`` computes it. A compiler would make a captured tensor that needs a gradient an
-input of the operator; here such a call is computed by the operators that flex_attention consists of.
+CUDA (:mod:`.fake_tensors`); here ``torch.func`` computes it. A compiler would make a captured tensor that needs a
+gradient an input of the operator; here such a call is computed by the operators that flex_attention consists of.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from labkit.base.language import wrong
 
 from ..handlers import handles
 from ..ops.mode import MachineMode
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 
 _MODULE: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
 

@@ -93,7 +93,7 @@ def _frames() -> list[dict[str, Any]]:
     return found
 
 
-@hooks.answers.add
+@hooks.torch_c_answers.add
 class _Snapshots:
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine

@@ -16,10 +16,10 @@ from torch.utils.hooks import BackwardHook
 from labkit.base.tree import tensors_in
 
 from ..ops.gradients import stream_of, surface
+from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, replaces, seeing
 from ..state.placement import gpu_of
-from ..state.streams import back_on
+from ..state.streams import restore_stream
 
 # The attributes in which a BackwardHook remembers the GPUs of the module's inputs and outputs.
 _INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
@@ -40,8 +40,8 @@ def _surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..
         if machine_in_use() is None:  # closed since the forward pass
             return hook(module, *groups)
         places = (getattr(owner, kind) for kind in kinds)
-        with back_on(owner._labkit_streams.get(kinds[0])):
-            return seeing(hook, module, *map(_surface_group, groups, places))
+        with restore_stream(owner._labkit_streams.get(kinds[0])):
+            return call_with_machine(hook, module, *map(_surface_group, groups, places))
 
     return on_gpu
 

@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils._device import _device_constructors
 
-from ..handlers import Handler, around, handles, listed
+from ..handlers import Handler, functions_in_row, handles, wraps_handlers
 from ..ops.mode import MachineMode
 from ..rules.functions import check_function, check_new_pinned
 from ..state.placement import gpu_of, parts, pin
 
 
-@around(*_device_constructors(), *listed("made pinned"))
-def _made(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@wraps_handlers(*_device_constructors(), *functions_in_row("made pinned"))
+def _make_pinned(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that makes a tensor. The computer has no pinned memory: the tensor only remembers that it is pinned."""
     if not kwargs.get("pin_memory"):
         return go_on(mode, func, args, kwargs)

@@ -1,4 +1,4 @@
-"""Child processes see a machine like this one's: their environment says so (:mod:`simgpu.children.told`).
+"""Child processes see a machine like this one's: their environment says so (:mod:`simgpu.children.environment`).
 
 Here are the rows that put it there, and those for what starts processes with an environment of its own or of another
 time.
@@ -30,12 +30,12 @@ from labkit.base.patches import Patch
 from labkit.base.tree import tensors_in
 
 from .. import hooks
-from ..children import told as children
+from ..children import environment as children
 from ..handlers import HANDLERS
 from ..ops.mode import MachineMode
+from ..state.current_machine import machine_in_use, replaces, require_machine
 from ..state.errors import cuda_error
 from ..state.gpu import TheMachine
-from ..state.in_use import machine_here, machine_in_use, replaces
 from ..state.marks import MARK, Mark
 from ..state.placement import gpu_of
 
@@ -43,7 +43,7 @@ from ..state.placement import gpu_of
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """The environment; and torch.cuda knows what a fork does to it."""
-    yield Patch(ENVIRONMENT, children.MACHINE, machine.told)
+    yield Patch(ENVIRONMENT, children.MACHINE, machine.description)
     yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
     yield Patch(PYTHONPATH, _BOOTSTRAP, True)
     yield Patch(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
@@ -102,14 +102,14 @@ def _start(
         env = os.environ
     if env is not None:
         named = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        kwargs["env"] = children.told(named, machine.told)
+        kwargs["env"] = children.environment_with_machine(named, machine.description)
     real(process, args, *more, **kwargs)
 
 
 @replaces(multiprocessing.spawn, "get_preparation_data")
 def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
     """Add to what multiprocessing sends to a process that it starts. That reads the first key first, and ignores it."""
-    return {"labkit": _Follow(machine.told), **real(name)}
+    return {"labkit": _Follow(machine.description), **real(name)}
 
 
 class _Follow(NamedTuple):
@@ -142,7 +142,7 @@ _BAD_FORK = (
 )
 
 
-@hooks.opened.add
+@hooks.machine_opened.add
 def _watch_forks(_: TheMachine) -> None:
     """From now on a forked child of this process cannot use GPUs that were used before the fork."""
     _watch_them()
@@ -152,7 +152,7 @@ def _watch_forks(_: TheMachine) -> None:
 def _watch_them() -> None:
     def in_child() -> None:
         machine = machine_in_use()
-        if machine is not None and machine.used():
+        if machine is not None and machine.has_initialized_cuda():
             # Instead of asking at each use whether this is a child.
             machine.gpu = _refuse  # type: ignore[method-assign]
             machine.mode.answer_by(_answer_lost)
@@ -201,10 +201,10 @@ class _Handle:
             storage._shared_incref()
             return _opened_by_name, name
         descriptor, size = storage._share_fd_cpu_()
-        return _opened, (reduction.DupFd(descriptor), size)
+        return _open_handle, (reduction.DupFd(descriptor), size)
 
 
-def _opened(sent: Any, size: int) -> _Handle:
+def _open_handle(sent: Any, size: int) -> _Handle:
     descriptor = sent.detach()
     try:
         storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, size)
@@ -223,7 +223,7 @@ def _share(storage: torch.UntypedStorage) -> tuple[Any, ...]:
     gpu = getattr(storage, MARK).gpu
     if gpu is None:
         raise RuntimeError("_share_cuda_: only available on CUDA")
-    machine_here().gpu(gpu.index)  # a forked child has lost it
+    require_machine().gpu(gpu.index)  # a forked child has lost it
     size = storage.nbytes()
     return gpu.index, _Handle(id(storage), storage) if size else None, size, 0, b"", 0, b"", False
 
@@ -236,5 +236,5 @@ def _is_shared(_: TheMachine, real: Callable[[Any], bool], storage: Any) -> bool
 
 def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
     """It is on the sender's GPU and takes none of this process's memory there."""
-    setattr(handle.storage, MARK, Mark(machine_here().gpu(device), 0))
+    setattr(handle.storage, MARK, Mark(require_machine().gpu(device), 0))
     return handle.storage

@@ -12,8 +12,8 @@ import torch
 from labkit.base.patches import Patch
 
 from .. import hooks
+from ..state.current_machine import replaces, without_function_modes
 from ..state.gpu import TheMachine
-from ..state.in_use import below_modes, replaces
 
 _profiler: Any = torch.autograd.profiler
 
@@ -66,7 +66,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
     # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
-        yield Patch(_profiler.record_function, name, below_modes(getattr(_profiler.record_function, name)))
+        yield Patch(_profiler.record_function, name, without_function_modes(getattr(_profiler.record_function, name)))
 
 
 @replaces(_profiler.profile, "__init__")

@@ -17,13 +17,13 @@ from torch import Tensor
 from labkit.base.patches import Patch
 
 from .. import hooks
+from ..state.current_machine import machine_in_use
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use
 from ..state.leaves import Held
 from ..state.placement import gpu_of, put
 
 
-def arrived(tensor: Tensor, gpu: Gpu | None) -> None:
+def mark_arrived(tensor: Tensor, gpu: Gpu | None) -> None:
     """Mark ``tensor``, which C++ made on ``gpu``, as there; a Reducer's bucket is counted once."""
     if gpu is None or gpu_of(tensor) is not None:
         return
@@ -32,7 +32,7 @@ def arrived(tensor: Tensor, gpu: Gpu | None) -> None:
     put(tensor, gpu)
 
 
-def whose(tensor: Tensor, gpu: Gpu) -> Gpu | None:
+def gpu_of_bucket(tensor: Tensor, gpu: Gpu) -> Gpu | None:
     """``gpu`` if ``tensor``, which C++ made and has no mark, can be a bucket of a Reducer there; None: the host's."""
     if tensor.layout is not torch.strided:
         return None
@@ -92,14 +92,14 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     Reducer.__qualname__, Reducer.__module__ = real.__qualname__, real.__module__
     yield Patch(distributed, "Reducer", Reducer)
-    yield Patch.around(bucket, "buffer", _surfaced)
-    yield Patch.around(bucket, "gradients", _surfaced)
+    yield Patch.around(bucket, "buffer", _get_surfaced)
+    yield Patch.around(bucket, "gradients", _get_surfaced)
 
 
-def _surfaced(get: Callable[[Any], Any], bucket: Any) -> Any:
+def _get_surfaced(get: Callable[[Any], Any], bucket: Any) -> Any:
     found = get(bucket)
     if machine_in_use() is not None:
         tensors = [found] if isinstance(found, Tensor) else found
         for tensor, param in zip(tensors, bucket.parameters(), strict=False):
-            arrived(tensor, gpu_of(param))
+            mark_arrived(tensor, gpu_of(param))
     return found

@@ -18,9 +18,9 @@ from labkit.base.patches import Patch
 from labkit.base.texts import texts_beside
 
 from .. import hooks
-from ..handlers import handles, listed
+from ..handlers import functions_in_row, handles
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..state.placement import gpu_of
 from ..torch_api.absent import Absent, refusing
 
@@ -31,7 +31,7 @@ def _refuse(what: str, *_: object, **__: object) -> NoReturn:
     raise Absent(str(_TEXTS[what,]))
 
 
-@handles(*listed("plans of transforms"))
+@handles(*functions_in_row("plans of transforms"))
 def _refuse_plans(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
     _refuse("plans")
 

@@ -9,12 +9,12 @@ from .. import hooks
 from ..state.gpu import Gpu
 
 
-def answered(
+def translate_cpu_error(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, gpu: Gpu
 ) -> Any:
     """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
     with refusals(gpu):
-        for answer in hooks.failed:
+        for answer in hooks.call_failed:
             result = answer(func, args, kwargs, error, gpu)
             if result is not NotImplemented:
                 return result
@@ -36,6 +36,6 @@ class refusals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._gpu is not None and isinstance(error, RuntimeError):
-            raised = self._gpu.refused(error)
+            raised = self._gpu.translate_error(error)
             if raised is not error:
                 raise raised from None

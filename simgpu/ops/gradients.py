@@ -26,13 +26,13 @@ from labkit.base.patches import Patch
 
 from .. import hooks
 from ..handlers import handles
-from ..rules.together import ANYWHERE, check_assigned_grad, check_returned, check_seed
+from ..rules.same_device import ANYWHERE, check_assigned_grad, check_returned, check_seed
+from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import at_work, machine_in_use, replaces, seeing
 from ..state.leaves import backward_runs, engine_waits
 from ..state.marks import HOST, KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
-from ..state.streams import Stream, back_on, stream_on
+from ..state.streams import Stream, restore_stream, stream_on
 from .failures import refusals
 from .mode import MachineMode
 
@@ -157,7 +157,7 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
             return hook(grad)
         now = owner()  # a parameter may have moved since
         home = gpu if now is None else gpu_of(now)
-        with machine.entered(), back_on(stream):
+        with machine.use_in_thread(), restore_stream(stream):
             return hook(surface(grad, home) if home is None or home.machine is machine else grad)
 
     return func(tensor, on_gpu)
@@ -170,8 +170,8 @@ def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, 
 
     @functools.wraps(hook, updated=())
     def on_gpu(accumulated: Tensor) -> Any:
-        with back_on(stream):
-            return seeing(hook, accumulated)
+        with restore_stream(stream):
+            return call_with_machine(hook, accumulated)
 
     return func(tensor, on_gpu)
 
@@ -217,10 +217,10 @@ def _run_engine(
     with ExitStack() as stack:
         stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
         stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
-        for inside in hooks.backward:
+        for inside in hooks.backward_contexts:
             stack.enter_context(inside(machine, outputs))
         stack.enter_context(at_work(None, engine=True))
-        result = seeing(real, t_outputs, grad_tensors, *options, **named)
+        result = call_with_machine(real, t_outputs, grad_tensors, *options, **named)
     if isinstance(result, tuple):
         inputs = options[2] if len(options) > 2 else named.get("inputs", ())
         wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -258,7 +258,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
         # C++ calls this too, for an operator that Python registered (torch/_library/autograd.py).
-        result = seeing(forward.__get__(None, cls), *args, **kwargs)
+        result = call_with_machine(forward.__get__(None, cls), *args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):
             for output in outputs:
@@ -278,7 +278,7 @@ def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: 
     gpus = getattr(node, _OUTPUTS, ())
     if len(gpus) != len(grads):
         return real(node, *grads)
-    with machine.entered(), back_on(getattr(node, _STREAM, None)), engine_waits(machine.gpus):
+    with machine.use_in_thread(), restore_stream(getattr(node, _STREAM, None)), engine_waits(machine.gpus):
         results = real(node, *map(surface, grads, gpus))
         returned = results if isinstance(results, tuple) else (results,)
         check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))

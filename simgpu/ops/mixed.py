@@ -18,8 +18,8 @@ from labkit.base.tree import tensors_in
 from ..rules.functions import check_function
 from ..rules.operators import check_lists, check_operator
 from ..stack import OperatorMode
+from ..state.current_machine import at_work
 from ..state.gpu import Gpu
-from ..state.in_use import at_work
 from ..state.placement import gpu_of, name_of, put_all
 
 

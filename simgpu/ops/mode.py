@@ -31,14 +31,14 @@ from labkit.base.patches import Patch
 from labkit.base.tree import tensors_in
 
 from .. import hooks
-from ..handlers import HANDLERS, ByDtype, handles, listed
+from ..handlers import HANDLERS, ByDtype, functions_in_row, handles
 from ..rules.functions import ALWAYS, check_function
 from ..stack import hands_on, without_modes
+from ..state.current_machine import at_work, call_with_machine, replaces
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import at_work, replaces, seeing
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_all, put_anew
-from .failures import answered
+from .failures import translate_cpu_error
 from .mixed import run_mixed
 
 _storage: Any = Tensor.untyped_storage
@@ -118,7 +118,7 @@ class MachineMode(TorchFunctionMode):
         except (RuntimeError, IndexError) as error:
             if not home:
                 raise
-            result = answered(func, args, kwargs or {}, error, home)
+            result = translate_cpu_error(func, args, kwargs or {}, error, home)
         if home:
             if result.__class__ is Tensor:
                 try:
@@ -182,8 +182,8 @@ class MachineMode(TorchFunctionMode):
         tensors = tensors_in(*args, *kwargs.values())
         gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
-            self.own(gpu)
-        if (len(gpus) > 1 or "device" in kwargs) and any(itself(func) for itself in hooks.by_itself):
+            self.check_own(gpu)
+        if (len(gpus) > 1 or "device" in kwargs) and any(itself(func) for itself in hooks.places_itself):
             return func(*args, **kwargs)
         chosen = kwargs.get("device")
         if chosen is None:
@@ -201,7 +201,7 @@ class MachineMode(TorchFunctionMode):
             home = target or (gpu_of(tensors[0]) if tensors else None)
             if home is None:
                 raise
-            result = answered(func, args, kwargs, error, home)
+            result = translate_cpu_error(func, args, kwargs, error, home)
         put_all(result, target)
         if kwargs.get("requires_grad") and target is not None:
             note_leaf(result)
@@ -210,7 +210,7 @@ class MachineMode(TorchFunctionMode):
                 put_anew(out, target)
         return result
 
-    def own(self, gpu: Gpu | None) -> None:
+    def check_own(self, gpu: Gpu | None) -> None:
         """Raise if ``gpu`` is one of another machine."""
         if gpu is not None and gpu.machine is not self.machine:
             raise stale(gpu)
@@ -234,7 +234,7 @@ def _shared_gpu(values: Any) -> Gpu | None:
 
 
 def _hand_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    return seeing(func, *args, **(kwargs or {}))
+    return call_with_machine(func, *args, **(kwargs or {}))
 
 
 def stale(gpu: Gpu) -> RuntimeError:
@@ -321,11 +321,11 @@ def _end_alone(_: TheMachine, real: Callable[..., object], context: DeviceContex
 
 
 # A tensor answers these wherever it is: nothing is made, and nothing can mix.
-HANDLERS.update(dict.fromkeys(listed("anywhere")))
+HANDLERS.update(dict.fromkeys(functions_in_row("anywhere")))
 
 
 @handles(*ALWAYS)
-def _checked(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _check_and_run(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that CUDA refuses even where all tensors are on one device."""
     check_function(func, args, kwargs)
     return mode.general(func, args, kwargs)
@@ -349,7 +349,7 @@ _about(lambda gpu: gpu.index, Tensor.get_device, torch.get_device)
 @handles(Tensor.__repr__)
 def _repr(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
-    with mode.machine.entered(), torch._C.DisableTorchFunctionSubclass():
+    with mode.machine.use_in_thread(), torch._C.DisableTorchFunctionSubclass():
         return torch._tensor_str._str(*args, **kwargs)
 
 
@@ -359,5 +359,5 @@ def _format(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor, spec = args
     if tensor.__class__ is Tensor and not tensor.dim():
         return func(*args, **kwargs)
-    with mode.machine.entered():
+    with mode.machine.use_in_thread():
         return object.__format__(tensor, spec)

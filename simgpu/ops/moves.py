@@ -21,22 +21,22 @@ from labkit.base.tree import tensors_in
 from labkit.trace import emitting as trace
 
 from .. import hooks
-from ..handlers import handles, listed
+from ..handlers import functions_in_row, handles
 from ..rules.functions import check_alias
-from ..rules.together import check_generator
+from ..rules.same_device import check_generator
 from ..stack import on_stack
+from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
 from ..state.gpu import Gpu, TheMachine
 from ..state.host import WORTH
-from ..state.in_use import at_work, machine_in_use, replaces, seeing
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from .failures import refusals
 from .gradients import surface
 from .mode import MachineMode
 
 # These copy data that are already in memory, so the result is no larger.
-_OF_DATA = frozenset(listed("of data"))
+_OF_DATA = frozenset(functions_in_row("of data"))
 # These never write to the memory that they take.
-_UNWRITTEN = frozenset(listed("unwritten"))
+_UNWRITTEN = frozenset(functions_in_row("unwritten"))
 
 
 def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
@@ -68,12 +68,12 @@ def _numbers(values: Iterable[Any]) -> Iterator[float]:
             yield from _numbers(value)
 
 
-@handles(*listed("beside a tensor"))
-def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@handles(*functions_in_row("beside a tensor"))
+def _construct_like(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0] if args else kwargs["input"]
     if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
         gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
-        mode.own(gpu)
+        mode.check_own(gpu)
         return put(func(tensor), gpu)
     device = kwargs.get("device")
     gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
@@ -84,14 +84,14 @@ def _beside(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 # Functions that draw random numbers: each draws from the generator of the GPU that it is at work on.
 # Those that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
-_SETTABLE = frozenset(listed("with a generator"))
+_SETTABLE = frozenset(functions_in_row("with a generator"))
 _INITIALIZERS = [
     function
     for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
     if name.endswith("_") and not name.startswith("_")
 ]
 # Functions that take no generator, or pass none on to what draws inside them: they draw from the default generator.
-_OTHERS = [*listed("from the default generator"), *_INITIALIZERS]
+_OTHERS = [*functions_in_row("from the default generator"), *_INITIALIZERS]
 
 # Functions that draw normal numbers. The CPU's kernels make these in pairs and may keep one for the next call.
 _NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
@@ -118,12 +118,12 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         result = mode.general(func, args, kwargs)
         _forget_normal(func, kwargs, gpu, result)
         return result
-    with mode.machine.random.instead_of_default(gpu, normals=func in _OTHER_NORMAL):
+    with mode.machine.random.draw_by_default_generator(gpu, normals=func in _OTHER_NORMAL):
         return mode.general(func, args, kwargs)
 
 
 def _forget_normal(func: Any, kwargs: dict[str, Any], gpu: Gpu | None, result: Any) -> None:
-    """Drop the normal number that `func` may have left in its generator: an even count of a plain tensor leaves none."""
+    """Drop the normal number that `func` may have left in its generator. An even count leaves none."""
     if gpu is not None and func in _NORMAL and (result.__class__ is not Tensor or result.numel() % 2):
         kwargs["generator"].forget_normals()
 
@@ -155,7 +155,7 @@ def move(
     if target is None and non_blocking and source is not None and tensor.layout is torch.strided:
         pin(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
     if source is not target and moved.requires_grad and moved.grad_fn is not None:
-        moved.grad_fn.register_hook(functools.partial(_back, source, target))
+        moved.grad_fn.register_hook(functools.partial(_copy_gradient_back, source, target))
     if trace.recording is not None:
         note_copy(source, target, moved, started)
     return moved
@@ -164,11 +164,13 @@ def move(
 def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
     """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
     if (source is None) is not (target is None) and not (non_blocking and source is None):
-        for tell in hooks.drained if non_blocking else hooks.waited:
+        for tell in hooks.device_waited if non_blocking else hooks.host_waited:
             tell(machine)
 
 
-def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any) -> tuple[Any, ...] | None:
+def _copy_gradient_back(
+    source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any
+) -> tuple[Any, ...] | None:
     """The gradient of a copy is a copy back: where the values really are C++ would hand the same tensor on."""
     if machine_in_use() is None:
         return None
@@ -176,7 +178,7 @@ def _back(source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any
     surfaced = (surface(grad, target) for grad in grads)
     # A recording tells of the copy, not of its gradient's.
     with trace.at(replace(trace.place(), verb="backward")):
-        return tuple(None if grad is None else seeing(grad.to, there) for grad in surfaced)
+        return tuple(None if grad is None else call_with_machine(grad.to, there) for grad in surfaced)
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
@@ -264,7 +266,7 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     # torch takes a number too.
     ends = [there, gpu_of(source) if isinstance(source, Tensor) else there]
     for gpu in ends:
-        mode.own(gpu)
+        mode.check_own(gpu)
     _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     started = trace.clock.now() if trace.recording is not None else 0.0
     result: Tensor = func(*args, **kwargs)
@@ -326,9 +328,9 @@ def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
     tensor, *rest = args
     data, device = rest[0] if rest else kwargs.get("data"), kwargs.get("device")
     target = gpu_of(tensor) if device is None else mode.machine.resolve(device)
-    mode.own(gpu_of(tensor))
+    mode.check_own(gpu_of(tensor))
     if isinstance(data, Tensor):
-        mode.own(gpu_of(data))
+        mode.check_own(gpu_of(data))
     if device is not None:
         kwargs = {**kwargs, "device": mode.machine.real(target, device)}
     made: Tensor = put(func(*args, **kwargs), target)

@@ -14,10 +14,10 @@ import torch
 from labkit.base.patches import Patch
 
 from .. import hooks
-from ..rules.together import check_new_storage
+from ..rules.same_device import check_new_storage
 from ..stack import on_stack
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..state.marks import HOST, MARK, PINNED
 from ..state.placement import gpu_of, put, put_again
 from .failures import refusals
@@ -49,7 +49,7 @@ def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = No
 @replaces(torch.storage._StorageBase, "cpu")
 def _cpu(machine: TheMachine, real: Any, storage: Any) -> Any:
     if storage.device.type == "cuda":  # as torch.save does
-        for waited in hooks.waited:
+        for waited in hooks.host_waited:
             waited(machine)
     return real(storage)
 

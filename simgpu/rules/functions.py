@@ -18,7 +18,7 @@ from labkit.base.files import rows_beside
 from labkit.base.language import wrong
 from labkit.base.tree import tensors_in
 
-from ..handlers import named
+from ..handlers import functions_named
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, place, type_in_errors
@@ -45,7 +45,7 @@ def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _rule(names: str, *, always: bool = False) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        functions = named(names)
+        functions = functions_named(names)
         RULES.update(dict.fromkeys(functions, rule))
         ALWAYS.extend(functions if always else ())
         return rule

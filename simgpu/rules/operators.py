@@ -53,7 +53,7 @@ def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                     f"{_SAME}got {renamed.get(argument, argument)} is on {place(tensor)}, different from other "
                     f"tensors on {place(common)} (when checking argument in method {check.wrapper})"
                 )
-    return _check_iterator(named, _written(func), scalars=check.iterator)
+    return _check_iterator(named, _written_arguments(func), scalars=check.iterator)
 
 
 def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
@@ -92,7 +92,7 @@ def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
         if func.overloadpacket.__name__ != "_foreach_copy_":
             named = [("self", entry[0]), *(("other", tensor) for tensor in entry[1:]), *single]
             if len({gpu_of(tensor) for _, tensor in named}) > 1:
-                home = _check_iterator(named, _written(func) & {"self"}, scalars=True)
+                home = _check_iterator(named, _written_arguments(func) & {"self"}, scalars=True)
         homes.append(home)
     return homes
 
@@ -113,7 +113,7 @@ def _check_iterator(named: Named, written: set[str], scalars: bool) -> Gpu | Non
     return gpu_of(common)
 
 
-def _written(func: Any) -> set[str]:
+def _written_arguments(func: Any) -> set[str]:
     """The names of the arguments that ``func`` writes: ``out``, and ``self`` of an operation in place."""
     return {argument.name for argument in func._schema.arguments if _writes(argument)}
 
@@ -141,7 +141,7 @@ def _rule(names: str) -> Callable[..., Callable[[Named], Gpu | None]]:
 
 
 @_rule("copy_ _has_compatible_shallow_copy_type fill fill_")
-def _where_it_writes(named: Named) -> Gpu | None:
+def _destination(named: Named) -> Gpu | None:
     # Copies cross devices; the value that fills is read on the host, wherever it is (Fill.cpp, fill_out).
     return gpu_of(dict(named)["self"])
 
@@ -191,7 +191,7 @@ def _mv(named: Named) -> Gpu | None:
 
 
 @_rule("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
-def _fused(named: Named) -> Gpu | None:
+def _fused_optimizer(named: Named) -> Gpu | None:
     # aten/src/ATen/native/cuda/FusedAdamKernel.cu and its like: a rate on the host is read there, of whatever shape.
     rates = [tensor for argument, tensor in named if argument == "lr"]
     others = [(argument, tensor) for argument, tensor in named if argument != "lr"]

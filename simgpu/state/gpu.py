@@ -54,19 +54,19 @@ class TheMachine(Protocol):
     order: str | tuple[int, ...] | None
     random: Any
     stream_ids: Iterator[int]
-    told: str
+    description: str
 
-    def used(self) -> bool: ...
+    def has_initialized_cuda(self) -> bool: ...
     def gpu(self, index: int | None) -> Gpu: ...
     def resolve(self, device: int | str | torch.device) -> Gpu | None: ...
     def real(self, target: Gpu | None, device: Any = None) -> torch.device: ...
-    def entered(self) -> AbstractContextManager[None]: ...
+    def use_in_thread(self) -> AbstractContextManager[None]: ...
     def describe(self) -> str: ...
     def stale_text(self, gpu: Gpu) -> str: ...
     def activate(self) -> None: ...
     def deactivate(self) -> None: ...
-    def lay(self, patches: Patches) -> None: ...
-    def lift(self, patches: Patches) -> None: ...
+    def add_patches(self, patches: Patches) -> None: ...
+    def remove_patches(self, patches: Patches) -> None: ...
     def close(self) -> None: ...
 
 
@@ -77,13 +77,13 @@ class Clock:
         self._gpu = gpu
         self._extra = 0.0
 
-    def now(self) -> float:
+    def time(self) -> float:
         return self._extra + self._gpu.total() / BANDWIDTH
 
     def advance(self, seconds: float) -> float:
         """Let ``seconds`` (≥ 0) pass; returns the new time."""
         self._extra += seconds
-        return self.now()
+        return self.time()
 
 
 # A mark in ``Gpu.marks`` is referenced by the dictionary, by a loop over its values and by getrefcount.
@@ -154,7 +154,7 @@ class Gpu:
         setattr(storage, MARK, mark)
         self.room -= mark.block
         del mark  # a reference to it counts as a storage
-        for tell in hooks.taken:
+        for tell in hooks.storage_taken:
             tell(self, storage)
 
     def new_mark(self, size: int) -> Mark:
@@ -173,18 +173,18 @@ class Gpu:
         if self.live() + _block(size) > self._limit():
             gc.collect()  # as recount() does
             if (live := self.live()) + _block(size) > self._limit():
-                raise self.out_of_memory(_block(size), live)
+                raise self.make_out_of_memory_error(_block(size), live)
         if written and size >= host.WORTH:
             host.check(self.device, size)
 
-    def refused(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         """``error``; if the computer's allocator gave no memory for this GPU, CUDA's own error in its place."""
-        size = host.refused(error)
+        size = host.parse_refused_bytes(error)
         if size is None:
             return error
         live = self.live()
         if live + _block(size) > self._limit():
-            return self.out_of_memory(_block(size), live)
+            return self.make_out_of_memory_error(_block(size), live)
         return host.OutOfHostMemory(self.device, size, None)
 
     def lend(self, machine: TheMachine, capacity: int) -> Callable[[], None]:
@@ -194,7 +194,7 @@ class Gpu:
         live here, of which some may have stayed.
         """
         kept = {name: getattr(self, name) for name in _LENT}
-        total, now = self.total(), self.clock.now()
+        total, now = self.total(), self.clock.time()
         self.machine, self.capacity, self.fraction = machine, capacity, 1.0
 
         def give_back() -> None:
@@ -202,7 +202,7 @@ class Gpu:
                 setattr(self, name, value)
             # The next tensor is counted with all others.
             self._counted, self._granted, self.room = total, 0, 0
-            self.clock.advance(now - self.clock.now())
+            self.clock.advance(now - self.clock.time())
 
         return give_back
 
@@ -260,7 +260,7 @@ class Gpu:
             live = self.live()
             if live > limit and newest is not None:
                 block = self._take_off(newest)
-                raise self.out_of_memory(block, live - block)
+                raise self.make_out_of_memory_error(block, live - block)
         if live - self._seen >= host.WORTH and newest is not None:
             try:
                 host.check(self.device, getattr(newest, MARK).block, written=True)
@@ -298,7 +298,7 @@ class Gpu:
         """Bytes that are not allocated."""
         return max(0, self.capacity - self.recount())
 
-    def out_of_memory(self, wanted: int, live: int) -> torch.OutOfMemoryError:
+    def make_out_of_memory_error(self, wanted: int, live: int) -> torch.OutOfMemoryError:
         """CUDA's own error, which is counted, for ``wanted`` bytes on this GPU with ``live`` bytes taken.
 
         The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc: "wanted" is the request rounded up to blocks, and

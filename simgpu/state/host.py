@@ -53,7 +53,7 @@ class OutOfHostMemory(RuntimeError):
         )
 
 
-def refused(error: BaseException) -> int | None:
+def parse_refused_bytes(error: BaseException) -> int | None:
     """The bytes that the computer's allocator did not give, if that is what ``error`` says."""
     found = _REFUSED.search(str(error))
     return None if found is None else int(found[1])
@@ -63,7 +63,7 @@ _looks = True
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
+def skip_memory_check() -> Iterator[None]:
     """Inside, :func:`check` lets everything pass."""
     global _looks
     _looks = False

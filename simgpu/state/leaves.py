@@ -67,7 +67,7 @@ class Held:
         mark = gpu.marks[size]
         self._marks.remove(mark)
         gpu.room += mark.block
-        for tell in hooks.met:
+        for tell in hooks.tensor_met:
             tell()
         return True
 

@@ -36,13 +36,13 @@ def parts(tensor: Tensor) -> list[Tensor]:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return parts(torch._C._functorch.get_unwrapped(tensor))
     if torch._C._functorch.is_legacy_batchedtensor(tensor):
-        return parts(_unbatched(tensor))
+        return parts(_remove_batch(tensor))
     if tensor.is_nested:
         return [tensor.values()] if layout is torch.jagged else [tensor]
     return [tensor]
 
 
-def _unbatched(tensor: Tensor) -> Tensor:
+def _remove_batch(tensor: Tensor) -> Tensor:
     """The view without a batch in ``tensor``, one of the wrappers with which autograd batches gradients."""
     level = 1
     inner = tensor

@@ -22,8 +22,8 @@ import torch
 from labkit.base.patches import Patch
 
 from .. import hooks
+from .current_machine import machine_in_use
 from .gpu import Gpu, TheMachine
-from .in_use import machine_in_use
 
 RealGenerator = torch.Generator
 _real_device = RealGenerator.device.__get__
@@ -67,7 +67,7 @@ class DeviceRandom:
             generator.manual_seed(seed)
 
     @contextmanager
-    def instead_of_default(self, gpu: Gpu, *, normals: bool = True) -> Iterator[None]:
+    def draw_by_default_generator(self, gpu: Gpu, *, normals: bool = True) -> Iterator[None]:
         """Inside, torch's default generator continues where that of ``gpu`` stands.
 
         normals   whether normal numbers are drawn, of which the CPU may keep one for the next call
@@ -91,12 +91,12 @@ class DeviceRandom:
                 RealGenerator.set_state(mine, _without_normals(after) if normals else after)
                 default.set_state(before)
 
-    def drawing(self, gpu: Gpu) -> torch.Generator:
+    def drawing_generator(self, gpu: Gpu) -> torch.Generator:
         """The generator that draws for ``gpu`` now: its own, or torch's default one in its place."""
         return self._default if self._lent is gpu else self.generators[gpu.index]
 
 
-def _mixed(*numbers: int) -> int:
+def _hash_numbers(*numbers: int) -> int:
     """Return 64 bits that depend on all bits of ``numbers``."""
     value = b"".join((number % 2**64).to_bytes(8, "little") for number in numbers)
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
@@ -117,18 +117,18 @@ def _offset_of(stream: int, words: int) -> int:
 
 def _stream_of(*numbers: int) -> int:
     """Return the number of the stream that depends on ``numbers``."""
-    return 1 + _mixed(*numbers) % (_STREAMS - 1)
+    return 1 + _hash_numbers(*numbers) % (_STREAMS - 1)
 
 
 @contextmanager
-def _unseen() -> Iterator[None]:
+def _disable_modes() -> Iterator[None]:
     """Inside, no mode sees operations on tensors."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
 
 
 def _without_normals(twister: torch.Tensor) -> torch.Tensor:
-    with _unseen():
+    with _disable_modes():
         twister.view(torch.int64)[_NORMALS:].zero_()
     return twister
 
@@ -141,7 +141,7 @@ def _state_at(seed: int, offset: int) -> torch.Tensor:
     """Return the Twister's state at a place."""
     if (seed, offset) not in _places:
         stream, words = _place_of(offset)
-        generator = RealGenerator().manual_seed(_mixed(seed, stream) if stream else seed)
+        generator = RealGenerator().manual_seed(_hash_numbers(seed, stream) if stream else seed)
         while words:
             words -= len(_draw(generator, min(words, 2**20)))
         state = generator.get_state()
@@ -245,7 +245,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         """Return the state of 16 bytes for the Twister's in which this generator, or another in its place, now is."""
         if not self._counts():
             return twister
-        with _unseen():
+        with _disable_modes():
             seed = int(twister.view(torch.int64)[0])
             if self._labkit_seen is None:
                 known = (at for (_, at), there in _places.items() if torch.equal(there, twister))
@@ -272,7 +272,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             raise TypeError("RNG state must be a torch.ByteTensor")
         if state.numel() not in (8, 16):
             raise RuntimeError("RNG state is wrong size")
-        with _unseen():
+        with _disable_modes():
             seed, offset = (*state.contiguous().view(torch.int64).tolist(), 0)[:2]
             if offset % 4:  # set_philox_offset_per_thread there
                 raise RuntimeError("offset must be a multiple of 4")
@@ -280,7 +280,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         self._labkit_seen = twister, offset
         return twister
 
-    def moved_on(self, state: torch.Tensor, offset: int) -> torch.Tensor:
+    def advance_state(self, state: torch.Tensor, offset: int) -> torch.Tensor:
         """Return ``state`` as ``offset`` further: CUDA adds it, the Twister goes to another stream for each offset."""
         state = state.clone()
         seed, before = state.view(torch.int64).tolist()

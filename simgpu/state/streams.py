@@ -19,8 +19,8 @@ from labkit.base.language import wrong
 from labkit.base.patches import Patch
 
 from .. import hooks
+from .current_machine import machine_in_use, require_machine
 from .gpu import Gpu, TheMachine
-from .in_use import machine_here, machine_in_use
 from .placement import gpu_of
 
 LAUNCH = 5e-6  # seconds
@@ -47,7 +47,7 @@ class Stream:
         device_type: int | None = None,
         **_: object,
     ) -> None:
-        machine = machine_here()
+        machine = require_machine()
         where = "cuda" if device is None else device
         gpu = machine.resolve(where if device_index is None else device_index)
         if gpu is None:
@@ -90,8 +90,8 @@ class Stream:
         return False
 
     def synchronize(self) -> None:
-        for tell in hooks.waited:
-            tell(machine_here())
+        for tell in hooks.host_waited:
+            tell(require_machine())
 
     def record_event(self, event: Event | None = None) -> Event:
         event = Event() if event is None else event
@@ -105,11 +105,11 @@ class Stream:
         self.wait_event(stream.record_event())
 
     def __enter__(self) -> Stream:
-        machine_here().current.enter(self)
+        require_machine().current.enter(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        machine_here().current.leave()
+        require_machine().current.leave()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.stream_id, self._gpu) == (other.stream_id, other._gpu)
@@ -150,30 +150,30 @@ class Event:
     cuda_event = event_id
 
     def record(self, stream: Stream | None = None) -> None:
-        gpu = (machine_here().current.stream() if stream is None else stream)._gpu
+        gpu = (require_machine().current.stream() if stream is None else stream)._gpu
         if self._gpu is not None and self._gpu is not gpu:  # c10/cuda/CUDAEvent.h, record
             raise RuntimeError(
                 f"Event device {self._gpu.index} does not match recording stream's device {gpu.index}."
             )
         self._gpu = gpu
         self._time = self._gpu.clock.advance(LAUNCH)
-        for tell in hooks.recorded:
+        for tell in hooks.event_recorded:
             tell(self, stream)
 
     def wait(self, stream: Stream | None = None) -> None:
-        clock = (machine_here().current.stream() if stream is None else stream)._gpu.clock
+        clock = (require_machine().current.stream() if stream is None else stream)._gpu.clock
         if self._time is not None:
             # An event of another GPU that is later than now makes this one later; one that is past costs nothing.
-            clock.advance(max(0.0, self._time - clock.now()))
-        for tell in hooks.awaited:
+            clock.advance(max(0.0, self._time - clock.time()))
+        for tell in hooks.event_awaited:
             tell(self, stream)
 
     def query(self) -> bool:
         return True
 
     def synchronize(self) -> None:
-        for wait in hooks.drained:
-            wait(machine_here())
+        for wait in hooks.device_waited:
+            wait(require_machine())
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds on the virtual clock from this event to ``end``."""
@@ -233,7 +233,7 @@ def stream_on(gpu: Gpu | None) -> Stream | None:
     return stream
 
 
-def back_on(stream: Stream | None) -> AbstractContextManager[object]:
+def restore_stream(stream: Stream | None) -> AbstractContextManager[object]:
     """The context in which backward runs for a tensor that was made on ``stream``: that stream and its GPU are chosen.
 
     torch/csrc/autograd/engine.cpp, evaluate_function: the node's stream (that of its first output on a GPU,

@@ -25,8 +25,8 @@ from labkit.base.patches import Patch
 from labkit.turns.locks import waits, watching
 
 from .. import hooks
+from .current_machine import call_with_machine, machine_in_use
 from .gpu import TheMachine
-from .in_use import machine_in_use, seeing
 
 # Options of glibc's malloc (malloc.h), with their values.
 _KEEPING = {
@@ -77,9 +77,9 @@ def _entering() -> Iterator[Patch]:
     """Every new thread enters the machine in use before it does anything else."""
 
     def start_new(real: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
-        return real(seeing, (function, *args), kwargs or {})
+        return real(call_with_machine, (function, *args), kwargs or {})
 
-    yield Patch.around(threading.Thread, "_bootstrap_inner", seeing)
+    yield Patch.around(threading.Thread, "_bootstrap_inner", call_with_machine)
     yield Patch.around(_thread, "start_new_thread", start_new)
 
 

@@ -18,9 +18,9 @@ from torch._C import DispatchKey, DispatchKeySet
 from labkit.trace import emitting as trace
 
 from ..ops.moves import move, note_copy
-from ..rules.together import check_broadcast_from, check_on_gpu, check_streams
+from ..rules.same_device import check_broadcast_from, check_on_gpu, check_streams
+from ..state.current_machine import without_function_modes
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import below_modes
 from ..state.placement import gpu_of, put
 from ..state.streams import Stream
 
@@ -53,7 +53,7 @@ class Collectives:
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
 
-    @below_modes
+    @without_function_modes
     def _broadcast_coalesced(
         self, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
     ) -> list[list[Tensor]]:
@@ -63,12 +63,12 @@ class Collectives:
         with torch.no_grad():
             for places in _chunks(tensors, buffer_size):
                 group = [tensors[at] for at in places]
-                for row, pieces in zip(copies[1:], self._sent_together(group, gpus), strict=True):
+                for row, pieces in zip(copies[1:], self._send_coalesced(group, gpus), strict=True):
                     for at, piece in zip(places, pieces, strict=True):
                         row[at] = piece
         return copies
 
-    def _sent_together(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
+    def _send_coalesced(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
         """The tensors of ``group`` on each GPU but the first. They travel as one, which forgets strides.
 
         Each has a version counter of its own (comm.cpp, "Version Counter in comm.*_coalesced"): the pieces share
@@ -88,11 +88,11 @@ class Collectives:
                 put(rows[-1][at], gpu)  # there is nothing to view: it is made anew
         return rows
 
-    @below_modes
+    @without_function_modes
     def _broadcast(self, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
-        return [self._to(tensor, device) for device in devices]
+        return [self._move_to_gpu(tensor, device) for device in devices]
 
-    @below_modes
+    @without_function_modes
     def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
         for at, out in enumerate(outs):
             check_on_gpu("output", out, at)
@@ -103,7 +103,7 @@ class Collectives:
                 )
         return [out.copy_(tensor) for out in outs]
 
-    @below_modes
+    @without_function_modes
     def _scatter(
         self,
         tensor: Tensor,
@@ -124,15 +124,15 @@ class Collectives:
                 f"Expected devices and chunk_sizes to be of same length, but got len(devices) = {len(devices)} "
                 f"and len(chunk_sizes) = {len(chunk_sizes)}"
             )
-        return [self._to(piece, device) for piece, device in zip(pieces, devices, strict=False)]
+        return [self._move_to_gpu(piece, device) for piece, device in zip(pieces, devices, strict=False)]
 
-    @below_modes
+    @without_function_modes
     def _scatter_out(
         self, tensor: Tensor, outs: Sequence[Tensor], dim: int = 0, streams: object = None
     ) -> list[Tensor]:
         if not outs:
             raise RuntimeError("Expected at least one output tensor to scatter to")
-        dim = self._wrapped(dim, tensor)
+        dim = self._wrap_dimension(dim, tensor)
         for at, out in enumerate(outs):
             check_on_gpu("output", out, at)
             shape = list(out.shape)
@@ -151,7 +151,7 @@ class Collectives:
             )
         return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
 
-    @below_modes
+    @without_function_modes
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
         _, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
@@ -167,7 +167,7 @@ class Collectives:
                 note_copy(gpu_of(tensor), target, tensor, started)
         return gathered
 
-    @below_modes
+    @without_function_modes
     def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
         shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
@@ -182,7 +182,7 @@ class Collectives:
     def _shape_together(self, tensors: Sequence[Tensor], dim: int) -> tuple[list[int], int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
-        dim = self._wrapped(dim, tensors[0])
+        dim = self._wrap_dimension(dim, tensors[0])
         expected = list(tensors[0].shape)
         for at, tensor in enumerate(tensors):
             check_on_gpu("input", tensor, at)
@@ -199,11 +199,11 @@ class Collectives:
         expected[dim] = sum(tensor.size(dim) for tensor in tensors)
         return expected, dim
 
-    def _wrapped(self, dim: int, tensor: Tensor) -> int:
+    def _wrap_dimension(self, dim: int, tensor: Tensor) -> int:
         tensor.size(dim)  # torch's own error, for a dimension that is not there
         return dim % tensor.dim()
 
-    def _to(self, tensor: Tensor, device: int) -> Tensor:
+    def _move_to_gpu(self, tensor: Tensor, device: int) -> Tensor:
         if device < 0:
             raise RuntimeError(f"Expected non-negative device index, but got {device}")
         return move(self._machine, tensor, self._machine.gpu(device), non_blocking=True)

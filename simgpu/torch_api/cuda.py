@@ -17,9 +17,9 @@ from torch import Tensor
 from labkit.base.patches import Patch
 
 from .. import hooks
-from ..rules.together import check_optimizer_entry
+from ..rules.same_device import check_optimizer_entry
+from ..state.current_machine import without_function_modes
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import below_modes
 from ..state.placement import gpu_of
 from ..state.streams import CUDA, Stream
 from .absent import absent, refusing
@@ -134,7 +134,7 @@ class CudaFunctions:
         self._cuda_synchronize()
 
     def _cuda_synchronize(self) -> None:
-        for wait in hooks.drained:
+        for wait in hooks.device_waited:
             wait(self._machine)
 
     def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:
@@ -175,7 +175,7 @@ class CudaFunctions:
     _accelerator_emptyCache = _cuda_emptyCache
 
     # torch.optim.
-    @below_modes
+    @without_function_modes
     def _group_tensors_by_device_and_dtype(
         self, tensorlists: list[list[Tensor | None]], with_indices: bool = False
     ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]:
@@ -214,15 +214,15 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
     "current" is not their difference. Of each pool and of counts only what is current is known: it stands for the rest.
     """
     live, total, blocks = gpu.recount(), gpu.total(), gpu.blocks()
-    none = _now(0)
+    none = _make_stat(0)
     pools = {
         "all": blocks,
         "small_pool": [each for each in blocks if each[1] <= SMALL],
         "large_pool": [each for each in blocks if each[1] > SMALL],
     }
-    size = {pool: _now(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
-    asked = {pool: _now(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()}
-    number = {pool: _now(sum(many for _, _, many in those)) for pool, those in pools.items()}
+    size = {pool: _make_stat(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
+    asked = {pool: _make_stat(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()}
+    number = {pool: _make_stat(sum(many for _, _, many in those)) for pool, those in pools.items()}
     size["all"] = {
         "current": live, "peak": gpu.peak, "allocated": total - gpu.total_at_reset,
         "freed": total - live - gpu.freed_at_reset,
@@ -241,7 +241,7 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _now(value: int) -> dict[str, int]:
+def _make_stat(value: int) -> dict[str, int]:
     return {"current": value, "peak": value, "allocated": value, "freed": 0}
 
 
@@ -264,7 +264,7 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
     asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
     methods = {
         name: getattr(provider, name)
-        for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.answers))
+        for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.torch_c_answers))
         for name in dir(provider)
         if name.startswith(_ANSWERED)
     }

@@ -38,5 +38,5 @@ def prepare_process(machine: TheMachine) -> None:
     """Do what :data:`STAYS`, once for the process."""
     if machine.order != "threads":
         threads.keep_memory_warm()
-    for opened in hooks.opened:
+    for opened in hooks.machine_opened:
         opened(machine)

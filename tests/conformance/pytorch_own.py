@@ -77,7 +77,7 @@ class Report(unittest.TestResult):
     def stopTest(self, test: unittest.TestCase) -> None:
         super().stopTest(test)
         if self.machine is not None:  # a test that failed may have left the stack of modes without it
-            self.machine.entered().__enter__()
+            self.machine.use_in_thread().__enter__()
         outcome, text = self.outcome
         self.say(ends=name_of(test), outcome=outcome, text=text)
 

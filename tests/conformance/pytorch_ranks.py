@@ -126,7 +126,7 @@ class Report(own.Report):
 
     def startTest(self, test: unittest.TestCase) -> None:
         if self.machine is not None:  # which the ranks of another test may have taken from this thread
-            self.machine.entered().__enter__()
+            self.machine.use_in_thread().__enter__()
             # What is there before the test, where its class leaves out their setUp, which counts it.
             modes = sys.modules["torch"]._C._len_torch_function_stack()
             type(test)._prev_torch_function_mode_stack_len = modes

@@ -77,7 +77,7 @@ def test_english_code_is_copied_with_its_tags_run_and_stored(root):
     assert sync.read(root, "zh", "00_tiny").cells[2].metadata == {"tags": ["hide-input"]}
     stored = {lang: sync.read(root, lang, "00_tiny").cells[2].outputs[0].text for lang in sync.LANGUAGES}
     assert stored == {"en": "2 en\n", "zh": "2 zh\n"}
-    assert sync.recorded(root) == {
+    assert sync.read_recorded_pairs(root) == {
         "00_tiny": sync.pairs(root, "00_tiny"),
         "index": {"title": ["a", "b"]},
     }

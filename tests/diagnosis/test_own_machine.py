@@ -203,7 +203,7 @@ def known(machine):
         "size": [torch.cuda.get_device_properties(k).total_memory for k in range(3)],
         "fraction": [torch.cuda.get_per_process_memory_fraction(k) for k in range(3)],
         "order": machine.order,
-        "time": [gpu.clock.now() for gpu in machine.gpus],
+        "time": [gpu.clock.time() for gpu in machine.gpus],
     }
 
 

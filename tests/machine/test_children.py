@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import labkit
-from simgpu.children import told as children
+from simgpu.children import environment as children
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,15 +26,15 @@ def test_cuda_visible_devices_names_a_gpu_by_the_uuid_that_torch_gives():
     ("1x", (1,)), ("none", ()), (f"GPU-{children.uuid(2)},0", (2, 0)), ("GPU-0", ()), ("GPU-9", ()),
 ])  # fmt: skip
 def test_cuda_visible_devices_as_the_driver_reads_it(listed, seen):
-    assert children.visible(4, listed) == seen
+    assert children.visible_gpus(4, listed) == seen
 
 
 def test_simulate_takes_no_notice_of_what_was_there_and_its_children_of_what_is_new():
-    machine = children.Described(3, [1, 2, 3], order=[2, 0, 1], heedless="0")
+    machine = children.MachineDescription(3, [1, 2, 3], order=[2, 0, 1], heedless="0")
     assert machine.options({"CUDA_VISIBLE_DEVICES": "0"})["memory"] == [1, 2, 3]
     hidden = machine.options({"CUDA_VISIBLE_DEVICES": "2,0"})
     assert (hidden["gpus"], hidden["memory"], hidden["order"]) == (2, [3, 1], (0, 1))
-    assert children.described(machine.text()) == machine
+    assert children.parse_description(machine.text()) == machine
     assert machine.options({})["gpus"] == 3
 
 

@@ -365,7 +365,7 @@ def written():
 def test_every_name_that_a_rule_stands_for_is_still_there():
     names = set(written())
     assert len(names) > 250
-    assert [name for name in names if not handlers.named(name)] == []
+    assert [name for name in names if not handlers.functions_named(name)] == []
     assert [name for name in operators.RULES if not hasattr(torch.ops.aten, name)] == []
     known = {name.partition(".")[0] for name in operators.checks()}
     for name, (called, renamed) in operators.CALLS.items():
@@ -376,7 +376,7 @@ def test_every_name_that_a_rule_stands_for_is_still_there():
 
 
 def test_a_name_that_another_torch_lacks_is_left_out():
-    assert handlers.named("cat Tensor.no_such nothing.at.all") == [torch.cat]
+    assert handlers.functions_named("cat Tensor.no_such nothing.at.all") == [torch.cat]
 
 
 def test_lists_of_tensors_keep_their_devices():

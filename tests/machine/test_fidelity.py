@@ -21,7 +21,7 @@ def test_the_documentation_is_what_the_code_says():
 
 
 def test_what_is_listed_as_absent_raises(gpus):
-    for name in fidelity.missing():
+    for name in fidelity.missing_functions():
         if isinstance(getattr(torch._C, name, None), type):
             continue  # torch puts placeholder classes in some places
         with pytest.raises(NotImplementedError, match=f"no torch._C.{name}"):
@@ -72,7 +72,7 @@ def test_what_is_listed_as_answered_answers(gpus, name):
 
 
 def test_everything_that_is_answered_is_asked_for_by_torch():
-    assert set(fidelity.provided()) == ANSWERS.keys() | OBJECTS
+    assert set(fidelity.provided_functions()) == ANSWERS.keys() | OBJECTS
     folder = Path(torch.__file__).parent
     # The programs of torch that ask, and its list of what C++ has.
     rooms = [
@@ -81,4 +81,4 @@ def test_everything_that_is_answered_is_asked_for_by_torch():
     ]  # fmt: skip
     rooms += [folder / "nn/parallel/comm.py", folder / "utils/_foreach_utils.py"]
     text = "".join(path.read_text("utf-8") for path in rooms)
-    assert {name for name in fidelity.provided() if not re.search(rf"\b{name}\b", text)} == set()
+    assert {name for name in fidelity.provided_functions() if not re.search(rf"\b{name}\b", text)} == set()

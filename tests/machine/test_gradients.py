@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import labkit
 import simgpu
-from simgpu.state.streams import back_on
+from simgpu.state.streams import restore_stream
 
 pytestmark = pytest.mark.usefixtures("gpus")
 CUDA0, CUDA1, CPU = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
@@ -404,7 +404,7 @@ def test_backward_runs_on_the_stream_of_its_forward():
 def test_a_stream_of_a_closed_machine_is_nobodys():
     with labkit.simulate(gpus=2):
         stream = torch.cuda.Stream(device=1)
-    with back_on(stream):
+    with restore_stream(stream):
         assert torch.cuda.current_device() == 0
 
 

@@ -148,9 +148,9 @@ def test_the_computers_allocator_is_translated(monkeypatch):
         "[enforce fail at alloc_cpu.cpp:100] data. DefaultCPUAllocator: not enough memory: you tried to "
         "allocate 4096 bytes.",
     ):
-        assert isinstance(gpu.refused(RuntimeError(words)), host.OutOfHostMemory)
+        assert isinstance(gpu.translate_error(RuntimeError(words)), host.OutOfHostMemory)
     other = RuntimeError("4096 bytes")
-    assert gpu.refused(other) is other
+    assert gpu.translate_error(other) is other
 
 
 @linux

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
 import labkit
-from simgpu.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, lacking, of_the_cpu
+from simgpu.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, is_cpu_refusal, lacking
 from simgpu.handlers import HANDLERS, ByDtype
 
 # What op_db asks of a real GPU or of private functions: its answers without one are not about CUDA.
@@ -70,7 +70,7 @@ def test_what_op_db_says_that_cuda_refuses_is_refused(op_db):
                     except (NotImplementedError, RuntimeError) as error:
                         told = str(error)
                         break
-                if told is None or of_the_cpu(told):
+                if told is None or is_cpu_refusal(told):
                     computed.append((_name(op), dtype, told))
                 else:
                     words.add(told.partition(" with arguments")[0])
@@ -594,16 +594,16 @@ def test_a_convolution_in_half_precision_is_rounded_before_its_bias_is_added(gpu
 
 
 def test_the_graph_of_a_convolution_in_half_precision_is_the_ordinary_one():
-    from simgpu.features.kernels import halves
+    from simgpu.features.kernels import half_precision
 
     with labkit.simulate(gpus=1):
         wide = torch.ones(1, 1, 4, 4, device="cuda")
         F.conv2d(wide, wide)
-        assert not halves._held()  # nobody has asked for halves
+        assert not half_precision._registrations()  # nobody has asked for halves
         image = wide.half().requires_grad_()
         live = torch.cuda.memory_allocated()
         result = F.conv2d(image, image)
-        assert halves._held()
+        assert half_precision._registrations()
         assert type(result.grad_fn).__name__ == "ConvolutionBackward0"
         assert torch.cuda.memory_allocated() - live == 512
         with torch.autocast("cuda", dtype=torch.float16):

@@ -77,19 +77,19 @@ def test_layers_are_in_while_their_machine_is_and_each_rests_on_what_is_below_it
     with labkit.simulate(gpus=1):
         machine = machine_in_use()
         for one in (first, second, third):
-            machine.lay(one)
+            machine.add_patches(one)
         assert Torch.said == "third on second on first on torch"
         with labkit.simulate(gpus=2):
             assert Torch.said == "torch"
         assert Torch.said == "third on second on first on torch"
-        machine.lift(second)
+        machine.remove_patches(second)
         assert Torch.said == "third on first on torch"
         with labkit.simulate(gpus=2):
-            machine.lift(third)
-            machine.lay(second)
+            machine.remove_patches(third)
+            machine.add_patches(second)
             assert Torch.said == "torch"
         assert Torch.said == "second on first on torch"
-        machine.lift(first)
+        machine.remove_patches(first)
         assert Torch.said == "second on torch"
     assert Torch.said == "torch"
 
@@ -200,7 +200,7 @@ def test_what_children_are_told_makes_a_machine_like_it(monkeypatch):
             monkeypatch.setattr(of, name, getattr(of, name))  # which puts it back
         other = inherit()
         assert other is machine_in_use() is not machine
-        assert other.told == machine.told
+        assert other.description == machine.description
         assert other.order == (2, 0, 1)
         assert [gpu.capacity for gpu in other.gpus] == [2**30, 2**31, 4096]
     assert keep.tolist() == [1]

@@ -118,7 +118,7 @@ def test_threads_that_draw_wait_for_each_other(gpus):
     torch.cuda.manual_seed_all(3)
     drawn = []
     thread = threading.Thread(target=lambda: drawn.append(F.dropout(torch.ones(100, device="cuda:1"))))
-    with gpus.random.instead_of_default(gpus.gpus[0]):
+    with gpus.random.draw_by_default_generator(gpus.gpus[0]):
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

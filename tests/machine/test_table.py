@@ -184,7 +184,7 @@ def test_the_table_names_every_change_once():
     with labkit.simulate(gpus=2):
         inside = {change for change in snapshot.changes() if change != ("modes", "")}
     named = {(where(row.owner), row.name) for row in rows}
-    assert inside <= named | {("simgpu.state.in_use", "_active")}, "changed, and not in the table"
+    assert inside <= named | {("simgpu.state.current_machine", "_active")}, "changed, and not in the table"
 
 
 @pytest.mark.parametrize(("owner", "name"), [
@@ -208,7 +208,7 @@ def test_a_row_that_was_not_taken_out_would_be_seen(row, monkeypatch):
 
 def test_the_attributes_that_the_machine_puts_on_others_objects_are_listed():
     texts = {path: path.read_text("utf-8") for path in Path(simgpu.__file__).parent.rglob("*.py")}
-    written = {name for text in texts.values() for name in re.findall(r"_labkit_\w+", text)}
+    written = {name for text in texts.values() for name in re.findall(r"\b_labkit_\w+", text)}
     assert written == set(ATTRIBUTES)
     for name, what in ATTRIBUTES.items():
         files = [file for file in texts if str(file).endswith(tuple(re.findall(r"\w+/\w+\.py", what)))]

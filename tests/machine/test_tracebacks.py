@@ -24,7 +24,7 @@ def refused(call):
 
 
 def names(error):
-    frames.without_ours(error)
+    frames.strip_labkit_frames(error)
     found = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     return found[found.index("<lambda>") + 1 :]
 
@@ -69,7 +69,7 @@ def test_nothing_of_an_operator_is_left():
 
 def test_a_script_that_prints_its_error_prints_it_so():
     error = refused(lambda: mixed())
-    with Patches(frames.of_texts):
+    with Patches(frames.patch_printed_tracebacks):
         assert "labkit" not in "".join(traceback.format_exception(error)).replace(__file__, "")
 
 
@@ -81,13 +81,13 @@ def test_so_it_prints_the_error_from_which_its_own_came():
             raise RuntimeError("mine") from error
 
     error = refused(mine)
-    with Patches(frames.of_texts):
+    with Patches(frames.patch_printed_tracebacks):
         assert "labkit" not in "".join(traceback.format_exception(error)).replace(__file__, "")
 
 
 def test_all_can_be_seen(monkeypatch):
     monkeypatch.setenv("LABKIT_TRACEBACK", "full")
-    with Patches(frames.of_texts):
+    with Patches(frames.patch_printed_tracebacks):
         assert "__torch_function__" in "".join(traceback.format_exception(refused(lambda: mixed())))
     assert "__torch_function__" in names(refused(lambda: mixed()))
 
@@ -101,7 +101,7 @@ def test_a_key_error_of_a_replica_is_printed_in_lines_as_pytorch_prints_it():
     parallel = torch.nn.DataParallel(Asks(), [0, 1])
     with pytest.raises(KeyError) as caught:
         parallel(torch.ones(4, 2, device="cuda:0"))
-    with Patches(frames.of_texts):
+    with Patches(frames.patch_printed_tracebacks):
         printed = "".join(traceback.format_exception(caught.value))
     assert "\nKeyError: Caught KeyError in replica 0 on device 0.\nOriginal Traceback" in printed
     assert "\\n" not in printed

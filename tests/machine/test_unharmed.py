@@ -16,7 +16,7 @@ import labkit
 from labkit.base.tree import tensors_in
 from simgpu import hooks
 from simgpu.fidelity import owner_name
-from simgpu.state.in_use import work
+from simgpu.state.current_machine import work
 from simgpu.state.placement import gpu_of
 
 functional = nn.functional
@@ -206,7 +206,7 @@ def test_where_the_stack_of_python_ends_nothing_stays():
             return a.sum()
 
     # Ranks follow, too, where they have been imported.
-    with labkit.simulate(gpus=2) as machine, hooks.followed.having(lambda _: False):
+    with labkit.simulate(gpus=2) as machine, hooks.is_followed.adding(lambda _: False):
         layer = nn.Linear(4, 4).to(HOME)
         a, b = torch.rand(3, 4, device=HOME, requires_grad=True), torch.rand(4, 4, device=OTHER)
         whole = a.detach().long()

@@ -156,10 +156,10 @@ def test_uninitialized_memory_is_filled(gpus):
 def waited(gpus):
     """The machines that were waited for; their operators are watched."""
     found = []
-    hooks.waited.add(found.append)
+    hooks.host_waited.add(found.append)
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield found
-    hooks.waited.remove(found.append)
+    hooks.host_waited.remove(found.append)
 
 
 def test_the_debug_mode_is_refused(gpus):

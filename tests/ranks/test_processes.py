@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 LAUNCH = """
 import sys
 from labkit_ranks.torchrun.in_processes import run
-from simgpu.children.told import asked
-sys.exit(run(sys.argv[1:], asked(2, "1 GiB", None)))
+from simgpu.children.environment import describe_requested_machine
+sys.exit(run(sys.argv[1:], describe_requested_machine(2, "1 GiB", None)))
 """
 
 

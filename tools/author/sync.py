@@ -82,7 +82,7 @@ def pairs(root: Path, lesson: str) -> dict[str, list[str]]:
     }
 
 
-def recorded(root: Path) -> dict[str, dict[str, list[str]]]:
+def read_recorded_pairs(root: Path) -> dict[str, dict[str, list[str]]]:
     """The pairs as they were recorded, by notebook."""
     file = root / "pairs.json"
     known: dict[str, dict[str, list[str]]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
@@ -102,7 +102,7 @@ def drift(root: Path, lesson: str) -> list[str]:
     found = differences(root, lesson)
     if any("the cells differ" in line for line in found):
         return found
-    changed = one_sided(recorded(root).get(lesson, {}), pairs(root, lesson))
+    changed = one_sided(read_recorded_pairs(root).get(lesson, {}), pairs(root, lesson))
     return found + [f"{lesson}, cell {cell}: the text changed in one language only" for cell in changed]
 
 
@@ -111,7 +111,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
     english, chinese = (read(root, language, lesson) for language in LANGUAGES)
     if [(cell.id, cell.cell_type) for cell in english.cells] != [(c.id, c.cell_type) for c in chinese.cells]:
         raise SystemExit("\n".join(differences(root, lesson)))
-    changed = one_sided(recorded(root).get(lesson, {}), pairs(root, lesson))
+    changed = one_sided(read_recorded_pairs(root).get(lesson, {}), pairs(root, lesson))
     if changed and not accept:
         raise SystemExit(
             f"{lesson}: the text changed in one language only: {', '.join(changed)}; "
@@ -128,7 +128,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
             raise SystemExit(f"{lesson} ({language}) failed, nothing was written:\n{error}") from None
     for language, notebook in zip(LANGUAGES, (english, chinese), strict=True):
         store(notebook, root / language / f"{lesson}.ipynb")
-    now = recorded(root) | {lesson: pairs(root, lesson)}
+    now = read_recorded_pairs(root) | {lesson: pairs(root, lesson)}
     write_whole(root / "pairs.json", json.dumps(now, indent=1, sort_keys=True) + "\n")
 
 

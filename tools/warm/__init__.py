@@ -83,9 +83,9 @@ def share() -> None:
     """Have what this process starts from now on ask the same processes with torch, which end with this one."""
     folder = tempfile.mkdtemp(prefix="labkit-warm-")
     os.environ[SHARED] = f"{os.getpid()} {folder}"
-    atexit.register(partial(_removed, os.getpid(), folder))
+    atexit.register(partial(_remove_folder, os.getpid(), folder))
 
 
-def _removed(owner: int, folder: str) -> None:
+def _remove_folder(owner: int, folder: str) -> None:
     if os.getpid() == owner:  # and not a fork of it
         shutil.rmtree(folder, ignore_errors=True)

@@ -33,7 +33,7 @@ def at_the_start(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def received(connection: socket.socket, size: int) -> bytes:
+def receive_bytes(connection: socket.socket, size: int) -> bytes:
     """So many bytes; fewer where the other side has gone."""
     found = b""
     while len(found) < size and (more := connection.recv(size - len(found))):
@@ -51,7 +51,7 @@ def main(address: str, words: list[str]) -> int:
     environment = dict(os.environ)
     environment.pop("JPY_PARENT_PID", None)  # kernels look whether their parent lives; the server ends ours
     told = "\0".join([*(f"{name}={value}" for name, value in at_the_start(environment).items())])
-    theirs = received(connection, struct.unpack("i", received(connection, 4))[0]).decode(
+    theirs = receive_bytes(connection, struct.unpack("i", receive_bytes(connection, 4))[0]).decode(
         "utf-8", "surrogateescape"
     )
     # A program alone: not -u, -W, -X and such, nor a session at the prompt.
@@ -74,7 +74,7 @@ def main(address: str, words: list[str]) -> int:
     content = told.encode("utf-8", "surrogateescape")
     socket.send_fds(connection, [struct.pack("i", len(content))], [0, 1, 2])
     connection.sendall(content)
-    (program,) = struct.unpack("i", received(connection, 4))
+    (program,) = struct.unpack("i", receive_bytes(connection, 4))
     for file in (0, 1, 2):  # whoever reads what the program writes sees its end, not ours
         os.close(file)
     either: list[socket.socket | int] = [connection, arrived]
@@ -82,7 +82,7 @@ def main(address: str, words: list[str]) -> int:
         for each in os.read(arrived, 100) if ready else b"":
             with contextlib.suppress(ProcessLookupError):  # it ends just now
                 os.kill(program, each)
-    answer = received(connection, 4)
+    answer = receive_bytes(connection, 4)
     status = struct.unpack("i", answer)[0] if len(answer) == 4 else 1 << 8
     if os.WIFSIGNALED(status):
         if os.WTERMSIG(status) in FORWARDED:

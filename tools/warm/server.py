@@ -88,7 +88,7 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
             size = content = b""
             with contextlib.suppress(OSError):
                 size, files, _, _ = socket.recv_fds(connection, 4, 3)
-                content = known.received(connection, struct.unpack("i", size)[0]) if size else b""
+                content = known.receive_bytes(connection, struct.unpack("i", size)[0]) if size else b""
             if not content:  # it runs in a Python of its own, or has been killed
                 connection.close()
                 for file in files:
@@ -140,7 +140,7 @@ def end_those_that_ended(running: Running) -> None:
         connection.close()
 
 
-def become(words: list[str], lines: list[str]) -> ModuleType:
+def reset_process(words: list[str], lines: list[str]) -> ModuleType:
     """Make of this process what Python is before a program's first line; gives its ``__main__``."""
     folder, ignored, *environment = lines
     os.chdir(folder)
@@ -231,7 +231,7 @@ def end(error: BaseException | None) -> NoReturn:
 
 if __name__ == "__main__":
     program, surroundings = serve(sys.argv[1], int(sys.argv[2]))
-    beginning = become(program, surroundings)
+    beginning = reset_process(program, surroundings)
     raised = None
     try:
         run(program, beginning)

@@ -32,8 +32,8 @@ from ... import hooks
 from ...handlers import handles
 from ...rules.operators import on_one_device
 from ...stack import hands_on, others_dispatch, with_mode
+from ...state.current_machine import at_work, call_with_machine, machine_in_use, replaces, work
 from ...state.gpu import TheMachine
-from ...state.in_use import at_work, machine_in_use, replaces, seeing, work
 from ...state.placement import gpu_of, keep_on_host, put, put_wrapper
 
 _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
@@ -63,7 +63,7 @@ def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwarg
     home = work.gpu
     # There may be another dispatch mode below the one that is called.
     noting = NoteHome() if others_dispatch() else nullcontext()
-    with at_work(None), machine.entered(), noting:
+    with at_work(None), machine.use_in_thread(), noting:
         result = run(*args, **kwargs)
     if home is not None:  # or the machine's mode would place it there
         for tensor in tensors_in(result):
@@ -81,11 +81,11 @@ def _push(
     def pack(tensor: Tensor) -> Any:
         if work.gpu is not None and isinstance(tensor, Tensor):
             put(tensor, work.gpu)
-        return seeing(pack_hook, tensor)
+        return call_with_machine(pack_hook, tensor)
 
     @functools.wraps(unpack_hook, updated=())
     def unpack(packed: Any) -> Any:
-        return seeing(unpack_hook, packed)
+        return call_with_machine(unpack_hook, packed)
 
     real(pack, unpack)
 

@@ -25,8 +25,8 @@ from labkit.base.patches import Patch
 from labkit.base.tree import tensors_in
 
 from ... import hooks
+from ...state.current_machine import machine_in_use, replaces
 from ...state.gpu import TheMachine
-from ...state.in_use import machine_in_use, replaces
 from ...state.placement import gpu_of, keep_on_host
 from .classes import on_machine
 
@@ -57,8 +57,8 @@ _TORCHS = ("aten", "prims")
 _NATIVE = "torch._native.registry"
 
 
-@hooks.by_itself.add
-def by_python(func: Any) -> bool:
+@hooks.places_itself.add
+def is_defined_in_python(func: Any) -> bool:
     """Whether ``func`` is an operator whose kernels Python registered: it checks and places its tensors itself."""
     if func.__class__ is OpOverload:
         names = [func._name]
@@ -71,7 +71,7 @@ def by_python(func: Any) -> bool:
     return any(f"{name.replace('::', '/')}/{key}" in torch.library._impls for name in names for key in keys)
 
 
-def _seeing_machine(kernel: Kernel) -> Kernel:
+def _make_kernel_see_machine(kernel: Kernel) -> Kernel:
     def run(*args: Any, **kwargs: Any) -> Any:
         machine = machine_in_use()
         if machine is None:
@@ -84,7 +84,7 @@ def _seeing_machine(kernel: Kernel) -> Kernel:
     return run
 
 
-def _on_gpu(args: Any, kwargs: Any) -> bool:
+def _is_call_on_gpu(args: Any, kwargs: Any) -> bool:
     """Whether the dispatcher would choose CUDA's kernel."""
     return machine_in_use() is not None and any(map(gpu_of, tensors_in(args, kwargs)))
 
@@ -100,7 +100,7 @@ _KEYSETS = {key: (_keyset(*begin), _keyset(twin)) for key, (twin, begin) in _ROU
 _MISSING = _keyset("IPU")
 
 
-def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
+def _make_router(name: str, key: str, kernel: Kernel | None) -> Kernel:
     """The router that stands at the CPU's twin of ``key``.
 
     kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
@@ -110,7 +110,7 @@ def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
 
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         operator = torch._library.utils.lookup_op(name)
-        if _on_gpu(args, kwargs):
+        if _is_call_on_gpu(args, kwargs):
             # A kernel of autocast's leaves its own key out when it goes on: it is ours that would come back here.
             with torch._C._ExcludeDispatchKeyGuard(own) if key.startswith("Autocast") else nullcontext():
                 return operator.redispatch(begin, *args, **kwargs)
@@ -126,7 +126,7 @@ def _router(name: str, key: str, kernel: Kernel | None) -> Kernel:
     return run
 
 
-def _found(name: str, key: str) -> Kernel | None:
+def _find_kernel(name: str, key: str) -> Kernel | None:
     """The kernel that the dispatcher would take for ``key``, called with the keyset; None if there is none."""
     try:
         kernel = torch.library.get_kernel(name, key).call_boxed
@@ -145,8 +145,8 @@ def _found(name: str, key: str) -> Kernel | None:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Kernels that Python registered before."""
-    with _unwarned():
-        libraries = list(_of_before())
+    with _silence_override_warning():
+        libraries = list(_override_earlier_kernels())
     yield Patch(torch.library, "_labkit_libraries", libraries)
 
 
@@ -161,57 +161,57 @@ def _impl(
     if not callable(fn) or fn is torch.library.fallthrough_kernel or not ours:
         real(self, op_name, fn, dispatch_key, **options)
         return
-    kernel = functools.wraps(fn)(_seeing_machine(fn))
+    kernel = functools.wraps(fn)(_make_kernel_see_machine(fn))
     name = f"{self.ns}::{self._resolve_op_name(op_name, 'impl').split('::')[-1]}"
-    with _unwarned():
+    with _silence_override_warning():
         if key in _TWINS:
             keyed = options.get("with_keyset")
             with_keyset = kernel if keyed else lambda _, *args, **kwargs: kernel(*args, **kwargs)
-            router = _beside(name, _TWINS[key], with_keyset)
+            router = _make_twin_router(name, _TWINS[key], with_keyset)
             real(self, op_name, router, dispatch_key, **options | {"with_keyset": True})
             return
         real(self, op_name, kernel, dispatch_key, **options)
         if key in _ROUTES:
             twin = _ROUTES[key][0]
             # The host's kernel; one of our routers that stands there has it inside.
-            own = (_routed.get((name, twin)) if _by_python(name, twin) else None) or _found(name, twin)
-            self.m.impl(name.split("::")[1], twin, _router(name, key, own), True)
+            own = (_routed.get((name, twin)) if _has_python_kernel(name, twin) else None) or _find_kernel(name, twin)
+            self.m.impl(name.split("::")[1], twin, _make_router(name, key, own), True)
 
 
 @contextmanager
-def _unwarned() -> Iterator[None]:
+def _silence_override_warning() -> Iterator[None]:
     """Silence torch's warning of kernels that replace others: here they are meant to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         yield
 
 
-def _by_python(name: str, key: str) -> bool:
+def _has_python_kernel(name: str, key: str) -> bool:
     """Whether Python registered the kernel at ``key``. What C++ has there for CUDA wants a real GPU."""
     return f"{name.replace('::', '/')}/{key}" in torch.library._impls
 
 
-def _beside(name: str, key: str, kernel: Kernel) -> Kernel:
+def _make_twin_router(name: str, key: str, kernel: Kernel) -> Kernel:
     """The router for a ``kernel`` that is registered at the CPU's twin of ``key``.
 
     Where C++ had one there that Python now overrides, it goes on standing for CUDA's.
     """
     twin = _ROUTES[key][0]
     _routed[name, twin] = kernel
-    router = _router(name, key, kernel)
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin) or _by_python(name, twin):
+    router = _make_router(name, key, kernel)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, twin) or _has_python_kernel(name, twin):
         return router
-    before = _found(name, twin)
+    before = _find_kernel(name, twin)
 
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        stands_in = _on_gpu(args, kwargs) and not _by_python(name, key)
+        stands_in = _is_call_on_gpu(args, kwargs) and not _has_python_kernel(name, key)
         return (before if stands_in and before else router)(keyset, *args, **kwargs)
 
     return run
 
 
 @functools.lru_cache(1)  # they are two thousand, and seldom change between two machines
-def _stood_over(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
+def _overridden_keys(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
     """(namespace, name) -> the keys, of those at which Python has kernels, where others are put over them."""
     found: dict[tuple[str, str], set[str]] = {}
     native = getattr(sys.modules.get(_NATIVE), "_aten_override_libs", {})
@@ -224,15 +224,15 @@ def _stood_over(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def _of_before() -> Iterator[Any]:
+def _override_earlier_kernels() -> Iterator[Any]:
     """Registrations that replace those which Python made before. They hold as long as they are referred to."""
-    for (namespace, name), keys in _stood_over(frozenset(torch.library._impls)).items():
+    for (namespace, name), keys in _overridden_keys(frozenset(torch.library._impls)).items():
         qualified = f"{namespace}::{name}"
-        kernels = {key: _found(qualified, _MEANT.get(key, key)) for key in keys}
-        over = {key: _seeing_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
+        kernels = {key: _find_kernel(qualified, _MEANT.get(key, key)) for key in keys}
+        over = {key: _make_kernel_see_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
         for key, (twin, _) in _ROUTES.items():
             if key in keys or twin in keys:
-                over[twin] = _router(qualified, key, over.get(twin) or _found(qualified, twin))
+                over[twin] = _make_router(qualified, key, over.get(twin) or _find_kernel(qualified, twin))
         library: Any = torch._C._dispatch_library("IMPL", namespace, "", __file__, 0)
         for key, kernel in over.items():
             library.impl(name, key or "CompositeImplicitAutograd", kernel, True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.base.files import rows_beside
 
-from ...handlers import named
+from ...handlers import functions_named
 
 # The names that c10::toString gives them (c10/core/ScalarType.h).
 NAMES = {
@@ -97,7 +97,7 @@ def lacking(words: str) -> tuple[str, frozenset[torch.dtype]] | None:
     return None if dtypes is None else (words, dtypes)
 
 
-def of_the_cpu(words: str) -> bool:
+def is_cpu_refusal(words: str) -> bool:
     """Whether these are words in which a kernel refuses a dtype, and the kernel is none of CUDA's."""
     found = _REFUSAL.match(words)
     return found is not None and found[1] not in _CUDAS
@@ -106,10 +106,10 @@ def of_the_cpu(words: str) -> bool:
 def refusing() -> Iterator[tuple[Any, frozenset[torch.dtype]]]:
     """The functions that CUDA refuses some dtypes of, each with these."""
     for names, dtypes in FUNCTIONS:
-        for function in named(names):
+        for function in functions_named(names):
             yield function, dtypes
     for operator, (_, dtypes) in REFUSED.items():
-        for packet in named(f"ops.aten.{operator}"):
+        for packet in functions_named(f"ops.aten.{operator}"):
             yield packet, dtypes
             for overload in packet.overloads():
                 yield getattr(packet, overload), dtypes

@@ -28,25 +28,25 @@ def machine_in_use() -> TheMachine | None:
     return _active
 
 
-def machine_here() -> TheMachine:
+def require_machine() -> TheMachine:
     """The machine in use, for things that make no sense without one: a stream, an event."""
     if _active is None:
         raise wrong(RuntimeError, en="no simulated machine is in use any more", zh="已经没有模拟机器在使用")
     return _active
 
 
-def seeing(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_with_machine(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` with the machine in sight of this thread, if one is in use.
 
     What C++ calls back (hooks, unpacked tensors) comes with the function modes off, or on a thread of the engine.
     """
     if _active is None:
         return function(*args, **kwargs)
-    with _active.entered():
+    with _active.use_in_thread():
         return function(*args, **kwargs)
 
 
-def below_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run ``function`` as C++ would: none of its own tensor operations pass the function modes."""
 
     @functools.wraps(function)
@@ -74,7 +74,7 @@ def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable
     return register
 
 
-def use(machine: TheMachine | None) -> None:
+def set_machine_in_use(machine: TheMachine | None) -> None:
     """From now on :func:`machine_in_use` is ``machine``. Only :mod:`.machine` says so."""
     global _active
     _active = machine

@@ -21,8 +21,8 @@ from labkit.base.tree import tensors_in
 
 from ..stack import OperatorMode
 from ..state import host
+from ..state.current_machine import work
 from ..state.gpu import Gpu
-from ..state.in_use import work
 from ..state.placement import gpu_of, put, put_wrapper
 
 # Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script, as
@@ -246,5 +246,5 @@ def fresh_memory() -> Iterator[None]:
     """Inside, large tensors take memory that nobody has written to, and the computer's own is not looked at."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_THRESHOLD, _FRESH)
-    with host.unchecked():
+    with host.skip_memory_check():
         yield

@@ -27,8 +27,8 @@ from .. import hooks
 from ..handlers import HANDLERS
 from ..ops.mode import MachineMode
 from ..stack import OperatorMode, without_modes
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..state.placement import gpu_of
 
 _here = threading.local()
@@ -39,7 +39,7 @@ _functional = torch.nn.functional
 
 
 def _wait(machine: TheMachine) -> None:
-    for waited in hooks.waited:
+    for waited in hooks.host_waited:
         waited(machine)
 
 
@@ -57,14 +57,14 @@ _ORDERED = {
 }
 
 
-def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _call_watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """Answer as ``mode`` does, and tell of the call."""
     plain = MachineMode.__torch_function__
     tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
     if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
         return plain(mode, func, types, args, kwargs)
     if func in _ORDERED and torch.are_deterministic_algorithms_enabled():
-        with mode.machine.entered():
+        with mode.machine.use_in_thread():
             return _ORDERED[func](*args, **(kwargs or {}))
     if func in _READ_ON_HOST:
         _wait(mode.machine)
@@ -72,7 +72,7 @@ def _watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: A
         return plain(mode, func, types, args, kwargs)
 
 
-@hooks.backward.add
+@hooks.backward_contexts.add
 def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManager[Any]:
     """Context manager for the engine, which runs from these ``outputs`` on."""
     on_gpus = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
@@ -99,15 +99,15 @@ class _Watch(OperatorMode):
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.are_deterministic_algorithms_enabled():
-            caller = unordered(func, args, kwargs)
+            caller = nondeterministic_name(func, args, kwargs)
             if caller is not None:
                 warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
                 if not warn_only:
                     raise RuntimeError(objection(caller, warn_only))
                 warnings.warn(objection(caller, warn_only), stacklevel=1)
-        if hooks.waited and waits(func, args, kwargs, self._on_host):
+        if hooks.host_waited and waits(func, args, kwargs, self._on_host):
             _wait(self._machine)
-        for ran in hooks.ran:
+        for ran in hooks.operator_ran:
             ran(self._machine)
         with without_modes():  # the engine runs with the machine in sight
             return func(*args, **kwargs)
@@ -115,15 +115,15 @@ class _Watch(OperatorMode):
 
 def _is_asked_for(machine: TheMachine) -> bool:
     # Whoever follows is asked in any case: to stop must not take more of Python's stack than to begin.
-    followed = any(follows(machine) for follows in hooks.followed)
+    followed = any(follows(machine) for follows in hooks.is_followed)
     return followed or torch.are_deterministic_algorithms_enabled()
 
 
-@hooks.opened.add
+@hooks.machine_opened.add
 def _settle(machine: TheMachine) -> None:
     """Watch, or stop watching, as is asked for now."""
     if not machine.closed:
-        machine.mode.answer_by(_watched if _is_asked_for(machine) else None)
+        machine.mode.answer_by(_call_watched if _is_asked_for(machine) else None)
 
 
 @replaces(torch._C, "_set_deterministic_algorithms")
@@ -163,7 +163,7 @@ def _scatters_with(given: dict[str, Any]) -> bool:
     return reduce == "multiply" or not (given["self"].is_floating_point() or given["self"].is_complex())
 
 
-def unordered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def nondeterministic_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The name by which CUDA objects to this OpOverload when it is to be deterministic; None if it does not."""
     name = func.overloadpacket.__name__
     always = _UNORDERED.get(name)

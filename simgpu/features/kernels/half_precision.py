@@ -20,17 +20,17 @@ from labkit.base.patches import Patch
 from labkit.base.tree import mapped
 
 from ... import hooks
-from ...handlers import HANDLERS, ByDtype, listed
+from ...handlers import HANDLERS, ByDtype, functions_in_row
+from ...state.current_machine import work
 from ...state.gpu import TheMachine
-from ...state.in_use import work
 from ...state.placement import gpu_of
 
 _here = threading.local()
 
 
-@hooks.backward.add
+@hooks.backward_contexts.add
 @contextmanager
-def _from(machine: TheMachine, outputs: Any) -> Iterator[None]:
+def _note_backward_start(machine: TheMachine, outputs: Any) -> Iterator[None]:
     """Within backward, what only C++ has seen is on a GPU if that from which it began is."""
     before = getattr(_here, "on_gpu", False)
     _here.on_gpu = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
@@ -75,19 +75,19 @@ def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
     return run
 
 
-@hooks.halves.add
+@hooks.half_precision.add
 def begin(machine: TheMachine) -> None:
     """From now on, while ``machine`` is in use, the kernels are ours."""
-    if _held():
+    if _registrations():
         return
     library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
     for name, dtypes in rows_beside(__file__):
         rounding = _rounding(name, {getattr(torch, dtype) for dtype in dtypes.split()})
         library.impl(name, "CPU", rounding, True)
-    _held().append(library)
+    _registrations().append(library)
 
 
-def _held() -> list[Any]:
+def _registrations() -> list[Any]:
     """Our kernels' registration, which holds as long as it is referred to."""
     held: list[Any] = vars(torch.library).get("_labkit_kernels", [None])
     return held
@@ -104,7 +104,7 @@ def _first(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return mode.general(func, args, kwargs)
 
 
-for _function in listed("convolutions"):
+for _function in functions_in_row("convolutions"):
     by_dtype = HANDLERS.setdefault(_function, ByDtype())
     if isinstance(by_dtype, ByDtype):
         by_dtype[torch.float16] = _first

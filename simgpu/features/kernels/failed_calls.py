@@ -19,37 +19,37 @@ from labkit.base.texts import texts_beside
 from labkit.base.tree import mapped, tensors_in
 
 from ... import hooks
-from ...handlers import HANDLERS, ByDtype, handles, listed
+from ...handlers import HANDLERS, ByDtype, functions_in_row, handles
 from ...stack import OperatorMode
 from ...state.errors import cuda_error
 from ...state.gpu import Gpu
 from ...state.placement import gpu_of, type_in_errors
-from .dtypes import NAMES, NO_KERNEL, lacking, of_the_cpu, refusal, refusing
+from .dtypes import NAMES, NO_KERNEL, is_cpu_refusal, lacking, refusal, refusing
 
 _TEXTS = texts_beside(__file__)
 
 
-@hooks.failed.add
-def instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
+@hooks.call_failed.add
+def answer_failed_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
     """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
     words = str(error)
     found = lacking(words)
     if found is not None:
-        return _widened(func, args, kwargs, *found)
+        return _compute_in_wider_dtype(func, args, kwargs, *found)
     if words.startswith(_NO_FFT):  # cuda/CuFFTPlanCache.h
         raise RuntimeError(words.replace(_NO_FFT, "cuFFT doesn't support tensor of type")) from None
     if func in _WITH_OUT_DTYPE and ".dtype" in words:
         return _with_out_dtype(func, args, kwargs)
     if func in _NORMS and words.startswith("expected scalar type"):
-        return _normed(func, args, kwargs, error)
-    mixed = _mixed(func, args, kwargs, words)
+        return _normalize_mixed_batch(func, args, kwargs, error)
+    mixed = _mixed_dtypes_message(func, args, kwargs, words)
     if mixed is not None:
         raise RuntimeError(mixed) from None
     if _OF_A_VALUE.match(words) or func is torch._assert_async:  # that has the user's own words
         operator = _operator_that_raises(func, args, kwargs)
         if operator is not None:
             raise _device_assert(operator, home.device, words) from None
-    elif isinstance(error, NotImplementedError) and of_the_cpu(words):
+    elif isinstance(error, NotImplementedError) and is_cpu_refusal(words):
         error.add_note(_TEXTS["named-otherwise",]())
     elif isinstance(error, NotImplementedError) and "with arguments from the 'CPU' backend" in words:
         error.add_note(_TEXTS["no-operator",]())
@@ -89,8 +89,8 @@ for _function, _dtypes in refusing():
         by_dtype.update(dict.fromkeys(_dtypes, _refuse))
 
 
-@handles(*listed("of the CPU alone"))
-def _of_the_cpu(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@handles(*functions_in_row("of the CPU alone"))
+def _refuse_cpu_operator(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """CUDA has no kernel, which the dispatcher says in its own words."""
     if any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
@@ -98,8 +98,8 @@ def _of_the_cpu(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return mode.general(func, args, kwargs)
 
 
-@handles(*listed("products of bytes"))
-def _of_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@handles(*functions_in_row("products of bytes"))
+def _multiply_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """cuBLAS wants more than 16 rows, and the other sizes in eights (cuda/Blas.cpp, _int_mm_out_cuda)."""
     one, other = tensors_in(args, kwargs)[:2]
     if gpu_of(one) is not None and one.dim() == other.dim() == 2:
@@ -113,15 +113,15 @@ def _of_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return mode.general(func, args, kwargs)
 
 
-def _mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
+def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
     """CUDA's words, where the CPU's kernels refuse a mixture of dtypes in others: ``words``."""
     if words.startswith("expected m1 and m2 to have the same dtype"):  # cuda/Blas.cpp, addmm_out_cuda_impl
         return words.replace("m1 and m2", "mat1 and mat2", 1)
     if func in _FILLS and "only supports boolean masks" in words:  # cuda/Indexing.cu, masked_fill__cuda
         return f"masked_fill only supports boolean masks, but got dtype {NAMES[tensors_in(args, kwargs)[1].dtype]}"
     if func in _LAYER_NORMS and words.startswith("mixed dtype (CPU)"):
-        return _of_another_dtype(args, kwargs)
-    if func in listed("convolutions") and re.match(
+        return _other_dtype_message(args, kwargs)
+    if func in functions_in_row("convolutions") and re.match(
         r"expected scalar type|Input type .* and weight type", words
     ):
         # Convolution.cpp, check_input_same_type_as_parameters
@@ -148,20 +148,20 @@ _FILLS = (torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_)
 _LAYER_NORMS = (torch.nn.functional.layer_norm, torch.layer_norm)
 
 
-def _of_halves(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _normalize_halves(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """CUDA's kernels take weights of the input's dtype alone; the CPU's take some in float32 with halves, too."""
     result = mode.general(func, args, kwargs)
-    words = _of_another_dtype(args, kwargs)
+    words = _other_dtype_message(args, kwargs)
     if words is not None and result.numel() and gpu_of(result) and not torch.is_autocast_enabled("cuda"):
         raise RuntimeError(words)
     return result
 
 
 for _function in (*_LAYER_NORMS, torch.nn.functional.group_norm, torch.group_norm):
-    HANDLERS[_function] = ByDtype(dict.fromkeys((torch.float16, torch.bfloat16), _of_halves))
+    HANDLERS[_function] = ByDtype(dict.fromkeys((torch.float16, torch.bfloat16), _normalize_halves))
 
 
-def _of_another_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _other_dtype_message(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """The refusal of ``data_ptr<T>`` (cuda/*_norm_kernel.cu) if a weight is of another dtype than the input."""
     dtype, *others = [tensor.dtype for tensor in tensors_in(args, kwargs)]
     other = next((other for other in others if other is not dtype), dtype)
@@ -199,7 +199,7 @@ _ROUNDED = {
 }
 
 
-def _widened(
+def _compute_in_wider_dtype(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
 ) -> Any:
     """Compute ``func`` with all tensors of ``dtypes`` in a wider one, and round the results, and gradients as well."""
@@ -265,7 +265,7 @@ _NORMS = {
 }
 
 
-def _normed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
     """``batch_norm`` of halves with weights of halves and statistics in float32; the CPU wants all in float32.
 
     CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images

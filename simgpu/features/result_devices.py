@@ -15,18 +15,18 @@ from torch import Tensor, TypedStorage, UntypedStorage
 
 from labkit.base.tree import tensors_in
 
-from ..handlers import Handler, around, handles, listed
+from ..handlers import Handler, functions_in_row, handles, wraps_handlers
 from ..ops.failures import refusals
 from ..ops.mode import MachineMode
 from ..ops.moves import default_gpu, move
 from ..rules.functions import check_function
+from ..state.current_machine import replaces
 from ..state.gpu import TheMachine
-from ..state.in_use import replaces
 from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
 
 
 @handles(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)
-def _packed(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pack_padded_sequence(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_function(func, args, kwargs)
     data, lengths = func(*args, **kwargs)
     return put(data, gpu_of(args[0])), lengths  # these stay on the host
@@ -85,8 +85,8 @@ def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return pieces
 
 
-@around(torch.tensor, torch.as_tensor, torch.asarray)
-def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@wraps_handlers(torch.tensor, torch.as_tensor, torch.asarray)
+def _tensor_from_storage(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
 
     torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
@@ -104,7 +104,7 @@ def _made_of(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs
     return move(mode.machine, tensor, target).requires_grad_(kwargs.get("requires_grad", False))
 
 
-@around(*listed("made sparse"))
+@wraps_handlers(*functions_in_row("made sparse"))
 def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     at = 1 if func is torch.sparse_coo_tensor else 2
     values: Any = args[at] if len(args) > at else kwargs.get("values")
@@ -145,7 +145,7 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
 
 
 @replaces(torch._C._nested, "nested_tensor")
-def _nested(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
+def _make_nested_tensor(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
     tensors = tensors_in(values)
     target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     if device is not None:

@@ -22,10 +22,10 @@ from labkit.base.patches import Patch
 from labkit.base.tree import tensors_in
 
 from .. import hooks
-from ..handlers import Handler, around
+from ..handlers import Handler, wraps_handlers
+from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu, TheMachine
-from ..state.in_use import machine_in_use, replaces, seeing
 from ..state.placement import gpu_of, name_of
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -37,7 +37,7 @@ def _faking() -> bool:
     return _current(_FAKE) is not None
 
 
-hooks.by_itself.add(lambda _: _faking())
+hooks.places_itself.add(lambda _: _faking())
 
 
 class NoGradient(NotSimulated, NotImplementedError):
@@ -56,11 +56,11 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
         )
 
 
-@around(
+@wraps_handlers(
     Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, torch.ops.aten.to.device,
     *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
 )  # fmt: skip
-def _placed(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _place_fake_tensor(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that makes or moves tensors: fake ones are told of the simulated GPU by its name."""
     if not _faking():
         return go_on(mode, func, args, kwargs)
@@ -94,7 +94,7 @@ def _from_real(
     machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
 ) -> Any:
     check_gradient(t.requires_grad, gpu_of(t))
-    return seeing(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
+    return call_with_machine(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
 
 
 @replaces(FakeTensor, "requires_grad_")
@@ -103,9 +103,9 @@ def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = Tr
     return real(self, requires_grad)
 
 
-@hooks.backward.add
+@hooks.backward_contexts.add
 @contextmanager
-def _checked(machine: TheMachine, outputs: Any) -> Iterator[None]:
+def _check_fake_backward(machine: TheMachine, outputs: Any) -> Iterator[None]:
     """Refuse a backward pass through fake tensors on a GPU: C++ would end the process."""
     nodes = [one.grad_fn for one in outputs if isinstance(one, FakeTensor)] if machine.gpus else []
     known: set[Any] = {node for node in nodes if node is not None}

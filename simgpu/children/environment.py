@@ -31,7 +31,7 @@ ENTRIES = " ".join(_ENTRIES)
 
 
 @dataclass(frozen=True)
-class Described:
+class MachineDescription:
     """A machine in words, to be sent to another process.
 
     gpus       how many there are, before CUDA_VISIBLE_DEVICES hides any.
@@ -51,16 +51,16 @@ class Described:
     def text(self) -> str:
         return json.dumps(asdict(self))
 
-    def visible(self, environment: Mapping[str, str]) -> tuple[int, ...]:
+    def visible_gpus(self, environment: Mapping[str, str]) -> tuple[int, ...]:
         """The numbers of the GPUs that CUDA would show a process with this environment, in its order."""
         listed = environment.get(VISIBLE)
         if listed is None or listed == self.heedless:
             return tuple(range(self.gpus))
-        return visible(self.gpus, listed)
+        return visible_gpus(self.gpus, listed)
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
         """The arguments that make the machine which a process with this environment sees."""
-        seen, order = self.visible(environment), self.order
+        seen, order = self.visible_gpus(environment), self.order
         return {
             "gpus": len(seen),
             "memory": [self.memory[k] for k in seen] if isinstance(self.memory, list) else self.memory,
@@ -69,23 +69,23 @@ class Described:
         }
 
 
-def described(text: str) -> Described:
+def parse_description(text: str) -> MachineDescription:
     """The machine that :meth:`Described.text` wrote."""
-    return Described(**json.loads(text))
+    return MachineDescription(**json.loads(text))
 
 
-def asked(
+def describe_requested_machine(
     gpus: int,
     memory: str | int | None,
     order: str | Sequence[int] | None,
     model: str | None = None,
-) -> Described:
+) -> MachineDescription:
     """A machine that a user asks for. Raises TypeError or ValueError, naming the argument."""
     gpus = whole("gpus", gpus, 1, MOST_GPUS)
     order = checked_order(order, gpus)
     size: Any = with_model(memory, model)[0]
     listed = list(order) if isinstance(order, tuple) else order
-    return Described(gpus, parse_bytes(size), listed, model=model)
+    return MachineDescription(gpus, parse_bytes(size), listed, model=model)
 
 
 def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
@@ -110,7 +110,7 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
     )
 
 
-def visible(gpus: int, listed: str) -> tuple[int, ...]:
+def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:
     """The GPUs of ``gpus`` that ``CUDA_VISIBLE_DEVICES=listed`` shows, in its order.
 
     As the CUDA driver reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): those before the first
@@ -137,7 +137,7 @@ def uuid(number: int) -> str:
     return f"00000000-0000-0000-0000-{number:012x}"
 
 
-def told(environment: Mapping[str, str], text: str) -> dict[str, str]:
+def environment_with_machine(environment: Mapping[str, str], text: str) -> dict[str, str]:
     """``environment``, extended so that a child sees the machine that ``text`` describes."""
     return {**environment, MACHINE: text, ENTER: ENTRIES, PATH: with_bootstrap(environment.get(PATH))}
 
