@@ -134,7 +134,9 @@ class _Mode(TorchDispatchMode):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A kernel of the user's is Python: the machine must see it, also where an autograd Function came to it.
-        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and is_defined_in_python(func)):
+        if not torch._C._len_torch_function_stack() or (
+            func.namespace != "aten" and is_defined_in_python(func)
+        ):
             return func(*args, **kwargs)
         # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
         with torch._C.DisableTorchFunction():

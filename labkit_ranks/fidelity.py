@@ -21,5 +21,7 @@ def table() -> str:
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
     lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
     with World(1):
-        lines += [f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()]
+        lines += [
+            f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()
+        ]
     return "\n".join(lines) + "\n"

@@ -67,7 +67,9 @@ def inherit() -> Machine | None:
     found = children.parse_description(told)
     hide_labkit_frames()
     warn_if_untried(torch.__version__)
-    return _take_over(Machine(**found.options(os.environ), numbers=found.visible_gpus(os.environ), description=told))
+    return _take_over(
+        Machine(**found.options(os.environ), numbers=found.visible_gpus(os.environ), description=told)
+    )
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:

@@ -60,7 +60,9 @@ def patch_printed_tracebacks(here: Callable[[], object] = lambda: True) -> Itera
 
     def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
         if here() and not _shows_all_frames():
-            trace = _strip_frames(trace)  # those of the errors that it came from are told by this function, too
+            trace = _strip_frames(
+                trace
+            )  # those of the errors that it came from are told by this function, too
         real(text, kind, value, trace, *args, **kwargs)
 
     yield Patch.around(traceback.TracebackException, "__init__", begin)

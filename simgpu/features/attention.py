@@ -182,7 +182,12 @@ class _Asked(types.SimpleNamespace):
             for name, on_now in on.items()
         }
         order = torch._C._get_sdp_priority_order()
-        if order == _ORDER and self.gpu.major in (9, 10) and not self.gpu.minor and not _is_cudnn_deprioritized():
+        if (
+            order == _ORDER
+            and self.gpu.major in (9, 10)
+            and not self.gpu.minor
+            and not _is_cudnn_deprioritized()
+        ):
             order = [3, *order]  # cuda/sdp_utils.cpp, check_prefer_cudnn_attention
         for number in order:
             if number == 0 and math:

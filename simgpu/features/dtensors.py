@@ -37,7 +37,9 @@ class _Answers(dict[Any, Any]):
     """Operator -> the function that C++ calls for it, which sees the machine."""
 
     def __init__(self, answers: dict[Any, Any]) -> None:
-        super().__init__({operator: partial(call_with_machine, answer) for operator, answer in answers.items()})
+        super().__init__(
+            {operator: partial(call_with_machine, answer) for operator, answer in answers.items()}
+        )
 
     def update(self, answers: Any) -> None:  # type: ignore[override]  # the one form in which torch calls it
         super().update(_Answers(answers))

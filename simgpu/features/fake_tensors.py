@@ -60,7 +60,9 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
     Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, torch.ops.aten.to.device,
     *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
 )  # fmt: skip
-def _place_fake_tensor(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _place_fake_tensor(
+    go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A call that makes or moves tensors: fake ones are told of the simulated GPU by its name."""
     if not _faking():
         return go_on(mode, func, args, kwargs)
@@ -94,7 +96,9 @@ def _from_real(
     machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
 ) -> Any:
     check_gradient(t.requires_grad, gpu_of(t))
-    return call_with_machine(real, self, fake_mode, t, *args, **kwargs)  # also where the machine's mode is off
+    return call_with_machine(
+        real, self, fake_mode, t, *args, **kwargs
+    )  # also where the machine's mode is off
 
 
 @replaces(FakeTensor, "requires_grad_")

@@ -66,7 +66,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
     # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
-        yield Patch(_profiler.record_function, name, without_function_modes(getattr(_profiler.record_function, name)))
+        yield Patch(
+            _profiler.record_function, name, without_function_modes(getattr(_profiler.record_function, name))
+        )
 
 
 @replaces(_profiler.profile, "__init__")

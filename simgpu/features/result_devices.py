@@ -86,7 +86,9 @@ def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 @wraps_handlers(torch.tensor, torch.as_tensor, torch.asarray)
-def _tensor_from_storage(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _tensor_from_storage(
+    go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
 
     torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
@@ -145,7 +147,9 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
 
 
 @replaces(torch._C._nested, "nested_tensor")
-def _make_nested_tensor(machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any) -> Any:
+def _make_nested_tensor(
+    machine: TheMachine, real: Any, values: Any, *, device: Any = None, **options: Any
+) -> Any:
     tensors = tensors_in(values)
     target = machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     if device is not None:

@@ -221,7 +221,9 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
         "large_pool": [each for each in blocks if each[1] > SMALL],
     }
     size = {pool: _make_stat(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
-    asked = {pool: _make_stat(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()}
+    asked = {
+        pool: _make_stat(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()
+    }
     number = {pool: _make_stat(sum(many for _, _, many in those)) for pool, those in pools.items()}
     size["all"] = {
         "current": live, "peak": gpu.peak, "allocated": total - gpu.total_at_reset,

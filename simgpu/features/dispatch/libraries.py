@@ -174,7 +174,9 @@ def _impl(
         if key in _ROUTES:
             twin = _ROUTES[key][0]
             # The host's kernel; one of our routers that stands there has it inside.
-            own = (_routed.get((name, twin)) if _has_python_kernel(name, twin) else None) or _find_kernel(name, twin)
+            own = (_routed.get((name, twin)) if _has_python_kernel(name, twin) else None) or _find_kernel(
+                name, twin
+            )
             self.m.impl(name.split("::")[1], twin, _make_router(name, key, own), True)
 
 
@@ -229,7 +231,9 @@ def _override_earlier_kernels() -> Iterator[Any]:
     for (namespace, name), keys in _overridden_keys(frozenset(torch.library._impls)).items():
         qualified = f"{namespace}::{name}"
         kernels = {key: _find_kernel(qualified, _MEANT.get(key, key)) for key in keys}
-        over = {key: _make_kernel_see_machine(kernel) for key, kernel in kernels.items() if kernel is not None}
+        over = {
+            key: _make_kernel_see_machine(kernel) for key, kernel in kernels.items() if kernel is not None
+        }
         for key, (twin, _) in _ROUTES.items():
             if key in keys or twin in keys:
                 over[twin] = _make_router(qualified, key, over.get(twin) or _find_kernel(qualified, twin))

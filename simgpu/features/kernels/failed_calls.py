@@ -30,7 +30,9 @@ _TEXTS = texts_beside(__file__)
 
 
 @hooks.call_failed.add
-def answer_failed_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu) -> Any:
+def answer_failed_call(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu
+) -> Any:
     """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
     words = str(error)
     found = lacking(words)
