@@ -29,7 +29,7 @@ class MeetingPoint:
         wait = partial(self._all.wait, 2)
         try:
             # Replicas on simulated GPUs take turns: the others shall go on while this one waits.
-            return (wait() if here.member is None else here.member.away(wait)) + 1
+            return (wait() if here.task is None else here.task.run_outside(wait)) + 1
         except threading.BrokenBarrierError:
             return 0
 

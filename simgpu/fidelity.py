@@ -16,7 +16,7 @@ import torch
 
 from labkit.base.files import rows_beside
 from labkit.base.patches import Patch
-from labkit.turns.locks import waits
+from labkit.turns.locks import lock_patches
 
 from .machine import Machine
 from .state.errors import NotSimulated as NotSimulated
@@ -68,7 +68,7 @@ def table() -> str:
         "## What is changed while a machine is in use, besides `torch._C`",
         _changes(patches(Machine(1))),
         "Only during a data-parallel call, for replicas that wait for each other:",
-        _changes(waits()),
+        _changes(lock_patches()),
         "All of it is taken back. What stays for the process:",
         "\n".join(f"- {what}: {why}" for what, why in STAYS),
     )

@@ -15,7 +15,7 @@ from jupyter_core.utils import run_sync
 
 from labkit import turns
 from labkit.base.language import using
-from labkit.turns import Baton, Deadlock, participant
+from labkit.turns import Deadlock, TaskGroup, current_task
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -34,7 +34,7 @@ class Meeting:
         self.came += 1
         needed = -(-self.came // self.parties) * self.parties
         if self.came < needed:
-            participant().wait(lambda: self.came >= needed, f"the meeting of {self.parties}")
+            current_task().wait(lambda: self.came >= needed, f"the meeting of {self.parties}")
 
 
 @pytest.mark.parametrize(("order", "expected"), [(None, [0, 1, 2, 3]), ([2, 0, 5, 3, 1, 4], [2, 0, 3, 1])])
@@ -45,7 +45,7 @@ def test_in_order_and_in_the_callers_thread(order, expected):
         seen.append((at, threading.current_thread()))
         return at * at
 
-    assert Baton(names(4), order).run([lambda at=at: call(at) for at in range(4)]) == [0, 1, 4, 9]
+    assert TaskGroup(names(4), order).run([lambda at=at: call(at) for at in range(4)]) == [0, 1, 4, 9]
     assert seen == [(at, threading.current_thread()) for at in expected]
 
 
@@ -54,14 +54,14 @@ def test_the_example_of_the_docstring():
 
     def first():
         seen.append("a")
-        assert participant().wait(lambda: box, "the box")
+        assert current_task().wait(lambda: box, "the box")
         seen.append("d")
 
-    baton = Baton(["first", "second", "third"])
-    baton.run([first, lambda: (seen.append("b"), box.append(1)), lambda: seen.append("c")])
+    task_group = TaskGroup(["first", "second", "third"])
+    task_group.run([first, lambda: (seen.append("b"), box.append(1)), lambda: seen.append("c")])
     assert seen == ["a", "b", "c", "d"]
-    assert baton.ring.given == 3
-    assert participant() is None
+    assert task_group.scheduler.switches == 3
+    assert current_task() is None
 
 
 def test_who_has_waited_keeps_nothing_of_it():
@@ -73,13 +73,13 @@ def test_who_has_waited_keeps_nothing_of_it():
     def first():
         box = Box()
         boxes.append(box)
-        participant().wait(lambda box=box: len(box) > 0, "the box")
+        current_task().wait(lambda box=box: len(box) > 0, "the box")
         known = weakref.ref(box)
         boxes.clear()
         del box
         seen.append(known())
 
-    Baton(["first", "second"]).run([first, lambda: boxes[0].append(1)])
+    TaskGroup(["first", "second"]).run([first, lambda: boxes[0].append(1)])
     assert seen == [None]
 
 
@@ -92,7 +92,7 @@ def test_four_ranks_meet_the_same_way_every_time():
                 seen.append((step, at))
                 meeting.join()
 
-        Baton(names(4)).run([lambda at=at: rank(at) for at in range(4)])
+        TaskGroup(names(4)).run([lambda at=at: rank(at) for at in range(4)])
         return seen
 
     first = once()
@@ -109,7 +109,7 @@ def test_one_that_never_comes_is_named_at_once(language, has_ended):
     meeting = Meeting(4)
     functions = [meeting.join, meeting.join, lambda: None, meeting.join]
     with using(language), pytest.raises(Deadlock) as caught:
-        Baton(names(4)).run(functions)
+        TaskGroup(names(4)).run(functions)
     lines = str(caught.value).splitlines()[1:5]
     assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
     assert has_ended in lines.pop(2)
@@ -121,12 +121,12 @@ def test_each_of_a_deadlock_may_mend_it():
 
     def stuck(at):
         try:
-            participant().wait(lambda: False, "nothing")
+            current_task().wait(lambda: False, "nothing")
         except Deadlock:
             told.append(at)
         return at
 
-    assert Baton(names(3)).run([lambda at=at: stuck(at) for at in range(3)]) == [0, 1, 2]
+    assert TaskGroup(names(3)).run([lambda at=at: stuck(at) for at in range(3)]) == [0, 1, 2]
     assert sorted(told) == [0, 1, 2]
 
 
@@ -145,7 +145,7 @@ def test_a_notebook_clients_threads_are_no_help():
     client.join()
     assert found[0].is_alive()
     with pytest.raises(Deadlock):
-        Baton(names(2)).run([lambda: participant().wait(lambda: False, "nothing")] * 2)
+        TaskGroup(names(2)).run([lambda: current_task().wait(lambda: False, "nothing")] * 2)
 
 
 def test_a_thread_that_waits_for_a_child_of_asyncio_is_no_help():
@@ -154,33 +154,36 @@ def test_a_thread_that_waits_for_a_child_of_asyncio_is_no_help():
     threading.Thread(name="waitpid-0", target=child.wait, daemon=True).start()
     try:
         with pytest.raises(Deadlock):
-            Baton(names(2)).run([lambda: participant().wait(lambda: False, "nothing", inside=False)] * 2)
+            TaskGroup(names(2)).run([lambda: current_task().wait(lambda: False, "nothing", inside=False)] * 2)
     finally:
         child.communicate(b"\n")
 
 
 def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):
-    monkeypatch.setattr(turns.member, "_BEAT", 1000)  # they do not look again by themselves
+    monkeypatch.setattr(turns.task, "_POLL_SECONDS", 1000)  # they do not look again by themselves
     box, ready = [], threading.Event()
 
     def outside():
         ready.wait(30)
         box.append(1)
-        turns.something_came()
+        turns.wake_stalled()
 
     helper = threading.Thread(target=outside)
     helper.start()
 
     def first():
         ready.set()
-        return participant().wait(lambda: box, "the box")
+        return current_task().wait(lambda: box, "the box")
 
-    assert Baton(names(2)).run([first, lambda: participant().wait(lambda: box, "the box")]) == [True, True]
+    assert TaskGroup(names(2)).run([first, lambda: current_task().wait(lambda: box, "the box")]) == [
+        True,
+        True,
+    ]
     helper.join()
 
 
 def test_no_alarm_before_the_caller_has_heard_that_the_one_it_waits_for_is_over(monkeypatch):
-    box, result, join = [], [], turns.Member.join
+    box, result, join = [], [], turns.ScheduledTask.join
 
     def late(self, timeout=None):
         over = join(self, timeout)
@@ -189,30 +192,31 @@ def test_no_alarm_before_the_caller_has_heard_that_the_one_it_waits_for_is_over(
         return over
 
     def begin(function):
-        return lambda: threading.Thread(target=lambda: baton.act(members[function], function)).start()
+        return lambda: threading.Thread(target=lambda: task_group.run_task(tasks[function], function)).start()
 
     def second():
-        result.append(participant().wait(lambda: box, "the box"))
+        result.append(current_task().wait(lambda: box, "the box"))
 
-    baton = Baton()
-    members = {
-        function: baton.add(name, begin(function)) for name, function in (("first", list), ("second", second))
+    task_group = TaskGroup()
+    tasks = {
+        function: task_group.add(name, begin(function))
+        for name, function in (("first", list), ("second", second))
     }
-    baton.open()
+    task_group.start()
     with monkeypatch.context() as patch:
-        patch.setattr(turns.Member, "join", late)
-        assert baton.wait_for(members[list])
+        patch.setattr(turns.ScheduledTask, "join", late)
+        assert task_group.wait_for(tasks[list])
     box.append(1)
-    turns.something_came()
-    assert baton.wait_for(members[second])
+    turns.wake_stalled()
+    assert task_group.wait_for(tasks[second])
     assert result == [True]
 
 
 def test_the_users_time_ends_a_wait_and_no_alarm_comes_before():
     def first():
-        return participant().wait(lambda: False, "nothing", timeout=0.01)
+        return current_task().wait(lambda: False, "nothing", timeout=0.01)
 
-    assert Baton(names(2)).run([first, first]) == [False, False]
+    assert TaskGroup(names(2)).run([first, first]) == [False, False]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -221,8 +225,8 @@ def test_what_one_raises_ends_the_others(error):
 
     def waits():
         try:
-            participant().wait(lambda: False, "nothing")
-        except turns.Ended:
+            current_task().wait(lambda: False, "nothing")
+        except turns.TaskEnded:
             ended.set()
             raise
 
@@ -231,12 +235,12 @@ def test_what_one_raises_ends_the_others(error):
         raise error
 
     with pytest.raises(error):
-        Baton(names(3)).run([waits, fails, lambda: seen.append(2)])
+        TaskGroup(names(3)).run([waits, fails, lambda: seen.append(2)])
     assert seen == [1]
     assert ended.wait(30)
     assert not turns.stalled
-    assert participant() is None
-    assert Baton(names(1)).run([lambda: 5]) == [5]
+    assert current_task() is None
+    assert TaskGroup(names(1)).run([lambda: 5]) == [5]
 
 
 def test_of_several_that_race_and_fail_the_first_is_raised():
@@ -266,21 +270,21 @@ def test_an_interrupted_call_is_not_watched_though_one_of_it_is_stuck():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupts():
-        while not baton.ring.awaited:
+        while not task_group.scheduler.awaited:
             time.sleep(0.001)
         signal.pthread_kill(caller, signal.SIGINT)
         # Python misses a signal that comes just before it falls asleep on a lock: once more, then.
         while not stuck.acquire(timeout=2) and not seen:
             signal.pthread_kill(caller, signal.SIGINT)
 
-    thread = threading.Thread(target=lambda: baton.act(member, interrupts), daemon=True)
-    baton = Baton(watch=watch)
-    member, _ = baton.add("first", thread.start), baton.add("second", int)
+    thread = threading.Thread(target=lambda: task_group.run_task(task, interrupts), daemon=True)
+    task_group = TaskGroup(watch=watch)
+    task, _ = task_group.add("first", thread.start), task_group.add("second", int)
     try:
-        baton.open()
+        task_group.start()
         assert watch.inside == 1
         with pytest.raises(KeyboardInterrupt):
-            baton.wait_for(member)
+            task_group.wait_for(task)
         seen.append(watch.inside)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -296,18 +300,18 @@ def test_whom_a_participant_calls_has_its_turn_before_the_next():
     def inner(at):
         seen.append(f"1.{at}")
         if at == 0:
-            participant().wait(lambda: box, "the box")
+            current_task().wait(lambda: box, "the box")
             seen.append("1.0 again")
 
     def outer(at):
         seen.append(f"{at}")
         if at == 1:
-            Baton(names(2)).run([lambda k=k: inner(k) for k in range(2)])
+            TaskGroup(names(2)).run([lambda k=k: inner(k) for k in range(2)])
             seen.append("1 again")
         if at == 2:
             box.append(1)
 
-    Baton(names(3)).run([lambda at=at: outer(at) for at in range(3)])
+    TaskGroup(names(3)).run([lambda at=at: outer(at) for at in range(3)])
     assert seen == ["0", "1", "1.0", "1.1", "2", "1.0 again", "1 again"]
 
 
@@ -315,15 +319,15 @@ def test_what_fails_inside_ends_those_inside_alone():
     seen = []
 
     def inner():
-        participant().wait(lambda: False, "nothing")
+        current_task().wait(lambda: False, "nothing")
 
     def outer(at):
         if at == 0:
             with pytest.raises(ZeroDivisionError):
-                Baton(names(3)).run([inner, lambda: 1 // 0, inner])
+                TaskGroup(names(3)).run([inner, lambda: 1 // 0, inner])
         seen.append(at)
 
-    Baton(names(2)).run([lambda at=at: outer(at) for at in range(2)])
+    TaskGroup(names(2)).run([lambda at=at: outer(at) for at in range(2)])
     assert seen == [0, 1]
 
 
@@ -332,7 +336,7 @@ def test_what_fails_ends_those_too_whom_others_called():
 
     def inner():
         try:
-            participant().wait(lambda: False, "nothing")
+            current_task().wait(lambda: False, "nothing")
         except BaseException as error:
             ended.append(type(error))
             raise
@@ -340,12 +344,12 @@ def test_what_fails_ends_those_too_whom_others_called():
     def outer(at):
         if at == 0:
             with pytest.raises(ZeroDivisionError):
-                Baton(names(2)).run([lambda: Baton(names(2)).run([inner, inner]), lambda: 1 // 0])
+                TaskGroup(names(2)).run([lambda: TaskGroup(names(2)).run([inner, inner]), lambda: 1 // 0])
             while len(ended) < 2:
                 time.sleep(0.001)
 
-    Baton(names(2)).run([lambda at=at: outer(at) for at in range(2)])
-    assert ended == [turns.Ended, turns.Ended]
+    TaskGroup(names(2)).run([lambda at=at: outer(at) for at in range(2)])
+    assert ended == [turns.TaskEnded, turns.TaskEnded]
 
 
 def test_the_context_is_entered_where_the_thread_is_not_the_callers():
@@ -358,7 +362,9 @@ def test_the_context_is_entered_where_the_thread_is_not_the_callers():
         def __exit__(self, *exc_info):
             pass
 
-    Baton(names(2)).run([lambda: participant().wait(lambda: box, "the box"), lambda: box.append(1)], Context)
+    TaskGroup(names(2)).run(
+        [lambda: current_task().wait(lambda: box, "the box"), lambda: box.append(1)], Context
+    )
     assert len(threads) == 1
     assert threads != [caller]
 
@@ -380,83 +386,85 @@ def test_no_clock_takes_part():
 
 
 def test_one_whose_thread_cannot_be_started_fails_and_the_next_goes_on():
-    baton, done = Baton(), []
+    task_group, done = TaskGroup(), []
 
     def begin(name):
         def act():
             if name == "second":
                 raise RuntimeError("can't start new thread")
-            threading.Thread(target=baton.act, args=(members[name], lambda: done.append(name))).start()
+            threading.Thread(target=task_group.run_task, args=(tasks[name], lambda: done.append(name))).start()
 
         return act
 
-    members = {name: baton.add(name, begin(name)) for name in ("first", "second", "third")}
-    baton.open()
-    assert all(map(baton.wait_for, [*members.values()]))
+    tasks = {name: task_group.add(name, begin(name)) for name in ("first", "second", "third")}
+    task_group.start()
+    assert all(map(task_group.wait_for, [*tasks.values()]))
     assert done == ["first", "third"]
-    assert str(members["second"].failure) == "can't start new thread"
-    assert members["third"].failure is None
+    assert str(tasks["second"].failure) == "can't start new thread"
+    assert tasks["third"].failure is None
 
 
 def in_threads(*functions):
-    """A baton, and a participant in a thread of its own for each function."""
-    baton = Baton()
+    """A task group with a task, in its own thread, for each function."""
+    task_group = TaskGroup()
 
     def started(at, function):
-        thread = threading.Thread(target=lambda: baton.act(baton.members[at], function), daemon=True)
-        return baton.add(f"rank {at}", thread.start)
+        thread = threading.Thread(
+            target=lambda: task_group.run_task(task_group.tasks[at], function), daemon=True
+        )
+        return task_group.add(f"rank {at}", thread.start)
 
-    return baton, [started(at, function) for at, function in enumerate(functions)]
+    return task_group, [started(at, function) for at, function in enumerate(functions)]
 
 
-@pytest.mark.parametrize("insists", [False, True])
-def test_one_that_is_being_woken_comes_for_the_baton_first(insists):
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_a_waking_task_takes_its_turn_before_it_is_ended(interrupts):
     """Others may have waited too long, as it has; an interrupt meets it when it has come, and it alone."""
     over, heard = [], []
 
     def impatient():
         try:
-            participant().wait(lambda: bool(over), "a friend")
+            current_task().wait(lambda: bool(over), "a friend")
         except KeyboardInterrupt:
-            assert insists
+            assert interrupts
         heard.append(1)
 
     def patient():
-        participant().wait(lambda: bool(heard), "the end")
+        current_task().wait(lambda: bool(heard), "the end")
         heard.append(2)
 
-    baton, (first, second) = in_threads(impatient, patient)
+    task_group, (first, second) = in_threads(impatient, patient)
 
-    def slowly():  # not before the ring is free
-        with baton.ring:
+    def slowly():  # not before the scheduler is free
+        with task_group.scheduler:
             pass
 
-    first.arrive = slowly
-    baton.open()
-    while second.awaits != "the end":
+    first.on_turn = slowly
+    task_group.start()
+    while second.waits_for != "the end":
         time.sleep(0.001)
-    with baton.ring:
+    with task_group.scheduler:
         over.append(1)
-        baton.ring.resume()
-        assert baton.ring.holder is first
-        if insists:
+        task_group.scheduler.run_next()
+        assert task_group.scheduler.running is first
+        if interrupts:
             first.error = KeyboardInterrupt()
-            baton.ring.insist()
+            task_group.scheduler.interrupt_running()
         else:
-            baton.ring.end_holder()
-    assert all(baton.wait_for(one, 30) for one in (first, second))
+            task_group.scheduler.end_running()
+    assert all(task_group.wait_for(one, 30) for one in (first, second))
     assert heard == [1, 2]
 
 
 def test_one_that_is_ended_within_the_ring_holds_it_no_more():
-    """What ends it may come after it has taken the ring's lock, and before it is within."""
+    """What ends it may come after it has taken the scheduler's lock, and before it is within."""
     heard = []
 
     def ended():
-        participant().ring.__enter__()
-        raise turns.Ended
+        current_task().scheduler.__enter__()
+        raise turns.TaskEnded
 
-    baton, members = in_threads(ended, lambda: heard.append(1))
-    baton.open()
-    assert all(baton.wait_for(one, 30) for one in members)
+    task_group, tasks = in_threads(ended, lambda: heard.append(1))
+    task_group.start()
+    assert all(task_group.wait_for(one, 30) for one in tasks)
     assert heard == [1]

@@ -1,33 +1,31 @@
-"""Taking turns: of several participants one runs at a time, in a fixed order, and it is known who waits for whom.
+"""A cooperative scheduler for threads: of several tasks one runs at a time, in a fixed order.
 
-Replicas race on real GPUs. A simulated machine lets them run one after another, so that what they print is the
-same every time. A participant has the **baton** until it ends or has to wait (for a lock, a queue, a barrier);
-the next in the order that can go on gets it, and one that waited gets it back once what it waited for is there.
-No clock decides: a participant is seen to wait because it says so (:meth:`.member.Member.wait`), which is what a
-simulated machine lets Python's locks and queues do (:mod:`.locks`).
+Replicas race on real GPUs. A simulated machine runs them one after another, so that a script prints the same every
+time. A task runs until it ends or has to wait (for a lock, a queue, a barrier). Then it yields, and the scheduler runs
+the next task in the order that can continue. No clock decides: a task waits when it says so
+(:meth:`.task.ScheduledTask.wait`), and a simulated machine makes Python's locks and queues do that (:mod:`.locks`).
 
-When all of them wait and no other thread could help, each gets a :class:`Deadlock` that names who waits where. When
-the caller is interrupted all of them are ended, so that nobody is left for whom a later call could wait.
+When every task waits and no other thread could help, each gets a :class:`Deadlock` that names who waits where. When the
+caller is interrupted, all tasks end, so that none is left for a later call to wait for.
 """
 
-from .baton import Baton, batons, run_together
-from .deadlock import Deadlock, could_help
-from .member import Member, here, participant, unseen
-from .ring import Ring, something_came, stalled
-from .turn import Ended
+from .deadlock import Deadlock, has_outside_help
+from .scheduler import Scheduler, TaskEnded, stalled, wake_stalled
+from .task import ScheduledTask, current_task, here, keep_turn
+from .task_group import TaskGroup, run_together, task_group_factories
 
 __all__ = [
-    "Baton",
     "Deadlock",
-    "Ended",
-    "Member",
-    "Ring",
-    "batons",
-    "could_help",
+    "ScheduledTask",
+    "Scheduler",
+    "TaskEnded",
+    "TaskGroup",
+    "current_task",
+    "has_outside_help",
     "here",
-    "participant",
+    "keep_turn",
     "run_together",
-    "something_came",
     "stalled",
-    "unseen",
+    "task_group_factories",
+    "wake_stalled",
 ]

@@ -1,4 +1,4 @@
-"""A deadlock: whether a thread outside could still end it, and its text."""
+"""The deadlock error: its text, and whether a thread outside could still help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 from ..base.language import say
 from ..base.ours import PACKAGES, frames_of_threads
 
-# Packages whose threads serve a kernel, a debugger or a test runner, and never give replicas what they wait for.
+# Packages whose threads serve a kernel, a debugger or a test runner, and never release what replicas wait for.
 SERVANTS = frozenset(
     "IPython ipykernel jupyter_client jupyter_core nbclient zmq tornado anyio decorator debugpy _pydevd_bundle "
     "tqdm execnet".split()
@@ -17,23 +17,23 @@ SERVANTS = frozenset(
 
 
 class Deadlock(RuntimeError):
-    """Every participant waits, and nobody is left who could end that."""
+    """Every task waits, and no thread is left that could help."""
 
 
-def could_help(ours: set[int]) -> bool:
-    """Whether there is a thread besides ``ours`` that could do something for those who wait."""
-    # asyncio's own helpers (``waitpid-0`` waits for a child process) do what their loop asks for, and the loop's thread
-    # is looked at by itself; labkit's carry messages of ranks. They are told by their names; threading.enumerate()
-    # would take a lock that a participant may hold.
+def has_outside_help(ours: set[int]) -> bool:
+    """Whether a thread besides ``ours`` could release what tasks wait for."""
+    # Leave out asyncio's helpers (``waitpid-0`` waits for a child process), which act for their loop's thread, and
+    # labkit's, which carry messages of ranks: their names say so. threading.enumerate() would take a lock that a task
+    # may hold.
     named = threading._active.copy()  # type: ignore[attr-defined]  # Python's own, in no stub
     ours = ours | {
         thread for thread, one in named.items() if one.name.startswith(("asyncio", "waitpid-", "labkit "))
     }
-    return any(not _serves(frame) for thread, frame in frames_of_threads().items() if thread not in ours)
+    return any(not _is_servant(frame) for thread, frame in frames_of_threads().items() if thread not in ours)
 
 
-def _serves(frame: FrameType | None) -> bool:
-    """Whether a thread runs nothing but a servant's code and Python's own."""
+def _is_servant(frame: FrameType | None) -> bool:
+    """Whether a thread runs nothing but code of SERVANTS and Python itself."""
     packages = set()
     while frame is not None:
         packages.add(str(frame.f_globals.get("__name__")).partition(".")[0])
@@ -42,12 +42,12 @@ def _serves(frame: FrameType | None) -> bool:
 
 
 def deadlock_text(waits: str) -> str:
-    """The error's text, given who waits for what in lines."""
+    """Return the error's text, given the waits in lines."""
     return say(
-        en="each of these waits for another, and nobody is left who could go on (on real GPUs the call "
-        f"would hang without a word):\n{waits}\n"
-        "Take locks in the same order everywhere, send each message that somebody waits for, and make a barrier "
-        "for as many as really come to it.",
+        en="deadlock: each of these waits for another, and none can continue (on real GPUs the call would hang "
+        f"silently):\n{waits}\n"
+        "Take locks in the same order everywhere, send every message that is waited for, and give a barrier the number "
+        "of threads that really reach it.",
         zh="死锁：它们都在互相等待，谁也走不下去了（在真实的 GPU 上，这次调用会一声不响地卡住）：\n"
         f"{waits}\n请在各处按同一顺序加锁；有人等的消息，就要有人发；屏障（Barrier）的人数要与真正会到的人数一致。",
     )

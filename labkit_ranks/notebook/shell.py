@@ -189,7 +189,7 @@ def places(world: World) -> list[str]:
             code = frame.f_code
             place = f"{code.co_filename.strip('<>')}:{frame.f_lineno}"
             lines.append(f"{rank.name}: {place} in {code.co_qualname}")
-        elif rank.member is None or rank.member.over:
+        elif rank.task is None or rank.task.is_over:
             lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
         else:
             lines.append(say(en=f"{rank.name} has not begun", zh=f"{rank.name} 还没有开始"))

@@ -29,7 +29,7 @@ from torch._C import _distributed_c10d as c10d
 
 from labkit import turns
 from labkit.turns import Deadlock
-from labkit.turns.locks import watching
+from labkit.turns.locks import lock_watch
 
 from ..calls import faults
 from ..calls.call import Call
@@ -52,7 +52,7 @@ _get = c10d.Store.get
 # The last is that of now. All are kept for good: a forked child drops what is to be called at the end, and would take
 # gloo apart, whose threads it has not.
 _all: list[Lookout] = []
-_main: turns.Member | None = None  # this process's main thread
+_main: turns.ScheduledTask | None = None  # this process's main thread
 # The exit code of this process, once it is known: what it is then said to be is not lost.
 _code = 0
 
@@ -337,17 +337,17 @@ def _enter() -> None:
     """From now on the lookout sees what the main thread waits for."""
     global _main
     in_main = threading.current_thread() is threading.main_thread()
-    if _main is None and in_main and turns.participant() is None:
-        baton = turns.Baton(watch=watching, explain=_explain)
-        _main = baton.enter("main")
-        _main.arrive = _go_on
+    if _main is None and in_main and turns.current_task() is None:
+        task_group = turns.TaskGroup(watch=lock_watch, explain=_explain)
+        _main = task_group.add_thread("main")
+        _main.on_turn = _go_on
 
 
 def _leave() -> None:
     global _main
-    member, _main = _main, None
-    if member is not None and turns.participant() is member:
-        member.leave()
+    task, _main = _main, None
+    if task is not None and turns.current_task() is task:
+        task.leave_thread()
 
 
 def _explain(_: str) -> str | None:
@@ -357,7 +357,7 @@ def _explain(_: str) -> str | None:
     """
     if _main is None or (lookout := on()) is None:
         return None
-    what = _main.awaits
+    what = _main.waits_for
     with aside():
         try:
             return lookout.stuck(what)

@@ -57,7 +57,7 @@ def _in_turn(owner: Any, names: str, function: Callable[..., Any]) -> Iterator[P
 
     def called(real: Any, *args: Any, **kwargs: Any) -> Any:
         rank = seen.rank
-        if rank is None or turns.participant() is None:
+        if rank is None or turns.current_task() is None:
             return real(*args, **kwargs)
         return function(rank, real, *args, **kwargs)
 
@@ -115,7 +115,7 @@ def _child(rank: Rank, real: Any, *args: Any, **kwargs: Any) -> Any:
     given = signature(real).bind(*args, **kwargs).arguments
     limit = given.pop("timeout", None)
     try:
-        with turns.unseen():  # it sleeps between two looks, and would hand its turn on
+        with turns.keep_turn():  # it sleeps between two looks, and would hand its turn on
             return real(**given, timeout=_MOMENT if limit is None else min(limit, _MOMENT))
     except subprocess.TimeoutExpired:
         if limit is not None and limit <= _MOMENT:

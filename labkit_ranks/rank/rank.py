@@ -85,7 +85,7 @@ class Rank(Timed):
         self.error: BaseException | None = None
         self.stands = False  # whether it lets the others go on while it stands in a call of C's
         self.result: Any = None
-        self.member: turns.Member | None = None
+        self.task: turns.ScheduledTask | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
         self.waits: Call | None = None
         # For the same: its last call, its visits to lines with calls, and the number of its last call of each group.
@@ -131,27 +131,27 @@ class Rank(Timed):
 
     def sleep(self, seconds: float) -> None:
         """Let the others go on for ``seconds``, which pass on its clock."""
-        member = turns.participant()
-        assert member is not None
+        task = turns.current_task()
+        assert task is not None
         until = self.clock() + seconds
         self.asleep = perf_counter()
         try:
-            member.wait(lambda: False, "", seconds)
+            task.wait(lambda: False, "", seconds)
         finally:
             self.asleep = None
             self.wait_until(until)
 
     def stand(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
         """Let the others go on until ``ready()``, or for ``seconds``: it stands in a call that waits."""
-        member = turns.participant()
-        assert member is not None
-        self._away(lambda: member.wait(ready, "", inf if seconds is None else seconds))
+        task = turns.current_task()
+        assert task is not None
+        self._away(lambda: task.wait(ready, "", inf if seconds is None else seconds))
 
     def away(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, a call that waits; the others go on meanwhile."""
-        member = turns.participant()
-        assert member is not None
-        return self._away(lambda: member.away(function))
+        task = turns.current_task()
+        assert task is not None
+        return self._away(lambda: task.run_outside(function))
 
     def _away(self, wait: Callable[[], Any]) -> Any:
         began, self.asleep, self.stands = self.clock(), perf_counter(), True
@@ -172,14 +172,16 @@ class Rank(Timed):
 
     # Its thread.
 
-    def start(self, baton: turns.Baton, member: turns.Member, function: Callable[[], Any]) -> None:
+    def start(
+        self, task_group: turns.TaskGroup, task: turns.ScheduledTask, function: Callable[[], Any]
+    ) -> None:
         """Let its thread call ``function()`` as ``member``, whose turn it is."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread._labkit_rank = self  # type: ignore[attr-defined]  # another rank may start it
             self._thread.start()
         self._idle.clear()
-        self._jobs.put((baton, member, function))
+        self._jobs.put((task_group, task, function))
 
     def _work(self) -> None:
         here.rank = self
@@ -190,10 +192,10 @@ class Rank(Timed):
         # Threads that it starts are daemons only if they are to be, as those of a process's main thread.
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
         while (job := self._jobs.get()) is not None:
-            baton, member, function = job
-            with suppress(turns.Ended, Exception):  # World.run tells of errors
-                baton.act(member, function)
-            del job, baton, member, function
+            task_group, task, function = job
+            with suppress(turns.TaskEnded, Exception):  # World.run tells of errors
+                task_group.run_task(task, function)
+            del job, task_group, task, function
             self._idle.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -269,7 +271,7 @@ def timed_here() -> Timed | None:
 @contextmanager
 def aside() -> Iterator[None]:
     """A context for our own work in a process that is a rank: its clock stands, and no wait is the script's."""
-    with turns.unseen(), nullcontext() if alone.rank is None else alone.rank.untimed():
+    with turns.keep_turn(), nullcontext() if alone.rank is None else alone.rank.untimed():
         yield
 
 

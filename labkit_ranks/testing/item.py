@@ -100,7 +100,7 @@ class OnRanks:
                 raise caught.value
         except BaseException as raised:
             error = raised
-            if not isinstance(raised, turns.Ended):
+            if not isinstance(raised, turns.TaskEnded):
                 rank.world.fail(rank, raised)  # now: what is torn down may want the others
         del stack[own]
         while finalizers:

@@ -135,7 +135,7 @@ class Meeting:
         pair = frozenset((call.at, call.root)) if call.is_message and call.root is not None else None
         come = self._connected.setdefault(pair, set())
         come.add(call.at)
-        if turns.participant() is not None:  # a thread of a rank has no turn, and waits in wait() alone
+        if turns.current_task() is not None:  # a thread of a rank has no turn, and waits in wait() alone
             call.memo["communicator"] = come, pair or every
         if enqueued := self._world[call.rank].enqueued:
             call.memo["behind"] = tuple(enqueued)
@@ -186,7 +186,7 @@ class Meeting:
         mine, others = (self._sent, self._asked) if call.kind == "send" else (self._asked, self._sent)
         tag = call.matched_tag
         key = (call.at, call.root, tag) if call.kind == "send" else (call.root, call.at, tag)
-        with turns.unseen(), self._lock:
+        with turns.keep_turn(), self._lock:
             waiting = others.get(key)
             if not waiting and call.kind == "send":
                 waiting = others.get((None, *key[1:]))  # a receiver from anybody
@@ -291,7 +291,7 @@ def held_up(call: Call) -> Call | None:
 
 def standing_of(rank: Rank) -> faults.Standing:
     """Return the place of ``rank`` when none can go on."""
-    member, call = rank.member, rank.waits
+    task, call = rank.task, rank.waits
     if call is None:  # a thread of its own may wait in one
         call = next(
             (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
@@ -303,7 +303,7 @@ def standing_of(rank: Rank) -> faults.Standing:
     before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
     if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
         reads, call = reads or call.short_place, before  # the GPU stands in the one before
-    what = "" if member is None or member.over or call is not None else member.awaits
+    what = "" if task is None or task.is_over or call is not None else task.waits_for
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
     return faults.Standing(
         rank.number, call, what, error, rank.visits.by_place(), dict(rank.seqs), rank.last, rank.passes, reads
@@ -376,5 +376,5 @@ def _finish(slot: Slot, compute: Callable[[list[Call]], None]) -> None:
         call.release()
     for again in later:
         again()
-    if turns.participant() is None:
-        turns.something_came()
+    if turns.current_task() is None:
+        turns.wake_stalled()

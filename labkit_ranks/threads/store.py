@@ -134,8 +134,8 @@ class SharedStore(Store):
         return SharedStore(self._values, self.host, self.port)
 
     def _changed(self) -> None:
-        if turns.participant() is None:
-            turns.something_came()
+        if turns.current_task() is None:
+            turns.wake_stalled()
 
     def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
         def ready() -> bool:

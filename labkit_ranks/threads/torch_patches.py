@@ -185,7 +185,7 @@ def _of_threads() -> Iterator[Patch]:
         real(self)
 
     def sleep(real: Callable[[float], None], seconds: float) -> None:
-        if here.rank is None or turns.participant() is None or not seconds > 0:
+        if here.rank is None or turns.current_task() is None or not seconds > 0:
             real(seconds)
         else:
             here.rank.sleep(seconds)

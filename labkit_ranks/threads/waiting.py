@@ -28,11 +28,11 @@ def wait_for(
 
     missing   the ranks that it waits for; the clocks of those that have ended stand.
     """
-    rank, member = rank_here(), turns.participant()
+    rank, task = rank_here(), turns.current_task()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
     if rank is None:
         raise wrong(RuntimeError, en="this thread is of no rank", zh="这个线程不属于任何 rank")
-    if member is None:
+    if task is None:
         return _watch(rank, call, ready, timeout)
 
     def late() -> bool:
@@ -47,7 +47,7 @@ def wait_for(
     helped = bool(helpers) and any(thread.is_alive() for thread in helpers)
     try:
         limit = None if timeout is None else patience
-        member.wait(lambda: ready() or late(), call, inside=not helped, patience=limit)
+        task.wait(lambda: ready() or late(), call, inside=not helped, patience=limit)
     finally:
         rank.waits = None
     return ready()
@@ -55,9 +55,9 @@ def wait_for(
 
 def others_first() -> None:
     """Let the others have their turns: a rank may look for what they do again and again."""
-    member = turns.participant()
-    if member is not None:
-        member.wait(lambda: True, "")
+    task = turns.current_task()
+    if task is not None:
+        task.wait(lambda: True, "")
 
 
 def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
@@ -71,7 +71,7 @@ def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta
     world.watching[here] = call, ready
     try:
         while not ready():
-            if rank.member is None or world.failed:
+            if rank.task is None or world.failed:
                 raise SystemExit  # with the run; of a thread nobody is told
             if world.nobody_runs():
                 stood += 1

@@ -24,8 +24,8 @@ _ANSWERED = ("pdb", "bdb", "ipykernel.kernelbase", "multiprocessing.", "torch.ut
 class Watch:
     """Watches ``ranks``, who share ``baton``, in a thread of its own until :meth:`end`, and tells ``stream``."""
 
-    def __init__(self, ranks: Sequence[Rank], baton: turns.Baton, stream: TextIO) -> None:
-        self._ranks, self._ring, self._stream = ranks, baton.ring, stream
+    def __init__(self, ranks: Sequence[Rank], task_group: turns.TaskGroup, stream: TextIO) -> None:
+        self._ranks, self._scheduler, self._stream = ranks, task_group.scheduler, stream
         self._over = threading.Event()
         # Named so that nobody takes it for one who could end a deadlock (turns/deadlock.py).
         self._thread = threading.Thread(target=self._work, name="labkit watch", daemon=True)
@@ -38,7 +38,7 @@ class Watch:
     def _work(self) -> None:
         same, before, given, used = 0, None, -1, 0.0
         while not self._over.wait(_BEAT):
-            turn, spent = self._ring.given, time.process_time()
+            turn, spent = self._scheduler.switches, time.process_time()
             idle = turn == given and spent - used <= _COMPUTES * _BEAT
             given, used = turn, spent
             # Who looks at a frame holds all that it holds: a rank that runs may be measuring its memory.
@@ -51,9 +51,9 @@ class Watch:
 
     def _stands(self, rank: Rank) -> bool:
         """Whether it has the turn, or has let it go in a call of C's and nobody takes it; and somebody waits."""
-        holder, live = self._ring.holder, self._ring.live
-        stands = rank.member is holder or holder is None and rank.stands
-        return len(live) > 1 and rank.member in live and stands
+        running, live = self._scheduler.running, self._scheduler.live
+        stands = rank.task is running or running is None and rank.stands
+        return len(live) > 1 and rank.task in live and stands
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
         for name, stack in stacks.items():
@@ -65,7 +65,7 @@ class Watch:
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:
     """Where it is now, without what is labkit's, outermost first; nothing where a user or a child is to answer."""
     found: list[traceback.FrameSummary] = []
-    frame = frames_of_threads().get(0 if rank.member is None else rank.member.thread)
+    frame = frames_of_threads().get(0 if rank.task is None else rank.task.thread)
     while frame is not None:
         name, code = str(frame.f_globals.get("__name__")), frame.f_code
         asks = not found and "input" in code.co_names  # which has no frame

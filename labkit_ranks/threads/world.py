@@ -22,7 +22,7 @@ from labkit.base.language import say, wrong
 from labkit.base.numbers import MOST_GPUS, whole
 from labkit.base.patches import Patches
 from labkit.trace import emitting as trace
-from labkit.turns.locks import watching
+from labkit.turns.locks import lock_watch
 from simgpu import Machine, machine_in_use
 
 from ..calls import faults
@@ -101,7 +101,7 @@ class World:
         self.meetings = Meetings(self.ranks, running)
         self._outside = ProcessState(None)
         self._current: Rank | None = None
-        self._baton: turns.Baton | None = None
+        self._task_group: turns.TaskGroup | None = None
         self._waits: WaitForGraph | None = None
         self._report: faults.Report | None = None
         self.failed: dict[int, BaseException] = {}
@@ -157,23 +157,23 @@ class World:
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
             rank.wait_until(now)  # they begin together
-        baton = turns.Baton(watch=watching, explain=self._release_or_explain)
-        baton.passes_interrupts = interrupts
+        task_group = turns.TaskGroup(watch=lock_watch, explain=self._release_or_explain)
+        task_group.passes_interrupts = interrupts
         for rank in chosen:
             rank.error = rank.result = rank.waits = rank.last = None
             rank.visits.clear()
             rank.passes = 0
-            rank.member = member = baton.add(rank.name, self._beginning(rank, baton, function))
-            member.arrive = self._arriving(rank)
-        members = [rank.member for rank in chosen if rank.member is not None]
-        self._baton = baton
-        openmp, watch = torch.get_num_threads(), Watch(chosen, baton, sys.stderr)
+            rank.task = task = task_group.add(rank.name, self._beginning(rank, task_group, function))
+            task.on_turn = self._arriving(rank)
+        tasks = [rank.task for rank in chosen if rank.task is not None]
+        self._task_group = task_group
+        openmp, watch = torch.get_num_threads(), Watch(chosen, task_group, sys.stderr)
         self._outside.leave()
         try:
             with at_modules():
-                baton.open()
-                for member in members:
-                    baton.wait_for(member)
+                task_group.start()
+                for task in tasks:
+                    task_group.wait_for(task)
         except BaseException:
             self.meetings.begin_anew()
             raise
@@ -181,7 +181,7 @@ class World:
             watch.end()
             self._settle(chosen)
             torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
-        if baton.interrupted:
+        if task_group.interrupted:
             self.meetings.begin_anew()
             raise KeyboardInterrupt
         if self.failed:
@@ -199,13 +199,13 @@ class World:
         return [rank.result for rank in chosen]
 
     def _beginning(
-        self, rank: Rank, baton: turns.Baton, function: Callable[[Rank], Any]
+        self, rank: Rank, task_group: turns.TaskGroup, function: Callable[[Rank], Any]
     ) -> Callable[[], None]:
         def work() -> None:
             try:
                 sample("begin")
                 rank.result = function(rank)
-            except turns.Ended:
+            except turns.TaskEnded:
                 raise
             except BaseException as error:
                 rank.error = error
@@ -218,8 +218,8 @@ class World:
                 sample("end")
 
         def begin() -> None:
-            assert rank.member is not None
-            rank.start(baton, rank.member, work)
+            assert rank.task is not None
+            rank.start(task_group, rank.task, work)
 
         return begin
 
@@ -229,13 +229,13 @@ class World:
         Processes would have run up to there meanwhile: what they print, and set, is there.
         """
         self.failed.setdefault(rank.number, error)
-        baton = self._baton
-        if baton is not None and not (baton.interrupted and isinstance(error, KeyboardInterrupt)):
-            with baton.ring:
-                for other in [one for one in baton.ring.live if one is not rank.member]:
-                    other.last = other.error is None and other.can_go()
-                    if not other.last:
-                        baton.ring.live.remove(other)
+        task_group = self._task_group
+        if task_group is not None and not (task_group.interrupted and isinstance(error, KeyboardInterrupt)):
+            with task_group.scheduler:
+                for other in [one for one in task_group.scheduler.live if one is not rank.task]:
+                    other.ends_on_yield = other.error is None and other.can_run()
+                    if not other.ends_on_yield:
+                        task_group.scheduler.live.remove(other)
                         other.end()
 
     def _arriving(self, rank: Rank) -> Callable[[], None]:
@@ -270,7 +270,7 @@ class World:
         for rank in chosen:
             with suppress(KeyboardInterrupt):
                 rank.join(5)
-            rank.member = None
+            rank.task = None
             rank.tell_the_rest()
         if self._current is not None:
             self._current.end_turn()
@@ -278,33 +278,33 @@ class World:
             self._current = None
         self._outside.enter()
         self._nodes.restore()
-        self._baton = None
+        self._task_group = None
 
     def nobody_runs(self) -> bool:
         """Whether no rank has its turn: each waits, sleeps, or has ended."""
-        return self._baton is None or self._baton.ring.holder is None
+        return self._task_group is None or self._task_group.scheduler.running is None
 
     def judge(self, call: Call) -> None:
         """Tell the threads of ranks that wait, by their calls, if nobody can help them: no rank, no thread, no time."""
-        if self._baton is None:
+        if self._task_group is None:
             call.memo["dead"] = self.explain(call)
             return
-        ring = self._baton.ring
-        with ring:
-            ring.resume()
-            if ring.holder is not None or any(rank.asleep is not None for rank in self.ranks):
+        scheduler = self._task_group.scheduler
+        with scheduler:
+            scheduler.run_next()
+            if scheduler.running is not None or any(rank.asleep is not None for rank in self.ranks):
                 return
-            if "dead" in call.memo or any(one.waits.timed for one in ring.live):
+            if "dead" in call.memo or any(one.waits.has_timeout for one in scheduler.live):
                 return
             watching = self.watching.copy()
             ours = {
-                ring.caller,
+                scheduler.caller,
                 *watching,
                 *(rank.thread for rank in self.ranks),
-                *(one.thread for one in ring.live),
+                *(one.thread for one in scheduler.live),
             }
             # In this order: of those that wait, one that is ready has not looked yet.
-            if turns.could_help(ours) or any(ready() for _, ready in watching.values()):
+            if turns.has_outside_help(ours) or any(ready() for _, ready in watching.values()):
                 return
             text = self.explain(call)
             for other, _ in watching.values():

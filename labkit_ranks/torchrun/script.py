@@ -39,7 +39,7 @@ class Program(as_main.Program):
         failure: BaseException | None = None
         try:
             self.runs(rank)
-        except (turns.Ended, Left):
+        except (turns.TaskEnded, Left):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:
             # Where two ranks have failed in one way, it is shown of the first.

@@ -22,7 +22,7 @@ from typing import Any
 
 from labkit import turns
 from labkit.base.patches import Patch
-from labkit.turns.locks import waits, watching
+from labkit.turns.locks import lock_patches, lock_watch
 
 from .. import hooks
 from .current_machine import call_with_machine, machine_in_use
@@ -58,19 +58,19 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """New threads enter the machine; unless they are to race, replicas take turns."""
     yield from _entering()
     if _takes_turns(machine):
-        yield from _turns_of_threads(partial(turns.Baton, order=machine.order, watch=watching))  # type: ignore[arg-type]
+        yield from _turns_of_threads(partial(turns.TaskGroup, order=machine.order, watch=lock_watch))  # type: ignore[arg-type]
 
 
 def _takes_turns(machine: Any) -> bool:
-    return machine.order != "threads" and bool(waits())
+    return machine.order != "threads" and bool(lock_patches())
 
 
-@turns.batons.append
-def _baton_here(names: Sequence[str]) -> turns.Baton | None:
+@turns.task_group_factories.append
+def _task_group_here(names: Sequence[str]) -> turns.TaskGroup | None:
     machine = machine_in_use()
     if machine is None or not _takes_turns(machine):
         return None
-    return turns.Baton(names, order=machine.order, watch=watching)  # type: ignore[arg-type]  # not "threads"
+    return turns.TaskGroup(names, order=machine.order, watch=lock_watch)  # type: ignore[arg-type]  # not "threads"
 
 
 def _entering() -> Iterator[Patch]:
@@ -87,10 +87,10 @@ class _Call(threading.local):
     """The ``parallel_apply`` in which this thread starts others, until it joins the first of them."""
 
     frame: FrameType | None = None
-    baton: turns.Baton | None = None
+    task_group: turns.TaskGroup | None = None
 
 
-def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
+def _turns_of_threads(new_task_group: Callable[[], turns.TaskGroup]) -> Iterator[Patch]:
     """Threads that a ``parallel_apply`` starts and joins take turns in its order."""
     start, join = threading.Thread.start, threading.Thread.join
     call, here = _Call(), turns.here
@@ -98,46 +98,46 @@ def _turns_of_threads(new_baton: Callable[[], turns.Baton]) -> Iterator[Patch]:
     def start_in_turn(self: threading.Thread) -> None:
         caller = sys._getframe(1)
         if caller.f_code.co_name != "parallel_apply" or "join" not in caller.f_code.co_names:
-            with turns.unseen():  # that a new thread is up is no wait for another replica
+            with turns.keep_turn():  # that a new thread is up is no wait for another replica
                 start(self)
             return
-        if call.baton is None or call.frame is not caller:
-            call.frame, call.baton = caller, new_baton()
+        if call.task_group is None or call.frame is not caller:
+            call.frame, call.task_group = caller, new_task_group()
         # It begins when its turn comes. That is not before the first is joined, when all are known.
-        at, device = len(call.baton.members), _argument(self, "device")
+        at, device = len(call.task_group.tasks), _argument(self, "device")
         where = f"cuda:{device}" if isinstance(device, int) else device
         name = f"replica {at} on {where}" if where else f"replica {at}"
-        self._labkit_turn = call.baton, call.baton.add(name, partial(begin, self))
+        self._labkit_turn = call.task_group, call.task_group.add(name, partial(begin, self))
 
     def begin(self: threading.Thread) -> None:
-        baton, member = self._labkit_turn
+        task_group, task = self._labkit_turn
         run = self.run
 
         def run_in_turn() -> None:
             # The thread holds this function: taken out again, or both would live until the collector comes.
             del self.run
-            baton.act(member, run)
+            task_group.run_task(task, run)
 
         self.run = run_in_turn  # type: ignore[method-assign]
         start(self)
 
     def join_in_turn(self: threading.Thread, timeout: float | None = None) -> None:
-        baton, member = self.__dict__.get("_labkit_turn", (None, None))
-        if baton is None:
-            if here.member is None or not self.is_alive() or self is threading.current_thread():
+        task_group, task = self.__dict__.get("_labkit_turn", (None, None))
+        if task_group is None:
+            if here.task is None or not self.is_alive() or self is threading.current_thread():
                 return join(self, timeout)
             if timeout is None:
-                here.member.away(partial(join, self))
+                here.task.run_outside(partial(join, self))
             else:
-                here.member.wait(lambda: not self.is_alive(), "", timeout)
+                here.task.wait(lambda: not self.is_alive(), "", timeout)
             return None
-        if call.baton is baton:
-            call.frame = call.baton = None
-        baton.open()
-        if baton.wait_for(member, timeout):
-            if member.failure is not None:
-                raise member.failure
-            with turns.unseen():
+        if call.task_group is task_group:
+            call.frame = call.task_group = None
+        task_group.start()
+        if task_group.wait_for(task, timeout):
+            if task.failure is not None:
+                raise task.failure
+            with turns.keep_turn():
                 join(self)
 
     yield Patch(threading.Thread, "start", start_in_turn)

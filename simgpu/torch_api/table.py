@@ -28,7 +28,7 @@ VALUES = {module: what for kind, module, what in _ROWS if kind == "value"}
 def table(machine: TheMachine) -> Iterator[Patch]:
     """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now.
 
-    While replicas take turns :func:`labkit.turns.locks.waits` is in too.
+    While replicas take turns :func:`labkit.turns.locks.lock_patches` is in too.
     """
     for rows in hooks.patches:
         yield from rows(machine)

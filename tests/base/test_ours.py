@@ -45,7 +45,7 @@ def test_every_package_that_is_shipped_is_ours():
 def test_tracebacks_show_the_engine_and_hide_the_rest():
     assert Path(ours.SHOWN).is_dir()
     assert not ours.is_hidden_file(str(ours.HOME / "labkit" / "engine" / "replicate.py"))
-    assert ours.is_hidden_file(str(ours.HOME / "labkit" / "turns" / "baton.py"))
+    assert ours.is_hidden_file(str(ours.HOME / "labkit" / "turns" / "task_group.py"))
 
 
 def test_files_of_torch_are_found():

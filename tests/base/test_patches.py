@@ -14,7 +14,7 @@ from labkit.base import patches
 from labkit.base.ours import is_ours_to_change
 from labkit.base.patches import Patch, Patches
 from labkit.trace import recording
-from labkit.turns.locks import waits
+from labkit.turns.locks import lock_patches
 from labkit_ranks.diagnosis.observer import Observer
 from labkit_ranks.planning import timing
 from labkit_ranks.processes import torch_patches as of_processes
@@ -49,7 +49,7 @@ def test_what_has_a_function_of_labkits_is_still_torchs(monkeypatch):
 def test_no_table_has_an_owner_that_is_ours():
     """But for the engine's: it is ordinary PyTorch, which a recording wraps as it wraps torch's."""
     with labkit.simulate(gpus=1) as machine:
-        tables = [table(machine), waits(), recording._table(), Observer(1)._table()]
+        tables = [table(machine), lock_patches(), recording._table(), Observer(1)._table()]
         tables += [of_threads.patches(int), of_processes._of_stores(), cuda.patches(int)]
         owners = [row.owner for rows in tables for row in rows]
     assert len(owners) > 200

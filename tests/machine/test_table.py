@@ -15,7 +15,7 @@ from torch import nn
 import labkit
 import simgpu
 from labkit.base.ours import PACKAGES
-from labkit.turns.locks import waits
+from labkit.turns.locks import lock_patches
 from simgpu import Machine, machine_in_use
 from simgpu.fidelity import owner_name
 from simgpu.torch_api.table import ATTRIBUTES, VALUES, table
@@ -33,7 +33,7 @@ where = owner_name
 
 def watched():
     """Every module of torch (and of what else is patched), every class in it, and every owner in the table."""
-    owners = {where(row.owner): row.owner for row in (*table(Machine(1)), *waits())}
+    owners = {where(row.owner): row.owner for row in (*table(Machine(1)), *lock_patches())}
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in WATCHED and module is not None:
             owners[name] = module
@@ -51,7 +51,7 @@ class Snapshot:
     def __init__(self):
         self.before = {at: (owner, dict(vars(owner))) for at, owner in watched().items()}
         self.modes = torch._C._len_torch_function_stack()
-        self.patched = {where(row.owner) for row in (*table(Machine(1)), *waits())}
+        self.patched = {where(row.owner) for row in (*table(Machine(1)), *lock_patches())}
 
     def changes(self):
         found = [("modes", "")] * (torch._C._len_torch_function_stack() != self.modes)

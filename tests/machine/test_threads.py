@@ -23,7 +23,7 @@ from torch.cuda import comm
 
 import labkit
 from labkit import turns
-from labkit.turns import Deadlock, locks, participant
+from labkit.turns import Deadlock, current_task, locks
 from simgpu.state.threads import keep_memory_warm
 from tools.warm import python
 
@@ -32,22 +32,22 @@ pytestmark = pytest.mark.timeout(60)  # a hang is seen soon
 
 @pytest.fixture
 def no_beat(monkeypatch):
-    """Who waits does not look again by itself: whoever gives something must see to it."""
-    monkeypatch.setattr(turns.member, "_BEAT", 1000)
+    """Waiting tasks do not poll: releasing something must wake them."""
+    monkeypatch.setattr(turns.task, "_POLL_SECONDS", 1000)
 
 
 @pytest.fixture
 def all_wait(monkeypatch):
-    """An event: all who take turns wait, and nobody has the baton."""
-    event, judge = threading.Event(), turns.Ring.judge
+    """An event that is set when every task waits."""
+    event, check = threading.Event(), turns.Scheduler.check_deadlock
 
-    def noted(ring):
-        judge(ring)
-        if ring.holder is None and ring.live:
-            with turns.unseen():
+    def noted(scheduler):
+        check(scheduler)
+        if scheduler.running is None and scheduler.live:
+            with turns.keep_turn():
                 event.set()
 
-    monkeypatch.setattr(turns.Ring, "judge", noted)
+    monkeypatch.setattr(turns.Scheduler, "check_deadlock", noted)
     return event
 
 
@@ -533,7 +533,7 @@ def test_a_fork_takes_no_turns(gpus):
     class Forks(nn.Linear):
         def forward(self, x):
             if x.device.index == 1 and not (child := os.fork()):
-                os._exit(7 if participant() is None and threading.Lock().acquire() else 1)
+                os._exit(7 if current_task() is None and threading.Lock().acquire() else 1)
             if x.device.index == 1:
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
             return super().forward(x)
@@ -695,14 +695,14 @@ def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):
 
     before = own()
     monkeypatch.setattr(locks, "CType", impossible)
-    locks.waits.cache_clear()
+    locks.lock_patches.cache_clear()
     try:
         with labkit.simulate(gpus=2):
             model = Hands(*pair("event")).cuda()
             assert wrap(model)(torch.ones(4, 4)).shape == (4, 4)
             assert own() == before
     finally:
-        locks.waits.cache_clear()
+        locks.lock_patches.cache_clear()
     assert set(model.log) == {0, 1, "0 again", "1 again"}
 
 

@@ -277,18 +277,18 @@ def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, compu
     seen, given = [], iter(changes)
     monkeypatch.setattr(watch, "_stack", seen.append)
     monkeypatch.setattr(watch.time, "process_time", itertools.count(0, computes).__next__)
-    ring = SimpleNamespace(holder=None, live=[0, 1], given=0)
+    scheduler = SimpleNamespace(running=None, live=[0, 1], switches=0)
 
     class Over:
         def wait(self, seconds):
-            ring.given = next(given, None)
-            return ring.given is None
+            scheduler.switches = next(given, None)
+            return scheduler.switches is None
 
     one = watch.Watch.__new__(watch.Watch)
-    member = SimpleNamespace(name="rank 0")
-    ring.holder, ring.live = member, [member, member]
-    one._ranks, one._ring, one._over = (
-        [SimpleNamespace(name="rank 0", member=member, stands=False)], ring, Over(),
+    task = SimpleNamespace(name="rank 0")
+    scheduler.running, scheduler.live = task, [task, task]
+    one._ranks, one._scheduler, one._over = (
+        [SimpleNamespace(name="rank 0", task=task, stands=False)], scheduler, Over(),
     )  # fmt: skip
     one._work()
     assert len(seen) == looks

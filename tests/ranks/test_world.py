@@ -187,7 +187,7 @@ def test_who_is_told_that_time_is_over_does_not_end_the_one_that_tells(world, mo
         def wait(self, ready, what, inside, patience):
             asked.append((ready(), patience()))
 
-    monkeypatch.setattr(turns, "participant", Waiter)
+    monkeypatch.setattr(turns, "current_task", Waiter)
     monkeypatch.setattr(waiting, "rank_here", lambda: world.ranks[0])
     world.ranks[1].wait_until(world.ranks[0].clock() + 60)
     for told in (True, False):
