@@ -35,9 +35,9 @@ def __getattr__(name: str) -> object:
     try:
         module = import_module(_module_of[name], __name__)
     except ModuleNotFoundError as error:
-        from .base.extras import explained
+        from .base.extras import explain_missing
 
-        raise explained(error) from None
+        raise explain_missing(error) from None
     value = globals()[name] = getattr(module, name)
     return value
 

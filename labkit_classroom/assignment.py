@@ -115,7 +115,7 @@ class Assignment:
         rubrics = {question.id: _rubric(question, language) for question in self.questions}
         made = []
         for cell, question in self._cells:
-            text = cell.text.of(language)
+            text = cell.text.in_language(language)
             if cell.role == "answer":
                 text = _with_solution(text) if solution else _without_solution(text)
             elif cell.role == "text":
@@ -238,7 +238,7 @@ def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: lis
 
 def _rubric(question: Question, language: str) -> str:
     head = {"en": "| points | for |", "zh": "| 分值 | 评分项 |"}[language]
-    rows = [f"| {part.points} | {part.what.of(language)} |" for part in question.parts]
+    rows = [f"| {part.points} | {part.what.in_language(language)} |" for part in question.parts]
     return "\n".join(["\n", head, "| --- | --- |", *rows])
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labkit.base.language import checked_language, set_language, wrong
+from labkit.base.language import check_language, set_language, wrong
 from labkit.base.texts import texts_beside
 from labkit_course.answers import Shown, judged
 from simgpu import use_gpus
@@ -76,7 +76,7 @@ def begin(
     carried   the sources of its modules, where it did not come with labkit; {} if it has no checks.
     numbers   the student's own variant; answers are checked with these.
     """
-    checked_language(language)
+    check_language(language)
     if carried is None and name not in names():
         raise Problem(
             en=f"this labkit has no assignment {name!r}: it may be newer than your installation",

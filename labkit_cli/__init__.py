@@ -19,8 +19,8 @@ from importlib import import_module
 from types import ModuleType
 
 from labkit import __version__
-from labkit.base.arguments import in_the_language_in_use
-from labkit.base.extras import MissingPackage, explained
+from labkit.base.arguments import localize_argparse
+from labkit.base.extras import MissingPackage, explain_missing
 from labkit.base.language import VARIABLE, get_language, named_language, say, using
 
 from . import console
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         language = "en"
     try:
         with _speaking(language):
-            with in_the_language_in_use():
+            with localize_argparse():
                 argv, rest = _parted(argv, command)
                 options = _parser(command).parse_args(argv, Namespace(alone=alone, reader=reader, rest=rest))
             code: int = options.run(options)
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        missing = explained(error) if isinstance(error, ModuleNotFoundError) else None
+        missing = explain_missing(error) if isinstance(error, ModuleNotFoundError) else None
         if isinstance(missing, MissingPackage):
             print(f"labkit: {missing}", file=sys.stderr)
             return 69  # EX_UNAVAILABLE of sysexits.h

@@ -21,7 +21,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.base.arguments import in_the_language_in_use
+from labkit.base.arguments import localize_argparse
 from labkit.base.language import using
 
 from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, bad_usage, loading
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         return _run_on_ranks(options, factory, rest)
     # Options after FACTORY are this command's own.
     options.lang = None
-    with in_the_language_in_use():
+    with localize_argparse():
         more = Parser(prog="labkit diagnose")
         _add_options(more)
         add_language(more)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from labkit.base.language import say
-from labkit.base.units import told_bytes
+from labkit.base.units import localized_bytes
 from labkit.cost.hardware import accelerator
 from labkit.trace.events import Event, First
 from labkit.trace.trace import Trace
@@ -157,7 +157,7 @@ def summary(counted: Counted) -> str:
     lines = [WORDING["summary"](gpus=len(machine.gpus), calls=calls)]
     for gpu in machine.gpus:
         gpu.recount()
-        peak, whole = told_bytes(gpu.peak), told_bytes(gpu.capacity)
+        peak, whole = localized_bytes(gpu.peak), localized_bytes(gpu.capacity)
         line = "  " + WORDING["gpu"](gpu=gpu.index, peak=peak, whole=whole)
         device, busy = str(gpu.device), counted.busy[str(gpu.device)]
         if calls and not busy:

@@ -80,7 +80,7 @@ class Clock(emitting.EventClock):
         self._moments.pop(self._read - _KEPT, None)
         return self._read
 
-    def lasted(
+    def span_of_event(
         self, started: float, phase: str, device: str, source: str | None = None, nbytes: int = 0, **_: Any
     ) -> tuple[float, float]:
         """When an event began that ends now, and its seconds."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.base.language import get_language, say, series
 from labkit.base.numbers import MOST_GPUS, plural
-from labkit.base.units import bytes_text, duration, told_bytes
+from labkit.base.units import bytes_text, duration, localized_bytes
 from labkit.cost.hardware import accelerator
 from simgpu.children import environment as children
 
@@ -294,7 +294,7 @@ def summary(kept: Kept, parts: Sequence[Part]) -> str:
     lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]
     for part in parts:
         total = kept.totals[part.rank]
-        peak, whole = told_bytes(total.peak), told_bytes(part.capacity)
+        peak, whole = localized_bytes(total.peak), localized_bytes(part.capacity)
         if part.capacity < MOST:
             peak = say(en=f"{peak} of {whole}", zh=f"{peak} / {whole}")
         where = say(en=f" of node {part.node}", zh=f"（节点 {part.node}）") if nodes > 1 else ""

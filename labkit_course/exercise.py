@@ -33,7 +33,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import must, whole
+from labkit.base.numbers import integer, must
 from labkit.base.texts import Entry, Text
 
 from . import kinds
@@ -155,7 +155,7 @@ class Exercise:
 
     def choices(self) -> list[str]:
         """The choices to click, in order; [] where a value is typed."""
-        return [str(answer.text.filled({})) for answer in self.answers] if self._clicked else []
+        return [str(answer.text.fill({})) for answer in self.answers] if self._clicked else []
 
     def solution(self, **facts: int) -> str:
         """The worked answer in the language in use."""
@@ -179,7 +179,7 @@ class Exercise:
                     zh=f"{name}：这道题的数有 {wanted}",
                 )
         facts = self.code.facts.items()
-        return {name: whole(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
+        return {name: integer(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
         """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
@@ -215,7 +215,7 @@ class Exercise:
             return
         kind = self.kind
         for answer in self.answers:
-            for text in answer.text.filled(facts).en.split(" or "):
+            for text in answer.text.fill(facts).en.split(" or "):
                 yield (text if text == _ANY_OTHER else kind.read(kinds.typed(text))), answer
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
@@ -229,7 +229,7 @@ class Exercise:
             raise Unreadable
         if found.hint is None:
             return None
-        said = found.hint.filled(facts)
+        said = found.hint.fill(facts)
         return Hint(found.text.en.strip("{}"), said.en, said.zh)
 
 

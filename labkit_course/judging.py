@@ -80,4 +80,4 @@ def worded(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -
     values = {**values, **named.values}
     plain = {name: value for name, value in values.items() if not isinstance(value, Named)}
     parts = {name: worded(texts, value, plain) for name, value in values.items() if isinstance(value, Named)}
-    return texts[named.name].filled(plain | parts)
+    return texts[named.name].fill(plain | parts)

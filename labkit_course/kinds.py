@@ -128,7 +128,7 @@ def a_function(name: str) -> Callable[[object], object]:
     def read(answer: object) -> object:
         if callable(answer):
             return answer
-        raise Unreadable(_TEXTS["call",].filled({"name": name}))
+        raise Unreadable(_TEXTS["call",].fill({"name": name}))
 
     return read
 
@@ -136,7 +136,7 @@ def a_function(name: str) -> Callable[[object], object]:
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
     """The value that the learner's function gave back, read as ``kind``; Unreadable speaks of that value."""
     if value is None or value is ...:
-        raise Unreadable(_TEXTS["nothing",].filled({"function": Text(en, zh)}))
+        raise Unreadable(_TEXTS["nothing",].fill({"function": Text(en, zh)}))
     if kind is None:
         return value
     try:
@@ -151,7 +151,7 @@ def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: s
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     facts = {"function": Text(en, zh), "wanted": wanted, "value": shown(value)}
     why = _TEXTS["fraction",] if fraction else Text("", "")
-    return Unreadable(_TEXTS["other",].filled(facts | {"fraction": why}))
+    return Unreadable(_TEXTS["other",].fill(facts | {"fraction": why}))
 
 
 def shown(value: object) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.base.language import checked_language, series, set_language, wrong
-from labkit.base.numbers import must, whole
+from labkit.base.language import check_language, series, set_language, wrong
+from labkit.base.numbers import integer, must
 from labkit.base.texts import texts_beside
 from simgpu import Machine, RealGpus, use_gpus
 
@@ -53,7 +53,7 @@ class Lesson:
 
 def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
     """Those of the given parameters that lessons have; TypeError or ValueError names the first that none takes."""
-    return {name: whole(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
+    return {name: integer(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
 def begin(name: str, *, language: str, **numbers: int) -> Lesson:
@@ -70,7 +70,7 @@ def begin(name: str, *, language: str, **numbers: int) -> Lesson:
     Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
     """
     global _begun
-    checked_language(language)
+    check_language(language)
     found = checked_parameters(numbers)
     if odd := numbers.keys() - LIMITS.keys():
         raise TypeError(

@@ -67,7 +67,7 @@ class Prediction:
         ways = [f"  {number}  {words}" for number, words in enumerate(self.choices, 1)]
         facts = "".join(f", {name}={value}" for name, value in self.facts.items())
         call = f"check({self.name!r}, …{facts})"
-        typed = _TEXTS["type",].filled({"call": call, "wanted": self.exercise.kind.wanted})
+        typed = _TEXTS["type",].fill({"call": call, "wanted": self.exercise.kind.wanted})
         return "\n".join([self.question, *ways, _TEXTS["click",](call=call) if ways else str(typed)])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:

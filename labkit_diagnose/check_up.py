@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, must, whole
+from labkit.base.numbers import MOST_GPUS, integer, must
 from labkit.base.units import parse_bytes
 from simgpu import Machine, machine_in_use, simulate
 
@@ -136,7 +136,7 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
                 zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
                 "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
             )
-    gpus = whole("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
+    gpus = integer("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
     if output is not None and not 0 <= output < gpus:
         raise wrong(
             en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
@@ -147,7 +147,7 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
             en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
             zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
         )
-    dim = whole("dim", (own or 0) if dim is None else dim, 0)
+    dim = integer("dim", (own or 0) if dim is None else dim, 0)
     return gpus, dim, output or None
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.base.language import wrong
-from labkit.base.tree import mapped, output_name, tensors
+from labkit.base.tree import map_tensors, output_name, tensors
 
 from .copies import deep_copy
 from .inputs import ModelInputs, opened
@@ -131,7 +131,7 @@ class Comparison:
         except Exception as error:
             return Outcome(error=error)
         with suppress(Exception):  # a container of a class of its own keeps its graph
-            outputs = mapped(outputs, lambda path, tensor: tensor.detach())
+            outputs = map_tensors(outputs, lambda path, tensor: tensor.detach())
         least = least_precise((*found.values(), *self.inputs.tensors().values()))
         ended = {path: tensor.detach() for path, tensor in found.items()}
         replaced = {name for name, tensor in _registered(model) if before.get(name) is not tensor}
@@ -273,7 +273,7 @@ class Comparison:
             part = given.mapped(lambda path, _, at=at: cut[path][at])  # type: ignore[misc]
             found.append(opened(model(*part.args, **part.kwargs)))
         parts = [tensors(output) for output in found]
-        return mapped(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
+        return map_tensors(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
 
     def backward(self, outcome: Outcome) -> Tensor | None:
         """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""
@@ -289,7 +289,7 @@ def loss_of(
     if loss is None:
         value: Any = _weighted_sum(outputs, reductions)
     else:
-        value = loss(mapped(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
+        value = loss(map_tensors(outputs, lambda path, tensor: tensor.to(subject.inputs_at)))
         if not isinstance(value, Tensor):
             raise wrong(
                 TypeError,

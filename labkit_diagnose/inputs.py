@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from labkit.base.language import wrong
-from labkit.base.tree import children, leaves, named_inputs, rebuilt, tensors
+from labkit.base.tree import children, leaves, named_inputs, rebuild, tensors
 
 from .attributes import everything_in
 from .errors import words
@@ -115,7 +115,7 @@ def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> A
     if inside is not None:
         items = [_mapped(item, change, path + step) for step, item in inside]
         same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
-        return value if same else rebuilt(value, items)
+        return value if same else rebuild(value, items)
     held = _held(value, path)
     if not held:
         return value
@@ -144,7 +144,7 @@ def opened(value: Any) -> Any:
         return tuple(map(opened, items)) if tensors(items) else value
     items = [opened(item) for _, item in inside]
     same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
-    return value if same else rebuilt(value, items)
+    return value if same else rebuild(value, items)
 
 
 def _items(value: Any) -> list[Any]:

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from html import escape
 
 from labkit.base.language import say
-from labkit.base.texts import wording
-from labkit.base.units import told_bytes
+from labkit.base.texts import text_function
+from labkit.base.units import localized_bytes
 from labkit.plans.split import Split
 from simgpu.fidelity import PEAK_STEP
 
-_told = wording(__file__)
+_told = text_function(__file__)
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -137,7 +137,7 @@ class Diagnosis:
         if self.memory:
             lines += ["", _told("step")]
             for one in self.memory:
-                peak, weights = _peak(one.peak), told_bytes(one.weights)
+                peak, weights = _peak(one.peak), localized_bytes(one.weights)
                 lines.append("  " + _told("memory", device=one.device, peak=peak, weights=weights))
         return "\n".join(lines)
 
@@ -163,7 +163,7 @@ class Diagnosis:
                 f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
             )
             parts += [
-                f"<tr><td>{one.device}</td><td>{told_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
+                f"<tr><td>{one.device}</td><td>{localized_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
                 for one in self.memory
             ]
             parts.append("</tbody></table>")
@@ -177,7 +177,7 @@ def label(severity: str) -> str:
 
 def _peak(count: int) -> str:
     # The machine counts peaks in steps: below the first one, it does not know.
-    return told_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
+    return localized_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:

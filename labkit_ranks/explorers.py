@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.base.language import say
-from labkit.base.numbers import whole
+from labkit.base.numbers import integer
 from labkit.cost import PROFILES, overlap
 from labkit.cost.hardware import ACCELERATORS
 from labkit.cost.plan import forecast
@@ -42,11 +42,11 @@ class WorldExplorer(Explorer):
     def __init__(self, nodes: int = 2, per_node: int = 2, chosen_by: str = "LOCAL_RANK") -> None:
         super().__init__(nodes=nodes, per_node=per_node, chosen_by=chosen_by)
 
-    def called(self, name: str) -> dict[str, str]:
+    def option_labels(self, name: str) -> dict[str, str]:
         called = {number: f"torch.cuda.set_device({number})" for number in CHOSEN_BY}
         return called | {"": say(en="(no set_device)", zh="（没有 set_device）")}
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return world_picture(self.nodes, self.per_node, self.chosen_by)
 
 
@@ -77,10 +77,10 @@ class BucketExplorer(Explorer):
             return least, most
         return least, min(most, hardware.machine_size.bit_length() - 1)
 
-    def called(self, name: str) -> dict[str, str]:
+    def option_labels(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         most = self.megabytes * MIB
         ways = {
             say(en="no buckets", zh="不分桶"): buckets(GPT2_GRADIENTS, 1),
@@ -111,7 +111,7 @@ class ShardingExplorer(Explorer):
         self._sizes = (activations, capacity)
         super().__init__(stage=stage, ranks=ranks, parameters=parameters, rows=rows)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         each, capacity = self._sizes
         plan = Shards(self.stage, self.ranks, 10**6 * self.parameters, each * self.rows, capacity)
         return shards_picture(plan)
@@ -126,7 +126,7 @@ class SlicesExplorer(Explorer):
     def __init__(self, step: int = 0, ranks: int = 4) -> None:
         super().__init__(step=step, ranks=ranks)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return heat_picture(HeatMaps(column_row(self.ranks, self.step)))
 
 
@@ -139,7 +139,7 @@ class PipelineExplorer(Explorer):
     def __init__(self, stages: int = 4, micro_batches: int = 8) -> None:
         super().__init__(stages=stages, micro_batches=micro_batches)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return pipelines_picture([pipeline(order, self.stages, self.micro_batches) for order in ORDERS])
 
 
@@ -165,7 +165,7 @@ class MeshExplorer(Explorer):
     def span(self, name: str) -> tuple[int, int]:
         return (0, self.dp * self.pp * self.tp - 1) if name == "rank" else super().span(name)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         names = tuple(self.order.split(", "))
         mesh = Mesh(names, tuple(getattr(self, name) for name in names), self.node)
         return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]))
@@ -192,7 +192,7 @@ class PlanExplorer(Explorer):
         self, doublings: int = 3, tp: int = 0, pp: int = 0, stage: int = 3, micro: int = 0, recompute: str = "no",
         *, model: str = "8B", hardware: str = "h100", batch: int = 512,
     ) -> None:  # fmt: skip
-        self._batch = whole("batch", batch, 1)
+        self._batch = integer("batch", batch, 1)
         self._state = {"doublings": doublings, "tp": tp}  # of these depends how many stages there can be
         super().__init__(
             model=model, hardware=hardware, doublings=doublings, tp=tp, pp=pp, stage=stage, micro=micro,
@@ -205,12 +205,12 @@ class PlanExplorer(Explorer):
         left = {"tp": doublings, "pp": max(0, doublings - tp)}
         return least, min(most, left.get(name, most))
 
-    def called(self, name: str) -> dict[str, str]:
+    def option_labels(self, name: str) -> dict[str, str]:
         if name == "model":
             return {key: sizes.name for key, sizes in MODELS.items()}
         if name == "hardware":
             return {key: gpu.name for key, gpu in ACCELERATORS.items()}
-        return super().called(name)
+        return super().option_labels(name)
 
     @property
     def plan(self) -> Plan:
@@ -225,6 +225,6 @@ class PlanExplorer(Explorer):
         sp = tp > 0 and ("gathered" if stage == 3 else True)
         return Plan(dp, 2**tp, 2**pp, stage, micro, many, self.recompute == "yes", sp=sp)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         sizes = MODELS[self.model]
         return forecast_picture([(sizes.name, forecast(sizes, self.plan, ACCELERATORS[self.hardware]))])

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from labkit.base.language import say
-from labkit.base.numbers import plural, whole
+from labkit.base.numbers import integer, plural
 from labkit.base.patches import Patches
-from labkit.base.units import parse_bytes, told_bytes
+from labkit.base.units import localized_bytes, parse_bytes
 from labkit.plans.footprint import Occupancy
 
 from . import features as features  # they register themselves
@@ -112,7 +112,7 @@ class Machine:
 
     def memory(self, gpu: int) -> int:
         """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
-        return self.gpus[whole("gpu", gpu, 0, len(self.gpus) - 1)].live()
+        return self.gpus[integer("gpu", gpu, 0, len(self.gpus) - 1)].live()
 
     def open(self) -> Machine:
         """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
@@ -261,13 +261,13 @@ class Machine:
         if not self.gpus:
             return say(en="no GPU", zh="没有 GPU")
         sizes = {gpu.capacity for gpu in self.gpus}
-        size, count = told_bytes(min(sizes)), len(self.gpus)
+        size, count = localized_bytes(min(sizes)), len(self.gpus)
         each = say(en=f"{size} each", zh=f"每块 {size}")
         if len(sizes) > 1:
             each = say(en="memory differs", zh="显存大小不一")
         lines = [say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")]
         for gpu in self.gpus:
-            live, there = told_bytes(gpu.live()), told_bytes(gpu.capacity)
+            live, there = localized_bytes(gpu.live()), localized_bytes(gpu.capacity)
             lines.append(f"  cuda:{gpu.index}  " + say(en=f"{live} of {there}", zh=f"已用 {live} / {there}"))
         return "\n".join(lines)
 

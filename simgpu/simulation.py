@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, plural, whole
+from labkit.base.numbers import MOST_GPUS, integer, plural
 from labkit.base.patches import Patch, Patches
 from labkit.base.torch_releases import warn_if_untried
 from labkit.plans.footprint import Occupancy
@@ -44,7 +44,7 @@ def simulate(
     Raises TypeError or ValueError, naming the argument, and RuntimeError within another thread's block, before
     anything is changed.
     """
-    gpus = whole("gpus", gpus, 1, MOST_GPUS)
+    gpus = integer("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
         raise wrong(
             en=f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}",
@@ -77,7 +77,7 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
 
     Simulated ones keep their values on the CPU, whatever real GPU there is.
     """
-    gpus = whole("gpus", gpus, 0, MOST_GPUS)
+    gpus = integer("gpus", gpus, 0, MOST_GPUS)
     refuse_beside_a_block()
     machine = machine_in_use()
     if machine is not None:

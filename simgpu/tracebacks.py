@@ -65,7 +65,7 @@ def patch_printed_tracebacks(here: Callable[[], object] = lambda: True) -> Itera
             )  # those of the errors that it came from are told by this function, too
         real(text, kind, value, trace, *args, **kwargs)
 
-    yield Patch.around(traceback.TracebackException, "__init__", begin)
+    yield Patch.wrap(traceback.TracebackException, "__init__", begin)
 
 
 def _shows_all_frames() -> bool:

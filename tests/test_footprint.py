@@ -29,10 +29,10 @@ def test_one_gpu_has_no_replica_and_idle_gpus_hold_nothing():
 
 def test_too_much_is_named():
     found = labkit.data_parallel_memory(30, 3, weights=100, optimizer=200, capacity=250)
-    assert found.over == (0,)
-    assert labkit.data_parallel_memory(30, 3, weights=100).over == ()
+    assert found.over_capacity == (0,)
+    assert labkit.data_parallel_memory(30, 3, weights=100).over_capacity == ()
     full = labkit.data_parallel_memory(30, 3, weights=100, optimizer=200, capacity=500)
-    assert full.over == (), "exactly full is not too much"
+    assert full.over_capacity == (), "exactly full is not too much"
     assert repr(found) == "3 GPUs: cuda:0 500 B, cuda:1 200 B, cuda:2 200 B"
 
 

@@ -26,10 +26,10 @@ def test_the_steps_carried_out_with_numbers_leave_the_sum_everywhere(way, ranks)
 def test_no_gradient_is_added_twice_and_each_rank_finishes_one_chunk(ranks):
     ring = labkit.ring_all_reduce(ranks)
     for step in range(1, ranks):
-        before = ring.held(step - 1)
+        before = ring.chunk_sums(step - 1)
         for send in ring.sends(step):
             assert not before[send.source][send.chunk] & before[send.target][send.chunk]
-    middle = ring.held(ranks - 1)
+    middle = ring.chunk_sums(ranks - 1)
     assert [sum(len(parts) == ranks for parts in chunks) for chunks in middle] == [1] * ranks
 
 
@@ -38,11 +38,11 @@ def test_no_gradient_is_added_twice_and_each_rank_finishes_one_chunk(ranks):
 def test_what_is_held_is_what_was_held_and_what_was_sent(way, ranks):
     ring = way(ranks)
     held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
-    assert ring.held(0) == tuple(map(tuple, held))
+    assert ring.chunk_sums(0) == tuple(map(tuple, held))
     for step in range(1, ring.steps + 1):
         for send, part in [(send, held[send.source][send.chunk]) for send in ring.sends(step)]:
             held[send.target][send.chunk] = part | (held[send.target][send.chunk] if send.adds else set())
-        assert ring.held(step) == tuple(map(tuple, held))
+        assert ring.chunk_sums(step) == tuple(map(tuple, held))
 
 
 @pytest.mark.parametrize("ranks", ALL)

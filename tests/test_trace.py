@@ -162,12 +162,12 @@ def test_the_parts_of_a_collective_are_met_in_one():
     assert found.ranks == (0, 1, 2, 3)
     assert found.groups == {"0": (0, 1, 2, 3)}
     meetings = found.meetings()
-    assert [(m.kind, m.at, m.stop, m.last, [p.rank for p in m.parts]) for m in meetings] == [
+    assert [(m.kind, m.last_arrival, m.stop, m.last, [p.rank for p in m.parts]) for m in meetings] == [
         ("all_reduce", 1.0, 1.5, 1, [0, 1, 2, 3]),
         ("all_reduce", 2.0, 2.5, 1, [0, 1, 2, 3]),
         ("send", 3.25, 3.5, 0, [0, 2]),
     ]
-    assert found.waited() == {(0, 1): 0.5, (2, 1): 0.75, (3, 1): 1.0}
+    assert found.waiting_seconds() == {(0, 1): 0.5, (2, 1): 0.75, (3, 1): 1.0}
 
 
 def test_what_a_rank_did_can_be_picked_with_its_memory():
@@ -176,12 +176,12 @@ def test_what_a_rank_did_can_be_picked_with_its_memory():
     assert {e.rank for e in own} == {s.rank for s in own.samples} == {2}
     assert len(own) == 3
     assert [e.rank for e in found.only(group="0", name="recv")] == [0]
-    early = found.between(0.0, 1.4)
+    early = found.in_window(0.0, 1.4)
     assert len(early) == 5
     assert early.samples == []
     assert found.memory.peak(3) == 131
     assert found.memory.peak(9) == 0
-    assert [s.at for s in found.memory.of(1)] == [1.5]
+    assert [s.at for s in found.memory.lane_samples(1)] == [1.5]
     assert found.memory.ranks == (0, 1, 2, 3)
 
 

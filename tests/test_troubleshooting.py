@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.base.extras import explained
+from labkit.base.extras import explain_missing
 from labkit.base.language import using
 from labkit.base.ours import PACKAGES
 
@@ -47,7 +47,7 @@ def said():
 def test_the_messages_are_quoted_as_they_are_said(language):
     quoted = [quote for heading in headings(language) for quote in re.findall("`([^`]+)`", heading)]
     with using(language):
-        everything = f"{said()}\n{explained(ModuleNotFoundError(name='jupyterlab'))}"
+        everything = f"{said()}\n{explain_missing(ModuleNotFoundError(name='jupyterlab'))}"
     assert len(quoted) > 20
     for quote in set(quoted) - OTHERS:
         for part in quote.split("…"):

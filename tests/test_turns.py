@@ -392,7 +392,9 @@ def test_one_whose_thread_cannot_be_started_fails_and_the_next_goes_on():
         def act():
             if name == "second":
                 raise RuntimeError("can't start new thread")
-            threading.Thread(target=task_group.run_task, args=(tasks[name], lambda: done.append(name))).start()
+            threading.Thread(
+                target=task_group.run_task, args=(tasks[name], lambda: done.append(name))
+            ).start()
 
         return act
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.base.ours import HOME
-from labkit.view.picture import Box, Line, Picture, Sketch, Text
+from labkit.view.picture import Box, Label, Line, Picture, Sketch
 from labkit.view.svg import to_svg
 
 BOUNDARIES = Path(__file__).parents[1] / "tests" / "test_boundaries.py"
@@ -83,8 +83,8 @@ def architecture_picture(table: str) -> Picture:
     boxes = {name: _box(name, top - floor[name], found[name]) for name in found}
     sketch = Sketch()
     sketch.add(
-        Text(24, 32, "The packages of labkit", 20, bold=True),
-        Text(24, 54, "A line leads down to a package that is imported.", 13, muted=True),
+        Label(24, 32, "The packages of labkit", 20, bold=True),
+        Label(24, 54, "A line leads down to a package that is imported.", 13, muted=True),
     )
     edges = lines(found)
     for upper, lower in sorted(edges):
@@ -115,13 +115,13 @@ def _port(boxes: dict[str, Box], edges: set[tuple[str, str]], name: str, other: 
     return box.x + box.width * (others.index(other) + 1) / (len(others) + 1)
 
 
-def _texts(name: str, box: Box) -> list[Text]:
+def _texts(name: str, box: Box) -> list[Label]:
     """Write in a box its name, what it is for, and its folders."""
     rows = [(name, 16.0), (PLACES[name][0], 12.0)]
     rows += [(row, 10.5) for row in textwrap.wrap(" · ".join(rooms_in(name)), int(box.width / 5.6))]
     x, y = box.x + box.width / 2, box.y + (box.height - _STEP * (len(rows) - 1)) / 2 + 4.5
     return [
-        Text(x, y + at * _STEP, words, size, "middle", gpu=box.gpu, tint=box.tint, bold=size == 16)
+        Label(x, y + at * _STEP, words, size, "middle", gpu=box.gpu, tint=box.tint, bold=size == 16)
         for at, (words, size) in enumerate(rows)
     ]
 

@@ -24,6 +24,6 @@ def _argparse() -> Iterator[Patch]:
         )
 
 
-def in_the_language_in_use() -> Patches:
+def localize_argparse() -> Patches:
     """A context in which argparse speaks the language in use: it looks its words up while it parses and prints help."""
     return Patches(_argparse)

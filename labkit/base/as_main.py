@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 _run_module: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # what Python calls
 
 
-class Program:
+class MainProgram:
     """A file, a folder or archive with a ``__main__``, or a module; and its arguments. It is compiled once."""
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
@@ -68,12 +68,12 @@ def exit_code(error: BaseException | None) -> int:
 
 
 # (error) -> whether somebody tells of it, so that it is not shown.
-told_elsewhere: list[Callable[[BaseException], bool]] = []
+hidden_errors: list[Callable[[BaseException], bool]] = []
 
 
-def show(error: BaseException) -> None:
+def show_error(error: BaseException) -> None:
     """Show ``error`` as Python does at the end of a process."""
-    if any(told(error) for told in told_elsewhere):
+    if any(told(error) for told in hidden_errors):
         return
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)

@@ -27,7 +27,7 @@ def need(*packages: str) -> None:
         raise _missing(missing)
 
 
-def explained(error: ModuleNotFoundError) -> ModuleNotFoundError:
+def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
     """``error``, or what says more if it is about a package of an extra, or a part that this labkit comes without."""
     if isinstance(error, MissingPackage):
         return error

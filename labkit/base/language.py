@@ -28,7 +28,7 @@ def named_language(text: object) -> str | None:
     return first if first in LANGUAGES else None
 
 
-def checked_language(language: object) -> str:
+def check_language(language: object) -> str:
     """The key of LANGUAGES that ``language`` names; ValueError if it names none."""
     found = named_language(language)
     if found is None:
@@ -45,7 +45,7 @@ def checked_language(language: object) -> str:
 def set_language(language: str) -> None:
     """Show everything in ``language``: ``"en"`` or ``"zh"`` (``"zh_CN"`` and the like count)."""
     global _current
-    _current = checked_language(language)
+    _current = check_language(language)
 
 
 def get_language() -> str:

@@ -14,7 +14,7 @@ _Kind = TypeVar("_Kind")
 MOST_GPUS = 1024
 
 
-def whole(name: str, value: object, least: int, most: int | None = None) -> int:
+def integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """``value`` as an int from ``least`` to ``most`` (None: without end).
 
     Raises TypeError if it is no whole number (True and False are none, nor is a tensor of them), ValueError if it is

@@ -52,7 +52,7 @@ class Patch(_Change):
         return super().__new__(cls, owner, name, value)
 
     @classmethod
-    def around(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
+    def wrap(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
         """The change by which ``function(real, …)`` is called in place of the function ``owner.name`` that is real."""
         real = getattr(owner, name)
 

@@ -46,7 +46,7 @@ class Text(InBoth):
     en: str
     zh: str
 
-    def of(self, language: str) -> str:
+    def in_language(self, language: str) -> str:
         """The text in ``language``."""
         return self.zh if language == "zh" else self.en
 
@@ -57,15 +57,17 @@ class Text(InBoth):
 
     def __call__(self, **facts: object) -> str:
         """The text in the language in use, with its facts. Raises TypeError if these are not the ones it wants."""
-        return filled([self], **facts)[0]
+        return fill_texts([self], **facts)[0]
 
-    def filled(self, facts: Mapping[str, Any]) -> Text:
+    def fill(self, facts: Mapping[str, Any]) -> Text:
         """The text with its facts, in both languages; of a fact that is a Text, each language takes its own.
 
         ``{rows:row}`` is a number with its English noun, ``1 row`` or ``2 rows``, ``{n:batch/batches}`` one with an odd
         plural; any other format is Python's own.
         """
-        return Text(*(_Filling(language).vformat(self.of(language), (), facts) for language in ("en", "zh")))
+        return Text(
+            *(_Filling(language).vformat(self.in_language(language), (), facts) for language in ("en", "zh"))
+        )
 
 
 class _Filling(Formatter):
@@ -74,20 +76,20 @@ class _Filling(Formatter):
 
     def format_field(self, value: Any, spec: str) -> Any:
         if isinstance(value, Text):
-            return value.of(self.language)
+            return value.in_language(self.language)
         if len(spec) > 1 and spec[0].isalpha():
             one, _, many = spec.partition("/")
             return f"{value} {many}" if many and value != 1 else plural(value, one)
         return super().format_field(value, spec)
 
 
-def filled(texts: Iterable[Text], **facts: object) -> list[str]:
+def fill_texts(texts: Iterable[Text], **facts: object) -> list[str]:
     """``texts`` in the language in use, each with those of the facts that it wants; together they want all of them."""
     texts = list(texts)
     wanted = frozenset[str]().union(*(text.facts for text in texts))
     if facts.keys() != wanted:
         raise TypeError(f"{texts[0].en!r} wants the facts {sorted(wanted)}, got {sorted(facts)}")
-    return [str(text.filled(facts)) for text in texts]
+    return [str(text.fill(facts)) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,14 @@ def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
     return {entry.words: entry.texts[""] for entry in entries}
 
 
-def wording(module: str) -> Callable[..., str]:
+def text_function(module: str) -> Callable[..., str]:
     """The function that gives a text beside ``module`` by its words, in the language in use, with its facts."""
     texts = texts_beside(module)
 
-    def worded(*words: str, **facts: object) -> str:
-        return str(texts[words].filled(facts) if facts else texts[words])
+    def look_up(*words: str, **facts: object) -> str:
+        return str(texts[words].fill(facts) if facts else texts[words])
 
-    return worded
+    return look_up
 
 
 def columns(text: str) -> int:

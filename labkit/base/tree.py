@@ -45,7 +45,7 @@ def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]
     return None
 
 
-def rebuilt(value: Any, items: Sequence[Any]) -> Any:
+def rebuild(value: Any, items: Sequence[Any]) -> Any:
     """A container like ``value`` with ``items`` in the place of its :func:`children`.
 
     Subclasses are kept: a namedtuple, one of torch's return types, a tuple or a dict of another class is made as
@@ -56,7 +56,7 @@ def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     if isinstance(value, dict):
         pairs = list(zip(value, items, strict=True))
         fields = _fields(value) if is_dataclass(value) else []  # some libraries' outputs are both
-        made = None if fields else _made(kind, pairs)
+        made = None if fields else _construct(kind, pairs)
         if made is not None and list(made) == list(value):  # a Counter takes pairs, but counts them
             return made
         try:
@@ -72,7 +72,7 @@ def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     if isinstance(value, tuple):
         if hasattr(kind, "_make"):  # a namedtuple takes its fields one by one
             return kind._make(items)
-        made = _made(kind, items)
+        made = _construct(kind, items)
         return tuple.__new__(kind, items) if made is None else made
     other = copy.copy(value)
     if isinstance(value, list):
@@ -83,7 +83,7 @@ def rebuilt(value: Any, items: Sequence[Any]) -> Any:
     return other
 
 
-def _made(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+def _construct(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
     """``kind(items)``; None if it does not take them."""
     try:
         return kind(items)
@@ -124,17 +124,17 @@ def tensors(value: object, path: str = "", *, dataclasses: bool = True) -> dict[
     return {way: leaf for way, leaf in found if isinstance(leaf, Tensor)}
 
 
-def mapped(value: Any, change: Callable[[str, Tensor], Any], path: str = "") -> Any:
+def map_tensors(value: Any, change: Callable[[str, Tensor], Any], path: str = "") -> Any:
     """``value`` with each tensor replaced by ``change(path, tensor)``; what has no tensor inside is kept as it is."""
     if isinstance(value, Tensor):
         return change(path, value)
     inside = children(value)
     if not inside:
         return value
-    items = [mapped(item, change, path + step) for step, item in inside]
+    items = [map_tensors(item, change, path + step) for step, item in inside]
     if all(new is old for new, (_, old) in zip(items, inside, strict=True)):
         return value
-    return rebuilt(value, items)
+    return rebuild(value, items)
 
 
 def tensors_in(*values: object) -> list[Tensor]:

@@ -23,7 +23,7 @@ def cuda_bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-def told_bytes(size: int) -> str:
+def localized_bytes(size: int) -> str:
     """The same where labkit speaks and not CUDA: a few bytes are counted in the language in use."""
     return cuda_bytes(size).replace("bytes", say(en="bytes", zh="字节"))
 

@@ -142,7 +142,7 @@ class Accelerator:
         return 0.92 * self.memory
 
 
-def _known() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
+def _read_profiles() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
     links, gpus = dict[str, Hardware](), dict[str, Accelerator]()
     for kind, key, name, *numbers in rows_beside(__file__):
         if kind == "links":
@@ -160,7 +160,7 @@ def _known() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
 
 
 # From the table beside this, which says where the figures are from.
-PROFILES, ACCELERATORS = _known()
+PROFILES, ACCELERATORS = _read_profiles()
 
 
 def accelerator(called: str) -> Accelerator:

@@ -51,11 +51,11 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
     way = plan.recompute if isinstance(plan.recompute, str) else "full"
-    kept = sizes.kept_bytes(plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated)
+    kept = sizes.activation_bytes(plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated)
     if software.packed:
         together = 0 if 0 < sizes.kv_heads < sizes.heads else 2 * sizes.hidden
         kept += 2.0 * tokens / tp * (together + sizes.hidden * (plan.micro > 1))
-    each = sizes.kept_bytes(plan.micro, tp, sequence=sp, recompute=way) if plan.recompute else kept
+    each = sizes.activation_bytes(plan.micro, tp, sequence=sp, recompute=way) if plan.recompute else kept
     mask = tokens * sizes.hidden / (tp if sp else 1) * sizes.dropout  # of the embedding
     table, low = float(sizes.vocab * sizes.hidden), software.low if plan.grads == 4 else 0.0
     chunks = 1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1)

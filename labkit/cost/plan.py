@@ -96,7 +96,7 @@ class Forecast:
         return max(self.memory, key=lambda kind: self.memory[kind])
 
     @property
-    def why_not(self) -> str:
+    def no_fit_reason(self) -> str:
         """Why it does not fit; "" if it does."""
         if self.fits:
             return ""
@@ -160,12 +160,12 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)
     ) / tp
 
-    def gathered(messages: int) -> float:
+    def gather_time(messages: int) -> float:
         return gather_seconds(2 * held, links, plan.shards, plan.shards * tp, messages)
 
     beside = 0.0
     if plan.dp > 1 and plan.stage == 3:
-        beside = 3 * plan.many * gathered(layers)  # twice the weights, once the gradients
+        beside = 3 * plan.many * gather_time(layers)  # twice the weights, once the gradients
         if plan.shards < plan.dp:
             beside += all_reduce_seconds(2 * held / plan.shards, links, plan.dp // plan.shards, plan.gpus)
     elif plan.dp > 1:
@@ -175,7 +175,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     exposed = max(beside - room, 0.02 * beside) + CONTENTION * min(beside, room)
     step = software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth
     if plan.stage in (1, 2) and plan.dp > 1:
-        exposed += gathered(layers * (TENSORS if plan.stage == 1 else 1))
+        exposed += gather_time(layers * (TENSORS if plan.stage == 1 else 1))
     return {
         "compute": computing + plan.many * head,
         "tensor": plan.many * waits,

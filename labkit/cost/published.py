@@ -41,7 +41,7 @@ class Figure:
     fitted: str = ""
 
     @property
-    def predicted(self) -> float:
+    def predicted_seconds(self) -> float:
         """The model's seconds for it."""
         step = data_parallel_step if self.method == "data_parallel" else ddp_step
         return step(self.work, self.hardware, self.rows * self.gpus, self.gpus).seconds
@@ -49,7 +49,7 @@ class Figure:
     @property
     def error(self) -> float:
         """The error of the model, as a share of the measured seconds."""
-        return self.predicted / self.seconds - 1
+        return self.predicted_seconds / self.seconds - 1
 
     @property
     def null_error(self) -> float:
@@ -85,7 +85,7 @@ def report() -> str:
         what = f"{f.what}, {method} ({f.source.split(',')[0]})"
         note = f"  fitted: {f.fitted}" if f.fitted else ""
         lines.append(
-            f"{what[:46]:<46} {f.gpus:>4} {f.seconds * 1e3:>6.1f} ms {f.predicted * 1e3:>6.1f} ms "
+            f"{what[:46]:<46} {f.gpus:>4} {f.seconds * 1e3:>6.1f} ms {f.predicted_seconds * 1e3:>6.1f} ms "
             f"{f.error:>+7.1%} {f.null_error:>+7.1%}{note}"
         )
     kept = tuple(f for f in FIGURES if not f.fitted)

@@ -96,7 +96,7 @@ def _number(one: Mapping[str, str], name: str, other: float = 0) -> float:
     return float(text) if text else other
 
 
-def _whole(one: Mapping[str, str], name: str, other: int = 0) -> int:
+def _parse_count(one: Mapping[str, str], name: str, other: int = 0) -> int:
     return int(_number(one, name, other))
 
 
@@ -127,14 +127,14 @@ def _row(one: Mapping[str, str]) -> Row:
     if re.search("f(p|loat)[48]|e4m3", precision := one.get("precision", "").lower()):
         raise _refuse_cell(one, "precision")
     for name in ("cp", "ep"):
-        if _whole(one, name, 1) > 1:
+        if _parse_count(one, name, 1) > 1:
             raise _refuse_cell(one, name)
-    tp, pp, gpus = _whole(one, "tp", 1), _whole(one, "pp", 1), _whole(one, "gpus")
-    dp = _whole(one, "dp") or gpus // (tp * pp)
+    tp, pp, gpus = _parse_count(one, "tp", 1), _parse_count(one, "pp", 1), _parse_count(one, "gpus")
+    dp = _parse_count(one, "dp") or gpus // (tp * pp)
     if dp * tp * pp != gpus or not gpus:
         raise wrong(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus")
-    sizes, micro = _sizes(one, tp), _whole(one, "mbs", 1)
-    batch = _whole(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
+    sizes, micro = _sizes(one, tp), _parse_count(one, "mbs", 1)
+    batch = _parse_count(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
     stage, group = _stage(one, dp)
     about = " ".join(one.get(name, "") for name in ("set", "source", "note", "trainer")).lower()
     named = (trainer for words, trainer in _TRAINERS if re.search(words, about))
@@ -150,12 +150,16 @@ def _row(one: Mapping[str, str]) -> Row:
     long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
     even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
     spread = (
-        "cost" if software == "nanotron" else even if sizes.layers % (pp * (_whole(one, "vp") or 1)) else ""
+        "cost"
+        if software == "nanotron"
+        else even
+        if sizes.layers % (pp * (_parse_count(one, "vp") or 1))
+        else ""
     )
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
-        _whole(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,
-        _whole(one, "grads", 4 if long else 2), one.get("spread") or spread,
+        _parse_count(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,
+        _parse_count(one, "grads", 4 if long else 2), one.get("spread") or spread,
     )  # fmt: skip
     check_plan(sizes, plan)
     fits = not any("oom" in one.get(name, "").lower() for name in ("mem_GiB", *_SPEEDS))
@@ -175,23 +179,23 @@ def _sizes(one: Mapping[str, str], tp: int) -> Sizes:
     called = [*one["model"].split(), "", ""]
     name, kind = " ".join(called[:2]).strip(), called[0].lower()
     if one["set"] == "internevo" and kind in _INTERN:
-        seq = 2048 if "7B_sft.py" in one["seq"] else _whole(one, "seq")  # which configs/7B_sft.py says
+        seq = 2048 if "7B_sft.py" in one["seq"] else _parse_count(one, "seq")  # which configs/7B_sft.py says
         return Sizes(*_INTERN[kind], 103168, seq, gated=True, name=name)
-    seq = _whole(one, "seq")
+    seq = _parse_count(one, "seq")
     if kind == "mpt" and called[1] in _MPT and not one.get("layers"):
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
     if not (one.get("layers") and one.get("hidden")):
         raise wrong(en=f"the sizes of {name!r} are not known", zh=f"不知道 {name!r} 的大小")
-    hidden, kv = _whole(one, "hidden"), _whole(one, "kv_heads")
+    hidden, kv = _parse_count(one, "hidden"), _parse_count(one, "kv_heads")
     guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
     heads, ffn, vocab = (
-        _whole(one, *pair) for pair in (("heads", guess), ("ffn", 4 * hidden), ("vocab", 51200))
+        _parse_count(one, *pair) for pair in (("heads", guess), ("ffn", 4 * hidden), ("vocab", 51200))
     )
     gated = bool(re.search("llama|mistral|qwen|smol|gemma|nanotron", f"{one['model']} {one['set']}".lower()))
     # Tied, with 8 kv_heads or not: as makes as many parameters as the model's name says ("8.86B").
     ways = [
-        Sizes(_whole(one, "layers"), hidden, heads, ffn, vocab, seq, n, gated, tied, not gated, name)
+        Sizes(_parse_count(one, "layers"), hidden, heads, ffn, vocab, seq, n, gated, tied, not gated, name)
         for tied in (not gated, gated)
         for n in ([kv] if kv or not gated or heads % 8 else [0, 8])
     ]

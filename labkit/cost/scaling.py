@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..base.display import Drawn
 from ..base.language import say
-from ..base.numbers import instance, must, whole
+from ..base.numbers import instance, integer, must
 from ..base.units import duration
 from ..plans.ring import ring_all_reduce, star_all_reduce
 from .hardware import Hardware, all_reduce_seconds, star_seconds
@@ -65,7 +65,7 @@ def predict_scaling(
     instance("hardware", hardware, Hardware)
     if not isinstance(counts, Sequence) or not counts:
         raise ValueError(must("counts", counts, en="at least one number of GPUs", zh="至少有一个 GPU 数"))
-    gpus, rows = tuple(whole("counts", count, 1) for count in counts), whole("rows", rows, 1)
+    gpus, rows = tuple(integer("counts", count, 1) for count in counts), integer("rows", rows, 1)
     found: dict[str, tuple[float | None, ...]] = {
         "perfect": tuple(perfect_step(work, rows * n, n).seconds for n in gpus),
         "ddp": tuple(ddp_step(work, hardware, rows * n, n).seconds for n in gpus),
@@ -95,7 +95,10 @@ class Race(Drawn):
 def race(nbytes: int, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8)) -> Race:
     """Predict how a ring and a star sum gradients of ``nbytes`` bytes on each number of GPUs in ``counts``."""
     instance("hardware", hardware, Hardware)
-    nbytes, gpus = whole("nbytes", nbytes, 1), tuple(whole("counts", count, 1) for count in counts)
+    nbytes, gpus = (
+        integer("nbytes", nbytes, 1),
+        tuple(integer("counts", count, 1) for count in counts),
+    )
     return Race(
         hardware.name, nbytes, gpus,
         {

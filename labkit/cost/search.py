@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..base.display import Drawn
 from ..base.language import wrong
-from ..base.numbers import whole
+from ..base.numbers import integer
 from ..base.texts import columns, texts_beside
 from ..base.units import bytes_text, duration
 from .hardware import Accelerator
@@ -35,15 +35,15 @@ class Plans(Drawn):
     def best(self) -> Forecast:
         """The fastest that fits. Raises ValueError if none does."""
         if not self.fitting:
-            raise ValueError(self.why_none)
+            raise ValueError(self.no_fit_reason)
         return self.fitting[0]
 
     @property
-    def why_none(self) -> str:
+    def no_fit_reason(self) -> str:
         """The plan that needs the least, where none fits."""
         least = min(self.others, key=lambda one: one.peak)
         facts = {"count": len(self.others), "gpus": self.gpus, "gpu": self.gpu.name}
-        return _TEXTS["none",](**facts, plan=least.plan, needs=least.why_not)
+        return _TEXTS["none",](**facts, plan=least.plan, needs=least.no_fit_reason)
 
     @property
     def front(self) -> tuple[Forecast, ...]:
@@ -74,7 +74,7 @@ class Plans(Drawn):
                 needed, there = bytes_text(int(least.peak)), bytes_text(int(self.gpu.usable))
                 facts = {"count": len(found), "plan": least.plan, "needed": needed, "there": there}
                 lines.append(_TEXTS["why",](kind=called, **facts))
-        return "\n".join(lines if self.fitting else [self.why_none, *lines[1:]])
+        return "\n".join(lines if self.fitting else [self.no_fit_reason, *lines[1:]])
 
     def __str__(self) -> str:
         head = _TEXTS["plans",](
@@ -91,12 +91,12 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
 
     batch   sequences a step; by default as many as make about four million tokens, at least one a GPU.
     """
-    gpus = whole("gpus", gpus, 1)
+    gpus = integer("gpus", gpus, 1)
     if batch is None:
         each = max(1, round(4 * 2**20 / sizes.seq / gpus))
         batch = gpus << (each.bit_length() - 1)
-    batch = whole("batch", batch, 1)
-    told = [forecast(sizes, plan, gpu) for plan in every(sizes, gpus, gpu, batch)]
+    batch = integer("batch", batch, 1)
+    told = [forecast(sizes, plan, gpu) for plan in candidate_plans(sizes, gpus, gpu, batch)]
     if not told:
         raise wrong(
             en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
@@ -106,7 +106,7 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
     return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in told if not one.fits))
 
 
-def every(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
+def candidate_plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
     """The plans that there are: tensors within a machine (with sequence parallelism), whole heads, layers, batches."""
     for tp in _divisors(gpus):
         if tp > gpu.links.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.language import wrong
-from ..base.numbers import one_of, whole
+from ..base.numbers import integer, one_of
 from .sizes import Sizes
 
 
@@ -121,8 +121,8 @@ class Plan:
 def check_plan(sizes: Sizes, plan: Plan) -> None:
     """Refuse a plan whose numbers are none, or that cannot cut ``sizes``: the argument, its value, what to do."""
     for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
-        whole(name, getattr(plan, name), 1)
-    whole("stage", plan.stage, 0, 3)
+        integer(name, getattr(plan, name), 1)
+    integer("stage", plan.stage, 0, 3)
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
@@ -138,4 +138,4 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
                 en=f"{name}={value} does not divide {of}={count}: choose a divisor of it{hint}",
                 zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{hint.replace(', or say ', '，或写明 ')}",
             )
-    whole("pp", plan.pp, 1, sizes.layers // plan.chunks)
+    integer("pp", plan.pp, 1, sizes.layers // plan.chunks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..base.language import say, wrong
-from ..base.numbers import whole
+from ..base.numbers import integer
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for one in ("layers", "hidden", "heads", "ffn", "vocab", "seq"):
-            whole(one, getattr(self, one), 1)
-        whole("kv_heads", self.kv_heads, 0)
+            integer(one, getattr(self, one), 1)
+        integer("kv_heads", self.kv_heads, 0)
         for name, parts, of in (("heads", self.heads, "hidden"), ("kv_heads", self.kv_heads or 1, "heads")):
             if (total := getattr(self, of)) % parts:
                 raise wrong(
@@ -67,7 +67,7 @@ class Sizes:
         products = self.layers * self.layer_parameters + self.vocab * self.hidden
         return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
 
-    def kept_bytes(
+    def activation_bytes(
         self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
         gated: int = 4,
     ) -> float:  # fmt: skip
@@ -95,8 +95,8 @@ class Sizes:
         attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output
         feed = 2 * (gated if self.gated else 2) * self.ffn
         rest = 4 * self.heads if flash else (5 if self.dropout else 2) * self.heads * self.seq
-        whole = read if sequence == "gathered" else 0
-        return tokens * (whole + (norms + masks) * share + (attention + feed + rest) / tp)
+        read_whole = read if sequence == "gathered" else 0
+        return tokens * (read_whole + (norms + masks) * share + (attention + feed + rest) / tp)
 
 
 def read_sizes(path: Path) -> Sizes:

@@ -50,7 +50,7 @@ class Workload:
                 amount(field.name, value)
 
     @property
-    def back_bytes(self) -> int:
+    def backward_bytes(self) -> int:
         """Bytes per row of the gradient that goes back to the replicas."""
         return self.output_bytes if self.gradient_bytes is None else self.gradient_bytes
 
@@ -99,7 +99,7 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
             ("replicate", weights),
             ("forward", forward + working * hardware.replica_overhead),
             ("gather", away * work.output_bytes / speed + messages),
-            ("gather backward", away * work.back_bytes / speed + messages),
+            ("gather backward", away * work.backward_bytes / speed + messages),
             ("backward", backward),
             ("reduce", weights),
         )
@@ -131,14 +131,14 @@ class Overlap:
     sums: tuple[tuple[int, float, float], ...]
 
     @property
-    def computed(self) -> float:
+    def computing_end(self) -> float:
         """When backward is over."""
         return self.forward + self.backward
 
     @property
     def seconds(self) -> float:
         """The whole step."""
-        return max(self.computed, self.sums[-1][2])
+        return max(self.computing_end, self.sums[-1][2])
 
 
 def overlap(
@@ -214,7 +214,7 @@ def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trac
     moves("replicate", "replicate", None, home=False)
     computing("forward")
     moves("gather", "gather", work.output_bytes, home=True)
-    moves("gather backward", "gather", work.back_bytes, home=False, direction="backward")
+    moves("gather backward", "gather", work.backward_bytes, home=False, direction="backward")
     computing("backward")
     moves("reduce", "replicate", None, home=True, direction="backward")
     return Trace(events, origin=0.0)

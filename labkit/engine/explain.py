@@ -43,7 +43,7 @@ def _hints(
     if "same device" in str(error):
         for path, module in replica.named_modules():
             for name, value in vars(module).items():
-                text = None if name in OWN else _left_behind(value, device)
+                text = None if name in OWN else _describe_wrong_device(value, device)
                 if text:
                     where, kind = f"{path}.{name}" if path else repr(name), type(module).__name__
                     yield say(en=f"{where} of {kind} is {text}", zh=f"{kind} 的 {where} 是{text}")
@@ -52,7 +52,7 @@ def _hints(
             yield _TEXTS["list",](at=at, count=len(value))
 
 
-def _left_behind(value: Any, device: torch.device) -> str | None:
+def _describe_wrong_device(value: Any, device: torch.device) -> str | None:
     """The text about an attribute that is not on ``device`` because replicate does not know it; None if it is fine."""
     if isinstance(value, Tensor):
         if value.device != device:

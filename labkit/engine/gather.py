@@ -61,7 +61,7 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
     items = [
         _gather([item for _, item in row], device, dim, path + row[0][0]) for row in zip(*inside, strict=True)
     ]
-    return tree.rebuilt(first, items)
+    return tree.rebuild(first, items)
 
 
 def _in_order_of(first: dict[Any, Any], output: dict[Any, Any], replica: int, path: str) -> dict[Any, Any]:

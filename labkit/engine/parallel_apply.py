@@ -77,7 +77,7 @@ def parallel_apply(
         names = [f"replica {replica} on {place}" for replica, place in enumerate(places)]
         outputs = turns.run_together(names, [partial(run, at) for at in range(count)], thread_state())
     if failures:
-        raise _combined(failures, modules, places, inputs, kwargs_tup)
+        raise _combine_failures(failures, modules, places, inputs, kwargs_tup)
     return outputs
 
 
@@ -87,7 +87,7 @@ def _device_of(inputs: Any, kwargs: dict[str, Any]) -> torch.device:
     return as_device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _combined(
+def _combine_failures(
     failures: dict[int, Exception],
     modules: Sequence[nn.Module],
     places: Sequence[torch.device],

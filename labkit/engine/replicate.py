@@ -30,7 +30,7 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
     if not devices:
         return []
     modules = list(network.modules())
-    parameters, buffers = _registered(modules, "_parameters"), _registered(modules, "_buffers")
+    parameters, buffers = _collect_tensors(modules, "_parameters"), _collect_tensors(modules, "_buffers")
     if any(map(is_lazy, (*parameters, *buffers))):
         raise RuntimeError(
             # PyTorch's own words, and what to do.
@@ -53,10 +53,10 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
         _broadcast(fixed, devices, True),
     ]
     copies = [list(chain(*part)) for part in zip(*parts, strict=True)]
-    return _rebuilt(modules, [*parameters, *learned, *fixed], copies, detach)
+    return _build_replicas(modules, [*parameters, *learned, *fixed], copies, detach)
 
 
-def _registered(modules: list[nn.Module], kind: str) -> list[Tensor]:
+def _collect_tensors(modules: list[nn.Module], kind: str) -> list[Tensor]:
     """The parameters or buffers of ``modules``, each once: a weight that two modules share is copied once."""
     tensors = (tensor for module in modules for tensor in getattr(module, kind).values())
     return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
@@ -86,7 +86,7 @@ def _broadcast(
     return by_device(apply(Broadcast, devices, *tensors), devices)
 
 
-def _rebuilt(
+def _build_replicas(
     modules: list[nn.Module], tensors: list[Tensor], copies: list[list[Tensor]], detached: bool
 ) -> list[nn.Module]:
     """The tree of ``modules`` (its root first) once for each of ``copies``, which stand for its ``tensors``.

@@ -33,7 +33,7 @@ def _scatter(value: Any, devices: list[torch.device], dim: int) -> Sequence[Any]
         return [value for _ in devices]
     rows = zip(*(_scatter(item, devices, dim) for _, item in inside), strict=False)
     if isinstance(value, dict) or hasattr(value, "_fields"):
-        return [tree.rebuilt(value, row) for row in rows]
+        return [tree.rebuild(value, row) for row in rows]
     # As PyTorch does (torch/nn/parallel/scatter_gather.py): what is not a namedtuple loses its own class here.
     return [list(row) if isinstance(value, list) else row for row in rows]
 

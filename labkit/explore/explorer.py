@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import ipywidgets as widgets
 
 from ..base.language import get_language, say, using
-from ..base.numbers import one_of, whole
+from ..base.numbers import integer, one_of
 from ..base.texts import texts_beside
 from ..base.widgets import PAGE_STYLE, live
 from ..view.picture import Picture
@@ -62,26 +62,26 @@ class Explorer:
         self._language = get_language()
         self._state: dict[str, Any] = {}
         for name, value in state.items():  # one by one: what a state may be may depend on those before it
-            self._state[name] = self._checked(name, value)
+            self._state[name] = self._check_state(name, value)
         self._picture = widgets.HTML(layout={"overflow": "auto"})  # in very little room it can be scrolled
         self._sentence = widgets.HTML()
-        self._controls = self._made_controls()
+        self._controls = self._make_controls()
         for name, control in self._controls.items():
-            control.observe(lambda change, name=name: self._moved(name, change.new), "value")
-        self._play = self._made_play() if self.plays else None
+            control.observe(lambda change, name=name: self._on_change(name, change.new), "value")
+        self._play = self._make_play() if self.plays else None
         rows = [self._in_line(self._play)] if self._play else []
         self.widget = widgets.VBox(
-            [*self._controls.values(), *rows, self._sentence, self._picture, self._made_page()],
+            [*self._controls.values(), *rows, self._sentence, self._picture, self._make_page()],
             layout={"max_width": "760px", "width": "100%"},
         )
         self.widget.add_class("labkit-explorer")
         self._show()
 
-    def called(self, name: str) -> dict[str, str]:
+    def option_labels(self, name: str) -> dict[str, str]:
         """The names of the values of the choice ``name``: what explorer.txt calls them, or else they themselves."""
         return {value: str(_LABELS.get((name, value), value)) for value in self.choices[name]}
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         """The picture of the state."""
         raise NotImplementedError
 
@@ -91,11 +91,11 @@ class Explorer:
 
     def picture(self) -> str:
         """The picture of the state as SVG text."""
-        return to_svg(self.drawn(), panel=True)
+        return to_svg(self.make_picture(), panel=True)
 
     def sentence(self) -> str:
         """The picture of the state in words."""
-        return self.drawn().description
+        return self.make_picture().description
 
     def __getattr__(self, name: str) -> Any:
         state = self.__dict__.get("_state", {})
@@ -106,7 +106,7 @@ class Explorer:
     def __setattr__(self, name: str, value: Any) -> None:
         state = self.__dict__.get("_state", {})
         if name in state:
-            self._controls[name].value = self._checked(name, value)
+            self._controls[name].value = self._check_state(name, value)
         elif name.startswith("_") or "_picture" not in self.__dict__ or name == "widget":
             super().__setattr__(name, value)
         else:  # a slip of the pen would otherwise move nothing, without a word
@@ -119,7 +119,7 @@ class Explorer:
             zh=f"{kind} 没有 {name!r}；" + (f"它有 {listed}" if listed else "它没有状态"),
         )
 
-    def _made_controls(self) -> dict[str, widgets.Widget]:
+    def _make_controls(self) -> dict[str, widgets.Widget]:
         """A slider or a list for each state."""
         made = {}
         for name, value in self._state.items():
@@ -129,14 +129,14 @@ class Explorer:
                 "layout": {"width": "auto", "max_width": "560px"}, "tooltip": label,
             }  # fmt: skip
             if name in self.choices:
-                options = [(words, value) for value, words in self.called(name).items()]
+                options = [(words, value) for value, words in self.option_labels(name).items()]
                 made[name] = widgets.Dropdown(options=options, **look)
             else:
                 least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
         return made
 
-    def _made_play(self) -> widgets.Play:
+    def _make_play(self) -> widgets.Play:
         """Play, pause, stop, repeat; the browser moves the slider with it."""
         name, slider = self.plays, self._controls[self.plays]
         play = widgets.Play(value=self._state[name], min=slider.min, max=slider.max, interval=1500)
@@ -145,7 +145,7 @@ class Explorer:
         self._link = widgets.jslink((play, "value"), (slider, "value"))
         return play
 
-    def _made_page(self) -> widgets.HTML:
+    def _make_page(self) -> widgets.HTML:
         """Style and script that the page around the explorer needs once; nothing of it can be seen."""
         buttons = say(en="Play or pause|Back to the start|Repeat", zh="播放或暂停|回到开头|循环")
         return widgets.HTML(_STYLE + _NAMES.replace("PLAY", buttons), layout={"display": "none"})
@@ -157,12 +157,12 @@ class Explorer:
         }  # fmt: skip
         return widgets.HBox([widgets.Label(say(en="Play", zh="播放"), layout=layout), control])
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _check_state(self, name: str, value: Any) -> Any:
         if name not in self.choices:
-            return whole(name, value, *self.span(name))
+            return integer(name, value, *self.span(name))
         return one_of(name, value, self.choices[name])
 
-    def _moved(self, name: str, value: Any) -> None:
+    def _on_change(self, name: str, value: Any) -> None:
         self._state[name] = value
         for other, control in self._controls.items():
             if other in self.limits and (control.min, control.max) != self.span(other):
@@ -172,7 +172,7 @@ class Explorer:
         self._show()
 
     def _show(self) -> None:
-        drawn = self._in_own_language(self.drawn)
+        drawn = self._in_own_language(self.make_picture)
         self._sentence.value = (
             f'<div class="labkit-sentence" aria-live="polite">{escape(drawn.description)}</div>'
         )
@@ -190,9 +190,9 @@ class Explorer:
         budget   how many characters they may take.
         """
         moving = tuple(name for name in self._state if name not in self.stays)
-        return self._still(moving, most=most, budget=budget)
+        return self._static_html(moving, most=most, budget=budget)
 
-    def _still(self, names: tuple[str, ...], **bounds: int) -> str:
+    def _static_html(self, names: tuple[str, ...], **bounds: int) -> str:
         """The explorer without a kernel: the controls ``names`` move, the others stay; and so does the state."""
         before = dict(self._state)
         controls = []
@@ -206,7 +206,7 @@ class Explorer:
                 )
             )  # fmt: skip
 
-        def drawn(values: tuple[Any, ...]) -> str:
+        def draw_state(values: tuple[Any, ...]) -> str:
             self._state.update(zip(names, values, strict=True))
             for name in self.limits:  # what one may be can depend on the others
                 if name in self._state:
@@ -214,7 +214,7 @@ class Explorer:
             return self._in_own_language(self.picture)
 
         try:
-            return static_html(controls, drawn, self._in_own_language(self.sentence), **bounds)
+            return static_html(controls, draw_state, self._in_own_language(self.sentence), **bounds)
         finally:
             self._state.update(before)
 
@@ -227,6 +227,6 @@ class Explorer:
         return {
             **live(self.widget),
             "text/plain": repr(self),
-            "text/html": self._still((self.unfolds,)),
+            "text/html": self._static_html((self.unfolds,)),
             "image/svg+xml": self._in_own_language(self.picture),
         }

@@ -30,7 +30,7 @@ class SplitExplorer(Explorer):
     def __init__(self, rows: int = 30, gpus: int = 8) -> None:
         super().__init__(rows=rows, gpus=gpus)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return split_picture(split(self.rows, self.gpus))
 
 
@@ -47,7 +47,7 @@ class CallExplorer(Explorer):
     def __init__(self, rows: int = 10, gpus: int = 4, step: int = 0) -> None:
         super().__init__(rows=rows, gpus=gpus, step=step)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return flow_picture(split(self.rows, self.gpus), self.step)
 
 
@@ -64,7 +64,7 @@ class _AllReduceExplorer(Explorer):
     def span(self, name: str) -> tuple[int, int]:
         return (0, 2 * (self.ranks - 1)) if name == "step" else super().span(name)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return all_reduce_picture(self._way(self.ranks, min(self.step, self.span("step")[1])))
 
 
@@ -100,7 +100,7 @@ class LinkedExplorer(Explorer):
             return least, most
         return least, min(most, hardware.machine_size.bit_length() - 1)
 
-    def called(self, name: str) -> dict[str, str]:
+    def option_labels(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
 
 
@@ -119,7 +119,7 @@ class RaceExplorer(LinkedExplorer):
     ) -> None:
         super().__init__(doublings, 5, link=link, parameters=parameters)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
 
 
@@ -139,7 +139,7 @@ class ShapesExplorer(Explorer):
         self.limits = {"batch_dim": (0, len(self._others)), "gpus": (1, 64), "rows": (1, 128)}
         super().__init__(batch_dim=batch_dim, gpus=gpus, rows=rows)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         shape = (*self._others[: self.batch_dim], self.rows, *self._others[self.batch_dim :])
         return shapes_picture(shape, self.gpus, batch_dim=self.batch_dim)
 
@@ -164,7 +164,7 @@ class MemoryExplorer(Explorer):
         self._sizes = {"activations": activations, "outputs": outputs, "capacity": capacity}
         super().__init__(rows=rows, gpus=gpus, parameters=parameters, optimizer=optimizer, moment=moment)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         memory = million_parameters(
             self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
         )  # fmt: skip
@@ -190,7 +190,7 @@ class ScalingExplorer(LinkedExplorer):
         self._work = instance("work", work, Workload)
         super().__init__(doublings, 6, link=link, rows=rows, parameters=parameters)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)
         found = predict_scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows)
         return scaling_picture(found)
@@ -219,7 +219,7 @@ class TimelineExplorer(Explorer):
         state = {"moment": moment} if trace is not None else {"rows": rows, "gpus": gpus, "moment": moment}
         super().__init__(**state)
 
-    def drawn(self) -> Picture:
+    def make_picture(self) -> Picture:
         trace = self._trace
         if trace is None:
             trace = step_trace(self._work, self._hardware, self.rows, self.gpus)

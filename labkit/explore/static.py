@@ -84,7 +84,7 @@ def static_html(
             for state in product(*grid):
                 if state not in made:
                     made[state] = drawn(state).replace("\n", " ")
-            packed = _packed([made[state] for state in product(*grid)])
+            packed = _pack_pictures([made[state] for state in product(*grid)])
             count = prod(map(len, grid))
             smaller = min(count - 1, count * budget // len(packed))
             if len(packed) <= budget or _grid(controls, smaller) == grid:
@@ -129,7 +129,7 @@ def _grid(controls: Sequence[Control], most: int) -> list[list[Any]]:
     return grid
 
 
-def _packed(pictures: Sequence[str]) -> str:
+def _pack_pictures(pictures: Sequence[str]) -> str:
     """Pictures as the script above unpacks them: a table of their elements, and for each the numbers of its own.
 
     A number that follows the one before it is left out.

@@ -9,8 +9,8 @@ from typing import overload
 
 from ..base.display import Drawn
 from ..base.language import say
-from ..base.numbers import MOST_GPUS, whole
-from .split import Split, listed, split
+from ..base.numbers import MOST_GPUS, integer
+from .split import Split, sizes_text, split
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Batches(Drawn, Sequence[Split]):
         return self.kinds[0 if range(self.total)[number] < self.full else -1][0]
 
     def __repr__(self) -> str:
-        sizes = listed(self.batch_size, self.full, self.short or None)
+        sizes = sizes_text(self.batch_size, self.full, self.short or None)
         return say(
             en=f"{self.rows} rows in batches of {self.batch_size}: {sizes}"
             + (f"; {self.dropped} dropped" if self.dropped else "")
@@ -84,5 +84,5 @@ def batches(rows: int, batch_size: int, *, gpus: int = 1, drop_last: bool = Fals
 
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
-    rows, batch_size = whole("rows", rows, 0), whole("batch_size", batch_size, 1)
-    return Batches(rows, batch_size, whole("gpus", gpus, 1, MOST_GPUS), bool(drop_last))
+    rows, batch_size = integer("rows", rows, 0), integer("batch_size", batch_size, 1)
+    return Batches(rows, batch_size, integer("gpus", gpus, 1, MOST_GPUS), bool(drop_last))

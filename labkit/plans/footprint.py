@@ -21,7 +21,7 @@ from typing import Any
 
 from ..base.display import Drawn
 from ..base.language import say, series
-from ..base.numbers import one_of, plural, whole
+from ..base.numbers import integer, one_of, plural
 from .split import split
 
 # Values of state that an optimizer keeps for each parameter, in the parameters' own type.
@@ -53,7 +53,7 @@ class Footprints(Drawn):
     capacity: int | None = None
 
     @property
-    def over(self) -> tuple[int, ...]:
+    def over_capacity(self) -> tuple[int, ...]:
         """The GPUs on which more is wanted than they have."""
         if self.capacity is None:
             return ()
@@ -101,9 +101,9 @@ def data_parallel_memory(
     Raises TypeError or ValueError, naming the argument, if one is no whole number or out of range.
     """
     sizes = {"weights": weights, "activations": activations, "outputs": outputs, "optimizer": optimizer}
-    weights, activations, outputs, optimizer = (whole(name, size, 0) for name, size in sizes.items())
+    weights, activations, outputs, optimizer = (integer(name, size, 0) for name, size in sizes.items())
     if capacity is not None:
-        capacity = whole("capacity", capacity, 1)
+        capacity = integer("capacity", capacity, 1)
     found = []
     for gpu, held in enumerate(split(rows, gpus).rows_by_gpu):
         home, working = gpu == 0, running and held > 0
@@ -128,6 +128,6 @@ def million_parameters(
     optimizer   a key of OPTIMIZERS.
     sizes       the other arguments of :func:`data_parallel_memory`.
     """
-    weights = 4_000_000 * whole("parameters", parameters, 0)
+    weights = 4_000_000 * integer("parameters", parameters, 0)
     values = OPTIMIZERS[one_of("optimizer", optimizer, OPTIMIZERS)]
     return data_parallel_memory(rows, gpus, weights=weights, optimizer=values * weights, **sizes)

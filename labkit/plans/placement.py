@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.display import Drawn
 from ..base.language import say, series
-from ..base.numbers import MOST_GPUS, must, whole
+from ..base.numbers import MOST_GPUS, integer, must
 from .split import Split, split
 
 
@@ -104,7 +104,7 @@ def placement(
     )  # fmt: skip
     named = {*replicas, found.module, found.batch, found.output} - {"cpu"}
     least = max((int(name.partition(":")[2]) for name in named), default=-1) + 1
-    count = least if gpus is None else whole("gpus", gpus, least, MOST_GPUS)
+    count = least if gpus is None else integer("gpus", gpus, least, MOST_GPUS)
     return replace(found, gpus=count)
 
 
@@ -118,4 +118,4 @@ def _name(argument: str, device: object) -> str:
     number = text.removeprefix("cuda:") if text != "cuda" else "0"
     if not (number.isascii() and number.isdigit()):
         raise ValueError(must(argument, device, en="a device such as 'cuda:1'", zh="是设备，例如 'cuda:1'"))
-    return f"cuda:{whole(argument, int(number), 0, MOST_GPUS - 1)}"
+    return f"cuda:{integer(argument, int(number), 0, MOST_GPUS - 1)}"

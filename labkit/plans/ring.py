@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from ..base.display import Drawn
 from ..base.language import say
-from ..base.numbers import MOST_GPUS, plural, whole
+from ..base.numbers import MOST_GPUS, integer, plural
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AllReduce(Drawn):
         """The messages of ``step`` (1 to :attr:`steps`)."""
         raise NotImplementedError
 
-    def summed(self, step: int, rank: int, chunk: int) -> range:
+    def summed_ranks(self, step: int, rank: int, chunk: int) -> range:
         """After ``step`` (0 to :attr:`steps`): the ranks whose gradients are summed in a chunk that ``rank`` holds.
 
         A number of the range that is too large begins at 0 again: it stands for rank ``number % ranks``.
@@ -60,12 +60,12 @@ class AllReduce(Drawn):
         """How many whole gradients the busiest link carries in one direction."""
         raise NotImplementedError
 
-    def held(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
+    def chunk_sums(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
         """After ``step`` (0 to :attr:`steps`): for each rank, for each chunk, whose gradients are summed in it."""
-        step = whole("step", step, 0, self.steps)
+        step = integer("step", step, 0, self.steps)
         ranks = range(self.ranks)
         return tuple(
-            tuple(frozenset(n % self.ranks for n in self.summed(step, rank, chunk)) for chunk in ranks)
+            tuple(frozenset(n % self.ranks for n in self.summed_ranks(step, rank, chunk)) for chunk in ranks)
             for rank in ranks
         )
 
@@ -80,7 +80,7 @@ class Ring(AllReduce):
         return self.steps
 
     def sends(self, step: int) -> tuple[Send, ...]:
-        step = whole("step", step, 1, self.steps)
+        step = integer("step", step, 1, self.steps)
         adds = step < self.ranks
         # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
         return tuple(
@@ -88,7 +88,7 @@ class Ring(AllReduce):
             for rank in range(self.ranks)
         )
 
-    def summed(self, step: int, rank: int, chunk: int) -> range:
+    def summed_ranks(self, step: int, rank: int, chunk: int) -> range:
         # In step d a rank is sent the chunk that d + 1 ranks have added to by then, itself as the last of them; the
         # finished one comes round by ``ranks - 1`` steps, and then as many more as it is away from who finished it.
         distance = (rank - chunk) % self.ranks
@@ -117,12 +117,12 @@ class Star(AllReduce):
     """An all-reduce through rank 0."""
 
     def sends(self, step: int) -> tuple[Send, ...]:
-        step = whole("step", step, 1, self.steps)
+        step = integer("step", step, 1, self.steps)
         adds = step < self.ranks
         source, target = (step, 0) if adds else (0, step - self.ranks + 1)
         return tuple(Send(source, target, chunk, adds) for chunk in range(self.ranks))
 
-    def summed(self, step: int, rank: int, chunk: int) -> range:
+    def summed_ranks(self, step: int, rank: int, chunk: int) -> range:
         if rank == 0:
             return range(min(step + 1, self.ranks))
         return range(self.ranks) if step >= self.ranks - 1 + rank else range(rank, rank + 1)
@@ -152,8 +152,8 @@ def ring_all_reduce(ranks: int, step: int | None = None) -> Ring:
 
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
-    ring = Ring(whole("ranks", ranks, 1, MOST_GPUS))
-    return ring if step is None else Ring(ring.ranks, whole("step", step, 0, ring.steps))
+    ring = Ring(integer("ranks", ranks, 1, MOST_GPUS))
+    return ring if step is None else Ring(ring.ranks, integer("step", step, 0, ring.steps))
 
 
 def star_all_reduce(ranks: int, step: int | None = None) -> Star:
@@ -164,5 +164,5 @@ def star_all_reduce(ranks: int, step: int | None = None) -> Star:
 
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
-    star = Star(whole("ranks", ranks, 1, MOST_GPUS))
-    return star if step is None else Star(star.ranks, whole("step", step, 0, star.steps))
+    star = Star(integer("ranks", ranks, 1, MOST_GPUS))
+    return star if step is None else Star(star.ranks, integer("step", step, 0, star.steps))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..base.display import Drawn
 from ..base.language import wrong
-from ..base.numbers import must, whole
+from ..base.numbers import integer, must
 from .split import split
 
 Shape = tuple[int, ...]
@@ -35,7 +35,7 @@ def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
 
     Raises ValueError if the tensor has no such dimension; a negative ``dim`` counts from the end.
     """
-    shape = tuple(whole("shape", size, 0) for size in shape)
+    shape = tuple(integer("shape", size, 0) for size in shape)
     dim = dimension("dim", dim, len(shape))
     return tuple((*shape[:dim], rows, *shape[dim + 1 :]) for rows in split(shape[dim], gpus).sizes)
 
@@ -49,7 +49,7 @@ def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
     Scalars become one vector. Raises ValueError, naming the piece, if the shapes differ in any other dimension
     than ``dim``: gather fails there too.
     """
-    shapes = [tuple(whole("shapes", size, 0) for size in shape) for shape in shapes]
+    shapes = [tuple(integer("shapes", size, 0) for size in shape) for shape in shapes]
     if not shapes:
         raise ValueError(
             must("shapes", shapes, en="the shape of at least one piece", zh="至少给出一个分块的形状")
@@ -80,4 +80,4 @@ def dimension(name: str, dim: int, dims: int) -> int:
             en=f"{name} names a dimension, but a scalar has none",
             zh=f"{name} 指的是某一维，而标量没有维度",
         )
-    return whole(name, dim, -dims, dims - 1) % dims
+    return integer(name, dim, -dims, dims - 1) % dims

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..base.numbers import whole
+from ..base.numbers import integer
 
 # Bytes for each parameter, in the order in which stages leave them whole.
 KINDS = {"weights": 2, "gradients": 2, "optimizer": 12}
@@ -26,33 +26,33 @@ class Shards:
     capacity: int | None = None
 
     def __post_init__(self) -> None:
-        whole("stage", self.stage, 0, len(KINDS))
-        whole("ranks", self.ranks, 1)
+        integer("stage", self.stage, 0, len(KINDS))
+        integer("ranks", self.ranks, 1)
 
     @property
-    def whole(self) -> dict[str, int]:
+    def model_bytes(self) -> dict[str, int]:
         """The bytes of each kind, all of the model."""
         return {kind: each * self.parameters for kind, each in KINDS.items()}
 
-    def sharded(self, kind: str) -> bool:
+    def is_sharded(self, kind: str) -> bool:
         """Whether each rank holds one part of ``kind``, not all."""
         return self.ranks > 1 and kind in list(KINDS)[len(KINDS) - self.stage :]
 
-    def held(self, kind: str) -> int:
+    def rank_bytes(self, kind: str) -> int:
         """The bytes of ``kind`` on a rank."""
-        return -(-self.whole[kind] // self.ranks) if self.sharded(kind) else self.whole[kind]
+        return -(-self.model_bytes[kind] // self.ranks) if self.is_sharded(kind) else self.model_bytes[kind]
 
     @property
     def total(self) -> int:
         """The bytes on a rank, activations too."""
-        return sum(map(self.held, KINDS)) + self.activations
+        return sum(map(self.rank_bytes, KINDS)) + self.activations
 
     @property
-    def over(self) -> bool:
+    def exceeds_capacity(self) -> bool:
         """Whether that is more than the GPU has."""
         return self.capacity is not None and self.total > self.capacity
 
     @property
-    def sent(self) -> int:
+    def weights_sent(self) -> int:
         """How many times the weights a step sends through a rank, but for a factor (ranks - 1) / ranks."""
-        return 0 if self.ranks == 1 else 2 + self.sharded("weights")
+        return 0 if self.ranks == 1 else 2 + self.is_sharded("weights")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..base.display import Drawn
 from ..base.language import say, series
-from ..base.numbers import MOST_GPUS, plural, whole
+from ..base.numbers import MOST_GPUS, integer, plural
 
 # Longer lists are not written out.
 _LONG = 10
@@ -73,23 +73,23 @@ class Split(Drawn):
 
     def gpu_of(self, row: int) -> int:
         """The GPU that gets row ``row`` (0 ≤ row < batch)."""
-        row = whole("row", row, 0, self.batch - 1)
+        row = integer("row", row, 0, self.batch - 1)
         return row // self.chunk
 
     @property
-    def listed(self) -> str:
+    def sizes_text(self) -> str:
         """The sizes as text."""
         short = self.short
-        return listed(self.chunk, len(self.pieces) - (short is not None), short.rows if short else None)
+        return sizes_text(self.chunk, len(self.pieces) - (short is not None), short.rows if short else None)
 
     def __repr__(self) -> str:
         idle = [f"cuda:{gpu}" for gpu in self.idle]
         few = len(idle) <= _LONG
         named = series(idle) if few else say(en=f"{idle[0]} to {idle[-1]}", zh=f"{idle[0]} 到 {idle[-1]}")
         return say(
-            en=f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.listed}"
+            en=f"{self.batch} rows on {plural(self.gpus, 'GPU')}: {self.sizes_text}"
             + (f"; idle: {named}" if idle else ""),
-            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.listed}"
+            zh=f"{self.batch} 行分给 {self.gpus} 块 GPU：{self.sizes_text}"
             + (f"；空闲：{named}" if idle else ""),
         )
 
@@ -104,8 +104,8 @@ def split(batch: int, gpus: int) -> Split:
 
     Raises TypeError if an argument is no whole number, ValueError if it is out of range.
     """
-    batch = whole("batch", batch, 0)
-    gpus = whole("gpus", gpus, 1, MOST_GPUS)
+    batch = integer("batch", batch, 0)
+    gpus = integer("gpus", gpus, 1, MOST_GPUS)
     if not batch:
         return Split(0, gpus, tuple(Piece(gpu, 0, 0) for gpu in range(gpus)))
     chunk = -(-batch // gpus)
@@ -113,7 +113,7 @@ def split(batch: int, gpus: int) -> Split:
     return Split(batch, gpus, tuple(Piece(gpu, at, min(at + chunk, batch)) for gpu, at in enumerate(starts)))
 
 
-def listed(size: int, times: int, last: int | None) -> str:
+def sizes_text(size: int, times: int, last: int | None) -> str:
     """``times`` sizes that are alike, and a last one: ``30, 30, 30, 10``; a long list as ``33 × 3, 1``."""
     end = [] if last is None else [last]
     if times + len(end) <= _LONG:

@@ -33,7 +33,7 @@ def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str
         told.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
         told.append(_meta("process_sort_index", (rank + 1, 0), rank))
     told += [_meta("thread_name", track, name) for (_, name), track in tracks.items()]
-    told += [_span(event, tracks[event.rank, _where(event)]) for event in events]
+    told += [_span(event, tracks[event.rank, _track_name(event)]) for event in events]
     told += _arrows(events, tracks)
     for sample in sorted(samples, key=lambda sample: sample.at):
         process = 0 if sample.rank is None else sample.rank + 1
@@ -46,7 +46,7 @@ def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str
 
 def _tracks(events: Sequence[Event]) -> _Tracks:
     found: _Tracks = {}
-    used = dict.fromkeys((event.rank, _where(event)) for event in events)
+    used = dict.fromkeys((event.rank, _track_name(event)) for event in events)
     unranked = [event for event in events if event.rank is None]
     for device in devices_of(unranked):
         found[None, device] = 0, len(found)
@@ -58,7 +58,7 @@ def _tracks(events: Sequence[Event]) -> _Tracks:
     return found
 
 
-def _where(event: Event) -> str:
+def _track_name(event: Event) -> str:
     """The name of the event's track: a group of ranks, or a device."""
     return f"{_GROUP}{event.group}" if event.phase == "collective" else event.device
 
@@ -90,9 +90,9 @@ def _arrows(events: Sequence[Event], tracks: _Tracks) -> list[dict[str, Any]]:
         for other in meeting.parts:
             if other is source:
                 continue
-            arrival = max(other.start, min(meeting.at, other.stop))
+            arrival = max(other.start, min(meeting.last_arrival, other.stop))
             for part, kind, at in ((source, "s", source.start), (other, "f", arrival)):
-                pid, tid = tracks[part.rank, _where(part)]
+                pid, tid = tracks[part.rank, _track_name(part)]
                 found.append(
                     {
                         "name": meeting.kind, "cat": "met", "ph": kind, "id": f"{number}.{other.rank}",

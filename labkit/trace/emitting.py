@@ -30,7 +30,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """The place of a thread: its call, its replica, and its verb, a phase that may have copies of its own."""
 
     call: Opened | None = None
@@ -38,17 +38,17 @@ class Place:
     verb: str | None = None
 
 
-_NOWHERE = Place()
-_place: ContextVar[Place] = ContextVar("labkit_place", default=_NOWHERE)
+_NOWHERE = CallPlace()
+_place: ContextVar[CallPlace] = ContextVar("labkit_place", default=_NOWHERE)
 
 
-def place() -> Place:
+def place() -> CallPlace:
     """The place of this thread now."""
     return _place.get()
 
 
 @contextmanager
-def at(here: Place) -> Iterator[None]:
+def set_place(here: CallPlace) -> Iterator[None]:
     """Inside, this thread is at ``here``."""
     token = _place.set(here)
     try:
@@ -74,7 +74,7 @@ class EventClock:
 
     now: Callable[[], float] = staticmethod(perf_counter)
 
-    def lasted(self, started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
+    def span_of_event(self, started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
         """Return when an event began that ends now, having begun when :meth:`now` said ``started``; and its seconds."""
         return started, perf_counter() - started
 
@@ -136,7 +136,7 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
     here = _place.get()
     if phase == "copy" and here.verb is not None:
         return
-    began, seconds = clock.lasted(started, phase, device, **facts)
+    began, seconds = clock.span_of_event(started, phase, device, **facts)
     rank, now = _rank_here() or (None, 0.0)
     replica = here.replica if replica is None else replica
     event = Event(phase, device, seconds=seconds, replica=replica, rank=rank, **facts)

@@ -93,7 +93,7 @@ class Meeting:
         return self.parts[0].name if self.parts[0].name not in PAIRS else PAIRS[0]
 
     @property
-    def at(self) -> float:
+    def last_arrival(self) -> float:
         """When the last member came, by the clock of all of them."""
         return max(part.start + part.waited for part in self.parts)
 
@@ -126,7 +126,7 @@ def meetings_of(events: Iterable[Event]) -> tuple[Meeting, ...]:
         if event.phase == "collective":
             parts.setdefault(event.meeting, []).append(event)
     found = [Meeting(tuple(sorted(group, key=lambda part: part.rank or 0))) for group in parts.values()]
-    return tuple(sorted(found, key=lambda meeting: meeting.at))
+    return tuple(sorted(found, key=lambda meeting: meeting.last_arrival))
 
 
 class First(list[Any]):

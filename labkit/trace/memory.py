@@ -54,23 +54,23 @@ class MemoryTimeline(Drawn):
     @property
     def steps(self) -> tuple[float, ...]:
         """The moments at which optimizers had made a step, by the clock of the first rank."""
-        found = (one for lane in self.lanes.values() if (one := self.of(lane)))
+        found = (one for lane in self.lanes.values() if (one := self.lane_samples(lane)))
         return tuple(one.at for one in next(found, ()) if one.label == STEP)
 
-    def of(self, lane: int | str) -> tuple[MemorySample, ...]:
+    def lane_samples(self, lane: int | str) -> tuple[MemorySample, ...]:
         """The samples of one rank, by its clock, or of one GPU."""
         found = (one for one in self.samples if lane == (one.rank if isinstance(lane, int) else one.device))
         return tuple(sorted(found, key=lambda one: one.at))
 
     def peak(self, lane: int | str) -> int:
         """The most bytes that this rank, or GPU, had in use; 0 if it was never looked at."""
-        return max((found.peak for found in self.of(lane)), default=0)
+        return max((found.peak for found in self.lane_samples(lane)), default=0)
 
     def __repr__(self) -> str:
         """A line for each rank or GPU: its peak, in which step, at what work and on which line of the user's."""
         lines = []
         for name, lane in self.lanes.items():
-            top = max(self.of(lane), key=lambda one: one.peak)
+            top = max(self.lane_samples(lane), key=lambda one: one.peak)
             step = sum(at < top.at for at in self.steps) + 1
             words = ([say(en=f"step {step}", zh=f"第 {step} 步")] if self.steps else []) + [
                 top.label,

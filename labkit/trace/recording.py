@@ -26,7 +26,7 @@ from ..base import tree
 from ..base.patches import Patch, Patches
 from ..engine.devices import Device, as_device
 from . import emitting as trace
-from .emitting import Opened, Place
+from .emitting import CallPlace, Opened
 from .trace import Trace
 
 # The call that verbs called by hand have begun, and whether its replicas have run.
@@ -59,21 +59,21 @@ def _table() -> Iterator[Patch]:
     for package in (theirs, ours, nn.parallel, import_module("labkit.engine"), import_module("labkit")):
         for name, recorded in _VERBS.items():
             if hasattr(package, name):  # which loads those of labkit that are loaded on first use
-                yield Patch.around(package, name, recorded)
+                yield Patch.wrap(package, name, recorded)
     for kind in (theirs.DataParallel, ours.DataParallel):
-        yield Patch.around(kind, "forward", _call)
+        yield Patch.wrap(kind, "forward", _call)
     functions = import_module("torch.nn.parallel._functions"), import_module("labkit.engine.functions")
     for module in functions:
         for name, facts in _COLLECTIVES.items():
             if hasattr(module, name):
                 function = getattr(module, name)
-                yield Patch.around(function, "forward", _remembering)
-                yield Patch.around(function, "backward", partial(_backward, *facts))
+                yield Patch.wrap(function, "forward", _remembering)
+                yield Patch.wrap(function, "backward", partial(_backward, *facts))
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A data-parallel call, to which everything inside belongs."""
-    with trace.at(Place(Opened())):
+    with trace.set_place(CallPlace(Opened())):
         return function(*args, **kwargs)
 
 
@@ -83,9 +83,9 @@ def _verb(phase: str, tell: Callable[..., None], verb: Callable[..., Any], *args
         return verb(*args, **kwargs)  # of another verb, which tells of it
     call = _call_here(phase)
     started = trace.clock.now()
-    with trace.at(Place(call, verb=phase)):
+    with trace.set_place(CallPlace(call, verb=phase)):
         result = verb(*args, **kwargs)
-    with trace.at(Place(call)):
+    with trace.set_place(CallPlace(call)):
         tell(started, result, *args, **kwargs)
     return result
 
@@ -102,7 +102,7 @@ def _call_here(phase: str) -> Opened:
     return call
 
 
-def _sent(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[Device]) -> None:
+def _tell_scattered(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[Device]) -> None:
     source = _device_of(given)
     for at, (piece, device) in enumerate(zip(pieces, devices, strict=False)):
         _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source)
@@ -111,13 +111,13 @@ def _sent(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[D
 def _scatter(
     started: float, pieces: Sequence[Any], inputs: Any, target_gpus: Sequence[Device], dim: int = 0
 ) -> None:
-    _sent(started, pieces, inputs, target_gpus)
+    _tell_scattered(started, pieces, inputs, target_gpus)
 
 
 def _scatter_kwargs(
     started: float, pieces: Any, inputs: Any, kwargs: Any, target_gpus: Sequence[Device], dim: int = 0
 ) -> None:
-    _sent(started, zip(*pieces, strict=False), (inputs, kwargs), target_gpus)
+    _tell_scattered(started, zip(*pieces, strict=False), (inputs, kwargs), target_gpus)
 
 
 def _replicate(
@@ -140,14 +140,16 @@ def _parallel_apply(
 ) -> Any:
     call = _call_here("parallel_apply")
     names = [None] * len(modules) if devices is None else list(map(_name, devices))
-    watched = [_Replica(*pair, Place(call, at)) for at, pair in enumerate(zip(modules, names, strict=True))]
+    watched = [
+        _Replica(*pair, CallPlace(call, at)) for at, pair in enumerate(zip(modules, names, strict=True))
+    ]
     return real(watched, inputs, kwargs_tup, devices)
 
 
 class _Replica:
     """Stands for a replica in parallel_apply and notes when it runs, forward and backward."""
 
-    def __init__(self, module: nn.Module, device: str | None, place: Place) -> None:
+    def __init__(self, module: nn.Module, device: str | None, place: CallPlace) -> None:
         self._module, self._device, self._place = module, device, place
 
     def __getattr__(self, name: str) -> Any:
@@ -159,7 +161,7 @@ class _Replica:
         before = _by_hand.get()
         _by_hand.set((None, False))  # verbs that forward calls by hand are a call of their own
         try:
-            with trace.at(self._place):
+            with trace.set_place(self._place):
                 started = trace.clock.now()
                 outputs = self._module(*inputs, **kwargs)
                 made = _tensors(outputs)
@@ -191,7 +193,7 @@ class _Replica:
 
         def finish(grads: Sequence[Tensor | None]) -> None:
             if started:
-                with trace.at(place):
+                with trace.set_place(place):
                     trace.emit("parallel_apply", device, started=started.pop(), **facts)
 
         # Both are called once for each backward pass, of which there may be several through one graph.
@@ -207,14 +209,14 @@ def _remembering(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
 
 def _backward(phase: str, outward: bool, backward: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
     """A collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
-    call = getattr(ctx, "labkit_place", Place()).call
+    call = getattr(ctx, "labkit_place", CallPlace()).call
     started = trace.clock.now()
-    with trace.at(Place(call, verb=phase)):
+    with trace.set_place(CallPlace(call, verb=phase)):
         results = backward(ctx, *grads)
     came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))
     many, few = (made, came) if outward else (came, made)
     here = _device_of(few) or "cpu"
-    with trace.at(Place(call)):
+    with trace.set_place(CallPlace(call)):
         for replica, at in enumerate(range(0, len(many), len(few) or 1)):
             row = many[at : at + len(few)]
             there = _device_of(row) or "cpu"

@@ -77,7 +77,7 @@ class Trace(Drawn):
         ]
         return Trace(kept, self.origin, samples)
 
-    def between(self, start: float, stop: float) -> Trace:
+    def in_window(self, start: float, stop: float) -> Trace:
         """The events at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
         kept = [event for event in self.events if event.stop >= start and event.start <= stop]
         return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
@@ -86,7 +86,7 @@ class Trace(Drawn):
         """The collectives of ranks in it, in the order in which they were met."""
         return meetings_of(self.events)
 
-    def waited(self) -> dict[tuple[int, int], float]:
+    def waiting_seconds(self) -> dict[tuple[int, int], float]:
         """Seconds that ranks stood still: by the rank that stood and the one that came last."""
         found: dict[tuple[int, int], float] = {}
         for event in self.events:
@@ -100,7 +100,7 @@ class Trace(Drawn):
         if not self.events:
             return say(en="Trace: no events", zh="Trace：没有事件")
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
-        devices, lasted = series(_shortened(self.devices)), duration(last - first)
+        devices, lasted = series(_shorten_names(self.devices)), duration(last - first)
         of = f" of {plural(len(self.ranks), 'rank')}" if self.ranks else ""
         ranks = f"{len(self.ranks)} 个 rank，" if self.ranks else ""
         lines = [
@@ -121,7 +121,7 @@ class Trace(Drawn):
             met = events[0].phase == "collective"
             shapes = list(dict.fromkeys(str(list(s)) for e in events for s in e.shapes[:1]))
             listed = ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
-            seconds = sum(e.waited for e in events) if met else _covered(events)
+            seconds = sum(e.waited for e in events) if met else _total_coverage(events)
             count = len({e.meeting for e in events}) if met else len(events)
             lines.append(
                 f"  {way:<8}  {what:<{wide}}  {count:>5} ×  {sum(e.nbytes for e in events):>14,} B"
@@ -159,19 +159,19 @@ class Call(Trace):
 
     def __repr__(self) -> str:
         """A line without seconds, so that it is the same in every run."""
-        devices = series(_shortened(self.devices))
+        devices = series(_shorten_names(self.devices))
         return say(
             en=f"Call: {plural(len(self), 'event')} on {devices}",
             zh=f"Call：{len(self)} 个事件，在 {devices} 上",
         )
 
 
-def _shortened(devices: tuple[str, ...]) -> list[str]:
+def _shorten_names(devices: tuple[str, ...]) -> list[str]:
     """Device names; more than three GPUs in a row as the first and the last."""
     return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
 
 
-def _covered(events: list[Event]) -> float:
+def _total_coverage(events: list[Event]) -> float:
     """The seconds in which at least one of the events went on."""
     seconds, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ..base.texts import wording
+from ..base.texts import text_function
 
-caption = wording(__file__)
+caption = text_function(__file__)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..base.extras import need
-from ..base.numbers import MOST_GPUS, instance, must, whole
+from ..base.numbers import MOST_GPUS, instance, integer, must
 from ..cost import Race, Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
@@ -75,7 +75,7 @@ def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = 
     data   a :class:`labkit.Split`, or the number of rows, with ``gpus`` beside it.
     ax     the Axes to draw into; a new figure if not given.
     """
-    plan = data if isinstance(data, Split) else split(data, whole("gpus", gpus, 1, MOST_GPUS))
+    plan = data if isinstance(data, Split) else split(data, integer("gpus", gpus, 1, MOST_GPUS))
     return draw(lambda: split_picture(plan), ax)
 
 
@@ -87,7 +87,9 @@ def draw_batches(
     data   a :class:`labkit.Batches`, or the number of rows, with ``batch_size`` (and ``gpus``) beside it.
     ax     the Axes to draw into; a new figure if not given.
     """
-    plan = data if isinstance(data, Batches) else batches(data, whole("batch_size", batch_size, 1), gpus=gpus)
+    plan = (
+        data if isinstance(data, Batches) else batches(data, integer("batch_size", batch_size, 1), gpus=gpus)
+    )
     return draw(lambda: batches_picture(plan), ax)
 
 

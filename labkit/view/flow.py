@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.language import wrong
-from ..base.numbers import whole
+from ..base.numbers import integer
 from ..plans.shapes import Shape, cut_shape, gathered_shape
 from ..plans.split import Split
 from ..trace.trace import Trace
@@ -38,12 +38,12 @@ class Flow:
     @property
     def batch(self) -> Shape | None:
         """Shape of the batch before it was cut."""
-        return _glued([share.given for share in self.shares])
+        return _gathered_shape([share.given for share in self.shares])
 
     @property
     def output(self) -> Shape | None:
         """Shape of the gathered output."""
-        return _glued([share.made for share in self.shares])
+        return _gathered_shape([share.made for share in self.shares])
 
 
 def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
@@ -59,7 +59,7 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
             zh="trace 中没有数据并行调用：请先录制一次，例如 "
             "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
         )
-    found = calls[whole("call", call, -len(calls), len(calls) - 1)]
+    found = calls[integer("call", call, -len(calls), len(calls) - 1)]
     given: dict[str, tuple[Shape, ...]] = {}
     made: dict[str, Shape | None] = {}
     source, module = "cpu", ""
@@ -90,7 +90,7 @@ def flow_of_split(plan: Split) -> Flow:
     return Flow("cuda:0", "cuda:0", "cuda:0", shares, idle, "Linear", True, plan.gpus > 1)
 
 
-def _glued(shapes: Sequence[Shape | None]) -> Shape | None:
+def _gathered_shape(shapes: Sequence[Shape | None]) -> Shape | None:
     known = [shape for shape in shapes if shape is not None]
     try:
         return gathered_shape(known) if known and len(known) == len(shapes) else None

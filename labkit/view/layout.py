@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.units import duration
-from .picture import WIDTH, Box, Line, Sketch, Text
+from .picture import WIDTH, Box, Label, Line, Sketch
 
 # How far the baseline of a text in the middle of a lane is below that middle, as a share of the text's size.
 BASELINE = 0.35
@@ -26,7 +26,7 @@ class Lanes:
     pad: float = 2
 
     @property
-    def across(self) -> float:
+    def width(self) -> float:
         """Width of a lane between its name and its note."""
         return WIDTH - self.left - self.right
 
@@ -38,28 +38,28 @@ class Lanes:
         """The baseline of text in lane ``at``."""
         return self.y(at) + self.high / 2 + self.size * BASELINE
 
-    def name(self, at: int, words: str, *, muted: bool = False) -> Text:
+    def name(self, at: int, words: str, *, muted: bool = False) -> Label:
         """``words`` left of lane ``at``."""
-        size = sized(words, self.left - 10, self.size)
-        return Text(self.left - 8, self.line(at), words, size, "end", muted=muted)
+        size = fit_size(words, self.left - 10, self.size)
+        return Label(self.left - 8, self.line(at), words, size, "end", muted=muted)
 
-    def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Text:
+    def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Label:
         """``words`` right of lane ``at``, smaller if they want more room than there is."""
-        size = sized(words, self.right - 10, self.size, bold)
-        return Text(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
+        size = fit_size(words, self.right - 10, self.size, bold)
+        return Label(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
 
-    def aside(self, at: int, words: str) -> Text:
+    def placeholder(self, at: int, words: str) -> Label:
         """``words`` in lane ``at``, where nothing is drawn."""
-        return Text(self.left, self.line(at), words, sized(words, self.across, self.size), muted=True)
+        return Label(self.left, self.line(at), words, fit_size(words, self.width, self.size), muted=True)
 
-    def one_by_one(
-        self, sketch: Sketch, shown: Sequence[int | range], told: Callable[[range], str]
+    def iterate_shown(
+        self, sketch: Sketch, shown: Sequence[int | range], describe: Callable[[range], str]
     ) -> Iterator[tuple[int, int]]:
         """Give the lane and the number of each of ``shown`` that is drawn by itself; for each range between, put the
-        line that ``told`` says into its lane."""
+        line that ``describe`` says into its lane."""
         for at, things in enumerate(shown):
             if isinstance(things, range):
-                sketch.add(self.aside(at, told(things)))
+                sketch.add(self.placeholder(at, describe(things)))
             else:
                 yield at, things
 
@@ -85,37 +85,37 @@ class TimeAxis:
     @property
     def scale(self) -> float:
         """Pixels for each second."""
-        return self.lanes.across / self.seconds
+        return self.lanes.width / self.seconds
 
     def x(self, at: float) -> float:
         return self.lanes.left + (at - self.first) * self.scale
 
-    def marks(self, bottom: float) -> Iterator[Line | Text]:
+    def marks(self, bottom: float) -> Iterator[Line | Label]:
         """A line down to ``bottom`` at each round time, and under it how long that is after the first."""
         for tick in ticks(self.seconds):
             x = self.lanes.left + tick * self.scale
             yield Line(x, self.lanes.top - 4, x, bottom, muted=True)
-            yield Text(x, bottom + 16, duration(tick, self.seconds), 11, "middle", muted=True)
+            yield Label(x, bottom + 16, duration(tick, self.seconds), 11, "middle", muted=True)
 
 
 def legend(
     left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
     size: float = 11,
-) -> list[Box | Line | Text]:  # fmt: skip
+) -> list[Box | Line | Label]:  # fmt: skip
     """A legend: each entry's words stand ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next."""
-    found: list[Box | Line | Text] = []
+    found: list[Box | Line | Label] = []
     for words, marks in entries:
         for shape in marks:
             if isinstance(shape, Box):
                 found.append(replace(shape, x=shape.x + left))
             else:
                 found.append(replace(shape, x1=shape.x1 + left, x2=shape.x2 + left))
-        found.append(Text(left + mark, line, words, size))
+        found.append(Label(left + mark, line, words, size))
         left += mark + text_width(words, size) + gap
     return found
 
 
-def shortened(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:
+def choose_shown(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:
     """Choose what stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers are drawn one by
     one; of a range a line tells, because more than ``most`` lanes cannot be read.
     """
@@ -126,7 +126,7 @@ def shortened(working: int, idle: int = 0, *, most: int, head: int, tail: int) -
     return [*shown, *rest] if working + idle <= most or not rest else [*shown, rest]
 
 
-def together(count: int, most: int) -> list[range]:
+def group_neighbours(count: int, most: int) -> list[range]:
     """``count`` things in at most ``most`` groups of neighbours, which are drawn as one where they are too many."""
     step = -(-count // most) or 1
     step += step > 1 and step % 2 == 0  # odd, or all groups of GPUs would get shades of one colour
@@ -143,13 +143,13 @@ def text_width(text: str, size: float) -> float:
     return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
 
 
-def sized(text: str, width: float, size: float, bold: bool = False) -> float:
+def fit_size(text: str, width: float, size: float, bold: bool = False) -> float:
     """``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
     wanted = text_width(text, size) * (1.08 if bold else 1)
     return size if wanted <= width else size * width / wanted
 
 
-def fitted(text: str, width: float, size: float) -> str:
+def fit_text(text: str, width: float, size: float) -> str:
     """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
     if text_width(text, size) <= width:
         return text
@@ -175,7 +175,7 @@ def gpu_lanes(
     working: int, top: float, left: float, right: float, idle: int = 0
 ) -> tuple[list[int | range], Lanes]:
     """The GPUs that are drawn one by one, the ranges of those that are not, and a lane for each of both."""
-    shown = shortened(working, idle, most=MOST_LANES, head=12, tail=3)
+    shown = choose_shown(working, idle, most=MOST_LANES, head=12, tail=3)
     return shown, lanes(len(shown), top, left, right)
 
 

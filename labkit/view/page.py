@@ -43,7 +43,7 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") 
     parts = []
     for key in LANGUAGES:
         with using(key):
-            parts.append(f'<section lang="{key}">{_told(trace, title, times)}{_note(left_out)}</section>')
+            parts.append(f'<section lang="{key}">{_section(trace, title, times)}{_note(left_out)}</section>')
     return (
         f'<!DOCTYPE html>\n<html lang="{now}">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -53,7 +53,7 @@ def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") 
     )
 
 
-def _told(trace: Trace, title: str, times: str) -> str:
+def _section(trace: Trace, title: str, times: str) -> str:
     heading = say(en=f"Timeline of {title}", zh=f"{title} 的时间线")
     chapters = timeline_of(trace).chapters(trace)
     whose = caption("page", "times", *["ranks"] * bool(trace.ranks))
@@ -73,7 +73,7 @@ def _note(left_out: int) -> str:
     return f"<p>{text}</p>"
 
 
-def _of_calls(trace: Trace) -> Iterator[Chapter]:
+def _call_chapters(trace: Trace) -> Iterator[Chapter]:
     """The chapters of a recording on one process."""
     calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
@@ -85,9 +85,9 @@ def _of_calls(trace: Trace) -> Iterator[Chapter]:
         yield say(en="Memory", zh="显存"), memory_time_picture(trace.memory), repr(trace.memory)
 
 
-OF_CALLS = Timeline(timeline_picture, _of_calls)
+DEVICE_TIMELINE = Timeline(timeline_picture, _call_chapters)
 
 
 def timeline_of(trace: Trace) -> Timeline:
     """Gives the timeline of ``trace``: of ranks a lane for each rank, else for each device."""
-    return shown.of_ranks if trace.ranks and shown.of_ranks else OF_CALLS
+    return shown.rank_timeline if trace.ranks and shown.rank_timeline else DEVICE_TIMELINE

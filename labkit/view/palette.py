@@ -27,8 +27,8 @@ def number(device: str) -> int:
 def colour(gpu: int, tint: float = 0.0) -> str:
     """The fill of ``cuda:<gpu>`` (or of :data:`CPU`), as #rrggbb; with ``tint`` (0 to 1) that much white in it."""
     shift = _SHIFTS[gpu // len(_BASE) % len(_SHIFTS)]
-    full = _CPU if gpu == CPU else _shifted(_BASE[gpu % len(_BASE)], shift)
-    return _shifted(full, tint) if tint else full
+    full = _CPU if gpu == CPU else _mix_with_white(_BASE[gpu % len(_BASE)], shift)
+    return _mix_with_white(full, tint) if tint else full
 
 
 @cache
@@ -41,7 +41,7 @@ def ink(gpu: int, tint: float = 0.0) -> str:
     return "#ffffff" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "#000000"
 
 
-def _shifted(colour: str, shift: float) -> str:
+def _mix_with_white(colour: str, shift: float) -> str:
     """Lighter for a shift above 0 (1 is white), darker below (-1 is black)."""
     target = 255 if shift > 0 else 0
     channels = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

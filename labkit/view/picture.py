@@ -77,7 +77,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Text:
+class Label:
     """A text at a point. ``anchor``: "start", "middle" or "end".
 
     gpu, tint   of the box that it stands on, so that it can be read there.
@@ -103,7 +103,7 @@ class Picture:
     width: float
     height: float
     boxes: tuple[Box, ...]
-    texts: tuple[Text, ...]
+    texts: tuple[Label, ...]
     description: str
     lines: tuple[Line, ...] = ()
 
@@ -113,15 +113,15 @@ class Sketch:
     """A picture in the making: shapes are added to it, and painted in the order of :class:`Picture`."""
 
     boxes: list[Box] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    texts: list[Label] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
 
-    def add(self, *shapes: Box | Line | Text) -> None:
+    def add(self, *shapes: Box | Line | Label) -> None:
         """Put shapes over those that are there."""
         for shape in shapes:
             if isinstance(shape, Box):
                 self.boxes.append(shape)
-            elif isinstance(shape, Text):
+            elif isinstance(shape, Label):
                 self.texts.append(shape)
             else:
                 self.lines.append(shape)

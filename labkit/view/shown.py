@@ -27,10 +27,10 @@ class Timeline:
 # The picture that a bare object at the end of a cell shows, by the full name of its type, which need not be loaded.
 pictures: dict[str, Callable[[Any], Picture]] = {}
 # Where ranks ran; None as long as nothing that runs ranks is loaded.
-of_ranks: Timeline | None = None
+rank_timeline: Timeline | None = None
 
 
-def shows_ranks(timeline: Timeline) -> None:
+def register_rank_timeline(timeline: Timeline) -> None:
     """From now on ``timeline`` shows traces of ranks."""
-    global of_ranks
-    of_ranks = timeline
+    global rank_timeline
+    rank_timeline = timeline

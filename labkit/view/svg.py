@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape, quoteattr
 
 from .palette import colour, ink
-from .picture import Box, Line, Picture, Text
+from .picture import Box, Label, Line, Picture
 
 _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
@@ -90,7 +90,7 @@ def _line(line: Line) -> str:
     return drawn
 
 
-def _text(text: Text) -> str:
+def _text(text: Label) -> str:
     fill = f' fill="{ink(text.gpu, text.tint)}"' if text.gpu is not None else ""
     weight = ' font-weight="600"' if text.bold else ""
     faint = ' fill-opacity="0.62"' if text.muted else ""

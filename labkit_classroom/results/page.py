@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 
 from labkit.base.language import get_language
-from labkit.base.texts import wording
+from labkit.base.texts import text_function
 
 from ..grade.marks import StudentMark
 
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
-text = wording(__file__)  # a text of page.txt by its key, in the language in use
+text = text_function(__file__)  # a text of page.txt by its key, in the language in use
 
 
 def page(title: str, *parts: str) -> str:

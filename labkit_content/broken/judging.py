@@ -163,7 +163,7 @@ def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
     ``draw`` decides the cases: batch sizes, GPUs, inputs, weights and the order of the replicas.
     """
     if not (isinstance(model, type) and issubclass(model, nn.Module)):
-        words = problem.texts["no_class"].filled({"kind": type(model).__name__})
+        words = problem.texts["no_class"].fill({"kind": type(model).__name__})
         return Judgement(0, Hint("no_class", words.en, words.zh))
     later: Hint | None = None
     for reached, case in cases(problem, draw):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.base.tree import mapped, tensors
+from labkit.base.tree import map_tensors, tensors
 from labkit_diagnose.errors import short_text, user_line
 from simgpu import simulate
 
@@ -118,7 +118,7 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
         if model.training:
             losses += [weighted(result)]
         with _step("after", seen):
-            seen.results.append(mapped(result, lambda path, tensor: tensor.detach().cpu()))
+            seen.results.append(map_tensors(result, lambda path, tensor: tensor.detach().cpu()))
         seen.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
     found = [loss for loss in losses if loss is not None and loss.requires_grad]
     with _step("backward", seen):
@@ -130,7 +130,7 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
 
 
 def _called(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: Observed) -> Any:
-    inputs: Any = mapped(given, lambda path, tensor: tensor.to("cuda:0"))
+    inputs: Any = map_tensors(given, lambda path, tensor: tensor.to("cuda:0"))
     before, after = getattr(model, "before", None), getattr(model, "after", None)
     if before is not None:
         with _step("before", seen):

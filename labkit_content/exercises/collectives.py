@@ -76,7 +76,7 @@ def _after(ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]
     last = steps[-2] if step > 1 else before
     if (sent := ran.sent() / (8 * step)) > 1:
         yield Named("too_much", sent=f"{sent:.3g}")
-    wanted = ring.held(step)
+    wanted = ring.chunk_sums(step)
     found = [[_counts(float(value), ranks) for value in chunks] for chunks in now]
     wrong = [
         (rank, chunk)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base.texts import Text
-from labkit.base.tree import mapped
+from labkit.base.tree import map_tensors
 from labkit.trace.events import Event
 from labkit.trace.recording import record
 from labkit.turns import Deadlock
@@ -110,12 +110,12 @@ def on_ranks(
         if begun:
             torch.cuda.set_device(rank.local)
             dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
-        own = mapped(
+        own = map_tensors(
             tuple(given[rank.number]) if given else (),
             lambda path, tensor: tensor.clone().cuda() if begun else tensor.clone(),
         )
         result = function(*own)
-        return mapped(result, lambda path, tensor: tensor.detach().cpu())
+        return map_tensors(result, lambda path, tensor: tensor.detach().cpu())
 
     with (
         torch.random.fork_rng(devices=[]),

@@ -102,7 +102,9 @@ def _fits_and_is_fast(sizes: Sizes, plan: Plan, gpu: Accelerator, best: Forecast
     mine = forecast(sizes, plan, gpu)
     if not mine.fits:
         most = mine.largest
-        yield Named(f"full_{most}" if most in ("activations", "optimizer") else "full", why=mine.why_not)
+        yield Named(
+            f"full_{most}" if most in ("activations", "optimizer") else "full", why=mine.no_fit_reason
+        )
     elif mine.seconds > 1.1 * best.seconds:
         slow = max((k for k in mine.parts if k != "compute"), key=lambda k: mine.parts[k])
         name = {"bubble": "bubble", "tensor": "tensor"}.get(slow, "slow")

@@ -10,7 +10,7 @@ import torch
 
 from labkit.base.extras import need
 from labkit.base.language import get_language, say, using
-from labkit.base.numbers import one_of, plural, whole
+from labkit.base.numbers import integer, one_of, plural
 from labkit_course.words import SIGNS, as_html, framed
 
 from . import score
@@ -80,13 +80,13 @@ def hint(name: str, number: int = 1) -> Hints:
     10 points, each of them once, however often it is shown.
     """
     _found(name)
-    score.take(name, whole("number", number, 1, len(score.COSTS)))
+    score.take(name, integer("number", number, 1, len(score.COSTS)))
     return Hints(name)
 
 
 def batch(name: str, rows: int = 8) -> tuple[Any, ...]:
     """Inputs as the model ``name`` gets them, on the CPU; other ones in each call (see ``torch.manual_seed``)."""
-    rows, problem = whole("rows", rows, 1, 10_000), _found(name, problems("09"))
+    rows, problem = integer("rows", rows, 1, 10_000), _found(name, problems("09"))
     inputs: tuple[Any, ...] = problem.batch(
         rows, torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
     )
@@ -99,8 +99,8 @@ def torchrun(name: str, script: object, nproc_per_node: int = 4, nnodes: int = 1
     Shows what the ranks print, what each returns, and its calls; or, if they hang, where each stands. The data are
     other ones in each call (see ``torch.manual_seed``), and nothing is judged or noted.
     """
-    nodes = whole("nnodes", nnodes, 1, 16)
-    ranks = nodes * whole("nproc_per_node", nproc_per_node, 1, 64)
+    nodes = integer("nnodes", nnodes, 1, 16)
+    ranks = nodes * integer("nproc_per_node", nproc_per_node, 1, 64)
     problem = _found(name, problems("19"))
     return problem.tried(script, ranks, nodes, int(torch.randint(1, 2**20, (1,))))
 

@@ -20,7 +20,7 @@ from math import isinf
 from pathlib import Path
 
 from labkit.base.language import say, series
-from labkit.base.texts import Text, filled, parse
+from labkit.base.texts import Text, fill_texts, parse
 
 from ..errors import line_of, short_text
 from ..result import SEVERITIES, Finding
@@ -60,7 +60,7 @@ class Kind:
 
     def __call__(self, where: str = "", /, **facts: object) -> Finding:
         try:
-            reason, fix = filled((self.reason, self.fix), **facts)
+            reason, fix = fill_texts((self.reason, self.fix), **facts)
         except TypeError as error:
             raise TypeError(f"{self.key}: {error}") from None
         return Finding(self.name, self.severity, where, reason, fix, self.topic.lesson, self.topic.heading())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, plural, whole
+from labkit.base.numbers import MOST_GPUS, integer, plural
 from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 
 from ..rank.system import Left
@@ -96,7 +96,7 @@ def diagnose_ranks(
     memory      of each GPU, ``gpu_model`` what it passes for; ``nodes`` how many computers they are on.
     ends        is called with the ranks of the first run, well ended or not, while they are still there.
     """
-    ranks = whole("ranks", ranks, 2, MOST_GPUS)
+    ranks = integer("ranks", ranks, 2, MOST_GPUS)
     program: Callable[[Rank], Any]
     if callable(script):
         program, name = script, getattr(script, "__name__", "?")

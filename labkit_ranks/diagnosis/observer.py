@@ -26,7 +26,7 @@ from torch.utils.data import dataloader as loading
 from labkit import turns
 from labkit.base import as_main
 from labkit.base.patches import Patch, Patches
-from labkit.base.tree import mapped, tensors, tensors_in
+from labkit.base.tree import map_tensors, tensors, tensors_in
 from simgpu import gpu_of, machine_in_use
 
 from ..group.slot import Plain
@@ -62,8 +62,8 @@ class Observer:
         mode = machine.mode
         mode.observe_by(partial(operations.note, self.here))
         self._stack.callback(mode.observe_by, None)
-        as_main.told_elsewhere.append(_is_told)
-        self._stack.callback(as_main.told_elsewhere.remove, _is_told)
+        as_main.hidden_errors.append(_is_told)
+        self._stack.callback(as_main.hidden_errors.remove, _is_told)
         for context in (Patches(self._table), settled.adding(self._settle), noted.adding(self._note)):
             self._stack.enter_context(context)
         for hook in (
@@ -87,9 +87,9 @@ class Observer:
         yield self._watch(DataLoader, "__iter__", _begin_epoch)
         yield self._watch(iterator, "__init__", _keep_loader)
         yield self._watch(iterator, "_next_index", after=_read_index)
-        yield Patch.around(iterator, "__next__", self._next)
+        yield Patch.wrap(iterator, "__next__", self._next)
         yield self._watch(torch.autograd, "backward", _begin_backward)
-        yield Patch.around(nn.Module, "__call__", self._call)
+        yield Patch.wrap(nn.Module, "__call__", self._call)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
         yield self._watch(torch, "save", _save)
         yield self._watch(torch, "load", after=_load)
@@ -101,7 +101,7 @@ class Observer:
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
             yield self._watch(owner, "fully_shard", _keep_sharded)
         for name in operations.LOSSES:
-            yield Patch.around(functional, name, partial(operations.lose, self.here))
+            yield Patch.wrap(functional, name, partial(operations.lose, self.here))
         yield self._watch(functional, "batch_norm", _normalise)
         yield self._watch(torch.amp.GradScaler, "scale", _noted("scaled"))
 
@@ -119,7 +119,7 @@ class Observer:
             other = after(record, result, *args) if record is not None and after is not None else None
             return result if other is None else other
 
-        return Patch.around(owner, name, watched)
+        return Patch.wrap(owner, name, watched)
 
     def _settle(self, work: SlotWork) -> None:
         record = self.here()
@@ -240,7 +240,7 @@ class Observer:
         mine.given, own = at + 1, tensors(batch)
         try:
             together = joined([one.loaders[number].batches[at] for one in self._like])
-            return mapped(together, lambda way, tensor: tensor.to(own[way].device))
+            return map_tensors(together, lambda way, tensor: tensor.to(own[way].device))
         except (RuntimeError, ValueError, LookupError):
             raise Left(0) from None  # the ranks' do not fit together, or there are no more
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.base.tree import children, leaves, mapped, rebuilt
+from labkit.base.tree import children, leaves, map_tensors, rebuild
 from labkit_diagnose.result import Finding
 
 from ..calls.faults import ranks_text
@@ -40,13 +40,13 @@ def _joined(batches: Sequence[Any]) -> Any:
     if inside[0] is None:
         return first
     each = zip(*(filter(None, inside)), strict=True)
-    return rebuilt(first, [_joined([item for _, item in items]) for items in each])
+    return rebuild(first, [_joined([item for _, item in items]) for items in each])
 
 
 def kept(batch: Any) -> Any:
     """Return a copy of ``batch`` that belongs to no machine."""
     with Plain():
-        return mapped(batch, lambda _, tensor: tensor.detach().clone())
+        return map_tensors(batch, lambda _, tensor: tensor.detach().clone())
 
 
 def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], list[str], list[str]]:

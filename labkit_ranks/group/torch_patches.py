@@ -37,15 +37,15 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     of_processes   makes the transport of a group where a rank is a process.
     """
     group.of_processes = of_processes
-    yield Patch.around(distributed_c10d, "_new_process_group_helper", _make_group)
-    yield Patch.around(distributed_c10d, "has_torch_function", _has_torch_function)
+    yield Patch.wrap(distributed_c10d, "_new_process_group_helper", _make_group)
+    yield Patch.wrap(distributed_c10d, "has_torch_function", _has_torch_function)
     for owner in (distributed_c10d, dist):
         yield Patch(owner, "_NCCL_AVAILABLE", True)
         yield Patch(owner, "ProcessGroupNCCL", NcclGroup)
         yield Patch(owner, "is_nccl_available", lambda: True)
         yield Patch(owner, "ProcessGroupGloo", GlooGroup)
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    yield Patch.around(distributed_c10d, "_set_pg_timeout", _set_timeout)
+    yield Patch.wrap(distributed_c10d, "_set_pg_timeout", _set_timeout)
     # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
     yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
@@ -56,10 +56,10 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     yield from flight.patches(timed_here, c10d)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
-    yield Patch.around(DistributedDataParallel, "forward", _count)
-    yield Patch.around(Join, "notify_join_context", _keep)
+    yield Patch.wrap(DistributedDataParallel, "forward", _count)
+    yield Patch.wrap(Join, "notify_join_context", _keep)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        yield Patch.around(dist, name, _of_model)
+        yield Patch.wrap(dist, name, _of_model)
 
 
 class NcclOptions(SimpleNamespace):

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from labkit.base.arguments import in_the_language_in_use
+from labkit.base.arguments import localize_argparse
 from labkit.base.language import say, wrong
 from labkit.base.texts import texts_beside
 from labkit.cost.hardware import accelerator
@@ -49,10 +49,10 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
     """
     parser = _parser()
     try:
-        with in_the_language_in_use():
+        with localize_argparse():
             asked = parser.parse_args(shlex.split(line))
         if asked.help:
-            with in_the_language_in_use():
+            with localize_argparse():
                 print(parser.format_help())
             return None
         session = _session(asked, cell=cell is not None)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, must, plural, whole
+from labkit.base.numbers import MOST_GPUS, integer, must, plural
 from labkit.base.patches import Patch, Patches
 from labkit.base.units import parse_bytes
 from labkit.cost.hardware import Accelerator
@@ -103,7 +103,10 @@ class Session:
         gpu_model: str | None = None,
     ) -> None:  # fmt: skip
         global _open
-        self.size, self.nodes = whole("size", size, 1, MOST_GPUS), whole("nodes", nodes, 1, MOST_GPUS)
+        self.size, self.nodes = (
+            integer("size", size, 1, MOST_GPUS),
+            integer("nodes", nodes, 1, MOST_GPUS),
+        )
         if self.size % self.nodes:
             zh = f"能整除 size（{self.size}）"
             raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
@@ -148,7 +151,7 @@ class Session:
         if not isinstance(code, str):
             en, zh = "Python source, a str", "是 Python 代码（str）"
             raise TypeError(must("code", code, en=en, zh=zh, typed=True))
-        chosen = None if ranks is None else [whole("ranks", number, 0, self.size - 1) for number in ranks]
+        chosen = None if ranks is None else [integer("ranks", number, 0, self.size - 1) for number in ranks]
         self._cells += 1
         cell = Cell(code, name or f"<ranks {self._cells}>")
 
@@ -160,7 +163,7 @@ class Session:
         return self._results(values, chosen) if any(value is not None for value in values) else None
 
     def __getitem__(self, rank: int) -> Namespace:
-        return Namespace(self._alive().ranks[whole("rank", rank, 0, self.size - 1)])
+        return Namespace(self._alive().ranks[integer("rank", rank, 0, self.size - 1)])
 
     def __len__(self) -> int:
         return self.size
@@ -252,8 +255,8 @@ class Session:
                 dist.destroy_process_group()
             real(*args, **kwargs)
 
-        yield Patch.around(dist, "init_process_group", init_process_group)
-        yield Patch.around(dist.distributed_c10d, "init_process_group", init_process_group)
+        yield Patch.wrap(dist, "init_process_group", init_process_group)
+        yield Patch.wrap(dist.distributed_c10d, "init_process_group", init_process_group)
 
     def _alive(self) -> World:
         if self._world.closed:

@@ -17,7 +17,9 @@ def _late(module: str, name: str) -> Callable[[Any], Any]:
     return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 
-shown.shows_ranks(shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("rank_lanes", "chapters")))
+shown.register_rank_timeline(
+    shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("rank_lanes", "chapters"))
+)
 shown.pictures |= {
     "labkit_ranks.calls.waits.WaitForGraph": _late("wait_graphs", "wait_for_picture"),
     "labkit_ranks.plans.heat.HeatMaps": _late("heat_maps", "heat_picture"),

@@ -45,9 +45,9 @@ def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
             width = max((stop - start) * time.scale - 0.5, 0.5)  # a gap tells neighbours apart
             tip = f"{words['sum']} {number} · {bytes_text(nbytes)} · {duration(stop - start)}"
             sketch.add(Box(time.x(start), top + half + 2, width, half, CPU, f"{name} sum {number}", tip=tip))
-        end = time.x(step.computed)
+        end = time.x(step.computing_end)
         sketch.add(Line(end, top, end, top + 2 * half + 2, dashed=True, over=True))
         sketch.add(lane.name(at, name), lane.note(at, duration(step.seconds), bold=True))
     told = [caption("buckets", name=name, sums=len(step.sums), time=duration(step.seconds),
-                    late=duration(step.seconds - step.computed)) for name, step in ways.items()]  # fmt: skip
+                    late=duration(step.seconds - step.computing_end)) for name, step in ways.items()]  # fmt: skip
     return sketch.picture(bottom + 24, say(en="; ", zh="；").join(told))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from labkit.base.texts import wording
+from labkit.base.texts import text_function
 
-caption = wording(__file__)
+caption = text_function(__file__)

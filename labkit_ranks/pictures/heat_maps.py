@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from labkit.base.language import say, series
 from labkit.base.numbers import plural
-from labkit.view.layout import BASELINE, Lanes, shortened, sized
-from labkit.view.picture import WIDTH, Box, Picture, Sketch, Text
+from labkit.view.layout import BASELINE, Lanes, choose_shown, fit_size
+from labkit.view.picture import WIDTH, Box, Label, Picture, Sketch
 
 from ..plans.heat import HeatMaps
 from .captions import caption
@@ -20,14 +20,14 @@ def heat_picture(heat: HeatMaps) -> Picture:
     rows = max(len(part) for parts in heat.maps.values() for part in parts)
     across = WIDTH - _LEFT - _RIGHT - _GAP * (len(columns) - 1)
     wide, high = min(_WIDE, across / sum(columns.values())), min(_HIGH, _LANE / rows)
-    shown = shortened(heat.ranks, most=8, head=7, tail=1)
+    shown = choose_shown(heat.ranks, most=8, head=7, tail=1)
     lane = Lanes(_TOP, _LEFT, _RIGHT, max(rows * high, 16) + 10, 13)
     sketch = Sketch()
     greatest = {}
     for name, parts in heat.maps.items():
         held = [value for part in parts for row in part for value in row if value is not None]
         greatest[name] = max([*map(abs, held), 1e-30])
-    for at, rank in lane.one_by_one(sketch, shown, lambda rest: f"rank {rest[0]}–{rest[-1]}"):
+    for at, rank in lane.iterate_shown(sketch, shown, lambda rest: f"rank {rest[0]}–{rest[-1]}"):
         sketch.add(lane.name(at, f"rank {rank}"))
         x = float(_LEFT)
         for name, parts in heat.maps.items():
@@ -44,15 +44,15 @@ def heat_picture(heat: HeatMaps) -> Picture:
                     tint = 0.9 * (1 - abs(value) / greatest[name])
                     tip = f"rank {rank} · {name}[{i}, {j}] = {told}"
                     sketch.add(Box(left, top, wide, high, rank, f"{name} {i} {j}", tint=tint, tip=tip))
-                    size = sized(told, wide - 3, min(10, high - 2))
+                    size = fit_size(told, wide - 3, min(10, high - 2))
                     if size >= 7:
                         line = top + high / 2 + size * BASELINE
-                        sketch.add(Text(left + wide / 2, line, told, size, "middle", gpu=rank, tint=tint))
+                        sketch.add(Label(left + wide / 2, line, told, size, "middle", gpu=rank, tint=tint))
             x += columns[name] * wide + _GAP
     x = float(_LEFT)
     for name, count in columns.items():
-        size = sized(name, count * wide + _GAP - 2, 12)
-        sketch.add(Text(x + count * wide / 2, 20, name, size, "middle", bold=True))
+        size = fit_size(name, count * wide + _GAP - 2, 12)
+        sketch.add(Label(x + count * wide / 2, 20, name, size, "middle", bold=True))
         x += count * wide + _GAP
     listed = series(heat.maps)
     ranks = say(en=plural(heat.ranks, "rank"), zh=f"{heat.ranks} 个 rank")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from labkit.base.language import say
 from labkit.view.layout import BASELINE, Lanes, text_width
 from labkit.view.palette import CPU
-from labkit.view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 from ..plans.pipeline import Pipeline
 from .captions import caption
@@ -24,7 +24,7 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
     floor = len(pipelines) * (_HEAD + len(pipelines[0].stages) * high + 8) + _HEAD + _TALL
     for found in pipelines:
         lane = Lanes(top + _HEAD, _LEFT, _RIGHT, high, 12)
-        sketch.add(Text(12, top + 20, caption("pipeline", "title", found=found), 12, bold=True))
+        sketch.add(Label(12, top + 20, caption("pipeline", "title", found=found), 12, bold=True))
         for stage, tasks in enumerate(found.stages):
             sketch.add(lane.name(stage, say(en=f"stage {stage}", zh=f"阶段 {stage}")))
             label = f"stage {stage} waits"
@@ -36,11 +36,11 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
                 sketch.add(box)
                 if text_width(str(number), 11) < box.width:
                     middle = box.x + box.width / 2, box.y + box.height / 2 + 11 * BASELINE
-                    sketch.add(Text(*middle, str(number), 11, "middle", gpu=number, tint=tint))
+                    sketch.add(Label(*middle, str(number), 11, "middle", gpu=number, tint=tint))
             words = caption("pipeline", "alive", count=found.peak(stage))
             sketch.add(lane.note(stage, words, bold=not stage, muted=stage > 0))
         top = lane.y(len(found.stages)) + 8
-    sketch.add(Text(12, top + 20, caption("pipeline", "curve"), 12, bold=True))
+    sketch.add(Label(12, top + 20, caption("pipeline", "curve"), 12, bold=True))
     _curves(sketch, pipelines, scale, floor)
     return sketch.picture(floor + 14, say(en="; ", zh="；").join(map(repr, pipelines)))
 
@@ -64,4 +64,4 @@ def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: 
         peak = str(found.peak(0))
         if len(pipelines) > 1:  # the heading names a single one
             peak = say(en=f"{found.name}: {peak}", zh=f"{found.name}：{peak}")
-        sketch.add(Text(WIDTH - _RIGHT + 8, y, peak, 11, bold=last))
+        sketch.add(Label(WIDTH - _RIGHT + 8, y, peak, 11, bold=last))

@@ -9,9 +9,9 @@ from labkit.base.language import say
 from labkit.base.units import bytes_text, duration
 from labkit.cost.plan import Forecast
 from labkit.cost.search import Plans
-from labkit.view.layout import MOST_LANES, legend, sized, text_width
+from labkit.view.layout import MOST_LANES, fit_size, legend, text_width
 from labkit.view.palette import CPU
-from labkit.view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.charts import nice
 
 from .captions import caption
@@ -41,7 +41,7 @@ def stacks(
         (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
         for kind in kinds
     ]  # fmt: skip
-    sketch.add(Text(12, top, title, 12, bold=True), *legend(12, top + 24, marks, mark=24, gap=12, size=11))
+    sketch.add(Label(12, top, title, 12, bold=True), *legend(12, top + 24, marks, mark=24, gap=12, size=11))
     most = max([sum(row.values()) for _, row in rows] + [limit]) or 1.0
     across = WIDTH - _LEFT - _RIGHT
     line = _LEFT + limit / most * across if limit else WIDTH
@@ -49,7 +49,7 @@ def stacks(
     for name, row in rows:
         x = float(_LEFT)
         whole = sum(row.values())
-        sketch.add(Text(_LEFT - 8, y + 16, name, sized(name, _LEFT - 14, 11), "end"))
+        sketch.add(Label(_LEFT - 8, y + 16, name, fit_size(name, _LEFT - 14, 11), "end"))
         for kind in kinds:
             value = row.get(kind, 0.0)
             width = max(value, 0.0) / most * across
@@ -62,14 +62,14 @@ def stacks(
         words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
         if x + text_width(words, 11) + 14 > line:
             x = WIDTH - _RIGHT  # beside the bar it would lie across the limit
-        sketch.add(Text(x + 8, y + 16, words, sized(words, WIDTH - x - 12, 11), bold=over))
+        sketch.add(Label(x + 8, y + 16, words, fit_size(words, WIDTH - x - 12, 11), bold=over))
         y += _HIGH
     if limit:
         words = say(en=f"usable {told(limit)}", zh=f"可用 {told(limit)}")
         half = text_width(words, 10.5) / 2
         sketch.add(
             Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),
-            Text(min(max(line, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
+            Label(min(max(line, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
         )
         y += 16
     return y + 18
@@ -100,14 +100,14 @@ def plans_picture(found: Plans) -> Picture:
         return sketch.picture(top, _described(shown[0]))
     tall, left, across = 170.0, 70.0, WIDTH - 110.0
     fast, most = nice(max(one.tokens for one in found.fitting)), found.gpu.usable
-    sketch.add(Text(12, top + 10, caption("plan", "front"), 12, bold=True))
+    sketch.add(Label(12, top + 10, caption("plan", "front"), 12, bold=True))
     top += 26
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = top + tall * (1 - share)
         sketch.add(Line(left, y, left + across, y, muted=True))
-        sketch.add(Text(left - 6, y + 4, f"{fast * share:,.0f}", 10.5, "end", muted=True))
+        sketch.add(Label(left - 6, y + 4, f"{fast * share:,.0f}", 10.5, "end", muted=True))
         x = left + across * share
-        sketch.add(Text(x, top + tall + 16, _bytes(most * share), 10.5, "middle", muted=True))
+        sketch.add(Label(x, top + tall + 16, _bytes(most * share), 10.5, "middle", muted=True))
 
     def place(one: Forecast) -> tuple[float, float]:
         return left + across * one.peak / most, top + tall * (1 - one.tokens / fast)

@@ -10,9 +10,9 @@ from labkit.base.numbers import plural
 from labkit.base.units import bytes_text, duration
 from labkit.trace.events import PAIRS, Event, Meeting
 from labkit.trace.trace import Trace
-from labkit.view.layout import MOST_LANES, Lanes, TimeAxis, lanes, legend, shortened, sized, text_width
+from labkit.view.layout import MOST_LANES, Lanes, TimeAxis, choose_shown, fit_size, lanes, legend, text_width
 from labkit.view.palette import CPU, number
-from labkit.view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.memory_time import memory_time_picture
 from labkit.view.shown import Chapter
 
@@ -52,7 +52,7 @@ _MOST_SLOTS, _STEPS = 150, 20
 def ranks_picture(trace: Trace) -> Picture:
     """The ranks in time: computing, waiting for the last to come, communicating."""
     meetings, times = trace.meetings(), rank_times(trace)
-    shown = shortened(len(times), most=MOST_LANES, head=40, tail=4)
+    shown = choose_shown(len(times), most=MOST_LANES, head=40, tail=4)
     families = families_of(meetings)
     first, last = first_and_last(trace)
     top = 66.0 if len(families) > 1 else 50.0
@@ -75,7 +75,7 @@ def ranks_picture(trace: Trace) -> Picture:
     def more(rest: Sequence[int]) -> str:
         return caption("ranks", "more", first=times[rest[0]].rank, last=times[rest[-1]].rank, count=len(rest))
 
-    for place, at in lane.one_by_one(sketch, shown, more):
+    for place, at in lane.iterate_shown(sketch, shown, more):
         one = times[at]
         sketch.add(*_name(lane, place, one))
         share = f"{one.waited / time.seconds:.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
@@ -86,9 +86,9 @@ def ranks_picture(trace: Trace) -> Picture:
             paint.rank(place, one)
         if one.stuck is not None and lane.high >= _NAMED:
             words, size = caption("ranks", "stuck", ranks=listed(one.stuck.ranks)), min(lane.size, 11)
-            sketch.add(Text(_LEFT + lane.across - 4, paint.band(place)[0] - 3, words, size, "end"))
+            sketch.add(Label(_LEFT + lane.width - 4, paint.band(place)[0] - 3, words, size, "end"))
     title = say(en="waiting", zh="等待")
-    sketch.add(Text(WIDTH - _RIGHT + 8, top - 6, title, sized(title, _RIGHT - 10, 11), muted=True))
+    sketch.add(Label(WIDTH - _RIGHT + 8, top - 6, title, fit_size(title, _RIGHT - 10, 11), muted=True))
     sketch.add(*_legend(times, meetings, families, slot))
     return sketch.picture(bottom + 30, _description(trace, meetings, times, time.seconds))
 
@@ -108,7 +108,7 @@ class _Painter:
     def span(self, start: float, stop: float, least: float = 0.0) -> tuple[float, float]:
         """Left edge and width; of at least ``least`` pixels, inside the lane."""
         width = max((stop - start) * self.time.scale, least)
-        return min(self.time.x(start), _LEFT + self.lane.across - width), width
+        return min(self.time.x(start), _LEFT + self.lane.width - width), width
 
     def band(self, place: int, ranks: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Upper edge and height in a lane: of what is computed, or of the collectives of a group."""
@@ -164,7 +164,7 @@ class _Painter:
                 self.arrow(meeting, drawn)
                 continue
             places = [drawn[part.rank] for part in parts if part.rank is not None]
-            x = min(self.time.x(meeting.at) + _LEAST / 2, _LEFT + self.lane.across - _LEAST / 2)
+            x = min(self.time.x(meeting.last_arrival) + _LEAST / 2, _LEFT + self.lane.width - _LEAST / 2)
             ys = [y + tall / 2 for y, tall in (self.band(place, members(parts[0])) for place in places)]
             self.sketch.add(Line(x, min(ys), x, max(ys)))
 
@@ -177,7 +177,7 @@ class _Painter:
         y1, tall1 = self.extent(drawn[send.rank], send)
         y2, tall2 = self.extent(drawn[recv.rank], recv)
         x1, _ = self.span(send.start, send.start, _LEAST)
-        x2, _ = self.span(meeting.at, meeting.at, _LEAST)
+        x2, _ = self.span(meeting.last_arrival, meeting.last_arrival, _LEAST)
         half = _LEAST / 2
         ends = x1 + half, y1 + tall1 * down, x2 + half, y2 + tall2 * (not down)
         self.sketch.add(Line(*ends, arrow=True, over=True))
@@ -185,7 +185,7 @@ class _Painter:
     def added_up(self, place: int, one: RankTimes, slot: float) -> None:
         """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
         y, tall = self.band(place)
-        count = round(self.lane.across / (slot * self.time.scale))
+        count = round(self.lane.width / (slot * self.time.scale))
         shares = [
             [round(seconds / slot * _STEPS) for seconds in _by_slot(spans, self.time.first, slot, count)]
             for spans in (one.computing, one.waiting)
@@ -238,25 +238,25 @@ def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> li
     return [min(seconds, slot) for seconds in found]
 
 
-def _name(lane: Lanes, place: int, one: RankTimes) -> list[Text]:
+def _name(lane: Lanes, place: int, one: RankTimes) -> list[Label]:
     """A rank's number, and where there is room under it its GPU."""
     text = lane.name(place, f"rank {one.rank}")
     if lane.high < 30:
         return [text]
     return [
         replace(text, y=text.y - 6),
-        Text(text.x, text.y + 8, one.device, min(lane.size - 2, 11), "end", muted=True),
+        Label(text.x, text.y + 8, one.device, min(lane.size - 2, 11), "end", muted=True),
     ]
 
 
-def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Text]:
+def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Label]:
     """The kinds of collectives over the lanes, of those between which there is room."""
     found, free = [], float("-inf")
     for meeting in meetings:
         half = text_width(meeting.kind, 10) / 2
-        x = max(paint.time.x(meeting.at) + _LEAST / 2, _LEFT + half)
+        x = max(paint.time.x(meeting.last_arrival) + _LEAST / 2, _LEFT + half)
         if x - half > free and x + half <= WIDTH - _RIGHT:
-            found.append(Text(x, top - 7, meeting.kind, 10, "middle", muted=True))
+            found.append(Label(x, top - 7, meeting.kind, 10, "middle", muted=True))
             free = x + half + 8
     return found
 
@@ -280,7 +280,7 @@ def _tip(part: Event) -> str:
 
 def _legend(
     times: list[RankTimes], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
-) -> list[Box | Line | Text]:
+) -> list[Box | Line | Label]:
     """The legend: the meaning of boxes, and under that the tier of each family of groups in a lane."""
     gpu = number(times[0].device) if times else 0
     late = any(e.async_op and met.start > e.start for one in times for e, met in one.parts) and not slot
@@ -334,8 +334,8 @@ def chapters(trace: Trace) -> Iterator[Chapter]:
     yield say(en="The whole run", zh="整个运行过程"), ranks_picture(trace), repr(trace)
     meetings = trace.meetings()
     if len(meetings) > 2 * _CLOSE:
-        first = trace.between(float("-inf"), meetings[_CLOSE - 1].stop)
-        last = trace.between(meetings[-_CLOSE].at, float("inf"))
+        first = trace.in_window(float("-inf"), meetings[_CLOSE - 1].stop)
+        last = trace.in_window(meetings[-_CLOSE].last_arrival, float("inf"))
         yield caption("page", "first-collectives", count=_CLOSE), ranks_picture(first), ""
         yield caption("page", "last-collectives", count=_CLOSE), ranks_picture(last), ""
     if len(trace.ranks) > 1:

@@ -51,7 +51,7 @@ class RankTimes:
 def rank_times(trace: Trace) -> list[RankTimes]:
     """The times of all ranks, in their order."""
     first, last = first_and_last(trace)
-    met = {id(part): meeting.at for meeting in trace.meetings() for part in meeting.parts}
+    met = {id(part): meeting.last_arrival for meeting in trace.meetings() for part in meeting.parts}
     found = []
     for rank in trace.ranks:
         own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)

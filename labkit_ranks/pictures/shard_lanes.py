@@ -5,7 +5,7 @@ from __future__ import annotations
 from labkit.base.language import say
 from labkit.plans.shards import KINDS, Shards
 from labkit.view.captions import caption as named
-from labkit.view.layout import lanes, legend, shortened
+from labkit.view.layout import choose_shown, lanes, legend
 from labkit.view.picture import Box, Picture, Sketch
 
 from .captions import caption
@@ -16,19 +16,19 @@ _HEIGHTS = ((4, 44, 13.0, 4.0), (16, 30, 12.0, 3.0))
 
 def shards_picture(plan: Shards) -> Picture:
     """A byte is equally wide in all columns. Colours are kinds here, not GPUs."""
-    shown = shortened(plan.ranks, most=8, head=6, tail=1)
+    shown = choose_shown(plan.ranks, most=8, head=6, tail=1)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS)
-    wholes = {**plan.whole, "activations": plan.activations}
-    scale = (lane.across - _GAP * (len(wholes) - 1)) / max(sum(wholes.values()), 1)
+    wholes = {**plan.model_bytes, "activations": plan.activations}
+    scale = (lane.width - _GAP * (len(wholes) - 1)) / max(sum(wholes.values()), 1)
     each = _gigabytes(plan.total)
-    sketch, note = Sketch(), each + say(en=", too much", zh="，超出") * plan.over
-    for at, rank in lane.one_by_one(
+    sketch, note = Sketch(), each + say(en=", too much", zh="，超出") * plan.exceeds_capacity
+    for at, rank in lane.iterate_shown(
         sketch, shown, lambda rest: caption("shards", "more", first=rest[0], last=rest[-1])
     ):
-        sketch.add(lane.name(at, f"rank {rank}"), lane.note(at, note, bold=plan.over))
+        sketch.add(lane.name(at, f"rank {rank}"), lane.note(at, note, bold=plan.exceeds_capacity))
         x = float(_LEFT)
         for colour, (kind, nbytes) in enumerate(wholes.items()):
-            held, wide = (plan.held(kind) if kind in KINDS else nbytes) * scale, nbytes * scale
+            held, wide = (plan.rank_bytes(kind) if kind in KINDS else nbytes) * scale, nbytes * scale
             tip = f"rank {rank} · {named(kind)} · {_gigabytes(round(held / scale))}"
             sketch.add(lane.bar(at, x, wide, dashed=True, label=f"rank {rank} whole {kind}"))
             start = x + min(rank * held, wide - held) if held < wide else x
@@ -37,9 +37,11 @@ def shards_picture(plan: Shards) -> Picture:
     swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
     marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
     sketch.add(*legend(_LEFT, 22, marks, mark=24, gap=18))
-    words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.whole.values())))
+    words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.model_bytes.values())))
     if plan.capacity is not None:
-        words += caption("shards", "over" if plan.over else "fits", capacity=_gigabytes(plan.capacity))
+        words += caption(
+            "shards", "over" if plan.exceeds_capacity else "fits", capacity=_gigabytes(plan.capacity)
+        )
     height = lane.y(len(shown)) + 10
     return sketch.picture(height, words)
 

@@ -11,8 +11,8 @@ from labkit.base.numbers import instance, plural
 from labkit.base.units import duration, time_unit
 from labkit.trace.trace import Trace
 from labkit.view.draw import draw
-from labkit.view.layout import devices, fitted, sized, text_width, together
-from labkit.view.picture import WIDTH, Box, Line, Picture, Sketch, Text
+from labkit.view.layout import devices, fit_size, fit_text, group_neighbours, text_width
+from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 from ..calls.faults.words import ranks_text
 from ..calls.waits import Wait, WaitForGraph
@@ -36,8 +36,8 @@ _MOST_STANDS = 24
 
 def waited_picture(trace: Trace) -> Picture:
     """Seconds that each rank stood still, by the rank that came last."""
-    waited, ranks = trace.waited(), trace.ranks
-    groups = [[ranks[at] for at in part] for part in together(len(ranks), _MOST_ROWS)]
+    waited, ranks = trace.waiting_seconds(), trace.ranks
+    groups = [[ranks[at] for at in part] for part in group_neighbours(len(ranks), _MOST_ROWS)]
     side = min(64.0, (WIDTH - _LEFT - _RIGHT) / max(len(groups), 1))
     high = min(30.0, side)
     seconds = [
@@ -47,38 +47,38 @@ def waited_picture(trace: Trace) -> Picture:
     most = max([cell for row in seconds for cell in row], default=0.0)
     sketch = Sketch()
     sketch.add(
-        Text(_LEFT, 24, say(en="Who waited for whom", zh="谁等了谁"), 13, bold=True),
-        Text(_LEFT, 42, say(en="row: waits · column: comes last", zh="行：等待者 · 列：最后到达者"), 11, muted=True),
+        Label(_LEFT, 24, say(en="Who waited for whom", zh="谁等了谁"), 13, bold=True),
+        Label(_LEFT, 42, say(en="row: waits · column: comes last", zh="行：等待者 · 列：最后到达者"), 11, muted=True),
     )  # fmt: skip
     if not groups:
-        sketch.add(Text(_LEFT, _TOP, say(en="no ranks recorded", zh="没有记录到 rank"), 13, muted=True))
+        sketch.add(Label(_LEFT, _TOP, say(en="no ranks recorded", zh="没有记录到 rank"), 13, muted=True))
         return sketch.picture(_TOP + 20, say(en="No ranks were recorded.", zh="没有记录到任何 rank。"))
     bottom, right = _TOP + high * len(groups), _LEFT + side * len(groups)
     size = min(11.5, high - 2)
     for at, group in enumerate(groups):
         y, x, name = _TOP + at * high, _LEFT + at * side, _name(group)
         line = y + high / 2 + size * 0.35
-        sketch.add(Text(_LEFT - 8, line, name, sized(name, _LEFT - 12, size), "end"))
+        sketch.add(Label(_LEFT - 8, line, name, fit_size(name, _LEFT - 12, size), "end"))
         short = name.removeprefix("rank ")
-        sketch.add(Text(x + side / 2, _TOP - 7, short, sized(short, side - 2, 11), "middle"))
+        sketch.add(Label(x + side / 2, _TOP - 7, short, fit_size(short, side - 2, 11), "middle"))
         if total := sum(seconds[at]):
-            sketch.add(Text(right + 8, line, duration(total, most), size, muted=True))
+            sketch.add(Label(right + 8, line, duration(total, most), size, muted=True))
         if caused := sum(row[at] for row in seconds):
             words = duration(caused, most).partition(" ")[0]
-            fine = sized(words, side - 2, 11)
-            sketch.add(Text(x + side / 2, bottom + 15, words, fine, "middle", muted=True))
+            fine = fit_size(words, side - 2, 11)
+            sketch.add(Label(x + side / 2, bottom + 15, words, fine, "middle", muted=True))
         for column, cell in enumerate(seconds[at]):
             sketch.add(*_cell(groups, at, column, cell, most, side, high))
     unit = time_unit(most)[1]
     lost = say(en=f"{unit} lost", zh=f"共等 ({unit})")
-    sketch.add(Text(right + 8, _TOP - 7, say(en="in all", zh="合计"), 11, muted=True))
-    sketch.add(Text(_LEFT - 8, bottom + 15, lost, 11, "end", muted=True))
+    sketch.add(Label(right + 8, _TOP - 7, say(en="in all", zh="合计"), 11, muted=True))
+    sketch.add(Label(_LEFT - 8, bottom + 15, lost, 11, "end", muted=True))
     return sketch.picture(bottom + 28, _told(trace, waited))
 
 
 def _cell(
     groups: list[list[int]], row: int, column: int, seconds: float, most: float, side: float, high: float
-) -> list[Box | Text]:
+) -> list[Box | Label]:
     """The seconds that one rank waited for another: the more, the fuller the colour of who came last."""
     x, y = _LEFT + column * side, _TOP + row * high
     label = f"{_name(groups[row])} waits for {_name(groups[column])}"
@@ -88,12 +88,12 @@ def _cell(
     tint = _PALEST * (1 - seconds / most)
     who, whom, time = _name(groups[row]), _name(groups[column]), duration(seconds)
     tip = say(en=f"{who} waited {time} for {whom}", zh=f"{who} 等 {whom} 等了 {time}")
-    found: list[Box | Text] = [replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False)]
+    found: list[Box | Label] = [replace(box, gpu=groups[column][0], tint=tint, tip=tip, dashed=False)]
     words = duration(seconds, most).partition(" ")[0]
-    fine = sized(words, side - 6, min(11.0, high - 4))
+    fine = fit_size(words, side - 6, min(11.0, high - 4))
     if fine >= 7.5:
         line = y + high / 2 + fine * 0.35
-        found.append(Text(x + side / 2, line, words, fine, "middle", gpu=groups[column][0], tint=tint))
+        found.append(Label(x + side / 2, line, words, fine, "middle", gpu=groups[column][0], tint=tint))
     return found
 
 
@@ -137,7 +137,7 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
     home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
     sketch = Sketch()
     title = say(en="Who waits for whom", zh="谁在等谁")
-    sketch.add(Text(_BOX[0], 24, title, 13, bold=True))
+    sketch.add(Label(_BOX[0], 24, title, 13, bold=True))
     tops = [40 + at * (_HIGH + _GAP) for at in range(len(drawn))]
     edges = [
         (at, to)
@@ -157,7 +157,7 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
     if rest:
         count = sum(len(stand.ranks) for stand in rest)
         words = say(en=f"… {plural(count, 'more rank')}", zh=f"……还有 {count} 个 rank")
-        sketch.add(Text(_BOX[0], bottom + 8, words, 12, muted=True))
+        sketch.add(Label(_BOX[0], bottom + 8, words, 12, muted=True))
         bottom += 20
     return sketch.picture(bottom, _stood(found))
 
@@ -182,29 +182,29 @@ def _arrows(leave: float, arrive: list[float], trunk: float) -> list[Line]:
     return lines + [Line(trunk, y, edge + 1, y, arrow=True) for y in arrive]
 
 
-def _stand(stand: Stand, top: float) -> list[Box | Text]:
+def _stand(stand: Stand, top: float) -> list[Box | Label]:
     """A box with its ranks, their call, and its line in the code."""
     wait, (left, width) = stand.wait, _BOX
-    found: list[Box | Text] = [
+    found: list[Box | Label] = [
         Box(left, top, width, _HIGH, label=f"rank {stand.ranks[0]} {wait.state}", dashed=wait.state == "ended",
             strong=wait.state == "failed", tip=", ".join(f"rank {rank}" for rank in stand.ranks)),
     ]  # fmt: skip
     x, shown = left + 10.0, stand.ranks[:6]
     for rank in shown:
         found.append(Box(x, top + 7, _SWATCH, 15, rank, f"rank {rank}"))
-        size = sized(str(rank), _SWATCH - 2, 10.5)
-        found.append(Text(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
+        size = fit_size(str(rank), _SWATCH - 2, 10.5)
+        found.append(Label(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
         x += _SWATCH + 3
     more = len(stand.ranks) - len(shown)
     name = (f"+{more}  " if more else "") + ranks_text(stand.ranks)
     room = left + width - x - 12
-    found.append(Text(x + 5, top + 19, fitted(name, room, 12), 12, bold=True))
+    found.append(Label(x + 5, top + 19, fit_text(name, room, 12), 12, bold=True))
     used = text_width(name, 12) * 1.08 + 14
     if for_whom := _for(stand):
-        words = fitted(for_whom, room - used, 11.5)
-        found.append(Text(left + width - 10, top + 19, words, 11.5, "end"))
+        words = fit_text(for_whom, room - used, 11.5)
+        found.append(Label(left + width - 10, top + 19, words, 11.5, "end"))
     doing = _doing(wait)
-    return [*found, Text(left + 10, top + 38, doing, sized(doing, width - 20, 11.5), muted=True)]
+    return [*found, Label(left + 10, top + 38, doing, fit_size(doing, width - 20, 11.5), muted=True)]
 
 
 def _for(stand: Stand) -> str:

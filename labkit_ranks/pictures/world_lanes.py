@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from labkit.base.language import say
 from labkit.base.numbers import one_of
-from labkit.view.layout import BASELINE, Lanes, sized, text_width
-from labkit.view.picture import Box, Picture, Sketch, Text
+from labkit.view.layout import BASELINE, Lanes, fit_size, text_width
+from labkit.view.picture import Box, Label, Picture, Sketch
 
 from ..calls.faults.words import listed, ranks_text
 from .captions import caption
@@ -21,9 +21,9 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
     one_of("chosen_by", chosen_by, CHOSEN_BY)
     sketch, size = Sketch(), nodes * each
     lane = Lanes(_TOP, _LEFT, 12, _HIGH, 13)
-    width = lane.across / each
+    width = lane.width / each
     facts = {"nodes": nodes, "each": each, "size": size}
-    sketch.add(Text(14, 20, caption("world", "title", **facts), 13, bold=True))
+    sketch.add(Label(14, 20, caption("world", "title", **facts), 13, bold=True))
     for node in range(nodes):
         sketch.add(lane.name(node, say(en=f"node {node}", zh=f"节点 {node}")))
         for gpu in range(each):
@@ -44,8 +44,8 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 sketch.add(*(Box(at, y, side, high, label=name, hatched=True) for at in (x, x + wide - side)))
             for at, words in enumerate(told):
                 line = y + high * (at + 1) / (len(told) + 1) + 13 * BASELINE
-                fits = sized(words, wide - 6 - 2 * _SIDE * lost, 13 if at == 1 else 11, at == 1)
-                sketch.add(Text(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
+                fits = fit_size(words, wide - 6 - 2 * _SIDE * lost, 13 if at == 1 else 11, at == 1)
+                sketch.add(Label(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
         described.append(caption("world", "absent", ranks=ranks_text(range(each, size), "–")))

@@ -144,7 +144,7 @@ def _await(event: Event, stream: Stream | None) -> None:
 class _CopyClock(emitting.EventClock):
     """What events are timed by while ranks go by a model: copies take the time of the link."""
 
-    def lasted(
+    def span_of_event(
         self,
         started: float,
         phase: str,
@@ -156,7 +156,7 @@ class _CopyClock(emitting.EventClock):
         rank = rank_here()
         times = times_of(rank)
         if rank is None or times is None or threading.get_ident() != rank.thread:
-            return super().lasted(started, phase, device)
+            return super().span_of_event(started, phase, device)
         seconds = copy_seconds(nbytes, device, source, times.gpu.links)
         times.computed += seconds
         return started, seconds

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 
 from labkit.base.display import Drawn
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, must, one_of, whole
+from labkit.base.numbers import MOST_GPUS, integer, must, one_of
 
 Order = Callable[[int, int, int], Sequence[str]]
 
@@ -89,8 +89,8 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
 
     Raises TypeError or ValueError that names the argument; ValueError, too, where no stage can go on.
     """
-    stages, backward = whole("stages", stages, 1, MOST_GPUS), whole("backward", backward, 1)
-    micro_batches = whole("micro_batches", micro_batches, 1, MOST_GPUS)
+    stages, backward = integer("stages", stages, 1, MOST_GPUS), integer("backward", backward, 1)
+    micro_batches = integer("micro_batches", micro_batches, 1, MOST_GPUS)
     make = order if callable(order) else ORDERS[one_of("order", order, tuple(ORDERS))]
     orders = [list(make(stage, stages, micro_batches)) for stage in range(stages)]
     for stage, names in enumerate(orders):

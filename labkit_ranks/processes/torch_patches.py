@@ -64,7 +64,7 @@ def _of_stores() -> Iterator[Patch]:
     """
     for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
         for name in ("get", "multi_get", "wait"):
-            yield Patch.around(kind, name, _wait)
+            yield Patch.wrap(kind, name, _wait)
 
 
 def _wait(

@@ -63,7 +63,7 @@ def _in_turn(owner: Any, names: str, function: Callable[..., Any]) -> Iterator[P
 
     for name in names.split():
         if name in vars(owner):
-            yield Patch.around(owner, name, called)
+            yield Patch.wrap(owner, name, called)
 
 
 def _receive(rank: Rank, real: Any, source: Any, *args: Any, **kwargs: Any) -> Any:

@@ -68,9 +68,9 @@ def patches(cuda_here: Callable[[], Cuda | None]) -> Iterator[Patch]:
         return result
 
     for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random):
-        yield Patch.around(owner, "is_initialized", asked)
-        yield Patch.around(owner, "_lazy_init", wanted)
+        yield Patch.wrap(owner, "is_initialized", asked)
+        yield Patch.wrap(owner, "_lazy_init", wanted)
     for owner in (torch.cuda, torch.cuda.random):
-        yield Patch.around(owner, "_lazy_call", later)
+        yield Patch.wrap(owner, "_lazy_call", later)
     for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
-        yield Patch.around(torch._C, name, chosen)
+        yield Patch.wrap(torch._C, name, chosen)

@@ -45,7 +45,7 @@ def patches() -> Iterator[Patch]:
     """For ``os``, ``signal``, ``atexit``, and what starts other processes."""
     for owner, name, for_a_rank in _FOR_RANKS:
         if hasattr(owner, name):  # not every system has all
-            yield Patch.around(owner, name, functools.partial(_either, for_a_rank))
+            yield Patch.wrap(owner, name, functools.partial(_either, for_a_rank))
 
 
 _FOR_RANKS: list[tuple[Any, str, Callable[..., Any]]] = []

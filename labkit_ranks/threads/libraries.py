@@ -29,9 +29,9 @@ class Libraries:
 
     def patches(self) -> Iterator[Patch]:
         for name, function in ("__init__", self._make), ("define", self._define), ("impl", self._implement):
-            yield Patch.around(Library, name, function)
-        yield Patch.around(Library, "_register_fake", self._fake)
-        yield Patch.around(Library, "_destroy", self._destroy)
+            yield Patch.wrap(Library, name, function)
+        yield Patch.wrap(Library, "_register_fake", self._fake)
+        yield Patch.wrap(Library, "_destroy", self._destroy)
 
     def close(self) -> None:
         """Destroy all libraries, for torch keeps some for good."""

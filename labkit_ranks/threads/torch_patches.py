@@ -164,9 +164,9 @@ def _of_names() -> Iterator[Patch]:
 
     modules = "distributed_c10d", "device_mesh", "tensor._collective_utils"
     for owner in (c10d, *(import_module(f"torch.distributed.{name}") for name in modules)):
-        yield Patch.around(owner, "_resolve_process_group", find)
+        yield Patch.wrap(owner, "_resolve_process_group", find)
     # C++ resolves the name of what this gives.
-    yield Patch.around(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
+    yield Patch.wrap(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
 
 
 def _of_threads() -> Iterator[Patch]:
@@ -190,9 +190,9 @@ def _of_threads() -> Iterator[Patch]:
         else:
             here.rank.sleep(seconds)
 
-    yield Patch.around(time, "sleep", sleep)
-    yield Patch.around(threading.Thread, "start", start)
-    yield Patch.around(threading.Thread, "_bootstrap_inner", begin)
+    yield Patch.wrap(time, "sleep", sleep)
+    yield Patch.wrap(threading.Thread, "start", start)
+    yield Patch.wrap(threading.Thread, "_bootstrap_inner", begin)
 
 
 class Nothing:

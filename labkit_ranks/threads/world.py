@@ -19,7 +19,7 @@ import torch
 
 from labkit import turns
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, whole
+from labkit.base.numbers import MOST_GPUS, integer
 from labkit.base.patches import Patches
 from labkit.trace import emitting as trace
 from labkit.turns.locks import lock_watch
@@ -84,8 +84,8 @@ class World:
         environ: Mapping[str, str] | None = None,
         running: Collection[int] | None = None,
     ) -> None:
-        self.size = whole("size", size, 1, MOST_GPUS)
-        self.nodes = whole("nodes", nodes, 1, self.size)
+        self.size = integer("size", size, 1, MOST_GPUS)
+        self.nodes = integer("nodes", nodes, 1, self.size)
         if self.size % self.nodes:
             en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
             zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"

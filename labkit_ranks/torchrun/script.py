@@ -21,7 +21,7 @@ from ..rank.system import Left, run_exit_functions
 from .logs import WholeLines
 
 
-class Program(as_main.Program):
+class Program(as_main.MainProgram):
     """A program that ranks run, each to the end of a process.
 
     runs   runs it as a rank; whoever started them may put something around it.
@@ -75,7 +75,7 @@ def exit_code(error: BaseException | None) -> int:
 def _shown(error: BaseException) -> BaseException | None:
     """Show ``error`` as Python does at the end of a process; returns it, unless it ended well."""
     strip_labkit_frames(error)
-    as_main.show(error)
+    as_main.show_error(error)
     return error if exit_code(error) else None
 
 

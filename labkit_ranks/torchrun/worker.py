@@ -73,7 +73,7 @@ def work(arguments: list[str]) -> int:
         sys.modules["numpy"].random.seed()
     inherit()
     torch_patches.inherit()
-    program = as_main.Program(arguments[0], arguments[1:], module)
+    program = as_main.MainProgram(arguments[0], arguments[1:], module)
     code = _ended(lambda: program.run(ModuleType("__main__")))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
     lookout.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def _ended(run: Callable[[], object]) -> int:
         strip_labkit_frames(error)
         if not isinstance(error, SystemExit):
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-        as_main.show(error)
+        as_main.show_error(error)
         lookout.leave(getattr(error, "report", None))
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit import _ENTRIES
 from labkit.base.language import wrong
-from labkit.base.numbers import MOST_GPUS, must, whole
+from labkit.base.numbers import MOST_GPUS, integer, must
 from labkit.base.units import parse_bytes
 
 from .bootstrap import sitecustomize
@@ -81,7 +81,7 @@ def describe_requested_machine(
     model: str | None = None,
 ) -> MachineDescription:
     """A machine that a user asks for. Raises TypeError or ValueError, naming the argument."""
-    gpus = whole("gpus", gpus, 1, MOST_GPUS)
+    gpus = integer("gpus", gpus, 1, MOST_GPUS)
     order = checked_order(order, gpus)
     size: Any = with_model(memory, model)[0]
     listed = list(order) if isinstance(order, tuple) else order

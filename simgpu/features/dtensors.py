@@ -63,10 +63,10 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """The functions that make DTensors, and those of their Python that C++ calls."""
     if not hasattr(Tensor, "_dtensor__new__"):
         return  # a build without torch.distributed
-    yield Patch.around(Tensor, "_dtensor__new__", _new)
+    yield Patch.wrap(Tensor, "_dtensor__new__", _new)
     loaded: Any = sys.modules.get("torch.distributed.tensor")
     if loaded is not None:
-        yield Patch.around(loaded.DTensor, "__new__", _new)
+        yield Patch.wrap(loaded.DTensor, "__new__", _new)
         yield from _rows(loaded.DTensor)
 
 
@@ -83,12 +83,12 @@ def class_made(kind: Any) -> None:
 
 def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
-    yield Patch.around(dispatcher, "redistribute_local_args", call_with_machine)
+    yield Patch.wrap(dispatcher, "redistribute_local_args", call_with_machine)
     tail = "_dispatch_fast_path_python_tail"
     if hasattr(
         dispatcher, tail
     ):  # brings together the answers of operators that return numbers (torch.equal)
-        yield Patch.around(dispatcher, tail, call_with_machine)
+        yield Patch.wrap(dispatcher, tail, call_with_machine)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
     yield from _patch_random_numbers()
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
@@ -197,4 +197,4 @@ def _patch_random_numbers() -> Iterator[Patch]:
             return operator(*args, **kwargs)
 
     if hasattr(dispatch, "run_dtensor_rng_op"):  # from torch 2.13 on
-        yield Patch.around(dispatch, "run_dtensor_rng_op", run_apart)
+        yield Patch.wrap(dispatch, "run_dtensor_rng_op", run_apart)

@@ -92,8 +92,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
     Reducer.__qualname__, Reducer.__module__ = real.__qualname__, real.__module__
     yield Patch(distributed, "Reducer", Reducer)
-    yield Patch.around(bucket, "buffer", _get_surfaced)
-    yield Patch.around(bucket, "gradients", _get_surfaced)
+    yield Patch.wrap(bucket, "buffer", _get_surfaced)
+    yield Patch.wrap(bucket, "gradients", _get_surfaced)
 
 
 def _get_surfaced(get: Callable[[Any], Any], bucket: Any) -> Any:

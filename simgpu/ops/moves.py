@@ -177,7 +177,7 @@ def _copy_gradient_back(
     there: Any = "cpu" if source is None else source.device
     surfaced = (surface(grad, target) for grad in grads)
     # A recording tells of the copy, not of its gradient's.
-    with trace.at(replace(trace.place(), verb="backward")):
+    with trace.set_place(replace(trace.place(), verb="backward")):
         return tuple(None if grad is None else call_with_machine(grad.to, there) for grad in surfaced)
 
 

@@ -68,7 +68,7 @@ def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable
         def standing(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
 
-        hooks.patches.add(lambda machine: (Patch.around(owner, name, standing) for name in names))
+        hooks.patches.add(lambda machine: (Patch.wrap(owner, name, standing) for name in names))
         return function
 
     return register

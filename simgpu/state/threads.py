@@ -79,8 +79,8 @@ def _entering() -> Iterator[Patch]:
     def start_new(real: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
         return real(call_with_machine, (function, *args), kwargs or {})
 
-    yield Patch.around(threading.Thread, "_bootstrap_inner", call_with_machine)
-    yield Patch.around(_thread, "start_new_thread", start_new)
+    yield Patch.wrap(threading.Thread, "_bootstrap_inner", call_with_machine)
+    yield Patch.wrap(_thread, "start_new_thread", start_new)
 
 
 class _Call(threading.local):

@@ -3,7 +3,7 @@ import warnings
 import pytest
 
 from labkit.base import language
-from labkit.base.language import checked_language, get_language, say, set_language, using
+from labkit.base.language import check_language, get_language, say, set_language, using
 
 
 def test_the_text_is_that_of_the_language_in_use():
@@ -21,7 +21,7 @@ def test_an_unknown_language_changes_nothing(language):
     with pytest.raises(ValueError, match="language 必须是 'en', 'zh' 之一"), using(language):
         pass
     assert get_language() == "zh"
-    assert checked_language("en") == "en"
+    assert check_language("en") == "en"
 
 
 def test_inside_using_another_language_is_in_use():

@@ -28,7 +28,7 @@ ENGINES = [labkit, labkit.engine, labkit.engine.data_parallel, labkit.DataParall
 
 
 @pytest.mark.parametrize("owner", OURS)
-@pytest.mark.parametrize("make", [Patch, Patch.around])
+@pytest.mark.parametrize("make", [Patch, Patch.wrap])
 def test_what_is_labkits_own_is_not_patched(owner, make):
     """Also a class that has torch's name."""
     with pytest.raises(TypeError, match=re.escape(repr(owner))) as error:

@@ -12,11 +12,11 @@ from labkit.base.texts import Text, columns, parse
     ("{error.args[0]}", {"error": ValueError("why")}, "why"),
 ])  # fmt: skip
 def test_facts_are_filled_in(text, facts, filled):
-    assert Text(text, "无").filled(facts) == Text(filled, "无")
+    assert Text(text, "无").fill(facts) == Text(filled, "无")
 
 
 def test_a_text_within_a_text_is_in_its_language():
-    assert Text("{case}: no", "{case}：不").filled({"case": Text("here", "这里")}) == Text(
+    assert Text("{case}: no", "{case}：不").fill({"case": Text("here", "这里")}) == Text(
         "here: no", "这里：不"
     )
 

@@ -118,7 +118,7 @@ def same(one, other):
 def test_a_container_is_made_again_with_other_items(kind):
     value = {**structures(X), **mine(X)}[kind]
     before = [item for _, item in tree.children(value)]
-    found = tree.mapped(value, lambda path, tensor: tensor + 10)
+    found = tree.map_tensors(value, lambda path, tensor: tensor + 10)
     assert found is not value
     same(found, {**structures(X + 10), **mine(X + 10)}[kind] if kind != "dataclass" else _result(X))
     assert all(a is b for a, (_, b) in zip(before, tree.children(value), strict=True))  # left as it was
@@ -131,16 +131,16 @@ def _result(x):
 
 
 def test_what_a_container_has_beside_its_items_is_kept():
-    assert tree.mapped(Named("n", X), lambda path, tensor: tensor + 1).name == "n"
-    again = tree.mapped(counts(X), lambda path, tensor: tensor + 1)
+    assert tree.map_tensors(Named("n", X), lambda path, tensor: tensor + 1).name == "n"
+    again = tree.map_tensors(counts(X), lambda path, tensor: tensor + 1)
     assert again.default_factory is list
-    fixed = tree.mapped(Fixed(X, "kept"), lambda path, tensor: tensor + 1)
+    fixed = tree.map_tensors(Fixed(X, "kept"), lambda path, tensor: tensor + 1)
     assert fixed.name == "kept"
-    assert not hasattr(tree.mapped(Result(X), lambda path, tensor: tensor + 1), "unset")
+    assert not hasattr(tree.map_tensors(Result(X), lambda path, tensor: tensor + 1), "unset")
 
 
 def test_what_is_a_dict_and_a_dataclass_has_its_items_as_fields_too():
-    again = tree.mapped(Both(X), lambda path, tensor: tensor + 1)
+    again = tree.map_tensors(Both(X), lambda path, tensor: tensor + 1)
     assert list(again) == ["y"]
     assert again.y is again["y"]
     assert again.none is None
@@ -155,7 +155,7 @@ def test_the_way_to_each_leaf():
     assert list(tree.tensors(value)) == ["['mask'][0]", "['out'].y", "['out'].twice"]
     assert list(tree.tensors(value, dataclasses=False)) == ["['mask'][0]"]
     assert tree.children(Result) is None  # the class, not an object of it
-    assert tree.mapped(value, lambda path, tensor: tensor) is value
+    assert tree.map_tensors(value, lambda path, tensor: tensor) is value
 
 
 @pytest.mark.parametrize("kind", structures(X))

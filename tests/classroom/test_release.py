@@ -82,7 +82,7 @@ def test_each_edition_is_in_its_students_language_and_bears_their_tag(small, tmp
     made = release(small, tmp_path / "class", ROSTER, "zh")
     for student, language in (("20231001", "zh"), ("20231002", "zh"), ("ada", "en")):
         found = json.loads((made.folder.handout / student / "small.ipynb").read_text("utf-8"))
-        assert found["cells"][0]["source"] == [small.title.of(language).join(["# ", ""])]
+        assert found["cells"][0]["source"] == [small.title.in_language(language).join(["# ", ""])]
         assert found["cells"][1]["source"][0] == (
             f"# labkit: small student={student} edition={made.folder.tag(student)}\n"
         )

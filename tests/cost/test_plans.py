@@ -57,11 +57,15 @@ def test_buckets_hold_what_a_gpu_has_of_a_layer() -> None:
 def test_activations_are_korthikantis() -> None:
     """34 bytes a number of a layer without the scores: of GPT-2's layer, with dropout's masks, within a tenth."""
     tokens = GPT2_22B.seq
-    assert GPT2_22B.kept_bytes(1, 1) == pytest.approx(34 * tokens * GPT2_22B.hidden, rel=0.1)
-    assert GPT2_22B.kept_bytes(1, 8, sequence=True) == pytest.approx(GPT2_22B.kept_bytes(1, 1) / 8)
-    assert GPT2_22B.kept_bytes(1, 8) == pytest.approx((10 + 24 / 8) * tokens * GPT2_22B.hidden, rel=0.1)
-    assert GPT2_22B.kept_bytes(1, 8, sequence=True, recompute="full") == 2 * tokens * GPT2_22B.hidden / 8
-    scores = GPT2_22B.kept_bytes(1, 8, flash=False) - GPT2_22B.kept_bytes(1, 8)
+    assert GPT2_22B.activation_bytes(1, 1) == pytest.approx(34 * tokens * GPT2_22B.hidden, rel=0.1)
+    assert GPT2_22B.activation_bytes(1, 8, sequence=True) == pytest.approx(
+        GPT2_22B.activation_bytes(1, 1) / 8
+    )
+    assert GPT2_22B.activation_bytes(1, 8) == pytest.approx((10 + 24 / 8) * tokens * GPT2_22B.hidden, rel=0.1)
+    assert (
+        GPT2_22B.activation_bytes(1, 8, sequence=True, recompute="full") == 2 * tokens * GPT2_22B.hidden / 8
+    )
+    scores = GPT2_22B.activation_bytes(1, 8, flash=False) - GPT2_22B.activation_bytes(1, 8)
     assert scores == pytest.approx(5 * GPT2_22B.heads * tokens**2 / 8, rel=0.01)
 
 
@@ -177,8 +181,8 @@ def test_plans_share_all_gpus_and_the_whole_batch() -> None:
         assert one.plan.gpus == 64
         assert one.plan.dp * one.plan.micro * one.plan.many == 512
     assert [one.seconds for one in found.fitting] == sorted(one.seconds for one in found.fitting)
-    assert all(one.fits and not one.why_not for one in found.fitting)
-    assert all(one.why_not for one in found.others)
+    assert all(one.fits and not one.no_fit_reason for one in found.fitting)
+    assert all(one.no_fit_reason for one in found.others)
 
 
 def test_no_plan_on_the_front_is_beaten() -> None:
@@ -274,7 +278,7 @@ def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
     explorer.doublings = 1
     assert explorer.plan.gpus == 2
     assert "fit" in labkit.PlanExplorer(doublings=0).sentence()
-    told = [labkit.PlanExplorer(doublings=doublings).drawn().texts for doublings in (0, 6)]
+    told = [labkit.PlanExplorer(doublings=doublings).make_picture().texts for doublings in (0, 6)]
     assert [[text.text for text in texts if text.bold and "GiB" in text.text] for texts in told] == [
         ["160 GiB, too much"],
         [],

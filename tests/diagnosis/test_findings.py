@@ -125,8 +125,10 @@ SAID_OF_RANKS = {
 def test_a_finding_of_ranks_is_taught_in_the_section_that_it_names(name, language):
     topic = meaning.TAUGHT[name]
     found = sections(language, topic.lesson)
-    assert topic.heading.of(language) in found, "the heading is another one now"
-    assert SAID_OF_RANKS.get(name, (name, name))[language == "zh"] in found[topic.heading.of(language)]
+    assert topic.heading.in_language(language) in found, "the heading is another one now"
+    assert (
+        SAID_OF_RANKS.get(name, (name, name))[language == "zh"] in found[topic.heading.in_language(language)]
+    )
 
 
 def test_every_fault_among_ranks_has_its_lesson():

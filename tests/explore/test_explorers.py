@@ -60,11 +60,11 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
     for state, (least, most) in explorer.limits.items():
         for value in (least, most):
             setattr(explorer, state, value)
-            sound(explorer.drawn())
+            sound(explorer.make_picture())
     for state, values in explorer.choices.items():
         for value in values:
             setattr(explorer, state, value)
-            sound(explorer.drawn())
+            sound(explorer.make_picture())
     labels = [control.description for control in explorer._controls.values()]
     assert all(labels)
     assert all(text_width(label, 12) <= 144 for label in labels), (
@@ -78,7 +78,7 @@ def test_a_race_begins_with_two_gpus_and_both_charts_have_points():
     explorer = labkit.RaceExplorer()
     explorer._controls["doublings"].value = 0
     assert explorer.doublings == 1
-    assert len(explorer.drawn().boxes) == 2 + 4  # the legend's, and in each chart two points
+    assert len(explorer.make_picture().boxes) == 2 + 4  # the legend's, and in each chart two points
     with pytest.raises(ValueError, match="doublings must be from 1 to 10, got 0"):
         labkit.RaceExplorer(0)
 
@@ -172,7 +172,7 @@ def test_each_moment_has_its_drawing(moment, en, zh):
         labkit.set_language(language)
         explorer = labkit.MemoryExplorer(rows=8, gpus=2, moment=moment, **sizes)
         assert explorer.sentence() == words
-        held = {box.label for box in explorer.drawn().boxes if box.label.startswith("cuda")}
+        held = {box.label for box in explorer.make_picture().boxes if box.label.startswith("cuda")}
         there = {f"cuda:{gpu} {kind}" for gpu in (0, 1) for kind in ("weights", "activations", "gradients")}
         assert held == (there if moment == "running" else {"cuda:0 weights", "cuda:0 gradients"})
 

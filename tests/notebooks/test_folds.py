@@ -48,7 +48,7 @@ def told(name, language):
     facts = {key: usual for key, (usual, *_) in exercise.code.facts.items()}
     question = " ".join([exercise.question(**facts), *exercise.choices()])
     right = [
-        str(answer.text.filled({})) for answer in exercise.answers if not answer.hint and exercise.choices()
+        str(answer.text.fill({})) for answer in exercise.answers if not answer.hint and exercise.choices()
     ]
     solution = exercise.solution(**facts)
     words = grams(solution, language) - grams(question, language)

@@ -51,9 +51,9 @@ def test_a_collective_is_told_by_each_member_on_clocks_that_agree():
             assert (part.sequence, part.ranks, part.nbytes) == (number, (0, 1, 2), nbytes)
             assert (part.device, part.async_op) == (f"cuda:{part.rank}", False)
             assert part.place.startswith("test_told.py:")
-            assert part.start + part.waited <= meeting.at <= part.stop + 1e-12
+            assert part.start + part.waited <= meeting.last_arrival <= part.stop + 1e-12
         last = next(part for part in meeting.parts if part.rank == meeting.last)
-        assert (last.waited, last.start) == (0.0, meeting.at)
+        assert (last.waited, last.start) == (0.0, meeting.last_arrival)
         assert len({round(part.stop, 9) for part in meeting.parts}) == 1
     for row in rank_times(found):
         spans = sorted([*row.computing, *row.waiting], key=lambda span: span.start)
@@ -113,13 +113,13 @@ def test_memory_is_told_at_the_beginning_at_collectives_at_modules_and_at_the_en
     found = recorded(main)
     assert not nn.modules.module._global_forward_hooks
     for number in (0, 1):
-        told = [(one.label, one.device, one.nbytes / MIB) for one in found.memory.of(number)]
+        told = [(one.label, one.device, one.nbytes / MIB) for one in found.memory.lane_samples(number)]
         weights, here = 1.0, f"cuda:{number}"
         assert told == [
             ("begin", here, 0.0), ("all_reduce", here, weights + 1), ("all_reduce", here, weights + 1),
             ("Linear", here, weights + 4), ("end", here, 3.0 * number),
         ]  # fmt: skip
-        peaks = [one.peak / MIB for one in found.memory.of(number)]
+        peaks = [one.peak / MIB for one in found.memory.lane_samples(number)]
         assert 0 <= 5 - peaks[1] < 1 / 64
         assert peaks[2] == 2  # since the sample before
         assert 0 <= 5 - found.memory.peak(number) / MIB < 1 / 64

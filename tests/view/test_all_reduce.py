@@ -35,7 +35,7 @@ def stripes(picture):
 def test_a_stripe_stands_for_each_gradient_in_the_sum(way, step):
     plan = way(4, step)
     drawn = stripes(all_reduce_picture(plan))
-    held = plan.held(step)
+    held = plan.chunk_sums(step)
     assert {at: sorted(box.gpu for box in boxes) for at, boxes in drawn.items()} == {
         (rank, chunk): sorted(held[rank][chunk]) for rank in range(4) for chunk in range(4)
     }

@@ -104,5 +104,5 @@ def test_a_cell_that_stands_for_several_chunks_is_filled_as_far_as_they_are_on_a
     ring = labkit.ring_all_reduce(128, 64)
     (first, *_) = [box for box in all_reduce_picture(ring).boxes if box.gpu == 0]
     assert first.label == "chunks 0 to 2"
-    share = sum(len(ring.summed(64, 0, chunk)) for chunk in range(3)) / 3 / 128
+    share = sum(len(ring.summed_ranks(64, 0, chunk)) for chunk in range(3)) / 3 / 128
     assert first.height == pytest.approx(24 * share)

@@ -76,7 +76,7 @@ def test_only_footprints_are_drawn():
 
 def test_gradients_and_the_optimizers_state_can_be_told_apart():
     """Both are pale, and rarely wide enough for their names: the one is drawn through, and so in the legend."""
-    picture = labkit.MemoryExplorer(rows=64, gpus=4).drawn()
+    picture = labkit.MemoryExplorer(rows=64, gpus=4).make_picture()
     drawn = {box.label for box in picture.boxes if box.hatched}
     assert drawn == {"legend gradients", *(f"cuda:{gpu} gradients" for gpu in range(4))}
     assert "cuda:0 optimizer" in {box.label for box in picture.boxes}

@@ -149,7 +149,7 @@ def texts(picture):
 def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
     trace = steps(2, 1)
     assert len(list(timeline_of(trace).chapters(trace))) == 3  # the whole run, who waited, memory
-    monkeypatch.setattr(shown, "of_ranks", None)
+    monkeypatch.setattr(shown, "rank_timeline", None)
     (_, picture, _), (_, memory, _) = timeline_of(trace).chapters(trace)
     assert "cuda:1" in texts(picture)
     assert "rank 1" in texts(memory)

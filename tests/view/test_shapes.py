@@ -6,7 +6,7 @@ import pytest
 import labkit
 from labkit.plans.shapes import Cut
 from labkit.view.pictures.lanes import inputs_picture
-from labkit.view.pictures.shape_blocks import glued, shapes_picture
+from labkit.view.pictures.shape_blocks import gathered_output, shapes_picture
 
 mpl.use("Agg")
 CRNN = (65, 32, 5530)
@@ -46,7 +46,7 @@ def test_of_one_output_nothing_is_glued():
 
 
 def test_a_gather_that_fails_is_said():
-    assert glued((65, 33, 7), 2, 1) is None
+    assert gathered_output((65, 33, 7), 2, 1) is None
     texts = [text.text for text in shapes_picture((65, 33, 7), 2, batch_dim=1).texts]
     assert "✗ gather fails" in texts
     assert "sizes 17 and 16 differ on dimension 1" in texts

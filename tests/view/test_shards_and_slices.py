@@ -20,8 +20,8 @@ def test_the_stages_have_the_bytes_of_their_paper(stage, paper):
 
 
 def test_only_the_last_stage_sends_more_and_one_rank_sends_nothing():
-    assert [Shards(stage, 8, 100).sent for stage in range(4)] == [2, 2, 2, 3]
-    assert Shards(3, 1, 100).sent == 0
+    assert [Shards(stage, 8, 100).weights_sent for stage in range(4)] == [2, 2, 2, 3]
+    assert Shards(3, 1, 100).weights_sent == 0
     assert Shards(3, 1, 100).total == Shards(0, 1, 100).total == 1600
     with pytest.raises(ValueError, match="stage must be from 0 to 3, got 4"):
         Shards(4, 2, 1)

@@ -163,7 +163,7 @@ def test_a_lane_has_one_colour():
 
 @pytest.mark.parametrize(("rows", "gpus"), [(64, 4), (8, 8), (128, 2), (32, 1), (128, 64)])
 def test_the_steps_in_which_data_moves_are_named_below_their_times(rows, gpus, language, sound):
-    picture = labkit.TimelineExplorer(rows=rows, gpus=gpus).drawn()
+    picture = labkit.TimelineExplorer(rows=rows, gpus=gpus).make_picture()
     sound(picture)
     named = " ".join(text.text for text in picture.texts if text.y > picture.height - 14)
     wanted = (

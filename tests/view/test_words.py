@@ -14,7 +14,7 @@ from labkit.trace.events import Event
 from labkit.trace.trace import Trace
 from labkit.view.figure import paint
 from labkit.view.palette import colour
-from labkit.view.picture import Box, Line, Sketch, Text
+from labkit.view.picture import Box, Label, Line, Sketch
 from labkit.view.pictures.call_flow import flow_picture
 from labkit.view.pictures.shape_blocks import shapes_picture
 from labkit.view.pictures.timeline import timeline_picture
@@ -94,7 +94,7 @@ def test_in_a_picture_no_english_word_is_left_among_chinese_ones():
 
 def test_signs_that_mean_something_in_svg_are_kept_as_text():
     sketch = Sketch()
-    sketch.add(Text(1, 10, 'a<b & "c"'), Line(0, 0, 1, 1))
+    sketch.add(Label(1, 10, 'a<b & "c"'), Line(0, 0, 1, 1))
     root = ET.fromstring(to_svg(sketch.picture(20, 'less: a<b & "c"')))
     assert [el.text for el in root.iter() if el.tag.endswith("text")] == ['a<b & "c"']
     assert root.get("aria-label") == 'less: a<b & "c"'

@@ -57,7 +57,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def _cell(cell: Written, language: str, known: Mapping[str, NotebookNode]) -> NotebookNode:
-    source, tags = cell.text.of(language), [cell.tag] if cell.tag and cell.code else []
+    source, tags = cell.text.in_language(language), [cell.tag] if cell.tag and cell.code else []
     made: NotebookNode = (
         new_code_cell(source_in(language, source, tags), id=cell.id)
         if cell.code

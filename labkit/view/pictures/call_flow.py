@@ -11,15 +11,15 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from ...base.language import say
-from ...base.numbers import must, plural, whole
+from ...base.numbers import integer, must, plural
 from ...plans.shapes import Shape, shape_text
 from ...plans.split import Split
 from ...trace.trace import Trace
 from ..captions import caption
 from ..flow import Flow, flow_of_split, flow_of_trace
-from ..layout import fitted, shortened, sized
+from ..layout import choose_shown, fit_size, fit_text
 from ..palette import number
-from ..picture import Box, Line, Picture, Sketch, Text
+from ..picture import Box, Label, Line, Picture, Sketch
 
 STEPS = (
     "batch", "scatter", "replicate", "parallel_apply", "gather",
@@ -52,7 +52,7 @@ def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call:
     step     a position in :data:`STEPS`: what is there by then, with the line of code; None: everything.
     """
     flow = _flow(source, call)
-    step = None if step is None else whole("step", step, 0, len(STEPS) - 1)
+    step = None if step is None else integer("step", step, 0, len(STEPS) - 1)
     return _Painter(flow, step).picture()
 
 
@@ -97,7 +97,7 @@ class _Painter:
         lanes = []
         for shares, words in _entries(self.flow):
             lanes.append((shares, y))
-            y = (self._aside(words, y) if words else self._lane(shares[0], y)) + _GAP
+            y = (self._placeholder(words, y) if words else self._lane(shares[0], y)) + _GAP
         bottom = y - _GAP
         working = [(shares, y) for shares, y in lanes if shares]
         self._scatter(working, first, bottom)
@@ -107,7 +107,7 @@ class _Painter:
             self._gather(working, first, bottom)
         return self.sketch.picture(y + 2, _description(self.flow, self.step))
 
-    def _there(self, step: int) -> bool:
+    def _is_reached(self, step: int) -> bool:
         return self.step is None or self.step >= step
 
     def _code(self, y: float) -> float:
@@ -117,19 +117,19 @@ class _Painter:
         for at, (line, steps) in enumerate(_CODE):
             x, row = 16 + 330 * (at // 3), at % 3
             now = self.step in steps
-            words = ("▶ " if now else "  ") + fitted(line.format(shape) + home * (at == 0), 340, 11)
-            self.sketch.add(Text(x, y + 12 + 17 * row, words, 11, mono=True, bold=now, muted=not now))
+            words = ("▶ " if now else "  ") + fit_text(line.format(shape) + home * (at == 0), 340, 11)
+            self.sketch.add(Label(x, y + 12 + 17 * row, words, 11, mono=True, bold=now, muted=not now))
         return y + 3 * 17 + 16
 
     def _module(self, y: float) -> float:
         """Draw the module, its device beside it and its gradient below; returns the lower edge."""
         flow, (left, width), gpu = self.flow, _REPLICA, number(self.flow.home)
-        words = fitted(flow.module or say(en="module", zh="模块"), width - 8, _SIZE)
+        words = fit_text(flow.module or say(en="module", zh="模块"), width - 8, _SIZE)
         home = say(en=f"⌂ {flow.home}, home", zh=f"⌂ {flow.home}，主设备")
         self.sketch.add(
             Box(left, y, width, _FORWARD, gpu, "module"),
-            Text(left + width / 2, y + 17, words, _SIZE, "middle", gpu=gpu, bold=True),
-            Text(_end(_REPLICA) + 24, y + 17, home, _SIZE, muted=True),
+            Label(left + width / 2, y + 17, words, _SIZE, "middle", gpu=gpu, bold=True),
+            Label(_end(_REPLICA) + 24, y + 17, home, _SIZE, muted=True),
         )
         if not self.backward:
             return y + _FORWARD
@@ -163,12 +163,12 @@ class _Painter:
         self._arrow(_BACK, _MADE[0], into, _end(_REPLICA) + 1, into, dashed=True)
         return back + _BACKWARD
 
-    def _aside(self, words: str, y: float) -> float:
+    def _placeholder(self, words: str, y: float) -> float:
         """Draw a line about GPUs that are not drawn one by one, or have no work; returns its lower edge."""
         left, right = _PIECE[0], _end(_MADE)
         self.sketch.add(
             Box(left, y, right - left, _FORWARD, dashed=True),
-            Text((left + right) / 2, y + _FORWARD / 2 + _SIZE * 0.36, words, _SIZE, "middle", muted=True),
+            Label((left + right) / 2, y + _FORWARD / 2 + _SIZE * 0.36, words, _SIZE, "middle", muted=True),
         )
         return y + _FORWARD
 
@@ -180,17 +180,17 @@ class _Painter:
         tall = edges[-1] - edges[0]
         self.sketch.add(Box(left, edges[0], width, tall, gpu, "batch", strong=self.step == _BATCH))
         starts = [0, *accumulate(self.given_rows)]
-        parts = list(pairwise(range(len(edges)))) if self._there(_SCATTER) else [(0, len(edges) - 1)]
+        parts = list(pairwise(range(len(edges)))) if self._is_reached(_SCATTER) else [(0, len(edges) - 1)]
         for one, other in parts:
             if one and edges[other] - edges[one] > 2:
                 self.sketch.add(Line(left, edges[one], left + width, edges[one], dashed=True, over=True))
             words = _span(starts[one], starts[other])
-            high, size = edges[other] - edges[one], sized(words, width - 4, _SIZE)
+            high, size = edges[other] - edges[one], fit_size(words, width - 4, _SIZE)
             if high >= _SIZE + 2:
                 line = (edges[one] + edges[other]) / 2 + _SIZE * 0.36
-                self.sketch.add(Text(left + width / 2, line, words, size, "middle", gpu=gpu))
+                self.sketch.add(Label(left + width / 2, line, words, size, "middle", gpu=gpu))
             elif other == len(edges) - 1 and edges[1] - edges[0] >= _SIZE + 2:  # a short last piece
-                self.sketch.add(Text(left + width / 2, edges[-1] + 12, words, min(size, 10.0), "middle"))
+                self.sketch.add(Label(left + width / 2, edges[-1] + 12, words, min(size, 10.0), "middle"))
         for shares, y in working:
             device, high = flow.shares[shares[0]].device, _high(self.given_rows, shares[0])
             into = y + (high if len(shares) == 1 else 1) * _FORWARD / 2
@@ -202,22 +202,24 @@ class _Painter:
         flow, (left, width), gpu = self.flow, _OUT, number(self.flow.target)
         edges = _edges(self.made_rows, first, bottom)
         high = edges[-1] - edges[0]
-        there = self._there(_GATHER)
+        there = self._is_reached(_GATHER)
         title = say(en="output", zh="输出")
         self._title(_OUT, edges[0], title, flow.output, flow.target, right=True, muted=not there)
         parts = [(_OUT, _GATHER, "output")]
         parts += [(_GRADIENT_OUT, _GRADIENT, "gradient of the output")] * self.backward
         for column, step, label in parts:
-            fill = {"gpu": gpu, "strong": self.step == step} if self._there(step) else {"dashed": True}
-            tint = _PALE if step == _GRADIENT and self._there(step) else 0.0
+            fill = {"gpu": gpu, "strong": self.step == step} if self._is_reached(step) else {"dashed": True}
+            tint = _PALE if step == _GRADIENT and self._is_reached(step) else 0.0
             self.sketch.add(Box(column[0], edges[0], column[1], high, label=label, tint=tint, **fill))
         if there and high >= _SIZE + 2 and sum(self.made_rows) == sum(self.given_rows):
             words = _span(0, sum(self.made_rows))
-            size, middle = sized(words, width - 4, _SIZE), (edges[0] + edges[-1]) / 2
-            self.sketch.add(Text(left + width / 2, middle + size * 0.36, words, size, "middle", gpu=gpu))
+            size, middle = fit_size(words, width - 4, _SIZE), (edges[0] + edges[-1]) / 2
+            self.sketch.add(Label(left + width / 2, middle + size * 0.36, words, size, "middle", gpu=gpu))
         if self.backward:
             words, x = say(en="gradient", zh="梯度"), _GRADIENT_OUT[0] + _GRADIENT_OUT[1] / 2
-            self.sketch.add(Text(x, edges[-1] + 15, words, 10.5, "middle", muted=not self._there(_GRADIENT)))
+            self.sketch.add(
+                Label(x, edges[-1] + 15, words, 10.5, "middle", muted=not self._is_reached(_GRADIENT))
+            )
         for shares, y in working:
             stays, one = flow.shares[shares[0]].device == flow.target, len(shares) == 1
             part = _high(self.made_rows, shares[0]) if one else 1.0
@@ -262,9 +264,9 @@ class _Painter:
         where = say(en=f"on {device}", zh=f"在 {device} 上")
         words, room = _shape(shape), _end(_GRADIENT_OUT) - _OUT[0]
         self.sketch.add(
-            Text(x, y - 39, title, _SIZE + 1, anchor, bold=True, muted=muted),
-            Text(x, y - 23, words, sized(words, room, _SIZE), anchor, muted=muted),
-            Text(x, y - 8, where, _SIZE - 0.5, anchor, muted=True),
+            Label(x, y - 39, title, _SIZE + 1, anchor, bold=True, muted=muted),
+            Label(x, y - 23, words, fit_size(words, room, _SIZE), anchor, muted=muted),
+            Label(x, y - 8, where, _SIZE - 0.5, anchor, muted=True),
         )
 
     def _cell(
@@ -279,20 +281,20 @@ class _Painter:
         back = step in (_GRADIENT, _BACK, _REDUCE)
         size = _SIZE - 1.5 if back else _SIZE
         gpu, tint, middle = number(device), _PALE if back else 0.0, x + width / 2
-        if not self._there(step):
+        if not self._is_reached(step):
             self.sketch.add(Box(x, y, width, high, dashed=True, label=label))
             if name:
-                self.sketch.add(Text(middle, y + high / 2 + size * 0.36, words, size, "middle", muted=True))
+                self.sketch.add(Label(middle, y + high / 2 + size * 0.36, words, size, "middle", muted=True))
             return
-        size = max(sized(words, width - 6, size), 8.5)
-        words = fitted(words, width - 6, size)
+        size = max(fit_size(words, width - 6, size), 8.5)
+        words = fit_text(words, width - 6, size)
         self.sketch.add(Box(x, y, width, high, gpu, label, tint=tint, strong=self.step == step))
         if high >= size + 2:
             line = y + high / 2 + size * 0.36
-            self.sketch.add(Text(middle, line, words, size, "middle", gpu=gpu, tint=tint, bold=name))
+            self.sketch.add(Label(middle, line, words, size, "middle", gpu=gpu, tint=tint, bold=name))
         else:
             fine = min(size, 10.0)
-            self.sketch.add(Text(middle, y + high + fine * 0.9, words, fine, "middle"))
+            self.sketch.add(Label(middle, y + high + fine * 0.9, words, fine, "middle"))
 
     def _arrow(
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
@@ -304,7 +306,7 @@ class _Painter:
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
     ) -> None:
         """Draw a line that is there from ``step`` on: strong in that step, unless its thing ``stays``, faint after."""
-        if self._there(step):
+        if self._is_reached(step):
             now = self.step == step
             faint = stays if self.step is None else not now
             self.sketch.add(Line(x1, y1, x2, y2, strong=now and not stays, muted=faint, **look))
@@ -350,9 +352,9 @@ def _entries(flow: Flow) -> list[tuple[range, str]]:
     """The lanes: the shares that stand in each, and the line that is said of those that are not drawn."""
     working = len(flow.shares)
     entries = []
-    for at in shortened(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):
+    for at in choose_shown(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):
         if isinstance(at, range):
-            entries.append((at if at.start < working else range(0), _counted(flow, at)))
+            entries.append((at if at.start < working else range(0), _describe_group(flow, at)))
         elif at < working:
             entries.append((range(at, at + 1), ""))
         else:
@@ -360,7 +362,7 @@ def _entries(flow: Flow) -> list[tuple[range, str]]:
     return entries
 
 
-def _counted(flow: Flow, gpus: range) -> str:
+def _describe_group(flow: Flow, gpus: range) -> str:
     """A line about GPUs that are not drawn one by one: all of them idle, or none."""
     names = [*(share.device for share in flow.shares), *flow.idle][gpus.start : gpus.stop]
     first, last, count = names[0], names[-1], len(names)

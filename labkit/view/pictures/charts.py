@@ -16,9 +16,9 @@ from ...base.units import duration, time_unit
 from ...cost import Race, Scaling
 from ...trace.curves import Curves
 from ..captions import caption
-from ..layout import legend, text_width, together
+from ..layout import group_neighbours, legend, text_width
 from ..palette import CPU
-from ..picture import Box, Line, Picture, Sketch, Text
+from ..picture import Box, Label, Line, Picture, Sketch
 
 TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
@@ -65,7 +65,7 @@ class Axis:
     title: str
     top: float
     tick: Callable[[float], str]
-    told: Callable[[float], str]
+    format_tip: Callable[[float], str]
     bottom: float = 0.0
 
     def share(self, value: float) -> float:
@@ -105,15 +105,15 @@ class Counts:
             return [left + across / 2] * len(at)
         return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
 
-    def under(self, places: list[float]) -> list[Text]:
+    def axis_labels(self, places: list[float]) -> list[Label]:
         """As many as there is room for under the axis, the last one always; of even steps the round ones."""
-        last, texts, edge = self.numbers[-1], list[Text](), -1e9
+        last, texts, edge = self.numbers[-1], list[Label](), -1e9
         apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, last + 1) if last / a <= 12) if self.even else 1
         free = places[-1] - text_width(str(last), 11) / 2 - 4
         for at, (count, x) in enumerate(zip(self.numbers, places, strict=True)):
             half = text_width(str(count), 11) / 2
             if at == len(places) - 1 or (count % apart == 0 and x - half > edge and x + half < free):
-                texts.append(Text(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
+                texts.append(Label(x, TOP + TALL + 18, str(count), 11, "middle", muted=True))
                 edge = x + half + 4
         return texts
 
@@ -125,28 +125,28 @@ def decades(values: Sequence[float]) -> tuple[float, float]:
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
-def _key(curves: Sequence[Curve]) -> list[Box | Line | Text]:
+def _key(curves: Sequence[Curve]) -> list[Box | Line | Label]:
     """The legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
     for curve in curves:
         line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
-        marks.append((curve.name, [line, *_marked(16, 20, curve, f"legend {curve.key}")]))
+        marks.append((curve.name, [line, *_marks(16, 20, curve, f"legend {curve.key}")]))
     return legend(CHARTS[0][0], 24, marks, mark=40, gap=24, size=12)
 
 
 def _chart(
     at: int, span: tuple[float, float], axis: Axis, counts: Counts, curves: Sequence[Curve]
-) -> list[Box | Line | Text]:
+) -> list[Box | Line | Label]:
     """Chart number ``at`` in ``span``, the left edge and the width of what its axes span."""
     left, across = span
     places = counts.places(left, across)
-    found: list[Box | Line | Text] = [Text(left - 46, TOP - 18, axis.title, 12, bold=True)]
+    found: list[Box | Line | Label] = [Label(left - 46, TOP - 18, axis.title, 12, bold=True)]
     for tick in axis.ticks():
         y = TOP + TALL * (1 - axis.share(tick) if tick else 1)
         found.append(Line(left, y, left + across, y, muted=True))
-        found.append(Text(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
-    found += counts.under(places)
-    found.append(Text(left + across / 2, TOP + TALL + 38, counts.title, 11, "middle", muted=True))
+        found.append(Label(left - 6, y + 4, axis.tick(tick), 11, "end", muted=True))
+    found += counts.axis_labels(places)
+    found.append(Label(left + across / 2, TOP + TALL + 38, counts.title, 11, "middle", muted=True))
     ends = []
     for curve in curves:
         points = [
@@ -159,18 +159,18 @@ def _chart(
         for one, other in pairwise([points[0], points[-1]] if flat else points):
             found.append(Line(*one[:2], *other[:2], dashed=curve.dashed, strong=curve.strong))
         for x, y, count, value in points[:: 1 + len(points) // 20 if counts.even else 1]:
-            tip = f"{curve.name} · {count} {counts.unit} · {axis.told(value)}"
-            found += _marked(x, y, curve, f"{curve.key} {count} {axis.title}", tip)
+            tip = f"{curve.name} · {count} {counts.unit} · {axis.format_tip(value)}"
+            found += _marks(x, y, curve, f"{curve.key} {count} {axis.title}", tip)
         if points:
             ends.append((points[-1][0] + 9, points[-1][1], curve.short))
     last = places[-1] + 9  # behind a line that ends before it the others go on
-    names = _apart([end for end in ends if end[0] == last])
+    names = _label_ends([end for end in ends if end[0] == last])
     lines = [shape for shape in found if isinstance(shape, Line)]
-    names += [_beside(end, lines, names) for end in ends if end[0] < last]
+    names += [_label_inner_end(end, lines, names) for end in ends if end[0] < last]
     return found + names
 
 
-def _beside(end: tuple[float, float, str], lines: Sequence[Line], names: Sequence[Text]) -> Text:
+def _label_inner_end(end: tuple[float, float, str], lines: Sequence[Line], names: Sequence[Label]) -> Label:
     """The name of a line that ends among others: as near to its end as no line and no name crosses it."""
     x, y, words = end
     stop = x + text_width(words, _NAME)
@@ -185,7 +185,7 @@ def _beside(end: tuple[float, float, str], lines: Sequence[Line], names: Sequenc
     heights = [y + side * away for away in range(0, TALL, 3) for side in (-1, 1)]
     inside = (at for at in heights if TOP - half <= at <= TOP + TALL)
     free = (at for at in inside if all(high < at - half or low > at + half for low, high in taken))
-    return Text(x, next(free, y) + 3.5, words, _NAME)
+    return Label(x, next(free, y) + 3.5, words, _NAME)
 
 
 def charts_picture(
@@ -196,18 +196,18 @@ def charts_picture(
     sketch.add(*_key(curves))
     for at, span in enumerate(CHARTS if len(axes) > 1 else WIDE):
         sketch.add(*_chart(at, span, axes[at], counts, curves))
-    sketch.add(Text(12, HEIGHT - 10, note, 11, muted=True))
+    sketch.add(Label(12, HEIGHT - 10, note, 11, muted=True))
     return sketch.picture(HEIGHT, description)
 
 
-def _marked(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[Box]:
+def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[Box]:
     if not curve.mark:
         return []
     half = _MARK / 2
     return [Box(x - half, y - half, _MARK, _MARK, CPU, label, tip=tip, round=curve.mark == "disc")]
 
 
-def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
+def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
     """Names at the ends of lines, the lower ones pushed down (and all up again) where they would meet."""
     high = 13.0
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
@@ -218,7 +218,7 @@ def _apart(ends: list[tuple[float, float, str]]) -> list[Text]:
     for at in reversed(range(len(ys))):
         ys[at] = min(ys[at], floor)
         floor = ys[at] - high
-    return [Text(x, y + 3.5, words, _NAME) for (x, _, words), y in zip(ordered, ys, strict=True)]
+    return [Label(x, y + 3.5, words, _NAME) for (x, _, words), y in zip(ordered, ys, strict=True)]
 
 
 def nice(value: float) -> float:
@@ -232,7 +232,7 @@ def nice(value: float) -> float:
 def scaling_picture(found: Scaling) -> Picture:
     """Two charts: the time of a step on the left, efficiency on the right."""
     # Of each group of neighbours the last is drawn, and the first count of all.
-    shown = sorted({0, *(group[-1] for group in together(len(found.counts), _MOST_COUNTS))})
+    shown = sorted({0, *(group[-1] for group in group_neighbours(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
     some = ["some"] if len(counts) < len(found.counts) else []
     under = caption("scaling", "counts", *some, shown=len(counts), all=len(found.counts))

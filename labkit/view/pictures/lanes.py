@@ -17,16 +17,16 @@ from ..captions import caption
 from ..layout import (
     MOST_LANES,
     Lanes,
+    choose_shown,
     devices,
+    fit_size,
     gpu_lanes,
+    group_neighbours,
     lanes,
     legend,
-    shortened,
-    sized,
     text_width,
-    together,
 )
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 _LEFT = 76  # where lanes of GPUs begin
 _TOP, _BAR = 30, 26  # the whole batch, above the lanes of its pieces
@@ -40,31 +40,31 @@ def split_picture(plan: Split) -> Picture:
     """
     working = len(plan.sizes) if plan.batch else 0
     shown, lane = gpu_lanes(working, _TOP + _BAR + 14, _LEFT, 126, len(plan.idle))
-    scale, end = lane.across / max(plan.batch, 1), WIDTH - lane.right
+    scale, end = lane.width / max(plan.batch, 1), WIDTH - lane.right
     rows, line = rows_text(plan.batch), _TOP + _BAR * 0.68
     sketch = Sketch()
     sketch.add(
-        Text(_LEFT - 8, line, say(en="batch", zh="批次"), 13, "end", bold=True),
-        Text(end + 8, line, rows, sized(rows, lane.right - 10, 13)),
+        Label(_LEFT - 8, line, say(en="batch", zh="批次"), 13, "end", bold=True),
+        Label(end + 8, line, rows, fit_size(rows, lane.right - 10, 13)),
     )
     if plan.batch:
         sketch.add(*_ruler(plan.batch, scale))
     else:
-        sketch.add(Box(_LEFT, _TOP, lane.across, _BAR, dashed=True))
+        sketch.add(Box(_LEFT, _TOP, lane.width, _BAR, dashed=True))
     # The batch is cut into rows where they can be seen apart, else into pieces.
     if plan.batch and scale < _FINEST:
         sketch.add(*_pieces(plan, _LEFT, _TOP, scale, _BAR))
 
-    def told(gpus: range) -> str:
+    def describe_rest(gpus: range) -> str:
         if gpus[0] >= len(plan.pieces) or not plan.batch:
             return caption("split", "idle", where=devices(gpus), gpus=len(gpus))
         return caption("split", "working", where=devices(gpus), gpus=len(gpus), rows=plan.chunk)
 
-    for at, gpu in lane.one_by_one(sketch, shown, told):
+    for at, gpu in lane.iterate_shown(sketch, shown, describe_rest):
         if gpu >= len(plan.sizes) or not plan.sizes[gpu]:
             sketch.add(
                 lane.name(at, f"cuda:{gpu}", muted=True),
-                lane.bar(at, _LEFT, lane.across, dashed=True, label=f"cuda:{gpu}"),
+                lane.bar(at, _LEFT, lane.width, dashed=True, label=f"cuda:{gpu}"),
                 lane.note(at, say(en="idle", zh="空闲"), muted=True),
             )
             continue
@@ -83,11 +83,11 @@ def split_picture(plan: Split) -> Picture:
         span = f"{piece.start}–{piece.stop - 1}" if piece.rows > 1 else f"{piece.start}"
         wanted = text_width(span, lane.size) + 4
         if width > wanted:
-            sketch.add(Text(x + width / 2, lane.line(at), span, lane.size, "middle", gpu=gpu))
+            sketch.add(Label(x + width / 2, lane.line(at), span, lane.size, "middle", gpu=gpu))
         elif x + width + wanted + 4 < end:  # beside it, where there is room
-            sketch.add(Text(x + width + 4, lane.line(at), span, lane.size))
+            sketch.add(Label(x + width + 4, lane.line(at), span, lane.size))
         else:
-            sketch.add(Text(x - 4, lane.line(at), span, lane.size, "end"))
+            sketch.add(Label(x - 4, lane.line(at), span, lane.size, "end"))
     description = caption("split", "no-rows", gpus=plan.gpus)
     if plan.batch:
         description = caption("split", plan=plan, used=len(plan.pieces))
@@ -110,7 +110,7 @@ def _rows_note(count: int, short: bool) -> str:
 def _pieces(plan: Split, x: float, y: float, scale: float, height: float) -> list[Box]:
     """A batch in one bar, cut into the pieces that GPUs get; neighbours as one where they are very many."""
     boxes = []
-    for group in together(len(plan.pieces), MOST_LANES):
+    for group in group_neighbours(len(plan.pieces), MOST_LANES):
         first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
         label = str(first) if first is last else f"{devices(group)} rows {first.start}..{last.stop - 1}"
         if rows := last.stop - first.start:
@@ -118,12 +118,12 @@ def _pieces(plan: Split, x: float, y: float, scale: float, height: float) -> lis
     return boxes
 
 
-def _ruler(batch: int, scale: float) -> list[Text]:
+def _ruler(batch: int, scale: float) -> list[Label]:
     """Row numbers over the batch: the first, the last, and round ones between where there is room."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26)
     marks = [row for row in range(0, batch, step) if row == 0 or (batch - 1 - row) * scale > 26]
     marks = marks + [batch - 1] if batch > 1 else marks
-    return [Text(_LEFT + (row + 0.5) * scale, _TOP - 8, str(row), 11, "middle", muted=True) for row in marks]
+    return [Label(_LEFT + (row + 0.5) * scale, _TOP - 8, str(row), 11, "middle", muted=True) for row in marks]
 
 
 _LANE, _SIZE = 30, 13
@@ -135,15 +135,15 @@ def batches_picture(plan: Batches) -> Picture:
     """One pass over the data: a lane for each batch, cut into the pieces of GPUs; a row is equally wide in all."""
     left = min(max(84, 24 + _SIZE * 0.6 * len(f"batch {plan.total}")), 168)
     lane = Lanes(12, left, 190, _LANE, _SIZE)
-    scale = lane.across / plan.batch_size
-    shown = shortened(plan.total, most=_MOST, head=_MOST - 3, tail=2)
+    scale = lane.width / plan.batch_size
+    shown = choose_shown(plan.total, most=_MOST, head=_MOST - 3, tail=2)
     sketch = Sketch()
 
-    def told(numbers: range) -> str:
+    def describe_rest(numbers: range) -> str:
         more = numbers.stop - numbers.start  # len cannot say every number
         return say(en=f"… {more} more batches like these …", zh=f"…… 还有 {more} 个这样的批次 ……")
 
-    for at, number in lane.one_by_one(sketch, shown, told):
+    for at, number in lane.iterate_shown(sketch, shown, describe_rest):
         batch, short = plan[number], number == plan.full
         note = _rows_note(batch.batch, short)
         if batch.idle:
@@ -161,7 +161,7 @@ def batches_picture(plan: Batches) -> Picture:
         sketch.add(bar, lane.note(count, words, muted=True))
         count += 1
     if not plan.rows:
-        sketch.add(lane.aside(0, say(en="no rows", zh="没有数据行")))
+        sketch.add(lane.placeholder(0, say(en="no rows", zh="没有数据行")))
     text = caption("batches", plan=plan)
     if plan.short:
         text += say(en=f" and a short one of {plan.short}", zh=f"，外加一个只有 {plan.short} 行、不满的批次")
@@ -172,7 +172,7 @@ def batches_picture(plan: Batches) -> Picture:
     return sketch.picture(lane.y(max(count, 1)) + lane.top, text + say(en=".", zh="。"))
 
 
-def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, scale: float) -> list[Text]:
+def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, scale: float) -> list[Label]:
     """On one GPU the rows' numbers in the dataset; on several, how many rows each piece has."""
     first = number * plan.batch_size
     found = []
@@ -183,7 +183,7 @@ def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, 
             words = f"{first + piece.start}–{first + piece.stop - 1}" if piece.rows > 1 else str(first)
         if piece.rows and piece.rows * scale > len(words) * _SIZE * 0.62 + 4:
             middle = left + (piece.start + piece.rows / 2) * scale
-            found.append(Text(middle, line, words, _SIZE, "middle", gpu=piece.gpu))
+            found.append(Label(middle, line, words, _SIZE, "middle", gpu=piece.gpu))
     return found
 
 
@@ -191,26 +191,26 @@ def inputs_picture(cut: Cut) -> Picture:
     """A model's inputs as scatter cuts them: a lane for each tensor, dimension 0 of it across the picture, so that what
     lies below one another is given to the same replica.
     """
-    shown = shortened(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
+    shown = choose_shown(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
     lane = lanes(len(shown), 40, 96, 110)
     sketch, title = Sketch(), caption("cut", gpus=cut.gpus)
-    sketch.add(Text(lane.left, 22, title, 12, bold=True))
+    sketch.add(Label(lane.left, 22, title, 12, bold=True))
 
-    def told(rest: range) -> str:
+    def describe_rest(rest: range) -> str:
         name, count = cut.tensors[rest[0]][0], len(rest)
         return say(en=f"{name} … : {count} more tensors", zh=f"{name} ……：还有 {count} 个张量")
 
-    for at, number in lane.one_by_one(sketch, shown, told):
+    for at, number in lane.iterate_shown(sketch, shown, describe_rest):
         name, shape = cut.tensors[number]
         sketch.add(lane.name(at, name), lane.note(at, str(list(shape))))
-        x, scale = lane.left, lane.across / max(shape[0], 1)
+        x, scale = lane.left, lane.width / max(shape[0], 1)
         for gpu, piece in enumerate(cut_shape(shape, cut.gpus)):
             width, words = piece[0] * scale, f"cuda:{gpu}: {piece[0]}"
             tip = f"{name} · cuda:{gpu} · {list(piece)}"
             sketch.add(lane.bar(at, x, width, gpu, label=f"{name} cuda:{gpu}", tip=tip))
             for text in (words, str(piece[0])):
                 if text_width(text, lane.size) + 4 <= width:
-                    sketch.add(Text(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))
+                    sketch.add(Label(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))
                     break
             x += width
     return sketch.picture(lane.y(len(shown)) + 8, f"{title}: {cut!r}")
@@ -225,22 +225,22 @@ def memory_picture(memory: Footprints) -> Picture:
     """The bytes on each GPU, stacked by what they are for; a byte is equally wide on all of them."""
     top = 50
     shown, lane = gpu_lanes(len(memory.gpus), top, _LEFT, 172)
-    scale = lane.across / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
+    scale = lane.width / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
     names = {kind: caption(kind) for kind in KINDS}
     limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
-    sketch, too_much = Sketch(), set(memory.over)
+    sketch, too_much = Sketch(), set(memory.over_capacity)
     looks, gpus = list(zip(KINDS, _PALE, strict=True)), [gpu for gpu in shown if isinstance(gpu, int)]
     marks = [(names[kind], _swatch(f"legend {kind}", tint, gpus[:4])) for kind, tint in looks]
     sketch.add(*legend(_LEFT, 23, marks, mark=33, gap=14))
     fine = min(lane.size, 11.5)
 
-    def told(gpus: range) -> str:
+    def describe_rest(gpus: range) -> str:
         most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
         words = caption("memory", "more", where=devices(gpus), gpus=len(gpus), most=most)
         over = len(set(gpus) & too_much)
         return words + (say(en=f", {over} too much", zh=f"，其中 {over} 块超出") if over else "")
 
-    for at, gpu in lane.one_by_one(sketch, shown, told):
+    for at, gpu in lane.iterate_shown(sketch, shown, describe_rest):
         found, x = memory.gpus[gpu], float(_LEFT)
         sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
         for kind, tint in looks:
@@ -254,7 +254,7 @@ def memory_picture(memory: Footprints) -> Picture:
             half, middle = text_width(names[kind], fine) / 2, x + width / 2
             crossed = abs(middle - limit) < half + 3
             if lane.high >= 15 and 2 * half + 6 <= width and not crossed and kind != _HATCHED:
-                sketch.add(Text(middle, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint))
+                sketch.add(Label(middle, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint))
             x += width
         over = gpu in too_much
         note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
@@ -265,7 +265,7 @@ def memory_picture(memory: Footprints) -> Picture:
         size = bytes_text(memory.capacity)
         words = say(en=f"capacity {size}", zh=f"显存容量 {size}")
         half = text_width(words, 11) / 2
-        sketch.add(Text(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
+        sketch.add(Label(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
     home, *others = (found.total for found in memory.gpus)
     text = say(en=f"cuda:0 holds {bytes_text(home)}", zh=f"cuda:0 占用 {bytes_text(home)}")
     if others:
@@ -292,19 +292,19 @@ def occupancy_picture(machine: Occupancy) -> Picture:
     """The GPUs of a machine: each as long as its memory and filled as far as it is in use, at one scale."""
     count = len(machine.used)
     shown, lane = gpu_lanes(count, 34, _LEFT, 172)
-    scale = lane.across / max(machine.capacities, default=1)
+    scale = lane.width / max(machine.capacities, default=1)
     title = say(en=plural(count, "real GPU"), zh=f"{count} 块真 GPU")
     if machine.simulated:
         title = say(en=plural(count, "simulated GPU"), zh=f"{count} 块模拟 GPU")
     sketch = Sketch()
-    sketch.add(Text(14, 22, title, 13, bold=True))
+    sketch.add(Label(14, 22, title, 13, bold=True))
 
-    def told(gpus: range) -> str:
+    def describe_rest(gpus: range) -> str:
         used, more = bytes_text(sum(machine.used[k] for k in gpus)), plural(len(gpus), "more GPU")
         words = say(en=f"{more}, {used} in use", zh=f"还有 {len(gpus)} 块 GPU，共用去 {used}")
         return devices(gpus) + say(en=": ", zh="：") + words
 
-    for at, gpu in lane.one_by_one(sketch, shown, told):
+    for at, gpu in lane.iterate_shown(sketch, shown, describe_rest):
         found = machine.used[gpu]
         used, capacity = bytes_text(found), bytes_text(machine.capacities[gpu])
         tip = f"cuda:{gpu} · {used} / {capacity}"

@@ -8,9 +8,9 @@ from ...base.language import say
 from ...base.units import bytes_text, duration
 from ...trace.memory import MemorySample, MemoryTimeline
 from ..captions import caption
-from ..layout import MOST_LANES, TimeAxis, lanes, legend, shortened
+from ..layout import MOST_LANES, TimeAxis, choose_shown, lanes, legend
 from ..palette import CPU, number
-from ..picture import Box, Line, Picture, Sketch, Text
+from ..picture import Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP = 76, 118, 44
 _HEIGHTS = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17, 10.5, 1.5))
@@ -24,10 +24,10 @@ _MOST_STEPS = 60
 def memory_time_picture(memory: MemoryTimeline) -> Picture:
     """The bytes that each rank or GPU had in use, over time; a byte is equally high on all, each peak is marked."""
     names = list(memory.lanes)
-    shown = shortened(len(names), most=MOST_LANES, head=40, tail=4)
+    shown = choose_shown(len(names), most=MOST_LANES, head=40, tail=4)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
     drawn = [names[at] for at in shown if isinstance(at, int)]
-    samples = {name: memory.of(memory.lanes[name]) for name in drawn}
+    samples = {name: memory.lane_samples(memory.lanes[name]) for name in drawn}
     first = min((one.at for one in memory.samples), default=0.0)
     last = max(max((one.at for one in memory.samples), default=0.0), first + 1e-6)
     time = TimeAxis(lane, first, last)
@@ -38,22 +38,24 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
     limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))) - 2, 2)
     if 1 < len(memory.steps) <= _MOST_STEPS:
         sketch.add(*(Line(time.x(at), _TOP - 4, time.x(at), bottom, dashed=True) for at in memory.steps))
-    for place, at in lane.one_by_one(sketch, shown, lambda rest: _left_out(memory, [names[k] for k in rest])):
+    for place, at in lane.iterate_shown(
+        sketch, shown, lambda rest: _describe_rest(memory, [names[k] for k in rest])
+    ):
         sketch.add(lane.name(place, names[at]))
-        found = _together(samples[names[at]], time.seconds / limit)
+        found = _merge_samples(samples[names[at]], time.seconds / limit)
         sketch.add(*_lane(time, place, names[at], found, most))
     if not names:
         words = say(en="nothing recorded", zh="没有记录")
-        sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
+        sketch.add(Label(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
     sketch.add(*_legend(samples))
     return sketch.picture(bottom + 30, _description(memory, time.seconds))
 
 
 def _lane(
     time: TimeAxis, place: int, name: str, found: list[MemorySample], most: int
-) -> list[Box | Line | Text]:
+) -> list[Box | Line | Label]:
     """One rank's lane: from sample to sample the bytes in use, over them those that came and went; and its peak."""
-    shapes: list[Box | Line | Text] = []
+    shapes: list[Box | Line | Label] = []
     lane = time.lanes
     floor, tall = lane.y(place) + lane.high - lane.pad, lane.high - 2 * lane.pad - 2
     top = max(found, key=lambda one: one.peak)
@@ -74,13 +76,13 @@ def _lane(
     if marked is not None:
         at, y = marked
         mark = 7.0 if lane.high >= 20 else 5.0
-        left = min(max(at - mark / 2, _LEFT), _LEFT + lane.across - mark)
+        left = min(max(at - mark / 2, _LEFT), _LEFT + lane.width - mark)
         label = f"{name} at its peak"
         shapes.append(Box(left, y - mark / 2, mark, mark, CPU, label, round=True, tip=_tip(top)))
     return [*shapes, lane.note(place, bytes_text(top.peak))]
 
 
-def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySample]:
+def _merge_samples(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySample]:
     """``samples``, those as one that are less than ``apart`` seconds from the one before: what is in use at the last
     of them, and the highest of their peaks.
     """
@@ -94,7 +96,7 @@ def _together(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySam
     return found
 
 
-def _legend(samples: dict[str, tuple[MemorySample, ...]]) -> list[Box | Line | Text]:
+def _legend(samples: dict[str, tuple[MemorySample, ...]]) -> list[Box | Line | Label]:
     gpu = next((number(found[0].device) for found in samples.values() if found), 0)
     return legend(
         _LEFT, 21,
@@ -115,7 +117,7 @@ def _tip(sample: MemorySample) -> str:
     return " · ".join(words)
 
 
-def _left_out(memory: MemoryTimeline, names: list[str]) -> str:
+def _describe_rest(memory: MemoryTimeline, names: list[str]) -> str:
     lanes = [memory.lanes[name] for name in names]
     facts = {"first": lanes[0], "last": lanes[-1], "most": bytes_text(max(map(memory.peak, lanes)))}
     if memory.ranks:

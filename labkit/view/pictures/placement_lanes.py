@@ -8,9 +8,9 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...plans.placement import Placement
 from ..captions import caption
-from ..layout import BASELINE, fitted, shortened, sized
+from ..layout import BASELINE, choose_shown, fit_size, fit_text
 from ..palette import number
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 _NAME, _BEFORE, _DURING, _AFTER = (12, 98), (118, 140), (330, 180), (582, 124)  # left edge and width
 _TOP, _HIGH, _GAP, _CELL, _SIZE = 42, 62, 8, 24, 12
@@ -23,9 +23,9 @@ def placement_picture(found: Placement) -> Picture:
     """The place of everything; arrows lead from where a thing is to where it is sent."""
     sketch = Sketch()
     for (x, width), when in ((_BEFORE, "before"), (_DURING, "during"), (_AFTER, "after")):
-        sketch.add(Text(x + width / 2, 24, caption("placement", when), 13, "middle", bold=True))
+        sketch.add(Label(x + width / 2, 24, caption("placement", when), 13, "middle", bold=True))
     lanes, y = {}, float(_TOP)
-    for entry in _shown(found):
+    for entry in _choose_devices(found):
         if isinstance(entry, str):
             lanes[entry] = y
             sketch.add(*_lane(found, entry, y))
@@ -34,14 +34,14 @@ def placement_picture(found: Placement) -> Picture:
             working = _working(found)
             busy = sum(f"cuda:{gpu}" in working for gpu in entry)
             words = caption("placement", "more", gpus=len(entry), busy=busy)
-            size = sized(words, WIDTH - 2 * _BEFORE[0], _SIZE)
-            sketch.add(Text(_BEFORE[0], y + 16, words, size, muted=True))
+            size = fit_size(words, WIDTH - 2 * _BEFORE[0], _SIZE)
+            sketch.add(Label(_BEFORE[0], y + 16, words, size, muted=True))
             y += 24 + _GAP
     for device in (name for name in lanes if not found.error and name in _working(found)):
         sketch.add(*_arrows(found, lanes, device))
     if found.error:
         for line in textwrap.wrap(f"RuntimeError: {found.error}", 90):
-            sketch.add(Text(12, y + 14, line, 12.5, mono=True))
+            sketch.add(Label(12, y + 14, line, 12.5, mono=True))
             y += 18
     return sketch.picture(y + 4, _description(found))
 
@@ -53,12 +53,12 @@ def _working(found: Placement) -> dict[str, range]:
     return {name: range(p.start, p.stop) for name, p in zip(names, pieces, strict=False) if p.rows}
 
 
-def _shown(found: Placement) -> list[str | range]:
+def _choose_devices(found: Placement) -> list[str | range]:
     """The CPU if anything is there, the GPUs by number; of very many, some as a range."""
     cpu = "cpu" in (found.batch, found.output, found.module)
     named = {found.module, found.batch, found.output, found.home}
     shown: list[str | range] = ["cpu"] * cpu
-    for at in shortened(found.gpus, most=_MOST, head=_HEAD, tail=_TAIL):
+    for at in choose_shown(found.gpus, most=_MOST, head=_HEAD, tail=_TAIL):
         if isinstance(at, int):
             shown.append(f"cuda:{at}")
             continue
@@ -71,17 +71,17 @@ def _shown(found: Placement) -> list[str | range]:
     return shown
 
 
-def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
+def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Label]:
     """One device's lane."""
     gpu, home = number(device), device == found.home
     rows, upper, lower = _working(found).get(device), y + 6, y + _HIGH - 6 - _CELL
     part = found.replicas.index(device) if device in found.replicas else None
-    shapes: list[Box | Line | Text] = [
+    shapes: list[Box | Line | Label] = [
         Box(4, y, WIDTH - 8, _HIGH, label=f"{device} lane", strong=home),
-        Text(_NAME[0], y + 26, device, 14, bold=home),
+        Label(_NAME[0], y + 26, device, 14, bold=home),
     ]
     if home:
-        shapes.append(Text(_NAME[0], y + 45, say(en="⌂ home device", zh="⌂ 主设备"), _SIZE, bold=True))
+        shapes.append(Label(_NAME[0], y + 45, say(en="⌂ home device", zh="⌂ 主设备"), _SIZE, bold=True))
     if device == found.module:
         wrong = say(en="✗ module", zh="✗ 模块") if found.error else say(en="module", zh="模块")
         shapes += _cell(_BEFORE, upper, gpu, wrong, "module")
@@ -105,7 +105,7 @@ def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
         middle = _DURING[0] + _DURING[1] / 2, y + _HIGH / 2 + _SIZE * BASELINE
         # One that is named has nothing to show where the call fails before anything is sent.
         words = "" if part is not None else say(en="not in device_ids", zh="不在 device_ids 里")
-        shapes.append(Text(*middle, words, _SIZE, "middle", muted=True))
+        shapes.append(Label(*middle, words, _SIZE, "middle", muted=True))
     if device == found.output and not found.error:
         words = say(en=f"output: {plural(found.plan.batch, 'row')}", zh=f"输出：{found.plan.batch} 行")
         shapes += _cell(_AFTER, (upper + lower) / 2, gpu, words, "output")
@@ -114,10 +114,10 @@ def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Text]:
 
 def _cell(
     column: tuple[float, float], y: float, gpu: int | None, words: str, label: str, *, pale: bool = False
-) -> list[Box | Text]:
+) -> list[Box | Label]:
     (x, width), tint = column, _PALE if pale else 0.0
-    text = Text(
-        x + width / 2, y + _CELL / 2 + _SIZE * BASELINE, fitted(words, width - 6, _SIZE), _SIZE, "middle", gpu=gpu,
+    text = Label(
+        x + width / 2, y + _CELL / 2 + _SIZE * BASELINE, fit_text(words, width - 6, _SIZE), _SIZE, "middle", gpu=gpu,
         tint=tint if gpu is not None else 0.0, muted=gpu is None,
     )  # fmt: skip
     return [Box(x, y, width, _CELL, gpu, label, dashed=gpu is None, tint=tint), text]

@@ -13,9 +13,9 @@ from ...base.language import say
 from ...base.numbers import plural
 from ...plans.ring import AllReduce, Ring, Send, Star
 from ..captions import caption
-from ..layout import BASELINE, Lanes, shortened, sized, text_width, together
+from ..layout import BASELINE, Lanes, choose_shown, fit_size, group_neighbours, text_width
 from ..palette import CPU
-from ..picture import WIDTH, Box, Line, Picture, Sketch, Text
+from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP, _LANE, _GAP = 76, 12, 44, 30, 22
 # Of one step: the middle of the ranks' circle and its radius, the left edge of the lanes, the width of what is right
@@ -31,26 +31,28 @@ _MOST_CELLS = 64  # of more chunks, neighbours are drawn as one
 
 def all_reduce_picture(plan: AllReduce) -> Picture:
     """One step, or the beginning, the middle and the end side by side."""
-    shown = shortened(plan.ranks, most=_MOST, head=_MOST - 1, tail=1)
+    shown = choose_shown(plan.ranks, most=_MOST, head=_MOST - 1, tail=1)
     one = plan.step is not None
     lane = Lanes(_TOP, _LANES if one else _LEFT, _NOTES if one else _RIGHT, _LANE, 13, pad=3)
     sketch = Sketch()
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
             words = say(en=f"… {plural(len(rank), 'more rank')} …", zh=f"…… 还有 {len(rank)} 个 rank ……")
-            if (column := len(together(plan.ranks, _MOST_CELLS)[0])) > 1:
+            if (column := len(group_neighbours(plan.ranks, _MOST_CELLS)[0])) > 1:
                 words += say(en=f" (a column: {column} chunks)", zh=f"（一列：{column} 个分块）")
-            sketch.add(lane.aside(at, words))
+            sketch.add(lane.placeholder(at, words))
         else:
             sketch.add(lane.name(at, f"rank {rank}"))
     height = lane.y(len(shown)) + 10
     if plan.step is None:
-        width = (lane.across - _GAP * 2) / 3
+        width = (lane.width - _GAP * 2) / 3
         for panel, step in enumerate(sorted({0, plan.ranks - 1, plan.steps})):
             sketch.add(*_panel(plan, step, shown, lane, _LEFT + panel * (width + _GAP), width))
     else:
         height = max(height, _TOP + _LEAST)
-        sketch.add(*_panel(plan, plan.step, shown, lane, _LANES, lane.across), *_received(plan, shown, lane))
+        sketch.add(
+            *_panel(plan, plan.step, shown, lane, _LANES, lane.width), *_receive_notes(plan, shown, lane)
+        )
         sketch.add(*_circle(plan, plan.step))
         clock = _clock(plan, plan.step, height + 4)
         sketch.add(*clock)
@@ -66,16 +68,16 @@ def _description(plan: AllReduce) -> str:
     return text if plan.step is None else _title(plan, plan.step) + say(en=": ", zh="：") + text
 
 
-def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
+def _circle(plan: AllReduce, step: int) -> list[Box | Line | Label]:
     """The ranks, of a star with rank 0 in the middle, and an arrow for each that sends in ``step``."""
     middle, star = _TOP + 4 + _RADIUS, isinstance(plan, Star)
     # Of very many, some: the first of each group of neighbours.
-    around = [group[0] + star for group in together(plan.ranks - star, _MOST_NODES)]
+    around = [group[0] + star for group in group_neighbours(plan.ranks - star, _MOST_NODES)]
     places = {0: (float(_CIRCLE), float(middle))}
     for at, rank in enumerate(around):
         angle = 2 * pi * at / len(around)
         places[rank] = _CIRCLE + _RADIUS * sin(angle), middle - _RADIUS * cos(angle)
-    found: list[Box | Line | Text] = []
+    found: list[Box | Line | Label] = []
     labelled = plan.ranks <= _MOST
     size = _NODE if labelled else (9, 9)
     sends = plan.sends(step) if step else ()
@@ -85,23 +87,23 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Text]:
         found.append(Line(*places[one], *places[other], muted=True))
     both_ways = {*links, *((other, one) for one, other in links)}
     for source, target in sorted({(send.source, send.target) for send in sends} & both_ways):
-        line = _between(places[source], places[target], size)
+        line = _arrow_between(places[source], places[target], size)
         found.append(line)
         chunks = [send.chunk for send in sends if send.source == source]
         if labelled:
             words = str(chunks[0]) if len(chunks) == 1 else say(en="all", zh="全部")
-            found.append(_beside(line, words))
+            found.append(_label_line(line, words))
     for rank, (x, y) in places.items():
         left, top, name = x - size[0] / 2, y - size[1] / 2, f"rank {rank}"
         found.append(Box(left, top, *size, rank, f"node {rank}", tip=name, round=not labelled))
         if labelled:
-            found.append(Text(x, y + 13 * BASELINE, str(rank), 13, "middle", gpu=rank, bold=True))
+            found.append(Label(x, y + 13 * BASELINE, str(rank), 13, "middle", gpu=rank, bold=True))
     if sends:
-        found.append(Text(_CIRCLE, _TOP - 26, _told(plan, step), 12, "middle"))
+        found.append(Label(_CIRCLE, _TOP - 26, _sends_text(plan, step), 12, "middle"))
     return found
 
 
-def _told(plan: AllReduce, step: int) -> str:
+def _sends_text(plan: AllReduce, step: int) -> str:
     """The line above the ranks: what they send in ``step``."""
     adds = step < plan.ranks
     rank = step if adds else step - plan.ranks + 1
@@ -109,7 +111,7 @@ def _told(plan: AllReduce, step: int) -> str:
     return caption(way, "adds" if adds else "replaces", rank=rank)
 
 
-def _between(one: tuple[float, float], other: tuple[float, float], size: tuple[float, float]) -> Line:
+def _arrow_between(one: tuple[float, float], other: tuple[float, float], size: tuple[float, float]) -> Line:
     """An arrow from box to box of ``size``, whose middles are given."""
     dx, dy = other[0] - one[0], other[1] - one[1]
     length = hypot(dx, dy) or 1.0
@@ -121,7 +123,7 @@ def _between(one: tuple[float, float], other: tuple[float, float], size: tuple[f
     return Line(one[0] + dx, one[1] + dy, other[0] - dx, other[1] - dy, arrow=True, strong=True)
 
 
-def _beside(line: Line, words: str) -> Text:
+def _label_line(line: Line, words: str) -> Label:
     """``words`` beside the middle of a line, outside the circle."""
     x, y = (line.x1 + line.x2) / 2, (line.y1 + line.y2) / 2
     dx, dy = x - _CIRCLE, y - (_TOP + 4 + _RADIUS)
@@ -129,23 +131,23 @@ def _beside(line: Line, words: str) -> Text:
     length = hypot(*across) or 1.0
     turn = 1 if across[0] * dx + across[1] * dy >= 0 else -1
     far = turn * (10 + text_width(words, 11) / 4) / length
-    return Text(x + across[0] * far, y + across[1] * far + 4, words, 11, "middle")
+    return Label(x + across[0] * far, y + across[1] * far + 4, words, 11, "middle")
 
 
-def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Text]:
+def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
     """A bar each for the ring and the star: their time so far; 1 is a whole gradient over one link."""
     if plan.ranks == 1:
         return []
     now, longest = plan.time(step), Star(plan.ranks).time(plan.steps)
     lane = Lanes(top + 18, _LEFT, 120, 20, 12, pad=4)
     words = say(en="time, in gradients sent over one link", zh="时间：以一份梯度在一条链路上传完为 1")
-    found: list[Box | Text] = [Text(_LEFT, top + 12, words, 11, muted=True)]
+    found: list[Box | Label] = [Label(_LEFT, top + 12, words, 11, muted=True)]
     names: dict[type[AllReduce], str] = {Ring: say(en="ring", zh="环形"), Star: say(en="star", zh="星形")}
     for at, (kind, name) in enumerate(names.items()):
         other = kind(plan.ranks)
         whole = other.time(plan.steps)
         done = min(now, whole)
-        scale = lane.across / longest
+        scale = lane.width / longest
         mine = kind is type(plan)
         found.append(lane.name(at, name, muted=not mine))
         found.append(lane.bar(at, _LEFT, float(whole * scale), dashed=True, label=f"{name} whole"))
@@ -164,10 +166,12 @@ def _title(plan: AllReduce, step: int) -> str:
 
 def _panel(
     plan: AllReduce, step: int, shown: list[int | range], lane: Lanes, left: float, width: float
-) -> list[Box | Text]:
+) -> list[Box | Label]:
     """The chunks that each rank holds; a cell is filled as far as its sum is finished, a stripe for each gradient."""
-    found: list[Box | Text] = [Text(left + width / 2, _TOP - 26, _title(plan, step), 13, "middle", bold=True)]
-    groups = together(plan.ranks, _MOST_CELLS)
+    found: list[Box | Label] = [
+        Label(left + width / 2, _TOP - 26, _title(plan, step), 13, "middle", bold=True)
+    ]
+    groups = group_neighbours(plan.ranks, _MOST_CELLS)
     across = width / plan.ranks
     drawn = plan.sends(step) if step and plan.step is not None else ()
     new = {(send.target, send.chunk) for send in drawn}
@@ -188,14 +192,17 @@ def _panel(
     # The chunks' numbers over them: all where there is room, else the first and the last.
     for chunk in range(plan.ranks) if across > 14 else sorted({0, plan.ranks - 1}):
         x = min(left + (chunk + 0.5) * across, left + width - text_width(str(chunk), 11) / 2 + 12)
-        found.append(Text(x, _TOP - 6, str(chunk), 11, "middle", muted=True))
+        found.append(Label(x, _TOP - 6, str(chunk), 11, "middle", muted=True))
     return found
 
 
 def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
     """A rank's chunks: from the bottom up a stripe in each summed rank's colour, in one over neighbouring chunks."""
     high, across = row.height / plan.ranks, row.width / plan.ranks
-    held = [{number % plan.ranks for number in plan.summed(step, rank, chunk)} for chunk in range(plan.ranks)]
+    held = [
+        {number % plan.ranks for number in plan.summed_ranks(step, rank, chunk)}
+        for chunk in range(plan.ranks)
+    ]
     found = []
     for part in range(plan.ranks):
         y, start = row.y + row.height - high * (part + 1), 0
@@ -210,13 +217,13 @@ def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
 
 def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> Box:
     """The stripe of a cell where there are many ranks: in the rank's own colour, as high as the sum is on average."""
-    parts = sum(len(plan.summed(step, rank, chunk)) for chunk in chunks) / len(chunks)
+    parts = sum(len(plan.summed_ranks(step, rank, chunk)) for chunk in chunks) / len(chunks)
     high = cell.height / plan.ranks * parts
     words = f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks[0]} to {chunks[-1]}"
     return Box(cell.x, cell.y + cell.height - high, cell.width, high, rank, words)
 
 
-def _received(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Text]:
+def _receive_notes(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Label]:
     """Right of one step: which chunk each rank has just received, and from whom."""
     if not plan.step:
         return []
@@ -230,6 +237,6 @@ def _received(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Te
             one = say(en=f"chunk {send.chunk}", zh=f"分块 {send.chunk}")
             chunks = say(en="all", zh="全部") if more else one
             words = caption("received", "adds" if send.adds else "replaces", chunks=chunks, rank=send.source)
-            size = sized(words, _NOTES - 12, lane.size)
-            notes.append(Text(WIDTH - _NOTES + 10, lane.line(at), words, size))
+            size = fit_size(words, _NOTES - 12, lane.size)
+            notes.append(Label(WIDTH - _NOTES + 10, lane.line(at), words, size))
     return notes

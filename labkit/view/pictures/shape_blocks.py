@@ -9,8 +9,8 @@ from __future__ import annotations
 from ...base.language import say
 from ...plans.shapes import Shape, cut_shape, dimension, gathered_shape, shape_text
 from ..captions import caption
-from ..layout import BASELINE, devices, fitted, sized, together
-from ..picture import Box, Line, Picture, Sketch, Text
+from ..layout import BASELINE, devices, fit_size, fit_text, group_neighbours
+from ..picture import Box, Label, Line, Picture, Sketch
 
 _PANEL, _MARGIN, _TOP = 352, 16, 70
 # In a panel: greatest width of a block, where labels, the arrow and the glued block begin.
@@ -37,7 +37,7 @@ def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
 
 def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
     pieces = cut_shape(shape, gpus, batch_dim)
-    output = glued(shape, gpus, batch_dim)
+    output = gathered_output(shape, gpus, batch_dim)
     if output is None:
         return caption("shapes", "fails", dim=batch_dim)
     facts = {"pieces": len(pieces), "got": shape_text(output), "wanted": shape_text(shape), "dim": batch_dim}
@@ -45,7 +45,7 @@ def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
     return caption("shapes", right if output == shape else "wrong", **facts)
 
 
-def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
+def gathered_output(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
     """The shape that gather gives for outputs cut along ``batch_dim``; None where gather fails."""
     try:
         return gathered_shape(cut_shape(shape, gpus, batch_dim), 0)
@@ -53,9 +53,9 @@ def glued(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
         return None
 
 
-def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line | Text]:
+def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line | Label]:
     """One panel, whose left edge is ``x``."""
-    pieces, output = cut_shape(shape, gpus, batch_dim), glued(shape, gpus, batch_dim)
+    pieces, output = cut_shape(shape, gpus, batch_dim), gathered_output(shape, gpus, batch_dim)
     title = caption("shapes", "panel", dim=batch_dim) if batch_dim else caption("shapes", "panel", "first")
     alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
     axes = say(en="↓ dimension 0", zh="↓ 第 0 维")
@@ -63,9 +63,9 @@ def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line
         axes += say(en="    → dimension 1", zh="    → 第 1 维")
     middle = _TOP + 10 + _TALL / 2
     return [
-        Text(x, 22, fitted(title, _PANEL - 16, 13), 13, bold=True),
-        Text(x, 40, fitted(alone, _PANEL - 16, 12), 12, muted=True),
-        Text(x, 58, axes, 10.5, muted=True),
+        Label(x, 22, fit_text(title, _PANEL - 16, 13), 13, bold=True),
+        Label(x, 40, fit_text(alone, _PANEL - 16, 12), 12, muted=True),
+        Label(x, 58, axes, 10.5, muted=True),
         *_blocks(x, shape, pieces, output),
         Line(x + _ARROW, middle, x + _GLUED - 6, middle, arrow=True),
         *_verdict(x, shape, pieces, output, batch_dim),
@@ -74,16 +74,16 @@ def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line
 
 def _blocks(
     x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None
-) -> list[Box | Line | Text]:
+) -> list[Box | Line | Label]:
     """The pieces apart, with their shapes beside them, and glued."""
-    groups = together(len(pieces), _MOST)
+    groups = group_neighbours(len(pieces), _MOST)
     up = _TALL / max(sum(piece[0] for piece in pieces), 1)
     wide = _ACROSS / max(*shape[1:2], 1, 1)
     gap = min(6.0, 20 / len(groups))
     heights = [sum(pieces[gpu][0] for gpu in group) * up for group in groups]
     end = _TOP + sum(heights) + gap * (len(groups) - 1)  # the lower edge of the pieces
     y, top, labelled = float(_TOP), _TOP + 10.0, -99.0
-    found: list[Box | Line | Text] = []
+    found: list[Box | Line | Label] = []
     for group, height in zip(groups, heights, strict=True):
         piece, name = pieces[group[0]], devices(group)
         width = max((piece[1] if len(piece) > 1 else 1) * wide, 8.0)
@@ -98,8 +98,8 @@ def _blocks(
         apart = min(middle - labelled, end - heights[-1] / 2 - middle)
         if last or apart >= _SIZE + 2:
             beside = width + _LABEL - _ACROSS
-            label = fitted(words, _ARROW - beside - 4, _SIZE)
-            found.append(Text(x + beside, middle + _SIZE * BASELINE, label, _SIZE))
+            label = fit_text(words, _ARROW - beside - 4, _SIZE)
+            found.append(Label(x + beside, middle + _SIZE * BASELINE, label, _SIZE))
             labelled = middle
         y += height + gap
         top += height
@@ -113,7 +113,7 @@ def _blocks(
 
 def _verdict(
     x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None, batch_dim: int
-) -> list[Text]:
+) -> list[Label]:
     """Two lines that say whether it went well."""
     y, wanted = _TOP + _TALL + 46, shape_text(shape)
     if output is None:
@@ -127,8 +127,8 @@ def _verdict(
         got = shape_text(output)
         first = say(en=f"✗ {got}, not {wanted}", zh=f"✗ {got}，而不是 {wanted}")
         second = say(en="no error, wrong meaning", zh="没有报错，含义却错了")
-    size = max(sized(first, _PANEL - 32, 13, bold=True), _SIZE)
+    size = max(fit_size(first, _PANEL - 32, 13, bold=True), _SIZE)
     return [
-        Text(x, y, fitted(first, _PANEL - 32, size), size, bold=True),
-        Text(x, y + 18, fitted(second, _PANEL - 24, 12), 12, muted=True),
+        Label(x, y, fit_text(first, _PANEL - 32, size), size, bold=True),
+        Label(x, y + 18, fit_text(second, _PANEL - 24, 12), 12, muted=True),
     ]

@@ -10,9 +10,9 @@ from ...base.units import duration
 from ...trace.events import Event
 from ...trace.trace import Trace
 from ..captions import caption
-from ..layout import BASELINE, MOST_LANES, TimeAxis, lanes, legend, shortened, text_width
+from ..layout import BASELINE, MOST_LANES, TimeAxis, choose_shown, lanes, legend, text_width
 from ..palette import CPU, number
-from ..picture import Box, Line, Picture, Sketch, Text
+from ..picture import Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP = 76, 36, 54
 _PALE = 0.55
@@ -32,7 +32,7 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     moment   seconds since the recording began, marked by a line across all lanes; None: no line.
     """
     names = trace.devices
-    shown = shortened(len(names), most=MOST_LANES + 1, head=40, tail=4)  # the CPU has one, too
+    shown = choose_shown(len(names), most=MOST_LANES + 1, head=40, tail=4)  # the CPU has one, too
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
     first, last = _span(trace)
     time = TimeAxis(lane, first, last)
@@ -44,28 +44,28 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     sketch.add(*time.marks(bottom))
     if not len(trace):
         words = say(en="nothing recorded", zh="没有记录")
-        sketch.add(Text(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
+        sketch.add(Label(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
 
-    def told(rest: range) -> str:
+    def describe_rest(rest: range) -> str:
         count = plural(len(rest), "more device")
         more = say(en=f": {count}", zh=f"：还有 {len(rest)} 个设备")
         return f"{names[rest[0]]} – {names[rest[-1]]}" + more
 
-    for at, device in lane.one_by_one(sketch, shown, told):
+    for at, device in lane.iterate_shown(sketch, shown, describe_rest):
         sketch.add(lane.name(at, names[device]), *_lane(time, at, bars.get(names[device], [])))
-    sketch.texts = _apart(sketch.texts, sketch.boxes)
+    sketch.texts = _drop_covered(sketch.texts, sketch.boxes)
     if moment is not None:
         x = _LEFT + min(max(moment - first, 0.0), time.seconds) * time.scale
         sketch.add(
             Line(x, _TOP - 10, x, bottom, strong=True, over=True),
-            Text(x, _TOP - 14, duration(moment - first), 11, "middle", bold=True),
+            Label(x, _TOP - 14, duration(moment - first), 11, "middle", bold=True),
         )
     steps = _steps(time, trace, bottom + 34)
     sketch.add(*steps)
     return sketch.picture(bottom + (44 if steps else 30), _description(trace, moment))
 
 
-def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Text]:
+def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Label]:
     """The names of the steps in which data moved, each below its time; of neighbours without room, in one text."""
     spans: dict[str, tuple[float, float]] = {}
     for event in trace:
@@ -78,23 +78,23 @@ def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Text]:
     found: list[tuple[float, str]] = []  # the left edge of each text, and the text
     for name, (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
         width = text_width(name, 11)
-        middle, most = time.x((start + stop) / 2), _LEFT + time.lanes.across + 30
+        middle, most = time.x((start + stop) / 2), _LEFT + time.lanes.width + 30
         x = min(max(middle - width / 2, _LEFT - 40), most - width)
         if found and found[-1][0] + text_width(found[-1][1], 11) + 8 > x:
             x, before = found.pop()
             name = f"{before} → {name}"
             x = min(x, most - text_width(name, 11))
         found.append((x, name))
-    return [Text(x, line, name, 11, muted=True) for x, name in found]
+    return [Label(x, line, name, 11, muted=True) for x, name in found]
 
 
-def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Text]:
+def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Label]:
     """One device's lane: a bar for each event; data that arrive at the same time have bars one below the other."""
-    lane, found = time.lanes, list[Box | Text]()
+    lane, found = time.lanes, list[Box | Label]()
     tiers, count = _tiers([event for event, _ in bars if event.phase != "parallel_apply"])
     for event, many in bars:
-        width = min(max(event.seconds * time.scale, 1.0), lane.across)
-        x = min(time.x(event.start), _LEFT + lane.across - width)
+        width = min(max(event.seconds * time.scale, 1.0), lane.width)
+        x = min(time.x(event.start), _LEFT + lane.width - width)
         top, tall = lane.y(at) + 2, lane.high - 4
         if event.phase != "parallel_apply":
             band = tall * _THIN
@@ -109,7 +109,7 @@ def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | 
         words, fine = _phase(event), min(11.0, tall - 1)
         if fine >= 9 and text_width(words, fine) + 4 <= width and (count <= 1 or tall > lane.high / 2):
             line = top + tall / 2 + fine * BASELINE
-            found.append(Text(x + width / 2, line, words, fine, "middle", gpu=gpu, tint=tint))
+            found.append(Label(x + width / 2, line, words, fine, "middle", gpu=gpu, tint=tint))
     return found
 
 
@@ -143,7 +143,7 @@ def _description(trace: Trace, moment: float | None) -> str:
     return say(en=f"After {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
 
 
-def _legend(slot: float) -> list[Box | Line | Text]:
+def _legend(slot: float) -> list[Box | Line | Label]:
     """The legend: the meaning of tall, thin and pale bars; of bars added up, the ``slot`` of seconds."""
     kinds = (
         (14, 0.0, say(en="computing", zh="计算")),
@@ -206,7 +206,7 @@ def _tiers(events: list[Event]) -> tuple[dict[int, int], int]:
     return tiers, max(len(ends), 1)
 
 
-def _apart(texts: list[Text], boxes: list[Box]) -> list[Text]:
+def _drop_covered(texts: list[Label], boxes: list[Box]) -> list[Label]:
     """The texts without those in a bar that another bar lies over."""
     kept = []
     for text in texts:

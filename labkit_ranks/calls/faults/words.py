@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labkit.base.language import say, series
-from labkit.base.texts import columns, filled, parse
+from labkit.base.texts import columns, fill_texts, parse
 
 from ..call import Call
 
@@ -49,7 +49,7 @@ class Report:
 
 def explained(key: str, **facts: object) -> tuple[str, str]:
     """The meaning of the fault ``key``, and the advice, from ``faults.txt``."""
-    meaning, advice = filled(_TEXTS[key], **facts)
+    meaning, advice = fill_texts(_TEXTS[key], **facts)
     return meaning, advice
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.base.texts import texts_beside
-from labkit.base.tree import mapped, tensors_in
+from labkit.base.tree import map_tensors, tensors_in
 
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, functions_in_row, handles
@@ -225,7 +225,7 @@ def _compute_in_wider_dtype(
                 return original
         return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
 
-    args, kwargs = mapped(args, widen), mapped(kwargs, widen)
+    args, kwargs = map_tensors(args, widen), map_tensors(kwargs, widen)
     if narrow is not None and kwargs.get("dtype") is narrow:
         kwargs["dtype"] = wide
     if kernel.startswith("nansum"):
@@ -237,7 +237,7 @@ def _compute_in_wider_dtype(
             if original.shape != wider.shape:
                 original.resize_(wider.shape)
             original.copy_(wider)
-    return mapped(result, narrowed)
+    return map_tensors(result, narrowed)
 
 
 # Only CUDA has products whose result is in another dtype than the factors (cuda/Blas.cpp).
@@ -257,7 +257,7 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     def widen(_: str, tensor: Tensor) -> Tensor:
         return tensor.to(wanted) if tensor.dtype is factors else tensor
 
-    return func(*mapped(args, widen), **mapped(kwargs, widen))
+    return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
 
 
 # Their first arguments, in order.
