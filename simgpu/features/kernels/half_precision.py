@@ -17,7 +17,6 @@ from torch import Tensor
 
 from labkit.base.files import rows_beside
 from labkit.base.patches import Patch
-from labkit.base.tree import map_tensors
 
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, functions_in_row
@@ -61,8 +60,8 @@ def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
         with torch._C.DisableTorchFunction():  # temporary tensors take no room on the GPU
             if bias is not None:
                 args = (*args[:2], None, *args[3:])
-            found = real(keyset, *mapped(args, widened), **mapped(kwargs, widened))
-            found = mapped(found, lambda _, tensor: tensor.to(narrow))
+            found = real(keyset, *map_tensors(args, widened), **map_tensors(kwargs, widened))
+            found = map_tensors(found, lambda _, tensor: tensor.to(narrow))
             if (
                 bias is not None
             ):  # cuDNN's result is rounded before it is added (aten/src/ATen/native/Convolution.cpp)
