@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labkit.base.files import rows_beside
 from labkit.base.patches import Patch
+from labkit.base.tree import map_tensors
 
 from ... import hooks
 from ...handlers import HANDLERS, ByDtype, functions_in_row
