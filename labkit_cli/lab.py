@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import labkit_course
 from labkit.base.extras import need
 from labkit.base.files import reason
 from labkit_course.notebooks import copies as lessons
@@ -163,6 +164,7 @@ def _settings(folder: Path, language: str) -> dict[str, str]:
         "display_name": "Python 3 (ipykernel)",
         "language": "python",
         "metadata": {"debugger": True},
+        "env": {"PYTHONSTARTUP": str(Path(labkit_course.__file__).with_name("kernel_startup.py"))},
     }
     for path, content in (
         (folder / "config" / "labconfig" / "default_setting_overrides.json", defaults),

@@ -13,7 +13,7 @@ from labkit.base.texts import Text, texts_beside
 
 from . import progress
 from .exercise import find
-from .judging import Unreadable
+from .judging import Unreadable, Unwritten
 from .kinds import shown
 from .lesson import begun
 from .names import word_on
@@ -54,7 +54,9 @@ class Solution:
 
 
 def check(exercise: str, answer: object, **facts: int) -> Shown:
-    """Judge ``answer``; None, ... or a list of these is no answer yet. The solution is folded below the verdict.
+    """Judge ``answer``; None, ..., a list of these or a function that returns ... is no answer yet.
+
+    The solution is folded below the verdict on an answer.
 
     facts   the numbers that the question was asked with, for those that take some (see :mod:`.predictions`).
 
@@ -62,7 +64,6 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     """
     found = find(exercise)
     facts = found.checked(facts)
-    solution = reveal(exercise, **facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
         text = _TEXTS["unanswered",]()
@@ -71,10 +72,13 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
                 found.kind.read(answer)
             except Unreadable as refused:
                 text = str(refused) or text
-        return Shown(None, text, solution)
+        return Shown(None, text, None)
     hint, counts = judged(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
+    if counts is None:
+        return Shown(None, str(hint), None)
     if counts:
         progress.note(exercise, hint is None)
+    solution = reveal(exercise, **facts)
     if hint is None:
         # After a prediction the solution says why; whoever has just written one compares it with another way.
         said = found.solution(**facts) if found.asks else found.why()
@@ -89,16 +93,19 @@ def reveal(exercise: str, **facts: int) -> Solution:
     return Solution(found.solution(**facts), _TEXTS["title",](), _TEXTS["hidden",](exercise=exercise))
 
 
-def judged(answer: object, hint: Callable[[object], object | None], wanted: Text) -> tuple[str | None, bool]:
-    """(the hint on ``answer`` in words, None if it is right; whether it was an answer at all).
+def judged(
+    answer: object, hint: Callable[[object], object | None], wanted: Text
+) -> tuple[str | None, bool | None]:
+    """Return the hint on ``answer`` in words, None if it is right, and whether it counts; None if nothing is written.
 
-    An answer that is of another kind than what is ``wanted``, or that raises an error, was a slip of the pen.
+    An answer that is of another kind than what is ``wanted``, or that raises an error, does not count.
     """
     try:
         found = hint(answer)
         return None if found is None else str(found), True
     except Unreadable as refused:
-        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=shown(answer)), False
+        counts = None if isinstance(refused, Unwritten) else False
+        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=shown(answer)), counts
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the learner's own code, or an object that no judge thought of

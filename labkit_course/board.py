@@ -110,9 +110,10 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
         every += names
     rows.append(_row(f"<b>{_TEXTS['everything',]()}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    here, models = score(done, first), module("repairs.shown").table()
-    told = f'<div role="status"><b>{escape(here)}</b></div>' if here else ""
-    return f"<div>{told}<table>{head}</tr>{''.join(rows)}</table>{models}{notes}</div>"
+    here = score(done, first) or f"{_TEXTS['everything',]()}: {len(done & set(every))}/{len(every)}"
+    line = f'<summary role="status" style="cursor:pointer"><b>{escape(here)}</b></summary>'
+    board = f"<details>{line}<table>{head}</tr>{''.join(rows)}</table>{notes}</details>"
+    return f"<div>{board}{module('repairs.shown').table()}</div>"
 
 
 def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:

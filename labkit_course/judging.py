@@ -18,6 +18,10 @@ class Unreadable(Exception):
         self.words = words
 
 
+class Unwritten(Unreadable):
+    """The learner's function still returns the ``...`` of the lesson's cell."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of answer.

@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.base.texts import Text, texts_beside
 
-from .judging import Kind, Unreadable
+from .judging import Kind, Unreadable, Unwritten
 
 _TEXTS = texts_beside(__file__)
 _MOST_NUMBERS = 200
@@ -134,8 +134,10 @@ def a_function(name: str) -> Callable[[object], object]:
 
 
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
-    """The value that the learner's function gave back, read as ``kind``; Unreadable speaks of that value."""
-    if value is None or value is ...:
+    """Return what the learner's function returned, read as ``kind``; Unreadable, or Unwritten, speaks of that value."""
+    if value is ...:
+        raise Unwritten(_TEXTS["unwritten",])
+    if value is None:
         raise Unreadable(_TEXTS["nothing",].fill({"function": Text(en, zh)}))
     if kind is None:
         return value

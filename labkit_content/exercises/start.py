@@ -1,4 +1,4 @@
-"""Exercises of lesson 00: a tensor's bytes, a first split on 4 GPUs, and a sum of tensors from two places."""
+"""Exercises of lesson 00: a tensor's bytes, a first split on 4 GPUs, and a sum of tensors on two devices."""
 
 from __future__ import annotations
 
@@ -67,19 +67,28 @@ def _filled(rows: int, piece: int) -> tuple[int, ...]:
 
 
 @judge("00.add", a_function("add"))
-def _add(answer: Callable[..., Any]) -> Hints:
+def _judge_add(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
         for here, there in (("cpu", devices[0]), (devices[-1], "cpu"), (devices[0], devices[-1])):
             x, y = torch.arange(3.0, device=here), torch.full((3,), 2.0, device=there)
-            seen = {"case": Named("case"), "here": here, "there": there}
+            facts = {"case": Named("case"), "here": here, "there": there}
             try:
                 got = returned(answer(x, y))
             except RuntimeError as error:
-                yield Named("apart" if "same device" in str(error) else "raised", error=error, **seen)
+                yield Named("apart" if "same device" in str(error) else "raised", error=error, **facts)
                 return
             if not isinstance(got, torch.Tensor):
                 raise wrong_return(got, Text("a tensor", "一个张量"))
+            if not torch.equal(x.cpu(), torch.arange(3.0)):
+                yield Named("in_place", **facts)
             if str(got.device) != here:
-                yield Named("elsewhere", device=got.device, **seen)
+                yield Named("elsewhere", device=got.device, **facts)
             if got.shape != x.shape or not torch.equal(got.cpu(), torch.arange(3.0) + 2):
-                yield Named("other", **seen)
+                yield Named("other", **facts)
+        x, y = (torch.ones(3, device=device, requires_grad=True) for device in ("cpu", devices[0]))
+        total = answer(x, y).sum()
+        if total.requires_grad:
+            total.backward()
+        for name, tensor in (("x", x), ("y", y)):
+            if tensor.grad is None:
+                yield Named("cut_off", name=name)

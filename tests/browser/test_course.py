@@ -39,6 +39,7 @@ def test_an_answer_gets_its_verdict_and_moves_the_board(lab, shot, language, the
 
     # The board above was shown before the answer was given: it has followed.
     board = page.locator(".labkit-progress")
+    board.locator("summary").click()
     lesson = board.locator("tr", has_text="03 ·")
     lesson.get_by_text("◐").wait_for()  # the first answer was wrong
     assert f"progress-{language}-{theme}.json" in board.inner_text()

@@ -298,7 +298,7 @@ WRONG = {
         ("three", "asks for six line numbers"), ("A5 B1 C2 D4 E6 F3", "where are the outputs of `parallel`"),
     ],
     "00.bytes": [
-        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "lie on all"), (1, "rows ×"),
+        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "copies, one on each GPU"), (1, "rows ×"),
         ("20 kB", "asks for a whole number of bytes"),
     ],
     "00.first_split": [
@@ -309,12 +309,15 @@ WRONG = {
         ([3.2, 3, 2.8], "asks for a list"),
     ],
     "00.add": [
-        (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 they are still apart"),
-        (lambda x, y: (y.to(x.device), x + y)[1], "`.to` gives it back"),
+        (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 the tensors are still"),
+        (lambda x, y: (y.to(x.device), x + y)[1], "`.to()` returns a copy"),
+        (lambda x, y: x.data.add_(y.to(x.device)), "the caller's x has changed"),
+        (lambda x, y: x + y.to(x.device).detach(), "does not reach y"),
+        (lambda x, y: torch.tensor((x.cpu() + y.cpu()).tolist(), device=x.device), "does not reach x"),
         (lambda x, y: x + y.to("cuda:9"), "with x on cpu and y on cuda:0 PyTorch says: `"),
         (lambda x, y: x.cpu() + y.cpu(), "with x on cuda:2 and y on cpu the sum is on cpu"),
         (lambda x, y: x.cuda() + y.cuda(), "with x on cpu and y on cuda:0 the sum is on cuda:0"),
-        (lambda x, y: x, "not those of x + y"), (lambda x, y: ..., "return"), (lambda x, y: 1, "a tensor"),
+        (lambda x, y: x, "not those of x + y"), (lambda x, y: None, "return"), (lambda x, y: 1, "a tensor"),
     ],
     "01.deadly": [(98, "of how many"), (97, "Friday's"), (128, "four full"), (193, "smaller"), (100, "leaves as many")],
     "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "says which row")],
@@ -329,7 +332,7 @@ WRONG = {
         (True, "asks for"), ("ten", "asks for"), (torch.tensor([10, 10]), "asks for"), (np.array([10, 10]), "asks for"),
     ],
     "01.last_batch": [
-        (10, "the function itself"), (lambda rows, size: ..., "return"), (lambda rows, size: None, "return"),
+        (10, "the function itself"), (lambda rows, size: None, "return"),
         (lambda rows, size: rows % size, "never gives an empty batch"), (lambda rows, size: size, "a full batch"),
         (lambda rows, size: 1, "the last batch has"), (lambda rows: 1, "raised TypeError"),
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
@@ -379,7 +382,7 @@ WRONG = {
         (lambda rows, gpus: [-(-rows // gpus)] * (gpus - 1) + [rows + rows // -gpus * (gpus - 1)],
          "fewer than no rows"),
         (lambda rows, gpus: [1], "in all, not 30"), (lambda rows, gpus: [], "an empty list"),
-        (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: ..., "return"),
+        (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: None, "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
     ],
     "04.gradient": [
@@ -390,7 +393,7 @@ WRONG = {
         (4, "a normal module"), (12, "counts three replicas"), (1, "results of copying"), ("none", "asks for"),
     ],
     "04.call": [
-        (7, "the function itself"), (lambda m, b, d: ..., "return"), (lambda m, b, d: [b], "gather, is missing"),
+        (7, "the function itself"), (lambda m, b, d: None, "return"), (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
         (lambda m, b, d: m(b), "for 7 rows on 3 GPUs a model got the batch as it is, on the CPU"),
         (lambda m, b, d: m(b.to(d[0])) + b.to(d[1]), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
@@ -413,7 +416,7 @@ WRONG = {
         ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
     ],
     "05.plain": [
-        ({"weight": 1}, "the function itself"), (lambda state: ..., "return"), (lambda state: 1 / 0, "raised"),
+        ({"weight": 1}, "the function itself"), (lambda state: None, "return"), (lambda state: 1 / 0, "raised"),
         (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
         (lambda state: "weight", "has to return a dict; it returned `'weight'`"),
         (lambda state: state, "still begin with"),
@@ -434,7 +437,7 @@ WRONG = {
     ],
     "06.repair": [
         (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
-        (Returns(...), "return"), (Returns("x"), "`forward` has to return two tensors"),
+        (Returns("x"), "`forward` has to return two tensors"),
         (Returns(torch.zeros(6, 12, 10)), "one tensor"),
         (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns and 10 digits"),
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer and 7"),
@@ -446,7 +449,7 @@ WRONG = {
     "07.sum": [(3, "theirs are added"), (48, "shared out"), (1, "a mean over the rows"), (4, "each of the 12 rows"),
                (12.5, "asks for a whole")],
     "07.mean": [
-        (3.0, "the function itself"), (lambda m, s: ..., "return"), (lambda m, s: 1 / 0, "raised"),
+        (3.0, "the function itself"), (lambda m, s: None, "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
         (lambda m, s: (m * s).sum() / len(s), "divided by the number of pieces"),
@@ -684,6 +687,10 @@ def test_no_answer_yet_is_neutral_and_the_same_every_time():
         assert verdict.right is None
         assert repr(verdict) == "… Not answered yet: replace `None` with your answer and run the cell again."
         assert verdict._repr_html_() == check("03.idle", nothing)._repr_html_()
+        assert "<details>" not in verdict._repr_html_(), "the solution comes after a first try"
+    unwritten = check("03.rule", lambda rows, gpus: ...)
+    assert (unwritten.right, unwritten.solution) == (None, None)
+    assert "write your code in place of the `...`" in unwritten.text
     labkit.set_language("zh")
     assert "还没有作答" in repr(check("03.idle", None))
 
@@ -700,7 +707,7 @@ def test_the_solution_is_folded_until_asked_for(name):
     hidden = reveal(name)
     assert hidden.text not in repr(hidden)
     assert f'reveal("{name}").text' in repr(hidden)
-    html = check(name, None)._repr_html_()
+    html = check(name, object())._repr_html_()
     assert re.search(r"<details><summary>Show the answer</summary>.+</details>", html, re.DOTALL)
     assert "<details open" not in html
     labkit.set_language("zh")

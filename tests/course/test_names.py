@@ -12,7 +12,9 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import labkit
+from labkit_cli import lab
 from labkit_course import begin, check, names
+from tools.author import sync
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2] / "notebooks"
@@ -123,6 +125,28 @@ for source in {[source["bytes-predict"], source["own-predict"], source["pieces"]
     assert said in done.stdout, done.stderr
     assert "`batch_size` " in done.stdout
     assert done.stdout.count(made) == 2, "each name that is missing: batch_size, and scatter"
+
+
+def test_a_kernel_of_labkit_lab_says_from_its_start_which_cell_to_run_first(tmp_path):
+    """An exercise, an explorer and a repair, each run alone, of a lesson that has not begun."""
+    kernel = lab._settings(tmp_path / "settings", "en") and tmp_path / "settings/data/kernels/python3/kernel.json"
+    startup = json.loads(kernel.read_text("utf-8"))["env"]["PYTHONSTARTUP"]
+    for lesson, cell, name in (
+        ("00_start", "add", "check"), ("00_start", "explore", "labkit"), ("09_broken", "tagger", "repair"),
+    ):  # fmt: skip
+        shutil.copy(ROOT / "en" / f"{lesson}.ipynb", tmp_path)
+        source = next(one.source for one in sync.read(ROOT, "en", lesson).cells if one.id == cell)
+        code = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.safe_execfile({startup!r}, shell.user_ns)
+shell.run_cell({source!r})
+"""
+        done = subprocess.run(
+            [*python(), "-c", code], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8",
+            env=os.environ | {"JPY_SESSION_NAME": f"course/en/{lesson}.ipynb", "PYTHONIOENCODING": "utf-8"},
+        )  # fmt: skip
+        assert f"`{name}` is made by the cell that begins with `import" in done.stdout, done.stderr
 
 
 def test_what_is_no_lesson_is_left_alone_after_a_restart(shell, tmp_path, monkeypatch):
