@@ -1,4 +1,4 @@
-"""Lessons 09 and 19. What is broken there, and its judges, are content: ``labkit_content.repairs`` has the names."""
+"""What single lessons show and judge is content: ``labkit_content.repairs`` (09, 19) and ``.pictures`` (classes)."""
 
 from typing import Any
 
@@ -6,4 +6,4 @@ from .content import module
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(module("repairs"), name)
+    return getattr(module("pictures" if name[0].isupper() else "repairs"), name)

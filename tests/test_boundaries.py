@@ -89,6 +89,7 @@ labkit_classroom.results     | base labkit_classroom labkit_classroom.handout la
 labkit_classroom.nbgrader    | base labkit_classroom
 labkit_content               |
 labkit_content.exercises     | base cost labkit_diagnose labkit_ranks.calls labkit_ranks.plans labkit_ranks.rank labkit_ranks.threads trace trace.recording turns plans engine simgpu labkit_course
+labkit_content.pictures      | base explore plans view
 labkit_content.repairs       | base labkit_course
 labkit_content.broken        | base labkit_course labkit_content.repairs labkit_diagnose simgpu plans
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls

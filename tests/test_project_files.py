@@ -155,7 +155,7 @@ def test_the_moving_picture_is_that_of_the_explorer():
         sys.path.pop(0)
     for language, name in (("en", "call.svg"), ("zh", "call.zh.svg")):
         with using(language):
-            assert (ROOT / "docs" / name).read_text("utf-8") == picture.moving()
+            assert (ROOT / "docs" / name).read_text("utf-8") == picture.call_in_motion()
 
 
 def test_every_link_is_at_the_projects_one_address():

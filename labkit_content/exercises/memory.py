@@ -1,69 +1,132 @@
-"""The exercise of lesson 08 that code judges: a gradient that two ranks average by hand."""
+"""Exercises of lesson 08 that code judges: rows counted in forward, BatchNorm replaced, a gradient averaged by hand."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
+from labkit_course.kinds import a_function, returned, wrong_return
 
-_NONE = Text(
-    en="`answer` is `None` on a rank: complete the cell above, and run both again. (`dist.all_reduce` returns `None`; "
-    "it changes the tensor that it is given.)",
-    zh="有的 rank 上 `answer` 是 `None`：请补完上面的单元格，再把两个单元格都运行一遍。"
-    "（`dist.all_reduce` 返回的是 `None`，它改写的是传给它的那个张量。）",
-)
-# Rows that each of the two ranks has.
-_EACH = 4
+from .gpus import some_gpus
+from .on_ranks import on_ranks
+from .ranks import stuck
 
 
-def _gradients(answer: object) -> list[torch.Tensor]:
-    """What the ranks hold, as plain tensors of three numbers."""
-    if not isinstance(answer, list) or len(answer) != 2:
+def _counted_layer(answer: object) -> nn.Module:
+    """The learner's layer of 3 inputs and 2 outputs: an object, or made from the class."""
+    layer = answer(3, 2) if isinstance(answer, type) and issubclass(answer, nn.Module) else answer
+    if not isinstance(layer, nn.Linear):
         raise Unreadable
-    if any(given is None for given in answer):
-        raise Unreadable(_NONE)
-    try:
-        plain = [given.tolist() if hasattr(given, "tolist") else given for given in answer]
-        made = [torch.tensor(given, dtype=torch.float32).flatten() for given in plain]
-    except (TypeError, ValueError, RuntimeError):
-        raise Unreadable from None
-    if any(len(given) != 3 for given in made):
-        raise Unreadable
-    return made
+    return layer
 
 
-def _own() -> list[torch.Tensor]:
-    """The gradients that the ranks of the lesson's cell find, each of its own rows."""
-    with torch.random.fork_rng(devices=[]):
+@judge("08.count", _counted_layer)
+def _judge_count(layer: nn.Linear) -> Hints:
+    with some_gpus(2) as devices, torch.no_grad():
+        layer = layer.to(devices[0])
+        plain = nn.functional.linear
+        for model in (layer, nn.DataParallel(layer, [*map(torch.device, devices)])):
+            total = 0
+            for rows in (8, 8, 5, 1):
+                batch = torch.arange(3.0 * rows, device=devices[0]).reshape(rows, 3)
+                facts = {"rows": rows, "gpus": 1 if model is layer else len(devices)}
+                try:
+                    results = returned(model(batch), en="`forward`", zh="`forward` ")
+                except (TypeError, RuntimeError, AssertionError) as error:
+                    words = str(error)
+                    name = "number" if "iterable" in words else "on_cpu" if "CPU" in words else "raised"
+                    yield Named(name, error=words.splitlines()[-1], **facts)
+                    return
+                if not isinstance(results, (tuple, list)) or len(results) != 2:
+                    raise wrong_return(results, Text("two things", "两样东西"), en="`forward`", zh="`forward` ")
+                output, counts = results
+                if not isinstance(counts, Tensor):
+                    yield Named("number", **facts)
+                if not torch.equal(output, plain(batch, layer.weight, layer.bias)):
+                    yield Named("output", **facts)
+                got, total = int(counts.sum()), total + rows
+                if got != rows:
+                    yield Named("kept" if got == total else "other_count", got=got, **facts)
+
+
+class _Normalized(nn.Module):
+    """A model with three BatchNorms, at the top and inside of other modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.block = nn.Sequential(nn.Conv2d(4, 6, 1), nn.BatchNorm2d(6), nn.ReLU())
+        self.head = nn.ModuleDict({"norm": nn.BatchNorm1d(6), "score": nn.Linear(6, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.block(self.norm(self.conv(x))).mean(dim=(2, 3))
+        scores: Tensor = self.head["score"](self.head["norm"](features))
+        return scores
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"  # an error that shows it stays short
+
+
+@judge("08.groups", a_function("without_batch_norm"))
+def _judge_groups(answer: Callable[..., Any]) -> Hints:
+    with some_gpus(2) as devices, torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, rows = nn.Linear(3, 1), torch.randn(2 * _EACH, 3)
-    found = []
-    for rank in (0, 1):
-        model.zero_grad()
-        model(rows[rank::2]).square().mean().backward()
-        found.append(model.weight.grad.detach().clone().flatten())  # type: ignore[union-attr]  # it was just made
-    return found
+        given = _Normalized()
+        weights = {name: value.clone() for name, value in given.state_dict().items() if "norm" not in name}
+        made = returned(answer(given))
+        if not isinstance(made, nn.Module):
+            raise wrong_return(made, Text("a model", "一个模型"))
+        if any(isinstance(module, nn.SyncBatchNorm) for module in made.modules()):
+            yield Named("sync")
+        for name, module in made.named_modules():
+            if isinstance(module, _BatchNorm):
+                yield Named("left", name=name)
+        if sum(isinstance(module, (nn.GroupNorm, nn.LayerNorm)) for module in made.modules()) < 3:
+            yield Named("removed")
+        state = made.state_dict()
+        for name, value in weights.items():
+            if "block.1" not in name and not torch.equal(state.get(name, torch.empty(0)).cpu(), value):
+                yield Named("weights", name=name)
+        made = copy.deepcopy(made).to(devices[0]).train()
+        images = torch.randn(6, 2, 5, 5, device=devices[0])
+        try:
+            one, many = made(images), nn.DataParallel(made, [*map(torch.device, devices)])(images)
+        except (RuntimeError, ValueError) as error:
+            yield Named("raised", error=str(error).splitlines()[-1])
+            return
+        if not torch.allclose(one, many, atol=1e-4):
+            yield Named("depends")
 
 
-@judge("08.all_reduce", _gradients)
-def _all_reduce(answer: list[torch.Tensor]) -> Hints:
-    own = _own()
-    total = own[0] + own[1]
-    mistakes: dict[str, Any] = {"sum": total, "by_rows": total / (2 * _EACH)}
-    if all(_near(given, total / 2) for given in answer):
-        return
-    for rank, given in enumerate(answer):
-        if _near(given, own[rank]):
-            yield Named("own", rank=rank)
-    if not _near(*answer):
-        yield Named("differ")
-    yield Named(next((name for name, made in mistakes.items() if _near(answer[0], made)), "other"))
-
-
-def _near(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+@judge("08.all_reduce", a_function("average"))
+def _judge_average(answer: Callable[..., Any]) -> Hints:
+    for ranks in (2, 3):
+        own = [torch.tensor([1.0 + rank, -4.0, 2.0 * rank * rank]) for rank in range(ranks)]
+        ran = on_ranks(answer, ranks, [(gradient,) for gradient in own])
+        if ran.failure and ran.failure.hangs:
+            yield Named("hangs", words=stuck(ran.failure))
+        results = ran.finished().results
+        if any(result is None for result in results) and ran.called():
+            yield Named("none")
+        results = [returned(result) for result in results]
+        if not all(isinstance(result, Tensor) and result.shape == own[0].shape for result in results):
+            raise wrong_return(results[0], Text("a gradient of three numbers", "三个数的梯度"))
+        total = torch.stack(own).sum(0)
+        if all(torch.allclose(result, total / ranks) for result in results):
+            continue
+        for rank, result in enumerate(results):
+            if torch.allclose(result, own[rank]):
+                yield Named("own", rank=rank)
+        if not all(torch.allclose(result, results[0]) for result in results):
+            yield Named("differ")
+        if torch.allclose(results[0], total):
+            yield Named("sum")
+        yield Named("two" if torch.allclose(results[0], total / 2) else "other", ranks=ranks)

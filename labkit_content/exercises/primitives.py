@@ -34,6 +34,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
     """Hints on one call with ``rows`` rows, seen from inside the module."""
     seen: list[tuple[str, int]] = []
     ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
+    made: list[nn.Module] = []
 
     class Watched(nn.Module):
         def __init__(self) -> None:
@@ -44,6 +45,10 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
             seen.append((str(x.device), len(x)))
             ready.extend(filter(_is_ready_made, map(_module_of, walk_stack(sys._getframe()))))
             return x * self.weight
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+            made.append(Watched().to(self.weight.device))
+            return made[-1]
 
     model = Watched().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
@@ -65,6 +70,8 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
         yield Named("one_device", device=seen[0][0], **case)
     if rows > 1 and max(count for _, count in seen) == rows:
         yield Named("whole_batch", **case)
+    if len(made) > (pieces := len(split(rows, len(devices)).sizes)):
+        yield Named("too_many", made=len(made), pieces=pieces, **case)
     if str(got.device) != devices[0]:
         yield Named("not_home", device=got.device, home=devices[0], **case)
     if got.shape != batch.shape or not torch.equal(got.detach().cpu(), batch * 2):
@@ -89,9 +96,12 @@ def _another_call(random: Random) -> dict[str, int]:
     return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
 
 
-@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 1, 64), fresh=_another_call)
-def _replicas(rows: int, gpus: int) -> dict[str, int]:
-    return {"chunk": -(-rows // gpus), "pieces": len(split(rows, gpus).sizes)}
+@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_another_call)
+def _replica_facts(rows: int, gpus: int) -> dict[str, object]:
+    if gpus < 2:
+        return {"pieces": 0, "original": 1, "runs": Named("alone")}
+    pieces = len(split(rows, gpus).sizes)
+    return {"chunk": -(-rows // gpus), "pieces": pieces, "original": pieces, "runs": Named("shared")}
 
 
 @derived(

@@ -56,14 +56,6 @@ def reader():
     return made["Digits"]
 
 
-def own_gradients():
-    """The gradients that the two ranks of lesson 08's exercise find, from its cell."""
-    cell = next(cell for cell in sync.read(NOTEBOOKS, "en", "08_memory").cells if cell.id == "exercise")
-    with labkit.ranks(2) as ranks:
-        ranks.execute(cell.source.partition("\n")[2])
-        return [torch.tensor(ranks[rank]["gradient"].tolist()) for rank in (0, 1)]
-
-
 def functions(lesson, *ids):
     """What the named cells of a lesson define."""
     cells = {cell.id: cell.source for cell in sync.read(NOTEBOOKS, "en", lesson).cells}
@@ -80,6 +72,12 @@ def one_call(model, batch, devices, order=slice(None), home=0):
     pieces = FOUR["scatter"](batch, devices)
     replicas = FOUR["replicate"](model, devices[: len(pieces)])
     return FOUR["gather"](FOUR["parallel_apply"](replicas, pieces)[order], devices[home])
+
+
+def for_all_devices(model, batch, devices):
+    """The line of the lesson's own cell: replicas that get no piece, where rows are few."""
+    pieces = FOUR["scatter"](batch, devices)
+    return FOUR["gather"](FOUR["parallel_apply"](FOUR["replicate"](model, devices), pieces), devices[0])
 
 
 Digits = reader()
@@ -235,9 +233,89 @@ def recipe(scale, reduction="sum", of_all=True, counted=lambda labels: (labels !
     return step
 
 
+def reduced(scale=lambda total, ranks: total / ranks, ranks=None, first=False):
+    """An ``average`` of lesson 08: what is made of the sum; the ranks that call; ``first``: divided before."""
+
+    def mine(gradient):
+        count = torch.distributed.get_world_size()
+        gradient = gradient / count if first else gradient
+        if ranks is None or torch.distributed.get_rank() in ranks:
+            torch.distributed.all_reduce(gradient)
+        return gradient if first else scale(gradient, count)
+
+    return mine
+
+
+def gathered(gradient):
+    every = [torch.empty_like(gradient) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(every, gradient)
+    return torch.stack(every).mean(0)
+
+
+def counted(count=lambda x: torch.tensor([len(x)], device=x.device), shown=lambda output: output):
+    """A ``Counted`` of lesson 08: what it returns as the number of rows, and of the layer's output."""
+
+    class Counted(torch.nn.Linear):
+        def forward(self, x):
+            return shown(super().forward(x)), count(x)
+
+    return Counted
+
+
+def refuses(x):
+    raise RuntimeError("boom")
+
+
+class ReturnsOne(torch.nn.Linear):
+    def forward(self, x):
+        return len(x)
+
+
+class KeepsCount(torch.nn.Linear):
+    total = 0
+
+    def forward(self, x):
+        self.total = self.total + len(x)
+        return super().forward(x), torch.tensor([self.total], device=x.device)
+
+
+class OverRows(torch.nn.GroupNorm):
+    """A norm of nobody's: the mean over the rows of a piece."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def replaced(made=lambda norm: torch.nn.GroupNorm(1, norm.num_features), deep=True, copied=False):
+    """A ``without_batch_norm`` of lesson 08: what stands in the place of each, and whether inside of modules too."""
+
+    def without_batch_norm(model):
+        model = copy.deepcopy(model) if copied else model
+        for module in list(model.modules()) if deep else [model]:
+            for name, child in module.named_children():
+                if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
+                    setattr(module, name, made(child))
+        return model
+
+    return without_batch_norm
+
+
+def by_name(model):
+    """By the names of all modules, as many write it."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)):
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, torch.nn.GroupNorm(2, module.num_features))
+    return model
+
+
+def reset(model):
+    made = replaced()(model)
+    torch.nn.init.zeros_(made.conv.weight)
+    return made
+
+
 UNREPEATABLE = torch.Generator()
-OWN = own_gradients()
-AVERAGE = sum(OWN)[0] / 2
 RIGHT = {
     "00.bytes": [20000, 20480, torch.ones(1000, 5).nbytes],
     "00.first_split": [[3, 3, 3], (3, 3, 3), torch.tensor([3, 3, 3]), np.array([3, 3, 3]),
@@ -279,8 +357,11 @@ RIGHT = {
                 lambda means, sizes: np.average(means, weights=sizes)],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.all_reduce": [[AVERAGE, AVERAGE], [AVERAGE[None], AVERAGE[None]],
-                      [AVERAGE.tolist(), AVERAGE.numpy()]],
+    "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered],
+    "08.count": [counted(), counted()(3, 2), counted(lambda x: x.new_tensor([len(x)])),
+                 counted(lambda x: torch.tensor(len(x), device=x.device))],
+    "08.groups": [replaced(), replaced(lambda norm: torch.nn.GroupNorm(norm.num_features, norm.num_features)),
+                  replaced(copied=True), by_name],
     "12.own": [(in_buckets(), last_bucket), [in_buckets(packed=tuple), last_bucket]],
     "12.repair": [accumulated(inside=True)], "12.rows": [256], "12.steps": [1],
     "13.rows": [[3, 7, 1], (3, 7, 1), "3 7 1"], "13.seeds": [prepared()], "13.means": [3.5, "3.5"],
@@ -298,7 +379,8 @@ WRONG = {
         ("three", "asks for six line numbers"), ("A5 B1 C2 D4 E6 F3", "where are the outputs of `parallel`"),
     ],
     "00.bytes": [
-        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "copies, one on each GPU"), (1, "rows ×"),
+        (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "copies, one on each GPU"),
+        (1, "rows ×"),
         ("20 kB", "asks for a whole number of bytes"),
     ],
     "00.first_split": [
@@ -395,7 +477,8 @@ WRONG = {
     "04.call": [
         (7, "the function itself"), (lambda m, b, d: None, "return"), (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
-        (lambda m, b, d: m(b), "for 7 rows on 3 GPUs a model got the batch as it is, on the CPU"),
+        (lambda m, b, d: m(b), "for 7 rows on 3 GPUs a model got the whole batch, still on the CPU"),
+        (for_all_devices, "3 replicas were made for 1 piece"),
         (lambda m, b, d: m(b.to(d[0])) + b.to(d[1]), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
@@ -461,15 +544,35 @@ WRONG = {
         (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
     ],
     "08.average": [
-        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "divide by"),
+        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "made of both"),
         ("three", "asks for a number"), ([3.0, 3.0], "asks for a number"),
     ],
     "08.all_reduce": [
-        ([*OWN], "rank 0 still has the gradient of its own"), ([AVERAGE, OWN[1]], "rank 1 still has"),
-        ([2 * AVERAGE] * 2, "that is the sum"), ([AVERAGE / 4] * 2, "divided by the rows"),
-        ([AVERAGE, 2 * AVERAGE], "hold different gradients"), ([AVERAGE * 3] * 2, "one process's gradient"),
-        ([None, AVERAGE], "is `None` on a rank"), (AVERAGE, "asks for a gradient of three"),
-        ([1, 2], "asks for"), ([torch.zeros(2)] * 2, "asks for"),
+        (reduced(lambda total, ranks: total), "that is the sum"), (lambda g: g, "rank 0 still returns"),
+        (reduced(lambda total, ranks: total / 2), "on two ranks that is right, on 3 it is not"),
+        (lambda g: g / 2, "return different gradients"), (reduced(ranks=[0]), "it hangs: "),
+        (lambda g: torch.distributed.all_reduce(g), "returns `None`, as `dist.all_reduce` does"),
+        (lambda g: None, "return"), (lambda g: 1, "a gradient of three"), (lambda g: 1 / 0, "ZeroDivision"),
+        (reduced(lambda total, ranks: total / 8), "divided by how many"), (1, "the function itself"),
+    ],
+    "08.count": [
+        (counted(len), "the count is a plain number"),
+        (counted(lambda x: torch.tensor([len(x)])), "Where was the tensor"),
+        (counted(lambda x: torch.full((1,), 8, device=x.device)), "5 rows on 1 GPU give a total of 8"),
+        (KeepsCount, "add up to 16, but the last batch had 8 rows"),
+        (counted(lambda x: x.sum(1).relu() * 0 + 2), "total of 16"),
+        (counted(shown=lambda y: y * 2), "not the layer's output"), (counted(refuses), "raise an error: `boom"),
+        (ReturnsOne, "two things"), (3, "asks for a layer"), (torch.nn.ReLU(), "asks for a layer"),
+    ],
+    "08.groups": [
+        (torch.nn.SyncBatchNorm.convert_sync_batchnorm, "a SyncBatchNorm in it"),
+        (lambda model: model, "`norm` is still a BatchNorm"),
+        (replaced(deep=False), "`block.1` is still a BatchNorm"),
+        (replaced(lambda norm: torch.nn.Identity()), "BatchNorm is gone"),
+        (replaced(lambda norm: torch.nn.GroupNorm(1, 4)), "How many features"), (reset, "`conv.weight` has changed"),
+        (replaced(lambda norm: OverRows(1, norm.num_features)), "still looks at the other rows"),
+        (lambda model: None, "return"), (lambda model: 3, "a model"), (3, "the function itself"),
+        (lambda model: 1 / 0, "ZeroDivision"),
     ],
     "12.own": [
         ((in_buckets(lambda held, most: True), last_bucket), "one for each gradient: the values are right; where"),
@@ -695,10 +798,7 @@ def test_no_answer_yet_is_neutral_and_the_same_every_time():
     assert "还没有作答" in repr(check("03.idle", None))
 
 
-def test_an_answer_of_none_on_both_ranks_is_told_what_all_reduce_returns():
-    verdict = check("08.all_reduce", [None, None])
-    assert verdict.right is None
-    assert "`dist.all_reduce` returns `None`" in verdict.text
+def test_no_answer_on_both_ranks_is_none_yet():
     assert check("17.resume", [None, None]).text.startswith("Not answered yet: replace `None`")
 
 
@@ -717,15 +817,22 @@ def test_the_solution_is_folded_until_asked_for(name):
 
 @pytest.mark.parametrize("name", [
     "00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean",
-    "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
+    "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
 ])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    given = {"Digits": Digits, "nn": torch.nn, "cross_entropy": torch.nn.functional.cross_entropy}
+    given = {"Digits": Digits, "nn": torch.nn, "torch": torch, "dist": torch.distributed}
+    given["cross_entropy"] = torch.nn.functional.cross_entropy
     exec(code, FOUR | DDP | given, found := {})
     made = [found[one] for one in re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)]
     assert check(name, made[0] if len(made) == 1 else made).right
     assert re.search(r"<pre[^>]*>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_with_fewer_than_two_gpus_a_call_makes_no_replica(gpus):
+    assert check("04.replicas", 0, rows=9, gpus=gpus).right
+    assert "copy the model at all" in check("04.replicas", 1, rows=9, gpus=gpus).text
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
