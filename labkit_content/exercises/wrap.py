@@ -1,4 +1,4 @@
-"""Exercises of lesson 02: what forward sees, what it prints, and a program for any computer."""
+"""Exercises of lesson 02: what forward sees, what it prints, batches moved, models unwrapped, any computer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from labkit.base.texts import Text
 from labkit.plans.split import split
 from labkit_course.exercise import Fact, derived, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, returned, wrong_return
+from labkit_course.kinds import a_function, returned, shown, wrong_return
 from simgpu import Machine
+
+from .gpus import some_gpus
 
 
 @derived(
@@ -90,3 +92,82 @@ def _made_for(gpus: int, answer: Callable[..., Any]) -> Hints:
         yield Named("one_device", busy=busy, **case)
     if gpus < 2 and any(name.startswith("module.") for name in made.state_dict()):
         yield Named("wrapped_alone", **case)
+
+
+@judge("02.move", a_function("move"))
+def _judge_move(answer: Callable[..., Any]) -> Hints:
+    with some_gpus(2) as devices:
+        for name, given in (
+            ("tensor", torch.ones(2)),
+            ("dict", {"rows": torch.ones(2), "name": "a"}),
+            ("pair", (torch.ones(2), torch.zeros(3))),
+            ("nested", {"images": [torch.ones(2), torch.zeros(3)], "count": 3}),
+        ):
+            case = {"case": Named("case", given=Named(name))}
+            before = [tensor.clone() for tensor in _tensors(given)]
+            try:
+                got = returned(answer(given, devices[-1]))
+            except (RuntimeError, AttributeError) as error:
+                yield Named("raised", error=error, **case)
+                return
+            if any(tensor.device.type != "cpu" for tensor in _tensors(given)):
+                yield Named("callers", **case)
+            if _form(got) != _form(given):
+                yield Named("form", got=f"`{_form(got)[:60]}`", want=f"`{_form(given)}`", **case)
+            for tensor in _tensors(got):
+                if str(tensor.device) != devices[-1]:
+                    yield Named("inside" if name == "nested" else "stayed", device=str(tensor.device).upper(), **case)
+            if not all(torch.equal(one.cpu(), other) for one, other in zip(_tensors(got), before, strict=True)):
+                yield Named("values", **case)
+
+
+def _tensors(batch: object) -> list[torch.Tensor]:
+    """Return all tensors of a batch, at any depth."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _form(batch: object) -> str:
+    """Return the form of a batch in words, ``dict(images=list(tensor, tensor), count=3)``."""
+    if isinstance(batch, torch.Tensor):
+        return f"tensor{list(batch.shape)}"
+    if isinstance(batch, dict):
+        inside = [f"{key}={_form(value)}" for key, value in batch.items()]
+    elif isinstance(batch, (list, tuple)):
+        inside = [_form(value) for value in batch]
+    else:
+        return shown(batch).strip("`")
+    return f"{type(batch).__name__}({', '.join(inside)})"
+
+
+class _Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+
+class _HasModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+
+
+@judge("02.inner", a_function("inner"))
+def _judge_inner(answer: Callable[..., Any]) -> Hints:
+    with some_gpus(2):
+        for what, model in (("plain", _Classifier()), ("wrapped", _Classifier()), ("own_module", _HasModule())):
+            given = nn.DataParallel(model) if what == "wrapped" else model
+            try:
+                got = returned(answer(given))
+            except (AttributeError, RuntimeError) as error:
+                yield Named("raised", what=Named(what), error=error)
+                return
+            if got is model:
+                continue
+            if isinstance(got, nn.DataParallel):
+                yield Named("wrapper")
+            if got is getattr(model, "module", None):
+                yield Named("own_module")
+            yield Named("copied" if isinstance(got, type(model)) else "other", what=Named(what))

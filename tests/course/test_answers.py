@@ -315,6 +315,41 @@ def reset(model):
     return made
 
 
+def moved(to=lambda x, device: x.to(device), deep=True, kept=True):
+    """A ``move`` of lesson 02: how a tensor is moved, whether inside of what is inside, whether the form is kept."""
+
+    def move(batch, device, depth=0):
+        if isinstance(batch, torch.Tensor):
+            return to(batch, device)
+        if isinstance(batch, (dict, list, tuple)) and (deep or not depth):
+            values = batch.values() if isinstance(batch, dict) else batch
+            made = [move(value, device, depth + 1) for value in values]
+            return (
+                dict(zip(batch, made, strict=True))
+                if isinstance(batch, dict)
+                else (type(batch) if kept else list)(made)
+            )
+        return batch
+
+    return move
+
+
+def tree_moved(batch, device):
+    return torch.utils._pytree.tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, batch)
+
+
+def changes_the_callers(batch, device):
+    if isinstance(batch, dict):
+        for key, value in batch.items():
+            batch[key] = changes_the_callers(value, device)
+        return batch
+    return moved()(batch, device)
+
+
+def inner(model):
+    return model.module if isinstance(model, torch.nn.DataParallel) else model
+
+
 UNREPEATABLE = torch.Generator()
 RIGHT = {
     "00.bytes": [20000, 20480, torch.ones(1000, 5).nbytes],
@@ -334,6 +369,10 @@ RIGHT = {
                           else model.to("cuda" if torch.cuda.is_available() else "cpu")
                       ),
     ],
+    "02.move": [moved(), moved(lambda x, device: x.to(device, copy=True)), tree_moved,
+                lambda batch, device: moved()(batch, torch.device(device))],
+    "02.inner": [inner, lambda m: m.module if type(m).__name__ == "DataParallel" else m,
+                 lambda m: next(m.children()) if isinstance(m, torch.nn.parallel.DataParallel) else m],
     "03.which": [4, "cuda:4", torch.device("cuda:4")], "03.idle": [3], "03.last": [5],
     "03.busy": [23, 38, 39], "03.same": [16, 16.0], "03.order": [2],
     "03.rule": [chunks, lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
@@ -430,15 +469,30 @@ WRONG = {
         (lambda model: model.to("cuda:0"), "on a computer with 0 GPUs it raises an error: `No CUDA"),
         (lambda model: torch.nn.DataParallel(model.cuda(), [0, 1]) if torch.cuda.is_available() else model,
          "on a computer with 1 GPU it raises an error: `"),
-        (lambda model: model, "on a computer with 1 GPU the weights are on cpu; a call begins on cuda:0"),
+        (lambda model: model, "on a computer with 1 GPU the weights are on cpu; they should be on cuda:0"),
         (lambda model: at_home(model), "on a computer with 3 GPUs `forward` ran on 1 device only"),
         (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer with 0 GPUs the model is wrapped"),
         (lambda model: torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else at_home(model),
          "on a computer with 3 GPUs the weights are on cpu"),
         (3, "the function itself"),
     ],
+    "02.move": [
+        (lambda batch, device: batch.to(device), "given a dict with a tensor and a text it raises an error: `"),
+        (moved(lambda x, device: (x.to(device), x)[1]), "still on the CPU: `.to()` returns a copy"),
+        (moved(deep=False), "a tensor inside is still on the CPU"), (moved(kept=False), "it returns `list("),
+        (changes_the_callers, "the caller's own batch has changed"), (moved(lambda x, d: x.to(d) * 2), "values"),
+        (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
+        (3, "the function itself"), (lambda batch, device: 1 / 0, "ZeroDivision"),
+    ],
+    "02.inner": [
+        (lambda model: model, "it returns the wrapper"),
+        (lambda model: model.module, "a model that is not wrapped it raises"),
+        (lambda model: getattr(model, "module", model), "having a `module` does not make a"),
+        (lambda model: copy.deepcopy(model), "another object"), (lambda model: model.fc, "something else"),
+        (lambda model: None, "return"), (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
+    ],
     "02.wrapping": [
-        ("cuda:0", "has anything"), ("cuda", "has anything"),
+        ("cuda:0", "has any of"), ("cuda", "has any of"),
         ("cuda:1", "puts nothing on any GPU"),
     ],
     "03.which": [
@@ -816,14 +870,15 @@ def test_the_solution_is_folded_until_asked_for(name):
 
 
 @pytest.mark.parametrize("name", [
-    "00.add", "01.last_batch", "02.anywhere", "03.rule", "04.call", "05.plain", "06.repair", "07.mean",
+    "00.add", "01.last_batch", "02.anywhere", "02.inner", "02.move", "03.rule",
+    "04.call", "05.plain", "06.repair", "07.mean",
     "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
 ])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
     given = {"Digits": Digits, "nn": torch.nn, "torch": torch, "dist": torch.distributed}
     given["cross_entropy"] = torch.nn.functional.cross_entropy
-    exec(code, FOUR | DDP | given, found := {})
+    exec(code, found := {**FOUR, **DDP, **given})
     made = [found[one] for one in re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)]
     assert check(name, made[0] if len(made) == 1 else made).right
     assert re.search(r"<pre[^>]*>(?:def|class) .*\n.*</pre>", reveal(name)._repr_html_(), re.DOTALL)
