@@ -63,7 +63,7 @@ def read(cell, language):
     """What a cell shows to a learner who has opened no fold and sees what has run; questions ask, and tell nothing."""
     if cell.cell_type == "markdown":
         return FOLD.sub("", cell.source)
-    if asked(cell):
+    if asked(cell) or cell.source.startswith("Cases("):  # folded below each title; titles are the choices
         return ""
     return "\n".join(str(o.get("text", o.get("data", {}).get("text/plain", ""))) for o in cell.outputs)
 
