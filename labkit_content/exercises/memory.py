@@ -46,7 +46,9 @@ def _judge_count(layer: nn.Linear) -> Hints:
                     yield Named(name, error=words.splitlines()[-1], **facts)
                     return
                 if not isinstance(results, (tuple, list)) or len(results) != 2:
-                    raise wrong_return(results, Text("two things", "两样东西"), en="`forward`", zh="`forward` ")
+                    raise wrong_return(
+                        results, Text("two things", "两样东西"), en="`forward`", zh="`forward` "
+                    )
                 output, counts = results
                 if not isinstance(counts, Tensor):
                     yield Named("number", **facts)

@@ -116,8 +116,12 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
                 yield Named("form", got=f"`{_form(got)[:60]}`", want=f"`{_form(given)}`", **case)
             for tensor in _tensors(got):
                 if str(tensor.device) != devices[-1]:
-                    yield Named("inside" if name == "nested" else "stayed", device=str(tensor.device).upper(), **case)
-            if not all(torch.equal(one.cpu(), other) for one, other in zip(_tensors(got), before, strict=True)):
+                    yield Named(
+                        "inside" if name == "nested" else "stayed", device=str(tensor.device).upper(), **case
+                    )
+            if not all(
+                torch.equal(one.cpu(), other) for one, other in zip(_tensors(got), before, strict=True)
+            ):
                 yield Named("values", **case)
 
 
@@ -157,7 +161,11 @@ class _HasModule(nn.Module):
 @judge("02.inner", a_function("inner"))
 def _judge_inner(answer: Callable[..., Any]) -> Hints:
     with some_gpus(2):
-        for what, model in (("plain", _Classifier()), ("wrapped", _Classifier()), ("own_module", _HasModule())):
+        for what, model in (
+            ("plain", _Classifier()),
+            ("wrapped", _Classifier()),
+            ("own_module", _HasModule()),
+        ):
             given = nn.DataParallel(model) if what == "wrapped" else model
             try:
                 got = returned(answer(given))

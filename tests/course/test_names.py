@@ -129,7 +129,9 @@ for source in {[source["bytes-predict"], source["own-predict"], source["pieces"]
 
 def test_a_kernel_of_labkit_lab_says_from_its_start_which_cell_to_run_first(tmp_path):
     """An exercise, an explorer and a repair, each run alone, of a lesson that has not begun."""
-    kernel = lab._settings(tmp_path / "settings", "en") and tmp_path / "settings/data/kernels/python3/kernel.json"
+    kernel = (
+        lab._settings(tmp_path / "settings", "en") and tmp_path / "settings/data/kernels/python3/kernel.json"
+    )
     startup = json.loads(kernel.read_text("utf-8"))["env"]["PYTHONSTARTUP"]
     for lesson, cell, name in (
         ("00_start", "add", "check"), ("00_start", "explore", "labkit"), ("09_broken", "tagger", "repair"),
