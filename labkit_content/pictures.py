@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labkit.base.language import say
 from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
-from labkit.view.picture import Box, Line, Picture, Sketch, Text
+from labkit.view.picture import Box, Label, Line, Picture, Sketch
 from labkit.view.svg import to_svg
 
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
@@ -93,11 +93,11 @@ class BatchNormMeans:
         bottom, whole = _TOP + len(pieces) * _HIGH, _mean(self.rows)
         sketch.add(Line(x(whole), _TOP - 14, x(whole), bottom, dashed=True))
         words = say(en=f"mean of the batch: {whole:g}", zh=f"整个批次的平均：{whole:g}")
-        sketch.add(Text(x(whole), _TOP - 20, words, 12, "middle"))
+        sketch.add(Label(x(whole), _TOP - 20, words, 12, "middle"))
         for gpu, piece in enumerate(pieces):
             y, mean = _TOP + gpu * _HIGH + _HIGH / 2, _mean(piece)
             sketch.add(
-                Text(_LEFT - 30, y + 4, f"cuda:{gpu}", 13, "end"),
+                Label(_LEFT - 30, y + 4, f"cuda:{gpu}", 13, "end"),
                 Line(_LEFT - 12, y, _LEFT + _ACROSS + 12, y, muted=True),
             )
             sketch.add(*(Box(x(value) - 7, y - 7, 14, 14, gpu, round=True) for value in piece))
@@ -108,7 +108,7 @@ class BatchNormMeans:
                 else say(en="lost", zh="丢失")
             )
             note = say(en=f"subtracts {mean:g}, {kept}", zh=f"减去 {mean:g}，{kept}")
-            sketch.add(Text(_LEFT + _ACROSS + 28, y + 4, note, 13, bold=not gpu))
+            sketch.add(Label(_LEFT + _ACROSS + 28, y + 4, note, 13, bold=not gpu))
         return sketch.picture(bottom + 12, repr(self))
 
     def _repr_svg_(self) -> str:
