@@ -12,7 +12,7 @@ from .base import display
 __version__ = "0.1.0"
 
 # The functions that every process which is to see a machine calls once torch is there (simgpu/children).
-_ENTRIES = ("simgpu:inherit", "labkit_ranks.processes.torch_patches:inherit")
+_ENTRIES = ("simgpu:inherit", "labkit_ranks.processes.process_patches:inherit")
 
 _module_of: dict[str, str] = {}  # public name -> the module that has it; _public fills it
 

@@ -8,8 +8,8 @@ from labkit_diagnose import Diagnosis as Diagnosis
 from labkit_diagnose import Finding as Finding
 from labkit_diagnose import GpuMemory as GpuMemory
 from labkit_diagnose import diagnose as diagnose
-from labkit_ranks.calls.waits import Wait as Wait
-from labkit_ranks.calls.waits import WaitForGraph as WaitForGraph
+from labkit_ranks.calls.wait_graph import Wait as Wait
+from labkit_ranks.calls.wait_graph import WaitForGraph as WaitForGraph
 from labkit_ranks.explorers import BucketExplorer as BucketExplorer
 from labkit_ranks.explorers import MeshExplorer as MeshExplorer
 from labkit_ranks.explorers import PipelineExplorer as PipelineExplorer

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     loading()
     from labkit.trace import emitting
     from labkit_ranks.diagnosis import diagnose_ranks
-    from labkit_ranks.rank.totals import Kept, Part, part_of
+    from labkit_ranks.rank.run_record import Kept, Part, part_of
 
     kept, parts = Kept(0), list[Part]()
     trace = emitting.begin()

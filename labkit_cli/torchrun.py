@@ -26,7 +26,7 @@ from .usage import UsageError, add_memory, add_options, at_least, bad_usage, che
 from .wording import Wording
 
 if TYPE_CHECKING:
-    from labkit_ranks.rank.totals import Kept, Part
+    from labkit_ranks.rank.run_record import Kept, Part
     from labkit_ranks.threads.world import World
     from labkit_ranks.torchrun.script import Program
 
@@ -178,13 +178,16 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
     kept, faults = _wanted(options), list[str]()
     if kept is None:
         return _taught(run_processes(_arguments(options, given), machine, None, faults), faults)
-    from labkit_ranks.processes import recorded
+    from labkit_ranks.processes import process_recording
 
     folder = mkdtemp(prefix="labkit")  # a TemporaryDirectory would be removed by the first worker that ends
     try:
-        more = {recorded.FOLDER: folder, recorded.MOST: str(MOST_EVENTS if _drawn(options) else 0)}
+        more = {
+            process_recording.FOLDER: folder,
+            process_recording.MOST: str(MOST_EVENTS if _drawn(options) else 0),
+        }
         code = run_processes(_arguments(options, given), machine, more, faults)
-        parts = recorded.read(Path(folder), kept)
+        parts = process_recording.read(Path(folder), kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     _tell(options, kept, parts)
@@ -228,7 +231,7 @@ def _launched(
     options: argparse.Namespace, machine: children.MachineDescription, program: Program, kept: Kept | None
 ) -> int:
     from labkit.trace import emitting
-    from labkit_ranks.rank.totals import part_of
+    from labkit_ranks.rank.run_record import part_of
     from labkit_ranks.torchrun.in_threads import launch
 
     if kept is None:
@@ -271,7 +274,7 @@ def _drawn(options: argparse.Namespace) -> bool:
 
 def _wanted(options: argparse.Namespace) -> Kept | None:
     """A recorder for the run, or None if no option asks for a recording."""
-    from labkit_ranks.rank.totals import Kept
+    from labkit_ranks.rank.run_record import Kept
 
     return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, format_names, parts, patched_names
 
-from .threads.torch_patches import patches
+from .threads.thread_patches import patches
 from .threads.world import World
 
 PARTS = parts(__file__)

@@ -42,11 +42,11 @@ ONE_LANGUAGE = {
     ("labkit_course.predictions", "exercise "): "for whoever writes a lesson",
     ("labkit_diagnose.findings", ""): "for whoever declares a finding",
     ("labkit_cli", "has no Chinese: English"): "what is said there must be what it can show",
-    ("labkit_ranks.rank.system", "signal handler must be"): "Python's own",
-    ("labkit_ranks.group.group", "Could not find the backend type"): "PyTorch's own",
-    ("labkit_ranks.group.group", "does not support allgather_coalesced"): "PyTorch's own",
+    ("labkit_ranks.rank.system_calls", "signal handler must be"): "Python's own",
+    ("labkit_ranks.group.process_group", "Could not find the backend type"): "PyTorch's own",
+    ("labkit_ranks.group.process_group", "does not support allgather_coalesced"): "PyTorch's own",
     ("labkit_ranks.threads.store", ""): "PyTorch's own",
-    ("labkit_ranks.processes.torch_patches", "wait timeout after"): "PyTorch's own",
+    ("labkit_ranks.processes.process_patches", "wait timeout after"): "PyTorch's own",
 }
 
 

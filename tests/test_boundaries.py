@@ -373,7 +373,7 @@ def test_what_only_running_can_tell_is_listed():
         ("labkit.plans.split", "from ..trace import events"),
         ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
         ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),
-        ("labkit.engine.gather", "begin = 'labkit_ranks.processes.lookout:begin'"),
+        ("labkit.engine.gather", "begin = 'labkit_ranks.processes.deadlock_detector:begin'"),
         ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.whole_class']"),
         ("labkit.engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
         ("labkit.engine.gather", "import_module('..view.split', __package__)"),

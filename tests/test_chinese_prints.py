@@ -19,8 +19,8 @@ from labkit.trace.curves import Curves
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
 from labkit_diagnose.findings import listed
-from labkit_ranks.calls.faults.words import ranks_text
-from labkit_ranks.calls.waits import Wait, WaitForGraph
+from labkit_ranks.calls.faults.report import ranks_text
+from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 
 LABKIT = Path(labkit.__file__).parent
 # Names: of PyTorch's calls and steps, of labkit's classes, of hardware and units.

@@ -6,7 +6,7 @@ from labkit.trace import emitting as trace
 from labkit.trace.events import Event
 from labkit.trace.memory import MemorySample
 from labkit.trace.trace import Trace
-from labkit_ranks.calls.waits import Wait, WaitForGraph
+from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 
 
 def test_every_open_recording_gets_every_event():

@@ -14,7 +14,7 @@ from labkit_course.exercise import derived, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import A_NUMBER, a_function, returned
 from labkit_course.kinds import number as a_number
-from labkit_ranks.calls.faults.words import listed
+from labkit_ranks.calls.faults.report import listed
 
 from .on_ranks import Ran, on_ranks
 from .ranks import stuck

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from labkit.base.language import say, series
 from labkit_course.words import block
 from labkit_ranks.calls.faults import Report
-from labkit_ranks.calls.faults.words import ranks_text
-from labkit_ranks.calls.waits import WaitForGraph
+from labkit_ranks.calls.faults.report import ranks_text
+from labkit_ranks.calls.wait_graph import WaitForGraph
 
 from ..exercises.on_ranks import Failure, Ran, on_ranks
 

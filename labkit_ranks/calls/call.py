@@ -142,7 +142,7 @@ class Call:
 
     @property
     def waits_on_gpu(self) -> bool:
-        """Whether the GPU alone waits for its members, while the host goes on (see ..rank.enqueued)."""
+        """Whether the GPU alone waits for its members, while the host goes on (see ..rank.enqueued_calls)."""
         if self.backend != "nccl" or self.kind == "barrier" or self.makes_a_group or "timed" in self.memo:
             return False
         # torch/csrc/distributed/c10d/reducer.cpp reads shapes, bucket indices and the map of used parameters.

@@ -16,7 +16,7 @@ from labkit.base.language import say, wrong
 from labkit.base.numbers import MOST_GPUS, integer, plural
 from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 
-from ..rank.system import Left
+from ..rank.system_calls import Left
 from ..threads.world import RanksFailed, World
 from . import one_gpu
 from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said

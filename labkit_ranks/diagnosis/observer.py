@@ -32,7 +32,7 @@ from simgpu import gpu_of, machine_in_use
 from ..group.slot import Plain
 from ..group.works import SlotWork
 from ..rank.rank import Rank, noted, rank_here, settled
-from ..rank.system import Left
+from ..rank.system_calls import Left
 from . import operations
 from .one_gpu import joined, kept
 from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Reduced, Step, digest, line_here, printed

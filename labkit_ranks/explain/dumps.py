@@ -19,7 +19,7 @@ import torch
 from labkit.base.language import say, wrong
 
 from ..calls.call import Call
-from ..rank.flight import DTYPES, NAMES
+from ..rank.flight_recorder import DTYPES, NAMES
 
 # Files larger than this are none: PyTorch keeps 2,000 calls by default, of about 2 kB each.
 _MOST_BYTES = 1 << 30

@@ -17,9 +17,9 @@ from labkit.trace.events import Event
 
 from ..calls import faults
 from ..calls.call import Call
-from ..rank.enqueued import enqueue
+from ..rank.enqueued_calls import enqueue
+from ..rank.memory_samples import sample
 from ..rank.rank import settled, timed_here
-from ..rank.sampling import sample
 from .slot import Slot
 
 # Descriptions of groups that say nothing.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from labkit.base.language import say
 
-from ..calls.faults.words import listed, ranks_text
+from ..calls.faults.report import listed, ranks_text
 from .shell import forms
 from .tables import table_html, table_text
 

@@ -30,7 +30,7 @@ from simgpu.tracebacks import strip_labkit_frames
 
 from ..planning.timing import timed
 from ..rank.rank import Rank, not_by_a_rank, rank_here
-from ..rank.system import run_exit_functions
+from ..rank.system_calls import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
 from .cell import Cell

@@ -21,7 +21,7 @@ shown.register_rank_timeline(
     shown.Timeline(_late("rank_lanes", "ranks_picture"), _late("rank_lanes", "chapters"))
 )
 shown.pictures |= {
-    "labkit_ranks.calls.waits.WaitForGraph": _late("wait_graphs", "wait_for_picture"),
+    "labkit_ranks.calls.wait_graph.WaitForGraph": _late("wait_graphs", "wait_for_picture"),
     "labkit_ranks.plans.heat.HeatMaps": _late("heat_maps", "heat_picture"),
     "labkit_ranks.plans.pipeline.Pipeline": _late("pipeline_lanes", "pipeline_picture"),
     "labkit.cost.search.Plans": _late("plan_stacks", "plans_picture"),

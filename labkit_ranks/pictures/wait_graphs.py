@@ -14,8 +14,8 @@ from labkit.view.draw import draw
 from labkit.view.layout import devices, fit_size, fit_text, group_neighbours, text_width
 from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
-from ..calls.faults.words import ranks_text
-from ..calls.waits import Wait, WaitForGraph
+from ..calls.faults.report import ranks_text
+from ..calls.wait_graph import Wait, WaitForGraph
 from .captions import caption
 
 if TYPE_CHECKING:

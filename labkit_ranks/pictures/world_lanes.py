@@ -7,7 +7,7 @@ from labkit.base.numbers import one_of
 from labkit.view.layout import BASELINE, Lanes, fit_size, text_width
 from labkit.view.picture import Box, Label, Picture, Sketch
 
-from ..calls.faults.words import listed, ranks_text
+from ..calls.faults.report import listed, ranks_text
 from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6

@@ -17,7 +17,7 @@ from labkit.cost.hardware import Accelerator
 from simgpu.features.tensors_without_data import Hollow, fresh_memory
 
 from ..rank.rank import Rank
-from ..threads.meeting import NotRunning
+from ..threads.thread_transport import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import Program
 from .census import Census, counting

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from simgpu import Gpu
 
 from ..calls.call import Call
-from . import flight
+from . import flight_recorder
 
 # Its second number: for how many nanoseconds the thread that opens it has been ready without a processor.
 _FILE = "/proc/thread-self/schedstat"
@@ -128,7 +128,7 @@ class Timed:
         self.enqueued: list[Any] = []
         self.reads: str | None = None
         # The environment is asked at the first call: a script may set it.
-        self._flight: flight.FlightRecorder | EllipsisType | None = ...
+        self._flight: flight_recorder.FlightRecorder | EllipsisType | None = ...
         self.time = _OWN
         self._ahead = 0.0
         # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
@@ -146,12 +146,12 @@ class Timed:
     def note(self, call: Call) -> None:
         """It makes this call."""
         if self._flight is ...:
-            self._flight = flight.begin(self.number)
+            self._flight = flight_recorder.begin(self.number)
         if self._flight is not None:
             self._flight.note(call, self.clock())
 
     @property
-    def flight(self) -> flight.FlightRecorder | None:
+    def flight(self) -> flight_recorder.FlightRecorder | None:
         """The recorder of its calls; None where it has made none, or nobody asks for one."""
         return None if self._flight is ... else self._flight
 

@@ -22,12 +22,13 @@ from typing import Any
 
 from labkit.base import ours
 
-from .visible import Environment
+from .visible_gpus import Environment
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
 OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
 
-# These ask too, but other modules bind their names as they are imported: what they keep is in the table of owned.py.
+# These ask too, but other modules import names from them, so a copy for each rank would not do: process_variables.py lists
+# what they keep.
 _SHARED = frozenset(
     "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
 )

@@ -23,7 +23,7 @@ import torch
 
 from . import random_states
 from .own_modules import Variables, is_of_a_process, is_own
-from .owned import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
+from .process_variables import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
 
 _environ: Any = os.environ  # whose dictionary is _data
 _default = torch.default_generator

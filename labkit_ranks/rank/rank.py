@@ -24,9 +24,9 @@ from simgpu import hooks
 from ..calls.call import Call
 from ..calls.visits import LineVisits
 from .clock import Timed
-from .cuda import Cuda
+from .cuda_state import Cuda
 from .process_state import ProcessState
-from .visible import Sight
+from .visible_gpus import Sight
 
 # (rank, call): the rank makes this call. Another thread than its own may.
 noted: hooks.Hook[Callable[[Any, Call], object]] = hooks.Hook()

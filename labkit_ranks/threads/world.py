@@ -27,18 +27,18 @@ from simgpu import Machine, machine_in_use
 
 from ..calls import faults
 from ..calls.call import Call
-from ..calls.waits import WaitForGraph
-from ..rank.enqueued import forget_enqueued
-from ..rank.flight import write_all
+from ..calls.wait_graph import WaitForGraph
+from ..rank.enqueued_calls import forget_enqueued
+from ..rank.flight_recorder import write_all
+from ..rank.memory_samples import at_modules, sample
 from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, not_by_a_rank, rank_here
-from ..rank.sampling import at_modules, sample
-from ..rank.visible import Nodes
-from .libraries import Libraries
-from .meeting import Meetings, standing_of
-from .shardings import Shardings
-from .torch_patches import patches
-from .watch import Watch
+from ..rank.visible_gpus import Nodes
+from .operator_libraries import Libraries
+from .sharding_cache import Shardings
+from .stall_detector import Watch
+from .thread_patches import patches
+from .thread_transport import Meetings, standing_of
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from labkit.base.patches import Patch, Patches
 from simgpu.children import environment as children
 
-from ..processes.keys import REPORTS
+from ..processes.store_keys import REPORTS
 from .fork_server import Server, flush
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}

@@ -17,7 +17,7 @@ from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
-from ..rank.system import Left, run_exit_functions
+from ..rank.system_calls import Left, run_exit_functions
 from .logs import WholeLines
 
 

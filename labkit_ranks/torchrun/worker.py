@@ -26,7 +26,7 @@ from labkit.base import as_main
 from simgpu import inherit
 from simgpu.tracebacks import strip_labkit_frames
 
-from ..processes import lookout, torch_patches
+from ..processes import deadlock_detector, process_patches
 
 # What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
 _LATE = ("torch._dynamo",)
@@ -72,13 +72,13 @@ def work(arguments: list[str]) -> int:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     inherit()
-    torch_patches.inherit()
+    process_patches.inherit()
     program = as_main.MainProgram(arguments[0], arguments[1:], module)
     code = _ended(lambda: program.run(ModuleType("__main__")))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
-    lookout.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
+    deadlock_detector.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    return lookout.code()
+    return deadlock_detector.code()
 
 
 def _unbuffered(stream: object) -> io.TextIOWrapper:
@@ -96,7 +96,7 @@ def _ended(run: Callable[[], object]) -> int:
         if not isinstance(error, SystemExit):
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         as_main.show_error(error)
-        lookout.leave(getattr(error, "report", None))
+        deadlock_detector.leave(getattr(error, "report", None))
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)

@@ -17,9 +17,9 @@ from labkit.trace import recording
 from labkit.turns.locks import lock_patches
 from labkit_ranks.diagnosis.observer import Observer
 from labkit_ranks.planning import timing
-from labkit_ranks.processes import torch_patches as of_processes
-from labkit_ranks.rank import cuda
-from labkit_ranks.threads import torch_patches as of_threads
+from labkit_ranks.processes import process_patches as of_processes
+from labkit_ranks.rank import cuda_state
+from labkit_ranks.threads import thread_patches as of_threads
 from simgpu.state.streams import Event
 from simgpu.torch_api.table import table
 
@@ -50,7 +50,7 @@ def test_no_table_has_an_owner_that_is_ours():
     """But for the engine's: it is ordinary PyTorch, which a recording wraps as it wraps torch's."""
     with labkit.simulate(gpus=1) as machine:
         tables = [table(machine), lock_patches(), recording._table(), Observer(1)._table()]
-        tables += [of_threads.patches(int), of_processes._of_stores(), cuda.patches(int)]
+        tables += [of_threads.patches(int), of_processes._of_stores(), cuda_state.patches(int)]
         owners = [row.owner for rows in tables for row in rows]
     assert len(owners) > 200
     assert [owner for owner in owners if is_ours_to_change(owner)] == []

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit_ranks.threads import watch
+from labkit_ranks.threads import stall_detector
 from labkit_ranks.threads.world import World
 
 fcntl = pytest.importorskip("fcntl")
@@ -177,7 +177,7 @@ def test_a_child_process_that_waits_for_another_rank(world, tmp_path, how):
 
 
 def test_a_rank_that_stands_in_c_is_told_with_its_line(world, monkeypatch, capfd):
-    monkeypatch.setattr(watch, "_BEAT", 0.05)
+    monkeypatch.setattr(stall_detector, "_BEAT", 0.05)
 
     def hold():
         ctypes.CDLL(None).usleep(900_000)
@@ -195,7 +195,7 @@ def test_a_rank_that_stands_in_c_is_told_with_its_line(world, monkeypatch, capfd
 
 
 def test_a_lock_that_nobody_gives_back_is_told(world, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(watch, "_BEAT", 0.05)
+    monkeypatch.setattr(stall_detector, "_BEAT", 0.05)
 
     def work(rank):
         number = begin(rank)
@@ -219,7 +219,7 @@ def test_a_lock_that_nobody_gives_back_is_told(world, tmp_path, monkeypatch, cap
 
 
 def test_who_computes_sleeps_or_asks_is_not_told(world, monkeypatch, capfd):
-    monkeypatch.setattr(watch, "_BEAT", 0.05)
+    monkeypatch.setattr(stall_detector, "_BEAT", 0.05)
     monkeypatch.setattr("builtins.input", ctypes.CDLL(None).usleep)  # C has no frame
 
     def work(rank):
@@ -257,7 +257,7 @@ class Slow(torch.utils.data.Dataset):
 
 
 def test_a_rank_that_waits_for_a_loaders_worker_is_not_told(world, monkeypatch, capfd):
-    monkeypatch.setattr(watch, "_BEAT", 0.05)
+    monkeypatch.setattr(stall_detector, "_BEAT", 0.05)
 
     def work(rank):
         if begin(rank) == 1:
@@ -275,8 +275,8 @@ def test_a_rank_that_waits_for_a_loaders_worker_is_not_told(world, monkeypatch, 
 def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, computes, looks):
     """Who looks at them holds what they hold: a rank that measures its memory would find more."""
     seen, given = [], iter(changes)
-    monkeypatch.setattr(watch, "_stack", seen.append)
-    monkeypatch.setattr(watch.time, "process_time", itertools.count(0, computes).__next__)
+    monkeypatch.setattr(stall_detector, "_stack", seen.append)
+    monkeypatch.setattr(stall_detector.time, "process_time", itertools.count(0, computes).__next__)
     scheduler = SimpleNamespace(running=None, live=[0, 1], switches=0)
 
     class Over:
@@ -284,7 +284,7 @@ def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, compu
             scheduler.switches = next(given, None)
             return scheduler.switches is None
 
-    one = watch.Watch.__new__(watch.Watch)
+    one = stall_detector.Watch.__new__(stall_detector.Watch)
     task = SimpleNamespace(name="rank 0")
     scheduler.running, scheduler.live = task, [task, task]
     one._ranks, one._scheduler, one._over = (

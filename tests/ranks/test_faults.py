@@ -16,7 +16,7 @@ import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.calls import faults
 from labkit_ranks.calls.call import Call
-from labkit_ranks.calls.faults import words
+from labkit_ranks.calls.faults import report
 from labkit_ranks.threads.world import RanksFailed, World
 
 
@@ -410,7 +410,7 @@ def test_a_rank_that_comes_after_the_timeout():
 def test_ranks_in_words():
     assert faults.ranks_text([3]) == "rank 3"
     assert faults.ranks_text([0, 5, 3, 4, 2, 7, 8]) == "ranks 0, 2–5, 7, 8"
-    assert [words.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
+    assert [report.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "41st", "112th",
     ]  # fmt: skip
 
@@ -473,4 +473,4 @@ def test_lists_of_other_lengths_do_not_fit():
 
 def test_of_many_shapes_three_are_named():
     tensors = [torch.ones(size) for size in range(5)]
-    assert words.described(Call("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")
+    assert report.described(Call("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")

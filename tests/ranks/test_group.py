@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import labkit
 from labkit.turns import Deadlock
+from labkit_ranks.group.group_patches import NcclOptions
 from labkit_ranks.group.slot import BUFFER
-from labkit_ranks.group.torch_patches import NcclOptions
 from labkit_ranks.threads.world import RanksFailed, World
 
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from labkit_ranks.calls.call import Call
-from labkit_ranks.processes import packing
-from labkit_ranks.processes.keys import Keys
-from labkit_ranks.processes.lookout import Lookout
-from labkit_ranks.processes.notes import Note, is_stuck, key_of, standings
+from labkit_ranks.processes import call_packing
+from labkit_ranks.processes.deadlock_detector import Lookout
+from labkit_ranks.processes.published_states import Note, is_stuck, key_of, standings
+from labkit_ranks.processes.store_keys import Keys
 from labkit_ranks.threads.world import World
 from labkit_ranks.torchrun import in_processes
 from tools.warm import python
@@ -332,9 +332,9 @@ def test_a_call_arrives_as_it_was_sent(tensor):
     )
     call.group, call.seq, call.rank, call.ranks = "dp", 3, 7, (5, 7)
     call.locate()
-    whole = packing.packed(call)
-    assert packing.length(whole[:64]) == len(whole)
-    there = packing.unpacked(whole.clone())
+    whole = call_packing.packed(call)
+    assert call_packing.length(whole[:64]) == len(whole)
+    there = call_packing.unpacked(whole.clone())
     assert (there.kind, there.op, there.root, there.ranks, there.seq) == ("all_reduce", "SUM", 1, (5, 7), 3)
     assert there.short_place == call.short_place
     assert torch.equal(there.inputs[1], tensor)

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from labkit import turns
-from labkit_ranks.rank.system import Left
+from labkit_ranks.rank.system_calls import Left
 from labkit_ranks.threads.world import RanksFailed, World
 from labkit_ranks.torchrun.script import Program, exit_code
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import labkit
 from labkit.turns import Deadlock
-from labkit_ranks.calls.faults.words import listed
+from labkit_ranks.calls.faults.report import listed
 from labkit_ranks.notebook.cell import Cell
 from labkit_ranks.notebook.output import Lines, RankStream
 from labkit_ranks.notebook.results import as_html, as_text, together

@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from labkit.base.patches import Patches
-from labkit_ranks.rank import random_states, system
+from labkit_ranks.rank import random_states, system_calls
 from labkit_ranks.rank.own_modules import is_own, is_shared_file
-from labkit_ranks.rank.owned import OWNED
 from labkit_ranks.rank.process_state import ProcessState
+from labkit_ranks.rank.process_variables import OWNED
 
 
 class Processes:
@@ -60,7 +60,7 @@ class Processes:
 @pytest.fixture
 def processes():
     moved, ProcessState.moved = ProcessState.moved, False
-    with Patches(system.patches):
+    with Patches(system_calls.patches):
         yield Processes()
     ProcessState.moved = moved
 
@@ -404,7 +404,7 @@ def test_exit_functions_run_last_first_and_are_the_ranks_own(processes):
     atexit.unregister(taken_back)
     processes.each(step)
     for state in processes.states:
-        system.run_exit_functions(state, lines.append)
+        system_calls.run_exit_functions(state, lines.append)
     assert lines == [0, 0, "last", 1, "last", 1]
 
 
@@ -451,7 +451,7 @@ def test_a_handler_of_a_signal_without_a_name(processes):
     (lambda: os.abort(), -6),  # the one that stands there by then
 ])  # fmt: skip
 def test_a_rank_ends_alone(processes, end, code):
-    with processes.rank(1), pytest.raises(system.Left) as left:
+    with processes.rank(1), pytest.raises(system_calls.Left) as left:
         end()
     assert left.value.code == code
 

@@ -12,8 +12,8 @@ from labkit.trace.events import Event
 from labkit_cli import main
 from labkit_cli.ending import hint_of
 from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchruns, chinese
-from labkit_ranks.processes.recorded import _File, read
-from labkit_ranks.rank.totals import Kept, Part
+from labkit_ranks.processes.process_recording import _File, read
+from labkit_ranks.rank.run_record import Kept, Part
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from labkit.view.palette import CPU, colour
 from labkit.view.picture import Box
 from labkit.view.pictures.memory_time import memory_time_picture
 from labkit.view.svg import to_svg
-from labkit_ranks.calls.waits import Wait, WaitForGraph
+from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 from labkit_ranks.pictures.rank_lanes import ranks_picture
 from labkit_ranks.pictures.rank_times import family_name, rank_times
 from labkit_ranks.pictures.wait_graphs import stands, wait_for_picture, waited_picture

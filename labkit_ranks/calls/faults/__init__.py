@@ -18,7 +18,7 @@ from .deadlock import (
     unmet,
 )
 from .mismatch import Mismatch, fault, fit, report_of, used_before
-from .words import Report, explained, group_of, ranks_text, table
+from .report import Report, explained, group_of, ranks_text, table
 
 __all__ = [
     "FAULT_OF",

@@ -15,8 +15,8 @@ from labkit.base.language import say, series
 from labkit.base.texts import columns, texts_beside
 
 from ..call import Call
-from ..waits import Wait, WaitForGraph
-from .words import Report, described, explained, group_of, ordinal, ranks_text, table
+from ..wait_graph import Wait, WaitForGraph
+from .report import Report, described, explained, group_of, ordinal, ranks_text, table
 
 _TEXTS = texts_beside(__file__)
 

@@ -12,8 +12,8 @@ from labkit.base.texts import texts_beside
 
 from ..call import Call
 from ..checks.nccl import nccl_error
-from ..waits import Wait, WaitForGraph
-from .words import Report, described, explained, group_of, ranks_text, table
+from ..wait_graph import Wait, WaitForGraph
+from .report import Report, described, explained, group_of, ranks_text, table
 
 _TEXTS = texts_beside(__file__)
 # Where members may bring pieces of different sizes.

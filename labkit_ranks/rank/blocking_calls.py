@@ -2,7 +2,7 @@
 
 What is read, locked or waited for may come from another rank, which needs the turn for it. Where a child process or
 another computer gives it, the rank keeps its turn for a moment first: the same script takes the same turns.
-Not seen are other calls that block; :mod:`..threads.watch` tells of a rank that stands in one.
+Not seen are other calls that block; :mod:`..threads.stall_detector` tells of a rank that stands in one.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from simgpu import Gpu
 
 from ..calls import checks, faults
 from ..calls.call import Call
-from ..rank.enqueued import wait_on_host
+from ..rank.enqueued_calls import wait_on_host
+from ..rank.memory_samples import sample
 from ..rank.rank import rank_here, timed_here
-from ..rank.sampling import sample
 from .arguments import bus_of, device_of, flat, listed, options_of, reduction
-from .dispatched import seen, watched
+from .dispatch_modes import seen, watched
 from .slot import Transport
 from .works import SlotWork, Works
 

@@ -17,7 +17,7 @@ from labkit import turns
 
 from ..calls import faults, semantics
 from ..calls.call import Call
-from ..group.group import Group
+from ..group.process_group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import Rank
 from .store import shared_by

@@ -34,11 +34,11 @@ from labkit.turns.locks import lock_watch
 from ..calls import faults
 from ..calls.call import Call
 from ..calls.visits import LineVisits
-from ..group.group import Group
+from ..group.process_group import Group
 from ..rank.rank import alone, aside
-from . import notes, packing
-from .keys import REPORTS, Keys, pauses, prefix, sleep
-from .notes import NEW, OWN, STORE, Note, key_of
+from . import call_packing, published_states
+from .published_states import NEW, OWN, STORE, Note, key_of
+from .store_keys import REPORTS, Keys, pauses, prefix, sleep
 
 # Seconds after which a rank that waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
@@ -146,7 +146,7 @@ class Lookout:
                 return
             if all(one.state == "ended" for one in found):
                 # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
-                if (unmet := notes.unmet(found)) and unmet[0].rank == self.rank:
+                if (unmet := published_states.unmet(found)) and unmet[0].rank == self.rank:
                     _tell(unmet)
                 if unmet or all(slot.lost is not None for slot in open_calls):
                     return
@@ -182,7 +182,7 @@ class Lookout:
             return None
         if not self.is_first():
             sleep(_GRACE)
-        return str(faults.deadlock(notes.standings(found), self.group.timeout))
+        return str(faults.deadlock(published_states.standings(found), self.group.timeout))
 
     def goes_on(self) -> None:
         with self._lock:
@@ -207,7 +207,7 @@ class Lookout:
             error=_error() if ended else None,
             passes=0 if alone.rank is None else alone.rank.passes,
         )
-        self.store.set(str(self.rank), packing.words(note))  # type: ignore[arg-type]  # bytes are taken too
+        self.store.set(str(self.rank), call_packing.words(note))  # type: ignore[arg-type]  # bytes are taken too
 
     # What it reads.
 
@@ -230,7 +230,7 @@ class Lookout:
         # A rank that has ended may have failed, and the launcher be about to end them all.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
-        if any(not notes.is_stuck(call, found) for one in found for call in one.waits):
+        if any(not published_states.is_stuck(call, found) for one in found for call in one.waits):
             return None
         # A rank that waits in a store must have looked, from beginning to end, since all stood as they stand.
         for one, look, then in zip(found, looks, self._looks_before, strict=True):
@@ -284,7 +284,7 @@ class Lookout:
                 except Exception:
                     continue  # the process that kept the store is gone; gloo will say so
                 if found is not None:
-                    standings = notes.standings(found)
+                    standings = published_states.standings(found)
                     report = faults.deadlock(standings, self.group.timeout)
                     error = report.on(Deadlock(str(report)))
                     error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
@@ -301,7 +301,7 @@ class Lookout:
 
     def missing(self, call: Call) -> list[int]:
         """The ranks that have not come to it, as far as is known of those that wait themselves."""
-        return notes.missing(call, self.read())
+        return published_states.missing(call, self.read())
 
 
 def begin(group: Group) -> Lookout:

@@ -22,9 +22,9 @@ from labkit.base.language import say
 from labkit.base.patches import Patch
 from simgpu import tracebacks as frames
 
-from ..group import torch_patches as of_groups
-from ..processes.transport import Gloo
-from ..rank import blocking, cuda, system
+from ..group import group_patches as of_groups
+from ..processes.gloo_transport import Gloo
+from ..rank import blocking_calls, cuda_state, system_calls
 from ..rank.own_modules import is_shared_file
 from ..rank.rank import Rank, here, rank_here, untimed_loading
 from . import store
@@ -40,17 +40,17 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
 
-    def cuda_here() -> cuda.Cuda | None:
+    def cuda_here() -> cuda_state.Cuda | None:
         return None if here.rank is None else here.rank.cuda
 
-    yield from cuda.patches(cuda_here)
+    yield from cuda_state.patches(cuda_here)
     yield from untimed_loading(module_loaded)
     yield from _of_meshes()
     yield from _of_names()
     yield from _of_threads()
     yield from frames.patch_printed_tracebacks(rank_here)
-    yield from system.patches()
-    yield from blocking.patches()
+    yield from system_calls.patches()
+    yield from blocking_calls.patches()
     yield from _of_profiler()
 
 

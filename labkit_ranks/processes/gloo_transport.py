@@ -33,12 +33,12 @@ from labkit.base.language import say
 
 from ..calls import faults, semantics
 from ..calls.call import Call
-from ..group.group import Group
+from ..group.process_group import Group
 from ..group.slot import BUFFER, Plain, Slot
 from ..rank.rank import aside
-from . import packing
-from .keys import Keys, prefix
-from .lookout import SOON, Lookout, begin
+from . import call_packing
+from .deadlock_detector import SOON, Lookout, begin
+from .store_keys import Keys, prefix
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -145,7 +145,7 @@ class Gloo:
         slot = Exchange(call, self.size, self._lookout)
         with Plain(), aside():
             self._lookout.note(call, slot)
-            slot.mine = packing.packed(call)
+            slot.mine = call_packing.packed(call)
             if call.is_message:
                 self._message(slot)
                 return slot
@@ -161,7 +161,7 @@ class Gloo:
 
     def announce(self, call: Call) -> list[Call]:
         """The calls by which members have made the group of this number, ``call`` among them."""
-        text, made = packing.words(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
+        text, made = call_packing.words(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
         with aside():
             made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
             first = made.compare_set("first", "", text)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ class Gloo:
     def _rest(self, slot: Exchange) -> None:
         """Send what did not fit into the heads, if anything did not."""
         heads = slot.heads
-        sizes = [packing.length(head) for head in heads]
+        sizes = [call_packing.length(head) for head in heads]
         if max(sizes) > HEAD:
             self._carried(_REST, partial(self._exchange, slot, sizes))
         else:
@@ -237,14 +237,14 @@ class Gloo:
         heads, mine = slot.heads, slot.mine
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
             return False
-        calls = [packing.described(head) for head in heads]
+        calls = [call_packing.described(head) for head in heads]
         known = [call for call in calls if call is not None]
         # One member would decide otherwise than another if this looked at more than the heads.
         if len(known) < self.size or len(known[0].inputs) != 1 or faults.fault(known) is not None:
             return False
         known[self.at].outputs = slot.call.outputs
         slot.calls = dict(enumerate(known))
-        values = packing.unpacked(mine).inputs[0].reshape(-1)
+        values = call_packing.unpacked(mine).inputs[0].reshape(-1)
         piece = -(-values.numel() // self.size)
         cut = torch.zeros(self.size * piece, dtype=values.dtype)
         cut[: values.numel()] = values
@@ -261,7 +261,7 @@ class Gloo:
 
     def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
         with _failing(slot.fail):
-            calls = [packing.unpacked(whole) for whole in wholes]
+            calls = [call_packing.unpacked(whole) for whole in wholes]
             calls[self.at].outputs = slot.call.outputs
             calls[self.at].device = slot.call.device
             slot.calls = dict(enumerate(calls))
@@ -317,13 +317,13 @@ class Gloo:
                 source = work._source_rank()
             else:
                 self._bodies.recv([head], source, tag).wait()
-            size = packing.length(head)
+            size = call_packing.length(head)
             whole = torch.empty(max(size, HEAD), dtype=torch.uint8)
             whole[:HEAD] = head
             if size > HEAD:
                 self._bodies.recv([whole[HEAD:]], source, tag).wait()
             with _failing(slot.fail):
-                sent = packing.unpacked(whole[:size])
+                sent = call_packing.unpacked(whole[:size])
                 calls = [sent, slot.call]
                 slot.pair = sent.rank, slot.call.rank
                 slot.calls = dict(enumerate(calls))

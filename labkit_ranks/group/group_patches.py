@@ -24,10 +24,10 @@ from simgpu import gpu_of
 from simgpu.dispatch import MachineMode
 
 from ..calls.checks.nccl import NCCL_VERSION
-from ..rank import flight
+from ..rank import flight_recorder
 from ..rank.rank import timed_here
-from . import group
-from .group import Group, asking
+from . import process_group
+from .process_group import Group, asking
 from .slot import Transport
 
 
@@ -36,7 +36,7 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
 
     of_processes   makes the transport of a group where a rank is a process.
     """
-    group.of_processes = of_processes
+    process_group.of_processes = of_processes
     yield Patch.wrap(distributed_c10d, "_new_process_group_helper", _make_group)
     yield Patch.wrap(distributed_c10d, "has_torch_function", _has_torch_function)
     for owner in (distributed_c10d, dist):
@@ -53,7 +53,7 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(c10d, "_hash_tensors", _hash)
-    yield from flight.patches(timed_here, c10d)
+    yield from flight_recorder.patches(timed_here, c10d)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
     yield Patch.wrap(DistributedDataParallel, "forward", _count)

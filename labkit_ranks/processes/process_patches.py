@@ -16,13 +16,13 @@ from labkit.base.patches import Patch, Patches
 from simgpu import machine_in_use
 
 from ..calls.call import Call
-from ..group import torch_patches as of_groups
-from ..rank import cuda
+from ..group import group_patches as of_groups
+from ..rank import cuda_state
 from ..rank.rank import alone, aside
-from ..rank.visible import Environment, sight
-from . import lookout, recorded
-from .keys import Keys
-from .transport import Gloo
+from ..rank.visible_gpus import Environment, sight
+from . import deadlock_detector, process_recording
+from .gloo_transport import Gloo
+from .store_keys import Keys
 
 environ: Any = os.environ  # whose dictionary is _data
 
@@ -30,9 +30,9 @@ environ: Any = os.environ  # whose dictionary is _data
 @functools.cache
 def inherit() -> None:
     """From now on ``nccl`` is there: groups of processes over gloo."""
-    own = cuda.Cuda(_total)
-    Patches(lambda: [*of_groups.patches(Gloo), *_of_stores(), *cuda.patches(lambda: own)]).put_in()
-    recorded.begin()
+    own = cuda_state.Cuda(_total)
+    Patches(lambda: [*of_groups.patches(Gloo), *_of_stores(), *cuda_state.patches(lambda: own)]).put_in()
+    process_recording.begin()
     variables = Environment(environ._data)
 
     def chosen() -> None:
@@ -71,7 +71,7 @@ def _wait(
     real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
 ) -> Any:
     limit = store.timeout if timeout is None else timeout
-    if (watch := lookout.on()) is not None:  # where nobody watches C++ waits
+    if (watch := deadlock_detector.on()) is not None:  # where nobody watches C++ waits
         with aside():
             _stand(watch, Keys(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
         if real.__name__ == "wait":
@@ -79,14 +79,14 @@ def _wait(
     return real(store, keys, *([] if timeout is None else [timeout]))
 
 
-def _stand(watch: lookout.Lookout, there: Keys, what: str, timeout: timedelta) -> None:
+def _stand(watch: deadlock_detector.Lookout, there: Keys, what: str, timeout: timedelta) -> None:
     """Wait until the keys are there. Raises DistStoreError in time."""
-    if there.wait(min(lookout.SOON, timeout.total_seconds())):
+    if there.wait(min(deadlock_detector.SOON, timeout.total_seconds())):
         return
     call = Call(f"store.{what}")
     call.group = ", ".join(map(repr, there.keys))
     call.locate()
-    left = timeout - timedelta(seconds=lookout.SOON)
+    left = timeout - timedelta(seconds=deadlock_detector.SOON)
     # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
     if not watch.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):

@@ -1,7 +1,7 @@
 """A recording of ranks that are processes: each writes rows as they happen, the launcher joins the files.
 
 A row is one pickled object: first the rank's ``Part``, then events and memory samples, in between its
-``Totals`` (:mod:`..rank.totals`), of which the last counts. A rank that was killed has left what it had written.
+``Totals`` (:mod:`..rank.run_record`), of which the last counts. A rank that was killed has left what it had written.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from labkit.trace.memory import MemorySample
 from simgpu import machine_in_use
 
 from ..rank.clock import Timed
+from ..rank.memory_samples import at_modules, sample
 from ..rank.rank import alone, untimed_loading
-from ..rank.sampling import at_modules, sample
-from ..rank.totals import Kept, Part, Totals, part_of
+from ..rank.run_record import Kept, Part, Totals, part_of
 
 # What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
 FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"

@@ -82,7 +82,7 @@ PYTHON = (
 _TENSOR = "torch.distributed.tensor"
 _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
 # torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
-# are told apart by thread (threads/torch_patches.py, Worlds).
+# are told apart by thread (threads/thread_patches.py, Worlds).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", none),
     ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", empty),
