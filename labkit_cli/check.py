@@ -49,14 +49,14 @@ def run(options: argparse.Namespace) -> int:
     loading()
     from labkit.trace import emitting
     from labkit_ranks.diagnosis import diagnose_ranks
-    from labkit_ranks.rank.run_record import Kept, Part, part_of
+    from labkit_ranks.rank.run_record import RankInfo, RunRecord, rank_info
 
-    kept, parts = Kept(0), list[Part]()
+    kept, parts = RunRecord(0), list[RankInfo]()
     trace = emitting.begin()
     trace.events, trace.samples = kept.trace.events, kept.trace.samples
 
     def ends(world: Any) -> None:
-        parts[:] = filter(None, map(part_of, world.ranks))
+        parts[:] = filter(None, map(rank_info, world.ranks))
         emitting.end(trace)
 
     # What the script prints goes beside the result.

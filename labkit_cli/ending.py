@@ -58,13 +58,13 @@ class Counted:
     """The first events of a run; and of all of them the data-parallel calls, and the rows of each device."""
 
     def __init__(self, most: int) -> None:
-        self.events, self.left_out = First(most, self._see), 0
+        self.events, self.dropped_events = First(most, self._see), 0
         self.calls: set[int] = set()
         self.rows: Counter[str] = Counter()
         self.busy: Counter[str] = Counter()  # the calls in which a device got rows
 
     def _see(self, event: Event, kept: bool) -> None:
-        self.left_out += not kept
+        self.dropped_events += not kept
         if event.phase == "scatter" and event.direction == "forward" and event.call is not None:
             self.calls.add(event.call)
             rows = next((shape[0] for shape in event.shapes if shape), 0)
@@ -106,7 +106,7 @@ def begin(text: str) -> None:
             print(summary(counted), file=sys.stderr)
         if wanted.timeline:
             title = Path(sys.argv[0]).name or "python"
-            write_timeline(Path(wanted.timeline), trace, title, counted.left_out, wanted.times)
+            write_timeline(Path(wanted.timeline), trace, title, counted.dropped_events, wanted.times)
 
     atexit.register(end)
 

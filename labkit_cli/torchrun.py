@@ -26,9 +26,9 @@ from .usage import UsageError, add_memory, add_options, at_least, bad_usage, che
 from .wording import Wording
 
 if TYPE_CHECKING:
-    from labkit_ranks.rank.run_record import Kept, Part
+    from labkit_ranks.rank.run_record import RankInfo, RunRecord
     from labkit_ranks.threads.world import World
-    from labkit_ranks.torchrun.script import Program
+    from labkit_ranks.torchrun.script import RankProgram
 
 # Arguments of torchrun that change nothing where all ranks share one process on this computer.
 NOTHING_TO_DO = (
@@ -187,7 +187,7 @@ def _in_processes(options: argparse.Namespace, given: set[str], machine: childre
             process_recording.MOST: str(MOST_EVENTS if _drawn(options) else 0),
         }
         code = run_processes(_arguments(options, given), machine, more, faults)
-        parts = process_recording.read(Path(folder), kept)
+        parts = process_recording.read_recording(Path(folder), kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     _tell(options, kept, parts)
@@ -209,12 +209,12 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -> int:
     """Run the ranks as threads of this process."""
-    from labkit_ranks.torchrun.script import Program
+    from labkit_ranks.torchrun.script import RankProgram
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
-    program = Program(options.training_script, options.training_script_args, options.module)
+    program = RankProgram(options.training_script, options.training_script_args, options.module)
     kept = _wanted(options)
     if options.times is not None:
         from labkit_ranks.planning.timing import timed
@@ -228,19 +228,19 @@ def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -
 
 
 def _launched(
-    options: argparse.Namespace, machine: children.MachineDescription, program: Program, kept: Kept | None
+    options: argparse.Namespace, machine: children.MachineDescription, program: RankProgram, kept: RunRecord | None
 ) -> int:
     from labkit.trace import emitting
-    from labkit_ranks.rank.run_record import part_of
+    from labkit_ranks.rank.run_record import rank_info
     from labkit_ranks.torchrun.in_threads import launch
 
     if kept is None:
         return _taught(launch(program, options, machine), _faults(program))
-    parts: list[Part] = []
+    parts: list[RankInfo] = []
     trace = emitting.begin()
 
     def ends(world: World) -> None:
-        parts[:] = filter(None, map(part_of, world.ranks))
+        parts[:] = filter(None, map(rank_info, world.ranks))
 
     trace.events, trace.samples = kept.trace.events, kept.trace.samples
     try:
@@ -251,9 +251,9 @@ def _launched(
     return _taught(code, _faults(program))
 
 
-def _faults(program: Program) -> list[str]:
+def _faults(program: RankProgram) -> list[str]:
     """The faults among the ranks that were told last."""
-    return [error.report.fault for error in program.told if hasattr(error, "report")]
+    return [error.report.fault for error in program.deferred_errors if hasattr(error, "report")]
 
 
 def _taught(code: int, faults: Sequence[str]) -> int:
@@ -272,25 +272,25 @@ def _drawn(options: argparse.Namespace) -> bool:
     return bool(options.timeline or options.trace)
 
 
-def _wanted(options: argparse.Namespace) -> Kept | None:
+def _wanted(options: argparse.Namespace) -> RunRecord | None:
     """A recorder for the run, or None if no option asks for a recording."""
-    from labkit_ranks.rank.run_record import Kept
+    from labkit_ranks.rank.run_record import RunRecord
 
-    return Kept(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
+    return RunRecord(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
 
 
-def _tell(options: argparse.Namespace, kept: Kept, parts: Sequence[Part]) -> None:
+def _tell(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankInfo]) -> None:
     """Print the summary, write the timeline and the trace: those that are asked for, of the last attempt."""
     if options.summary:
         print(summary(kept, parts), file=sys.stderr)
     if options.timeline:
         title = Path(options.training_script).name
-        write_timeline(options.timeline, kept.trace, title, kept.left_out, options.times)
+        write_timeline(options.timeline, kept.trace, title, kept.dropped_events, options.times)
     if options.trace:
         write(options.trace, kept.trace.to_chrome(), "--trace")
 
 
-def summary(kept: Kept, parts: Sequence[Part]) -> str:
+def summary(kept: RunRecord, parts: Sequence[RankInfo]) -> str:
     """Says of each rank how full its GPU was at most, how much it brought to collectives, how long it waited."""
     nodes = len({part.node for part in parts})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""

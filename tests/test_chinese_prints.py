@@ -19,7 +19,7 @@ from labkit.trace.curves import Curves
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
 from labkit_diagnose.findings import listed
-from labkit_ranks.calls.faults.report import ranks_text
+from labkit_ranks.calls.faults.report import format_ranks
 from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 
 LABKIT = Path(labkit.__file__).parent
@@ -83,7 +83,7 @@ def told_of_lists_and_labels():
         with pytest.raises(ValueError, match="'mask'") as refused:
             labkit.DataParallel(model)(torch.ones(4, 3), mask=torch.tensor(1.0))
     return [
-        repr(labkit.split(10, 8)), ranks_text([0, 2, 3, 5]), ranks_text([0, 1]), ranks_text([0, 1], "–"),
+        repr(labkit.split(10, 8)), format_ranks([0, 2, 3, 5]), format_ranks([0, 1]), format_ranks([0, 1], "–"),
         listed(["a"] * 6), *(one.where for one in found.findings[:2]), str(refused.value).partition("'mask'")[0],
     ]  # fmt: skip
 

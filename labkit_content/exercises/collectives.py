@@ -14,7 +14,7 @@ from labkit_course.exercise import derived, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import A_NUMBER, a_function, returned
 from labkit_course.kinds import number as a_number
-from labkit_ranks.calls.faults.report import listed
+from labkit_ranks.calls.faults.report import format_numbers
 
 from .on_ranks import Ran, on_ranks
 from .ranks import stuck
@@ -121,7 +121,7 @@ def _parts(counts: list[int]) -> Named:
     if not any(counts):
         return Named("something")
     parts = [part for part, count in enumerate(counts) if count]
-    return Named("gradients" if len(parts) > 1 else "gradient", parts=listed(parts))
+    return Named("gradients" if len(parts) > 1 else "gradient", parts=format_numbers(parts))
 
 
 @judge("11.exchange", a_function("exchange"))

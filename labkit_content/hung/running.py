@@ -15,7 +15,7 @@ import torch.distributed as dist
 from labkit.base.language import say, series
 from labkit_course.words import block
 from labkit_ranks.calls.faults import Report
-from labkit_ranks.calls.faults.report import ranks_text
+from labkit_ranks.calls.faults.report import format_ranks
 from labkit_ranks.calls.wait_graph import WaitForGraph
 
 from ..exercises.on_ranks import Failure, Ran, on_ranks
@@ -94,7 +94,7 @@ class Shown:
         calls = {kind: self.ran.count(kind) for kind in self.ran.called()}
         told = series(f"{times} {kind}" for kind, times in calls.items())
         return [
-            *(f"{ranks_text(ranks)}: {result}" for result, ranks in found.items()),
+            *(f"{format_ranks(ranks)}: {result}" for result, ranks in found.items()),
             say(en=f"calls of rank 0: {told or 'none'}", zh=f"rank 0 的调用：{told or '无'}"),
         ]
 

@@ -26,7 +26,7 @@ _PLAIN = frozenset(
 )
 
 
-def place_of(code: CodeType, line: int) -> str:
+def format_place(code: CodeType, line: int) -> str:
     """``"train.py:31 in step"``; at the top of a file, ``"train.py:31"``; in a notebook ``"Cell In[5]:31 in step"``."""
     name, function = basename(code.co_filename).strip("<>"), code.co_qualname
     # IPython's own tracebacks name the notebook's cell that a file stands for.
@@ -38,7 +38,7 @@ def place_of(code: CodeType, line: int) -> str:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Call:
+class CollectiveCall:
     """One rank's part in a collective of a group.
 
     kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
@@ -97,10 +97,10 @@ class Call:
     code: CodeType | None = None
     line: int = 0
     codes: list[CodeType] = field(default_factory=list)
-    on_stuck: Callable[[], object] | None = None
+    on_deadlock: Callable[[], object] | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
     met: bool = False
-    told: dict[str, Any] = field(default_factory=dict)
+    event_facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         alike = self.outputs is self.inputs
@@ -117,7 +117,7 @@ class Call:
     @property
     def short_place(self) -> str:
         """The same without the folder."""
-        return "" if self.code is None else place_of(self.code, self.line)
+        return "" if self.code is None else format_place(self.code, self.line)
 
     @property
     def via(self) -> str:
@@ -199,7 +199,7 @@ class Call:
     def release(self) -> None:
         """Let the tensors go: it is done."""
         if self.watched:
-            self.told = self.facts()
+            self.event_facts = self.facts()
         self.inputs, self.outputs, self.met = [], [], True
         self.memo.clear()
 

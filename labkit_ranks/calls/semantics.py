@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .call import Call
+from .call import CollectiveCall
 
 Pairs = list[tuple[Tensor, Tensor]]
 
 
-def outputs(calls: Sequence[Call], at: int) -> Pairs:
+def compute_outputs(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     """The outputs of member ``at``: each of its tensors that is written, with the values (as many elements).
 
     calls   of all members, by their rank in the group. What several members need is computed once and kept in the
@@ -28,17 +28,17 @@ def outputs(calls: Sequence[Call], at: int) -> Pairs:
     return [] if kind in ("reduce", "gather") and at != root else _KINDS[kind](calls, at)
 
 
-def reduced(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
+def reduce_tensors(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
     """The reduction of ``tensors``, of one shape and type, by ``op`` (a name of ``torch.distributed.ReduceOp``)."""
     if tensors[0].is_floating_point() and tensors[0].itemsize == 1:  # float8, in which no processor adds
-        return reduced([tensor.half() for tensor in tensors], op, factor).to(tensors[0].dtype)
+        return reduce_tensors([tensor.half() for tensor in tensors], op, factor).to(tensors[0].dtype)
     if op == "AVG" and (tensors[0].is_floating_point() or tensors[0].is_complex()):
         # NCCL multiplies each by 1/n in its own type before it adds (src/enqueue.cc, hostToDevRedOp: ncclAvg).
-        return reduced(tensors, "PREMUL_SUM", 1.0 / len(tensors))
+        return reduce_tensors(tensors, "PREMUL_SUM", 1.0 / len(tensors))
     if op == "AVG":
-        return reduced(tensors, "SUM").div_(len(tensors), rounding_mode="floor")
+        return reduce_tensors(tensors, "SUM").div_(len(tensors), rounding_mode="floor")
     if op == "PREMUL_SUM":
-        return reduced([tensor * factor for tensor in tensors], "SUM")
+        return reduce_tensors([tensor * factor for tensor in tensors], "SUM")
     if len(tensors) == 1:
         return tensors[0].clone()
     if any(tensor.shape != tensors[0].shape for tensor in tensors):  # as many numbers in another shape
@@ -60,30 +60,30 @@ _PAIR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def _all_reduce(calls: Sequence[Call], at: int) -> Pairs:
+def _all_reduce(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     first = calls[0]
     if "total" not in first.memo:
         first.memo["total"] = [
-            reduced(tensors, first.op, first.factor)
+            reduce_tensors(tensors, first.op, first.factor)
             for tensors in zip(*(call.inputs for call in calls), strict=True)
         ]
     return list(zip(calls[at].outputs, first.memo["total"], strict=True))
 
 
-def _broadcast(calls: Sequence[Call], at: int) -> Pairs:
+def _broadcast(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     root = calls[0].root
     assert root is not None
     return [] if at == root else list(zip(calls[at].outputs, calls[root].inputs, strict=True))
 
 
-def _all_gather(calls: Sequence[Call], at: int) -> Pairs:
+def _all_gather(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     memo = calls[0].memo
     if "brought" not in memo:
-        memo["brought"] = [_apart(call, own) for own, call in enumerate(calls)]
+        memo["brought"] = [_gathered_tensor(call, own) for own, call in enumerate(calls)]
     return list(zip(calls[at].outputs, memo["brought"], strict=True))
 
 
-def _apart(call: Call, own: int) -> Tensor:
+def _gathered_tensor(call: CollectiveCall, own: int) -> Tensor:
     """The tensor gathered from one member; a copy if it lies where the member gathers another's (``outs[own]`` may)."""
     tensor = call.inputs[0]
     place = tensor.untyped_storage().data_ptr()
@@ -91,7 +91,7 @@ def _apart(call: Call, own: int) -> Tensor:
     return tensor.clone() if any(out.untyped_storage().data_ptr() == place for out in others) else tensor
 
 
-def _all_gather_single(calls: Sequence[Call], at: int) -> Pairs:
+def _all_gather_single(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     pairs: Pairs = []
     for k, out in enumerate(calls[at].outputs):
         pieces = out.view(-1).chunk(len(calls)) if out.numel() else ()
@@ -99,46 +99,46 @@ def _all_gather_single(calls: Sequence[Call], at: int) -> Pairs:
     return pairs
 
 
-def _scatter(calls: Sequence[Call], at: int) -> Pairs:
+def _scatter(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     root = calls[0].root
     assert root is not None
     return [(calls[at].outputs[0], calls[root].inputs[at])]
 
 
-def _reduce_scatter(calls: Sequence[Call], at: int) -> Pairs:
+def _reduce_scatter(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     pieces = [call.inputs[at] for call in calls]
-    return [(calls[at].outputs[0], reduced(pieces, calls[0].op, calls[0].factor))]
+    return [(calls[at].outputs[0], reduce_tensors(pieces, calls[0].op, calls[0].factor))]
 
 
-def _reduce_scatter_single(calls: Sequence[Call], at: int) -> Pairs:
+def _reduce_scatter_single(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     pairs: Pairs = []
     for k, out in enumerate(calls[at].outputs):
         size = out.numel()
         if size:
             pieces = [call.inputs[k].reshape(-1)[at * size : (at + 1) * size] for call in calls]
-            pairs.append((out, reduced(pieces, calls[0].op, calls[0].factor)))
+            pairs.append((out, reduce_tensors(pieces, calls[0].op, calls[0].factor)))
     return pairs
 
 
-def _all_to_all(calls: Sequence[Call], at: int) -> Pairs:
+def _all_to_all(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     return list(zip(calls[at].outputs, [call.inputs[at] for call in calls], strict=True))
 
 
-def _all_to_all_single(calls: Sequence[Call], at: int) -> Pairs:
+def _all_to_all_single(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     mine = calls[at]
-    places = _rows(mine.outputs[0], mine.splits and mine.splits[1], len(calls))
-    values = [_rows(call.inputs[0], call.splits and call.splits[0], len(calls))[at] for call in calls]
+    places = _split_rows(mine.outputs[0], mine.splits and mine.splits[1], len(calls))
+    values = [_split_rows(call.inputs[0], call.splits and call.splits[0], len(calls))[at] for call in calls]
     return list(zip(places, values, strict=True))
 
 
-def _rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]:
+def _split_rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]:
     """The pieces of ``tensor`` along its first dimension, one for each member."""
     if not sizes:
         sizes = [tensor.size(0) // members] * members
     return list(tensor.split(sizes))
 
 
-def _nothing(calls: Sequence[Call], at: int) -> Pairs:
+def _nothing(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     return []
 
 
@@ -161,7 +161,7 @@ _KINDS = {
 KINDS = frozenset(_KINDS) | {"send", "recv"}
 
 
-def write(pairs: Pairs) -> None:
+def write_outputs(pairs: Pairs) -> None:
     """Put the values into the tensors, below autograd and every mode of the thread that happens to do it."""
     for out, value in pairs:
         if out is not value:

@@ -7,7 +7,7 @@ from types import CodeType
 
 import torch
 
-from .call import Call, place_of
+from .call import CollectiveCall, format_place
 
 
 class LineVisits:
@@ -22,7 +22,7 @@ class LineVisits:
         self._backward = -1  # autograd's number of the pass that is running; -1 outside of any
         self._in_backward: set[tuple[CodeType | None, int, str]] = set()
 
-    def add(self, call: Call) -> None:
+    def add(self, call: CollectiveCall) -> None:
         """Count the visit in which the rank makes ``call``, unless an earlier call has counted it."""
         line, backward = (call.code, call.line, call.kind), torch._C._current_graph_task_id()
         if backward != self._backward:
@@ -41,5 +41,5 @@ class LineVisits:
     def by_place(self) -> dict[tuple[str, str], int]:
         """Return the visits of each line in the user's code: (``"train.py:12"``, kind) -> times."""
         return {
-            (place_of(code, line), kind): times for (code, line, kind), times in self._times.items() if code
+            (format_place(code, line), kind): times for (code, line, kind), times in self._times.items() if code
         }

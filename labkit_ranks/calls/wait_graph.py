@@ -41,10 +41,10 @@ class WaitForGraph(Drawn):
 
     def __repr__(self) -> str:
         """A line for each rank."""
-        return "\n".join(["WaitForGraph:", *(f"  {_line(wait)}" for wait in self.ranks)])
+        return "\n".join(["WaitForGraph:", *(f"  {_format_wait(wait)}" for wait in self.ranks)])
 
 
-def _line(wait: Wait) -> str:
+def _format_wait(wait: Wait) -> str:
     number = "" if wait.sequence is None else f" {wait.sequence}"
     call = f" {wait.call}{number}" if wait.call else ""
     group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""

@@ -16,7 +16,7 @@ from labkit.base.language import say, wrong
 from labkit.base.numbers import MOST_GPUS, integer, plural
 from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 
-from ..rank.system_calls import Left
+from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from . import one_gpu
 from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said
@@ -104,9 +104,9 @@ def diagnose_ranks(
         path = Path(script)
         if not path.is_file():
             raise wrong(FileNotFoundError, en=f"there is no file {path}", zh=f"没有文件 {path}")
-        from ..torchrun.script import Program
+        from ..torchrun.script import RankProgram
 
-        program, name = Program(str(path), arguments), path.name
+        program, name = RankProgram(str(path), arguments), path.name
     gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
     records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
     found: list[Finding] = findings(records, failure)
@@ -161,7 +161,7 @@ def _run(
             for record in observer.records:
                 record.digest_shared()
         except RanksFailed as failed:
-            if not enough or not isinstance(failed.error, Left):
+            if not enough or not isinstance(failed.error, RankExit):
                 return observer.records, (failed.rank, failed.error)
         finally:
             ends(world)

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterator
 from types import CodeType
 
-from ..calls.call import place_of
+from ..calls.call import format_place
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -23,7 +23,7 @@ def loop_exits(code: CodeType, line: int) -> list[str]:
     for loop in ast.walk(tree):
         if isinstance(loop, _LOOPS) and _surrounds(loop, line):
             for exit in _exits(loop, line):
-                found[exit.lineno] = f"`{type(exit).__name__.lower()}` at {place_of(code, exit.lineno)}"
+                found[exit.lineno] = f"`{type(exit).__name__.lower()}` at {format_place(code, exit.lineno)}"
     return [found[number] for number in sorted(found)]
 
 

@@ -21,8 +21,8 @@ from labkit_diagnose.findings import UNTAUGHT, declared, listed, taught
 from labkit_diagnose.probes.alone import FEW
 from labkit_diagnose.result import Finding
 
-from ..calls.call import place_of
-from ..calls.faults import Report, ranks_text
+from ..calls.call import format_place
+from ..calls.faults import Report, format_ranks
 from .loop_exits import loop_exits
 from .records import Loader, Loss, RankRecord, Step
 from .replicas import find_drift, replicas
@@ -67,7 +67,7 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_unused(records))
     else:
-        yield KINDS["script_fails"](raised_at(error), who=ranks_text([rank]), problem=said(error))
+        yield KINDS["script_fails"](raised_at(error), who=format_ranks([rank]), problem=said(error))
 
 
 def _places(report: Report) -> str:
@@ -89,7 +89,7 @@ def _left_loop(records: Sequence[RankRecord], report: Report, error: BaseExcepti
     begun = [sum(len(loader.epochs) for loader in records[rank].loaders) for rank in (*gone, *waiting)]
     if latest and all(epochs[-1].whole for epochs in latest) and min(begun[: len(gone)]) >= max(begun):
         return None  # their batches ran out
-    facts = {"who": ranks_text(gone), "others": ranks_text(waiting), "exits": series(exits)}
+    facts = {"who": format_ranks(gone), "others": format_ranks(waiting), "exits": series(exits)}
     found = KINDS["loop_left_early"](_places(report), **facts)
     reason = "\n  ".join(filter(None, [*report.lines[:-1], found.reason, report.real]))
     return replace(found, reason=reason)
@@ -102,7 +102,7 @@ def said(error: BaseException) -> str:
 def raised_at(error: BaseException) -> str:
     """Return the user's line at which ``error`` was raised."""
     frames = _frames(error)
-    return place_of(*frames[-1]) if frames else ""
+    return format_place(*frames[-1]) if frames else ""
 
 
 def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
@@ -122,7 +122,7 @@ def _unused(records: Sequence[RankRecord]) -> str:
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
-    told = [where(names=listed(list(names)), ranks=ranks_text(ranks)) for names, ranks in missed.items()]
+    told = [where(names=listed(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()]
     return "; ".join(told)
 
 
@@ -165,7 +165,7 @@ def _same_rows(records: Sequence[RankRecord]) -> _Found:
             # A sampler that pads reads some rows twice, fewer than there are ranks.
             if read - distinct >= len(ranks) and read > 1.5 * distinct:
                 one, key = loaders[0], "same_rows.all"
-                facts = {"who": ranks_text(ranks), "epoch": epoch, "read": read, "distinct": distinct}
+                facts = {"who": format_ranks(ranks), "epoch": epoch, "read": read, "distinct": distinct}
                 facts["times"] = f"{read / distinct:.3g}"
                 if one.share and one.share[0] > 1 and {loader.share for loader in loaders} == {one.share}:
                     key = "same_rows.part"
@@ -233,8 +233,8 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
             mean = total / sum(counts)
             low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
             yield KINDS["gradient_scale.unequal"](
-                step=number, counts=series(f"{count:g}" for count in counts), low=ranks_text([low]),
-                high=ranks_text([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
+                step=number, counts=series(f"{count:g}" for count in counts), low=format_ranks([low]),
+                high=format_ranks([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
             )  # fmt: skip
         elif (passes := len(steps[0].reduced)) > 1 and not any(one.scaled for one in records):
             for factor in (passes, 1 / passes):
@@ -301,12 +301,12 @@ def _files(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for (path, _), ranks, place in _several(one.saved for one in records):
         if os.path.isfile(path) and os.path.getsize(path):
             file = os.path.basename(path)
-            yield KINDS["one_file_by_several"](place, who=ranks_text(ranks), file=file)
+            yield KINDS["one_file_by_several"](place, who=format_ranks(ranks), file=file)
 
 
 def _loaded(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for gpu, ranks, place in _several(one.loaded for one in records):
-        yield KINDS["loaded_to_one_gpu"](place, who=ranks_text(ranks), gpu=gpu.device)
+        yield KINDS["loaded_to_one_gpu"](place, who=format_ranks(ranks), gpu=gpu.device)
 
 
 def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
@@ -320,7 +320,7 @@ def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
             continue
         if len(inputs) > 1 and records[ranks[0]].replicas.issuperset(ranks[:2]):
             facts = {"function": draw.function, "step": draw.step}
-            yield KINDS["same_random_numbers"](place, who=ranks_text(ranks), **facts)
+            yield KINDS["same_random_numbers"](place, who=format_ranks(ranks), **facts)
 
 
 def _is_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:

@@ -29,10 +29,10 @@ from labkit.base.patches import Patch, Patches
 from labkit.base.tree import map_tensors, tensors, tensors_in
 from simgpu import gpu_of, machine_in_use
 
-from ..group.slot import Plain
+from ..group.slot import PlainTensors
 from ..group.works import SlotWork
-from ..rank.rank import Rank, noted, rank_here, settled
-from ..rank.system_calls import Left
+from ..rank.rank import Rank, call_recorded, current_thread_rank, work_settled
+from ..rank.system_calls import RankExit
 from . import operations
 from .one_gpu import joined, kept
 from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Reduced, Step, digest, line_here, printed
@@ -64,7 +64,7 @@ class Observer:
         self._stack.callback(mode.observe_by, None)
         as_main.hidden_errors.append(_is_told)
         self._stack.callback(as_main.hidden_errors.remove, _is_told)
-        for context in (Patches(self._table), settled.adding(self._settle), noted.adding(self._note)):
+        for context in (Patches(self._table), work_settled.adding(self._settle), call_recorded.adding(self._note)):
             self._stack.enter_context(context)
         for hook in (
             optimizers.register_optimizer_step_pre_hook(self._begin_step),
@@ -78,7 +78,7 @@ class Observer:
 
     def here(self) -> RankRecord | None:
         """Return the record of the rank that this thread is; None for other threads."""
-        rank = rank_here()
+        rank = current_thread_rank()
         return None if rank is None else self.records[rank.number]
 
     def _table(self) -> Iterator[Patch]:
@@ -211,7 +211,7 @@ class Observer:
             gone = [key for key in held if key in record.before and key not in current]
             record.stale = [record.before[key][0] for key in gone]
         if self._enough and all(len(one.steps) >= self._enough for one in self.records):
-            raise Left(0)
+            raise RankExit(0)
 
     def _next(self, next_batch: _Look, iterator: Any) -> Any:
         record = self.here()
@@ -242,7 +242,7 @@ class Observer:
             together = joined([one.loaders[number].batches[at] for one in self._like])
             return map_tensors(together, lambda way, tensor: tensor.to(own[way].device))
         except (RuntimeError, ValueError, LookupError):
-            raise Left(0) from None  # the ranks' do not fit together, or there are no more
+            raise RankExit(0) from None  # the ranks' do not fit together, or there are no more
 
 
 # Data.
@@ -331,7 +331,7 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
 
 
 def _norm(gradient: Tensor) -> float:
-    with Plain():
+    with PlainTensors():
         return float(gradient.double().norm())
 
 

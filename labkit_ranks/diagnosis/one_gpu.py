@@ -17,8 +17,8 @@ from torch import Tensor
 from labkit.base.tree import children, leaves, map_tensors, rebuild
 from labkit_diagnose.result import Finding
 
-from ..calls.faults import ranks_text
-from ..group.slot import Plain
+from ..calls.faults import format_ranks
+from ..group.slot import PlainTensors
 from .meaning import KINDS, PHRASES, raised_at, said
 from .records import Print, RankRecord, printed
 
@@ -45,7 +45,7 @@ def _joined(batches: Sequence[Any]) -> Any:
 
 def kept(batch: Any) -> Any:
     """Return a copy of ``batch`` that belongs to no machine."""
-    with Plain():
+    with PlainTensors():
         return map_tensors(batch, lambda _, tensor: tensor.detach().clone())
 
 
@@ -123,7 +123,7 @@ def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseEx
             for whole, piece in zip(seen.shape, record.seen[key].local, strict=False):
                 if piece < whole:
                     yield KINDS["cut_with_a_remainder.fails"](
-                        raised_at(error), who=ranks_text([rank]), problem=said(error), name=_clean(key[2]),
+                        raised_at(error), who=format_ranks([rank]), problem=said(error), name=_clean(key[2]),
                         whole=whole, piece=piece, ranks=len(records),
                     )  # fmt: skip
                     return

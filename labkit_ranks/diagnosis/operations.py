@@ -15,8 +15,8 @@ from labkit.base.tree import tensors_in
 from simgpu import gpu_of
 from simgpu.handlers import HANDLERS, functions_in_row, functions_named
 
-from ..calls.call import Call
-from ..group.slot import Plain
+from ..calls.call import CollectiveCall
+from ..group.slot import PlainTensors
 from ..group.works import SlotWork
 from .records import Draw, Loss, Pending, RankRecord, line_here
 
@@ -70,17 +70,17 @@ def _draw(
 
 
 def _state(generator: Any) -> int:
-    with Plain():
+    with PlainTensors():
         return zlib.crc32(generator.get_state().numpy().tobytes())
 
 
 # Tensors of calls that are under way.
 
 
-def begin(record: RankRecord, call: Call) -> None:
+def begin(record: RankRecord, call: CollectiveCall) -> None:
     """The script itself has made ``call``: what it brings is under way until somebody waits."""
     tensors = [*call.inputs, *call.outputs]
-    with Plain():
+    with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
     record.pending.append(Pending(call, kept, _places(tensors), _places(call.outputs)))
 
@@ -102,7 +102,7 @@ def _use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[]
     met = [one for one in record.pending if places & one.used]
     result = run()
     for one in met:
-        with Plain():
+        with PlainTensors():
             changed = any(_version(tensor) != version for tensor, version in one.tensors)
         views = _places(tensors_in(result)) & one.written
         if changed or (places & one.written and not views):

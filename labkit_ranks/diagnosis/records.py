@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from labkit.base.tree import tensors_in
 
-from ..calls.call import Call
-from ..group.slot import Plain
+from ..calls.call import CollectiveCall
+from ..group.slot import PlainTensors
 
 # As many optimizer steps are compared with one GPU's, and no more numbers of a tensor than this with other ranks'.
 STEPS = 2
@@ -129,7 +129,7 @@ class Pending(NamedTuple):
     used      the places in memory that it reads or writes, and ``written`` those that it writes.
     """
 
-    call: Call
+    call: CollectiveCall
     tensors: list[tuple[Tensor, int]]
     used: set[int]
     written: set[int]
@@ -209,7 +209,7 @@ class RankRecord:
     flat: bool = False
     # Calls that are under way, and uses of their tensors: where, whether it was a change, and the call.
     pending: list[Pending] = field(default_factory=list)
-    early: list[tuple[str, bool, Call]] = field(default_factory=list)
+    early: list[tuple[str, bool, CollectiveCall]] = field(default_factory=list)
     # Of the modules that the script calls, with names for all inside; how deep in them it is; which one raised.
     roots: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class RankRecord:
             if name in self.watched:
                 self.watched[name].local = local  # a buffer may have been replaced
             elif type(local) in (Tensor, nn.Parameter) and local.numel():
-                with Plain(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
+                with PlainTensors(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
                     digest(local)
                     constant = bool((local.reshape(-1)[0] == local).all())
                     self.watched[name] = Watched(tensor, local, among, constant)
@@ -348,13 +348,13 @@ def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
     at = tuple(
         slice(None) if how.is_replicate() else one for how, one in zip(tensor.placements, place, strict=True)
     )
-    with Plain():
+    with PlainTensors():
         return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
 
 
-def line_here() -> tuple[str, Call]:
+def line_here() -> tuple[str, CollectiveCall]:
     """The user's line from which this thread came here, and how."""
-    call = Call("")
+    call = CollectiveCall("")
     call.locate()
     return call.short_place, call
 
@@ -372,7 +372,7 @@ def printed(tensor: Any, place: str) -> Print | None:
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
         return None  # it wraps others, and may wait for them
-    with Plain(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
+    with PlainTensors(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
         values = local.detach().double().reshape(-1)
         weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
         eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0

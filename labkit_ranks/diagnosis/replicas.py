@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from labkit_diagnose.findings import listed
 
-from ..calls.faults import ranks_text
+from ..calls.faults import format_ranks
 from .records import RankRecord, Watched
 
 # How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, Tutel), and how
@@ -141,7 +141,7 @@ def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[s
             elif by:
                 yield "weights_drift.replicas", line, facts
             else:
-                yield "weights_drift.unreduced", line, facts | {"ranks": ranks_text(one.group)}
+                yield "weights_drift.unreduced", line, facts | {"ranks": format_ranks(one.group)}
 
 
 def _clean(name: str) -> str:

@@ -18,7 +18,7 @@ import torch
 
 from labkit.base.language import say, wrong
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..rank.flight_recorder import DTYPES, NAMES
 
 # Files larger than this are none: PyTorch keeps 2,000 calls by default, of about 2 kB each.
@@ -59,7 +59,7 @@ class _Plain(pickle.Unpickler):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Told(Call):
+class Told(CollectiveCall):
     """A call as a dump tells it.
 
     where     the line of the user's code, ``"train.py:31 in step"``.

@@ -11,7 +11,7 @@ from labkit.base.texts import texts_beside
 from labkit.base.units import duration
 
 from ..calls import faults
-from ..calls.faults import Report, Standing, explained, ranks_text
+from ..calls.faults import RankState, Report, explain_fault, format_ranks
 from .dumps import Dump, Told
 
 _TEXTS = texts_beside(__file__)
@@ -57,7 +57,7 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
     absent = tuple(sorted(members - set(ranks)))
     head = _TEXTS["head",](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
     if absent:
-        head += _TEXTS["absent",](ranks=ranks_text(absent))
+        head += _TEXTS["absent",](ranks=format_ranks(absent))
     head = "\n".join([head, *(_TEXTS["broken",](why=why) for why in broken)])
     looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
     problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
@@ -117,7 +117,7 @@ def _conflict(a: Told, b: Told) -> str:
 def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> _Problem:
     """Calls that meet and differ in ``what``."""
     calls = [here[rank] for rank in sorted(here)]
-    report = faults.report_of(calls, what)
+    report = faults.mismatch_report(calls, what)
     usual = Counter(map(_form, calls)).most_common(1)[0][0]
     culprits = tuple(call.rank for call in calls if _form(call) != usual)
     return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
@@ -130,18 +130,18 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
         last = own[max(own)] if own else None
         came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
         seqs = {call.group: call.seq for call in own.values()}
-        standings.append(Standing(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
+        standings.append(RankState(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
         if rank not in here:  # what is said of it
             quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_facts(last))
     call = here[min(here)]
-    key, facts = faults.cause(call, standings)
+    key, facts = faults.cause_of_absence(call, standings)
     if key == "uneven":
         facts = {**facts, "ended": ""}
     elif key == "ended_before":
         key = "quiet_before"
-    meaning, advice = explained(key, **facts)
+    meaning, advice = explain_fault(key, **facts)
     fault = faults.FAULT_OF.get(key, "deadlock")
-    lines = [*faults.standing_lines(standings, quiet), *_drift(there), meaning]
+    lines = [*faults.state_lines(standings, quiet), *_drift(there), meaning]
     # For how long the first has stood, by the last sign of any.
     seen = max(call.created for own in there.values() for call in own.values())
     if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
@@ -151,11 +151,11 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
 
 def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> _Problem:
     """All that left a dump have come to a call, and it is not over."""
-    key, facts = ("no_dump", {"names": ranks_text(gone)}) if gone else ("not_over", {})
-    meaning, advice = explained(key, **facts)
-    standings = [Standing(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
+    key, facts = ("no_dump", {"names": format_ranks(gone)}) if gone else ("not_over", {})
+    meaning, advice = explain_fault(key, **facts)
+    standings = [RankState(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
     known = dict.fromkeys(gone, str(_TEXTS["no-dump",]))
-    lines = (*faults.standing_lines([*standings, *map(Standing, gone)], known), meaning)
+    lines = (*faults.state_lines([*standings, *map(RankState, gone)], known), meaning)
     return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
 
@@ -172,12 +172,12 @@ def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
         return None
     first = min(alone, key=lambda call: call.created)
     culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
-    head, advice = explained("messages_unpaired")
-    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.table(alone), head))
+    head, advice = explain_fault("messages_unpaired")
+    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.call_table(alone), head))
 
 
 def _told(report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]) -> _Problem:
-    group = faults.group_of(call)
+    group = faults.group_label(call)
     found = Explained((), (), report.fault, culprits, group, call.seq, tuple(lines), report.advice)
     return call.created, found
 

@@ -14,19 +14,19 @@ from torch.distributed import ReduceOp
 from simgpu import gpu_of, machine_in_use
 from simgpu.features.reducers import gpu_of_bucket, mark_arrived
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 
 
-def listed(tensors: Any) -> list[Any]:
+def to_list(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
-def flat(tensors: Any) -> list[Any]:
+def flatten_tensors(tensors: Any) -> list[Any]:
     """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
-    return listed(tensors[0] if len(tensors) == 1 else tensors)
+    return to_list(tensors[0] if len(tensors) == 1 else tensors)
 
 
-def options_of(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
+def make_options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
     """The options of a method: they are given as an object, or in its shorter forms as a root, a reduction or both."""
     if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
         return given
@@ -41,7 +41,7 @@ def options_of(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
     return options
 
 
-def reduction(opts: Any) -> dict[str, Any]:
+def reduction_facts(opts: Any) -> dict[str, Any]:
     """The reduction that ``opts`` ask for: the name of the ReduceOp, and the factor of PREMUL_SUM."""
     op = opts.reduceOp
     name = _NAMES[int(getattr(op, "op", op))]
@@ -51,7 +51,7 @@ def reduction(opts: Any) -> dict[str, Any]:
 _NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}
 
 
-def device_of(group: Any, call: Call, tensors: list[Tensor], opts: Any) -> str:
+def find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: Any) -> str:
     """The device that the tensors are on. Those that C++ made, unseen by Python, are on the group's ``home``."""
     found = "cpu" if "cpu" in group.backends else ""
     near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
@@ -67,13 +67,13 @@ def device_of(group: Any, call: Call, tensors: list[Tensor], opts: Any) -> str:
                 mark_arrived(tensor, gpu)
         if gpu is not None:
             found = str(gpu.device)
-            group.used = group.used or found
+            group.first_device = group.first_device or found
         elif not found:
             found = str(tensor.device)
-    return found or _of_barrier(group, opts)
+    return found or _barrier_device(group, opts)
 
 
-def _of_barrier(group: Any, opts: Any) -> str:
+def _barrier_device(group: Any, opts: Any) -> str:
     """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
     chosen = getattr(opts, "device_ids", None)
     if chosen:
@@ -83,10 +83,10 @@ def _of_barrier(group: Any, opts: Any) -> str:
         return str(bound)
     machine = machine_in_use()
     gpus = len(machine.gpus) if machine is not None else 0
-    return group.used or f"cuda:{group.ranks[group.rank()] % max(1, gpus)}"
+    return group.first_device or f"cuda:{group.ranks[group.rank()] % max(1, gpus)}"
 
 
-def bus_of(device: str) -> int | None:
+def bus_number(device: str) -> int | None:
     """Which of the computer's GPUs this process calls ``device``."""
     machine, number = machine_in_use(), device.partition("cuda:")[2]
     if machine is None or not number:

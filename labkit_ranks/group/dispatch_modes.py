@@ -23,7 +23,7 @@ from labkit.base.ours import is_our_module
 from labkit.base.tree import tensors_in
 from simgpu.dispatch import others_dispatch
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 
 # A call's kind -> its operator, and that of several at once.
 _OPERATORS = {
@@ -46,7 +46,7 @@ _OPERATORS = {
 _TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 
 
-class _Told(OpOverload):
+class _RedirectedOperator(OpOverload):
     """An operator that is taken for ``operator``, and goes on with ``run`` when it is called.
 
     Modes ask for an OpOverload's schema and packet, compare it, look it up in tables and call it. The real operator
@@ -63,12 +63,12 @@ class _Told(OpOverload):
         return hash(self.__dict__["stands_for"])
 
 
-def watched(call: Call) -> bool:
+def needs_dispatch(call: CollectiveCall) -> bool:
     """Whether a mode of this thread, or a tensor that wraps others, has to see ``call``."""
-    return others_dispatch() or _wrapper((*call.inputs, *call.outputs)) is not None
+    return others_dispatch() or _find_wrapper((*call.inputs, *call.outputs)) is not None
 
 
-def _wrapper(tensors: Iterable[Any]) -> Any:
+def _find_wrapper(tensors: Iterable[Any]) -> Any:
     """The first of ``tensors`` that answers for those that it wraps; None."""
     for tensor in tensors:
         # What a functional collective has on its way is waited for.
@@ -77,7 +77,7 @@ def _wrapper(tensors: Iterable[Any]) -> Any:
     return None
 
 
-def seen(group: ProcessGroup, call: Call, go_on: Callable[[Call], Any]) -> Any:
+def dispatch_call(group: ProcessGroup, call: CollectiveCall, go_on: Callable[[CollectiveCall], Any]) -> Any:
     """The Work of ``go_on(call)``, which modes of this thread and wrappers see as an operator; or what they give.
 
     What they call the operator with is what ``go_on`` gets: a wrapper does so with what it holds, perhaps repeatedly.
@@ -95,20 +95,20 @@ def seen(group: ProcessGroup, call: Call, go_on: Callable[[Call], Any]) -> Any:
                     return run(*args, **kwargs)
                 return mode.__torch_dispatch__(told, (), args, kwargs)
         brought = copy.copy(call)
-        brought.inputs, brought.outputs = _brought(args, arguments, call)
-        brought.memo, brought.told = {}, {}
-        wrapper = _wrapper((*brought.inputs, *brought.outputs))
+        brought.inputs, brought.outputs = _tensors_of_call(args, arguments, call)
+        brought.memo, brought.event_facts = {}, {}
+        wrapper = _find_wrapper((*brought.inputs, *brought.outputs))
         if wrapper is not None:
-            return _answer(wrapper, told, args, kwargs)
+            return _ask_wrapper(wrapper, told, args, kwargs)
         work = go_on(brought)
         return work if len(operator._schema.returns) == 1 else (args[0], work)
 
-    told = _Told(operator, run)
-    result = run(*(_value(argument, call, group) for argument in arguments))
+    told = _RedirectedOperator(operator, run)
+    result = run(*(_argument_value(argument, call, group) for argument in arguments))
     return result[-1] if isinstance(result, tuple) else result
 
 
-def _answer(wrapper: Any, told: _Told, args: Any, kwargs: Any) -> Any:
+def _ask_wrapper(wrapper: Any, told: _RedirectedOperator, args: Any, kwargs: Any) -> Any:
     """Ask ``wrapper`` to answer the operator.
 
     Raises NotImplementedError, as DTensor's own dispatch does, if it has no answer.
@@ -124,7 +124,7 @@ def _answer(wrapper: Any, told: _Told, args: Any, kwargs: Any) -> Any:
     raise NotImplementedError(theirs + say(en=en, zh=zh))
 
 
-def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any]]:
+def _tensors_of_call(args: Any, arguments: Any, call: CollectiveCall) -> tuple[list[Any], list[Any]]:
     """The inputs and outputs of ``call`` among the operator's ``args``."""
     inputs, outputs = [], []
     for value, argument in zip(args, arguments, strict=False):
@@ -139,7 +139,7 @@ def _brought(args: Any, arguments: Any, call: Call) -> tuple[list[Any], list[Any
     return inputs, outputs
 
 
-def _value(argument: Any, call: Call, group: ProcessGroup) -> Any:
+def _argument_value(argument: Any, call: CollectiveCall, group: ProcessGroup) -> Any:
     """The value of the operator's ``argument``."""
     name, kind = argument.name, str(argument.type)
     if kind in _TENSORS:

@@ -25,18 +25,18 @@ from simgpu.dispatch import MachineMode
 
 from ..calls.checks.nccl import NCCL_VERSION
 from ..rank import flight_recorder
-from ..rank.rank import timed_here
+from ..rank.rank import current_rank
 from . import process_group
-from .process_group import Group, asking
+from .process_group import SimulatedProcessGroup, name_requests
 from .slot import Transport
 
 
-def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
+def patches(of_processes: Callable[[SimulatedProcessGroup], Transport]) -> Iterator[Patch]:
     """The rows of groups, and of what refuses to run beside them.
 
     of_processes   makes the transport of a group where a rank is a process.
     """
-    process_group.of_processes = of_processes
+    process_group.make_process_transport = of_processes
     yield Patch.wrap(distributed_c10d, "_new_process_group_helper", _make_group)
     yield Patch.wrap(distributed_c10d, "has_torch_function", _has_torch_function)
     for owner in (distributed_c10d, dist):
@@ -52,14 +52,14 @@ def patches(of_processes: Callable[[Group], Transport]) -> Iterator[Patch]:
     major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
-    yield Patch(c10d, "_hash_tensors", _hash)
-    yield from flight_recorder.patches(timed_here, c10d)
+    yield Patch(c10d, "_hash_tensors", _hash_tensors)
+    yield from flight_recorder.patches(current_rank, c10d)
     yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
-    yield Patch.wrap(DistributedDataParallel, "forward", _count)
-    yield Patch.wrap(Join, "notify_join_context", _keep)
+    yield Patch.wrap(DistributedDataParallel, "forward", _count_forward)
+    yield Patch.wrap(Join, "notify_join_context", _keep_join_work)
     for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        yield Patch.wrap(dist, name, _of_model)
+        yield Patch.wrap(dist, name, _note_model_gpu)
 
 
 class NcclOptions(SimpleNamespace):
@@ -85,7 +85,7 @@ class NcclOptions(SimpleNamespace):
         return copied
 
 
-class NcclGroup(Group):
+class NcclGroup(SimulatedProcessGroup):
     """Stands for ``torch.distributed.ProcessGroupNCCL``."""
 
     Options = NcclOptions
@@ -99,7 +99,7 @@ class NcclGroup(Group):
         if timeout is not None:
             options._timeout = timeout
         super().__init__(
-            store, rank, size, backends=_backends("nccl"), ranks=options.global_ranks_in_group,
+            store, rank, size, backends=_backends_of_new_group("nccl"), ranks=options.global_ranks_in_group,
             timeout=options._timeout,
         )  # fmt: skip
         self.options = options
@@ -117,7 +117,7 @@ class GlooOptions(SimpleNamespace):
         )  # fmt: skip
 
 
-class GlooGroup(Group):
+class GlooGroup(SimulatedProcessGroup):
     """Stands for ``torch.distributed.ProcessGroupGloo``."""
 
     Options = _Options = GlooOptions
@@ -126,7 +126,8 @@ class GlooGroup(Group):
         self, store: Any, rank: int, size: int, timeout: timedelta | GlooOptions = timedelta(minutes=30)
     ) -> None:
         timeout = timeout._timeout if isinstance(timeout, GlooOptions) else timeout
-        super().__init__(store, rank, size, backends=_backends("gloo"), ranks=_making.ranks, timeout=timeout)
+        backends = _backends_of_new_group("gloo")
+        super().__init__(store, rank, size, backends=backends, ranks=_making.ranks, timeout=timeout)
         self._connect()
 
     @staticmethod
@@ -148,11 +149,11 @@ class DdpLogger(_Logger):  # type: ignore[misc]
     """
 
     def set_construction_data_and_log(self, *args: Any) -> None:
-        asking.times = 0
+        name_requests.times = 0
         try:
             super().set_construction_data_and_log(*args)
         finally:
-            asking.times = 3
+            name_requests.times = 3
 
 
 def _register_builtin(ddp: Any, kind: Any) -> None:
@@ -175,7 +176,7 @@ class _Making(threading.local):
 _making = _Making()
 
 
-def _backends(alone: str) -> dict[str, str]:
+def _backends_of_new_group(alone: str) -> dict[str, str]:
     if _making.backends is not None:
         return _making.backends
     return {"cuda": "nccl"} if alone == "nccl" else {"cpu": "gloo", "cuda": "gloo"}
@@ -188,8 +189,8 @@ def _make_group(real: Any, *args: Any, **kwargs: Any) -> Any:
     kinds: dict[str, str] = {kind: str(name) for kind, name in config.items() if kind in ("cpu", "cuda")}
     if str(backend) == "nccl":
         kinds = {"cuda": "nccl"}
-    if ranks and isinstance(parent := dist.group.WORLD, Group):
-        parent.is_to_have(name, ranks, kinds.values())
+    if ranks and isinstance(parent := dist.group.WORLD, SimulatedProcessGroup):
+        parent.announce_new_group(name, ranks, kinds.values())
     before = _making.backends, _making.ranks
     _making.backends, _making.ranks = kinds, list(ranks)
     try:
@@ -197,7 +198,7 @@ def _make_group(real: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         _making.backends, _making.ranks = before
     device = kwargs.get("device_id")
-    if device is not None and isinstance(group, Group):
+    if device is not None and isinstance(group, SimulatedProcessGroup):
         group.bound_device_id = device
     return group, its_store
 
@@ -213,14 +214,14 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
 
 def _set_timeout(real: Callable[..., None], timeout: timedelta, group: Any = None) -> None:
     found = distributed_c10d._get_default_group() if group is None else group
-    if isinstance(found, Group):  # which is neither C++'s NCCL nor its gloo
+    if isinstance(found, SimulatedProcessGroup):  # which is neither C++'s NCCL nor its gloo
         found._set_default_timeout(timeout)
     else:
         real(timeout, group)
 
 
-def _count(forward: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    if model.training and torch.is_grad_enabled() and (rank := timed_here()) is not None:
+def _count_forward(forward: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    if model.training and torch.is_grad_enabled() and (rank := current_rank()) is not None:
         rank.passes += 1
     return forward(model, *args, **kwargs)
 
@@ -228,13 +229,13 @@ def _count(forward: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
 _works = WeakKeyDictionary[Any, Any]()
 
 
-def _keep(notify: Callable[[Any], Any], joinable: Any) -> Any:
+def _keep_join_work(notify: Callable[[Any], Any], joinable: Any) -> Any:
     """DDP hands this Work to C++, which asks it in backward: what Python knows of it must live as long."""
     _works[joinable] = work = notify(joinable)
     return work
 
 
-def _hash(tensors: list[torch.Tensor]) -> int:
+def _hash_tensors(tensors: list[torch.Tensor]) -> int:
     """A number for the bytes of ``tensors``, which TORCH_DISTRIBUTED_DEBUG=DETAIL writes down."""
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
@@ -242,8 +243,8 @@ def _hash(tensors: list[torch.Tensor]) -> int:
     return int.from_bytes(found.digest())
 
 
-def _of_model(ask: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+def _note_model_gpu(ask: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """C++ makes its tensors on the GPU of those that it is given, which need not be the current one."""
-    if isinstance(group, Group) and tensors:
+    if isinstance(group, SimulatedProcessGroup) and tensors:
         group.home = gpu_of(tensors[0])
     return ask(group, tensors, *args, **kwargs)

@@ -26,12 +26,12 @@ from labkit.trace import emitting as trace
 from simgpu import Gpu
 
 from ..calls import checks, faults
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..rank.enqueued_calls import wait_on_host
-from ..rank.memory_samples import sample
-from ..rank.rank import rank_here, timed_here
-from .arguments import bus_of, device_of, flat, listed, options_of, reduction
-from .dispatch_modes import seen, watched
+from ..rank.memory_samples import sample_memory
+from ..rank.rank import current_rank, current_thread_rank
+from .arguments import bus_number, find_device, flatten_tensors, make_options, reduction_facts, to_list
+from .dispatch_modes import dispatch_call, needs_dispatch
 from .slot import Transport
 from .works import SlotWork, Works
 
@@ -45,14 +45,14 @@ class _Asking(threading.local):
     times = 3
 
 
-asking = _Asking()
+name_requests = _Asking()
 
 
 # Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
 _Base: Any = ProcessGroup
 
 
-class Group(_Base):  # type: ignore[misc]
+class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
 
     backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
@@ -71,8 +71,8 @@ class Group(_Base):  # type: ignore[misc]
         ranks: Sequence[int],
         timeout: timedelta | float,
     ) -> None:
-        here = rank_here()
-        checks.check_place(rank, size, None if here is None else here.size)
+        here = current_thread_rank()
+        checks.check_rank_and_size(rank, size, None if here is None else here.size)
         super().__init__(rank, size)
         if not isinstance(timeout, timedelta):  # C++ takes seconds too
             timeout = timedelta(seconds=timeout)
@@ -83,7 +83,7 @@ class Group(_Base):  # type: ignore[misc]
         self._name, self._desc = "", "undefined"
         # The GPU of what C++ brings: that of the model (see .torch_patches); None is the current one.
         self.home: Gpu | None = None
-        self.used = ""  # the first GPU that it had tensors of
+        self.first_device = ""  # the first GPU that it had tensors of
         self._transport: Any = None
         self._splits = 0
         self.latest = 0  # the number of its latest collective
@@ -91,7 +91,7 @@ class Group(_Base):  # type: ignore[misc]
         self.pairs: dict[tuple[int, int], int] = {}
         self._coalesced: list[Any] | None = None
         self.destroyed = False
-        self._global = self.ranks[rank]
+        self._global_rank = self.ranks[rank]
 
     # What it is asked for.
 
@@ -108,8 +108,8 @@ class Group(_Base):  # type: ignore[misc]
 
     def getBackendName(self) -> str:
         """The name for C++, which casts a group called gloo to its own class when DDP is made (see DdpLogger)."""
-        asking.times += 1
-        return "" if asking.times == 2 else self.name()
+        name_requests.times += 1
+        return "" if name_requests.times == 2 else self.name()
 
     @property
     def group_name(self) -> str:
@@ -121,9 +121,9 @@ class Group(_Base):  # type: ignore[misc]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
-        if self._transport is None and rank_here() is not None:
+        if self._transport is None and current_thread_rank() is not None:
             # Not at the first call: of groups that are made under one name, one after the other, each rank counts all.
-            self._transport = new_transport(self)
+            self._transport = make_transport(self)
 
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
@@ -132,7 +132,7 @@ class Group(_Base):  # type: ignore[misc]
     def _device_types(self) -> list[torch.device]:
         return [torch.device(kind) for kind in self.backends]
 
-    def _get_backend(self, device: torch.device | str) -> Group:
+    def _get_backend(self, device: torch.device | str) -> SimulatedProcessGroup:
         kind = torch.device(device).type
         if kind not in self.backends:
             # torch/csrc/distributed/c10d/ProcessGroup.hpp, getBackend
@@ -149,11 +149,11 @@ class Group(_Base):  # type: ignore[misc]
     def _get_sequence_number_for_group(self) -> int:
         return self.latest
 
-    def _without_effect(self, *args: object) -> None:
+    def _do_nothing(self, *args: object) -> None:
         """Do nothing: it moves no tensors (connections of NCCL, its own timing, C++'s counts)."""
 
-    _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _without_effect
-    _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _without_effect
+    _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _do_nothing
+    _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _do_nothing
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.timeout = self.options._timeout = timeout
@@ -170,15 +170,15 @@ class Group(_Base):  # type: ignore[misc]
     def split_group(
         self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
         group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
-    ) -> Group | None:  # fmt: skip
+    ) -> SimulatedProcessGroup | None:  # fmt: skip
         """The group of those members that are ``ranks`` of this one; None for the others."""
         self._splits += 1
         if self.bound_device_id is not None:
-            self._meet(Call("split_group")).wait()
+            self._start_call("split_group").wait()
         if self._rank not in ranks:
             return None
         kinds = set(self.backends) if device_types is None else {device.type for device in device_types}
-        child = Group(
+        child = SimulatedProcessGroup(
             self.store, ranks.index(self._rank), len(ranks),
             backends={kind: name for kind, name in self.backends.items() if kind in kinds},
             ranks=[self.ranks[rank] for rank in ranks], timeout=timeout or self.timeout,
@@ -190,26 +190,26 @@ class Group(_Base):  # type: ignore[misc]
         child._set_group_desc(group_desc or f"{self._desc}:split")
         return child
 
-    def is_to_have(self, name: str, ranks: Sequence[int], backends: Collection[str]) -> None:
+    def announce_new_group(self, name: str, ranks: Sequence[int], backends: Collection[str]) -> None:
         """A group of ``ranks`` is about to be made by ``new_group``, by all ranks of this one, the default group.
 
         name   the group's: its number among those that the rank has made, or a hash if its members alone make it.
 
         Raises :class:`..calls.faults.Mismatch` if another rank's group of this number has other members.
         """
-        call = Call("new_group", members=tuple(ranks))
+        call = CollectiveCall("new_group", members=tuple(ranks))
         if name.isdecimal():
-            call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global, int(name)
+            call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global_rank, int(name)
             call.locate()
-            wrong = faults.fault(self.transport().announce(call))
+            wrong = faults.mismatch_error(self.transport().announce(call))
             if wrong is not None:
                 raise wrong
         # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, performNocolorSplit and initNCCLComm: ncclCommSplit.
         if self.bound_device_id is not None and "nccl" in backends and self.supports_splitting:
-            self._meet(Call("new_group", members=call.members)).wait()
+            self._start_call("new_group", members=call.members).wait()
 
     def shutdown(self) -> None:
-        rank = timed_here()
+        rank = current_rank()
         if rank is not None and self._transport is not None and not self.destroyed:
             wait_on_host(rank, lambda: self._transport.flush(rank.number))
         self.destroyed = True
@@ -220,23 +220,23 @@ class Group(_Base):  # type: ignore[misc]
     # Collectives.
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = options_of(c10d.AllreduceOptions, opts, *more, **named), listed(tensors)
-        return self._meet(Call("all_reduce", tensors, tensors, **reduction(opts)), opts)
+        opts, tensors = make_options(c10d.AllreduceOptions, opts, *more, **named), to_list(tensors)
+        return self._start_call("all_reduce", tensors, tensors, **reduction_facts(opts), opts=opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = options_of(c10d.BroadcastOptions, opts, *more, **named), listed(tensors)
+        opts, tensors = make_options(c10d.BroadcastOptions, opts, *more, **named), to_list(tensors)
         sent = tensors if opts.rootRank == self._rank else []
-        return self._meet(Call("broadcast", sent, tensors, root=opts.rootRank), opts)
+        return self._start_call("broadcast", sent, tensors, root=opts.rootRank, opts=opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts, tensors = options_of(c10d.ReduceOptions, opts, *more, **named), listed(tensors)
-        return self._meet(Call("reduce", tensors, tensors, root=opts.rootRank, **reduction(opts)), opts)
+        opts, tensors = make_options(c10d.ReduceOptions, opts, *more, **named), to_list(tensors)
+        return self._start_call("reduce", tensors, tensors, root=opts.rootRank, **reduction_facts(opts), opts=opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_gather", listed(inputs), flat(listed(outputs))), opts)
+        return self._start_call("all_gather", to_list(inputs), flatten_tensors(to_list(outputs)), opts=opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if any(self.backends.get(tensor.device.type) == "nccl" for tensor in inputs):
@@ -249,47 +249,48 @@ class Group(_Base):  # type: ignore[misc]
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_gather_single", inputs, outputs), opts)
+        return self._start_call("all_gather_single", inputs, outputs, opts=opts)
 
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = options_of(c10d.GatherOptions, opts, *more, **named)
-        gathered = flat(outputs) if outputs else []
-        return self._meet(Call("gather", listed(inputs), gathered, root=opts.rootRank), opts)
+        opts = make_options(c10d.GatherOptions, opts, *more, **named)
+        gathered = flatten_tensors(outputs) if outputs else []
+        return self._start_call("gather", to_list(inputs), gathered, root=opts.rootRank, opts=opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = options_of(c10d.ScatterOptions, opts, *more, **named)
-        pieces = flat(inputs) if inputs else []
-        return self._meet(Call("scatter", pieces, listed(outputs), root=opts.rootRank), opts)
+        opts = make_options(c10d.ScatterOptions, opts, *more, **named)
+        pieces = flatten_tensors(inputs) if inputs else []
+        return self._start_call("scatter", pieces, to_list(outputs), root=opts.rootRank, opts=opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        opts = options_of(c10d.ReduceScatterOptions, opts, *more, **named)
-        return self._meet(Call("reduce_scatter", flat(inputs), listed(outputs), **reduction(opts)), opts)
+        opts = make_options(c10d.ReduceScatterOptions, opts, *more, **named)
+        pieces, into = flatten_tensors(inputs), to_list(outputs)
+        return self._start_call("reduce_scatter", pieces, into, **reduction_facts(opts), opts=opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._meet(Call("reduce_scatter_single", inputs, outputs, **reduction(opts)), opts)
+        return self._start_call("reduce_scatter_single", inputs, outputs, **reduction_facts(opts), opts=opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._meet(Call("all_to_all", listed(inputs), listed(outputs)), opts)
+        return self._start_call("all_to_all", to_list(inputs), to_list(outputs), opts=opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
         splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
-        return self._meet(Call("all_to_all_single", [tensor], [output], splits=splits), opts)
+        return self._start_call("all_to_all_single", [tensor], [output], splits=splits, opts=opts)
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._meet(Call("barrier"), opts)
+        return self._start_call("barrier", opts=opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         self.barrier().wait()
@@ -297,10 +298,10 @@ class Group(_Base):  # type: ignore[misc]
     # Messages.
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        return self._meet(Call("send", listed(tensors), root=to, tag=tag))
+        return self._start_call("send", to_list(tensors), root=to, tag=tag)
 
     def recv(self, tensors: Any, source: int | None, tag: int = 0) -> Any:
-        return self._meet(Call("recv", outputs=listed(tensors), root=source, tag=tag))
+        return self._start_call("recv", outputs=to_list(tensors), root=source, tag=tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self.recv(tensors, None, tag)
@@ -314,12 +315,12 @@ class Group(_Base):  # type: ignore[misc]
 
     # Meeting.
 
-    def _meet(self, call: Call, opts: Any = None) -> Any:
-        """The Work of ``call``, which this rank makes now."""
-        rank = rank_here()
+    def _start_call(self, kind: str, inputs: Any = (), outputs: Any = (), *, opts: Any = None, **facts: Any) -> Any:
+        """Make the call that this rank asks for now, and return its Work."""
+        call, rank = CollectiveCall(kind, inputs, outputs, **facts), current_thread_rank()
         call.group, call.desc, call.at = self._name, self._desc, self._rank
         if rank is None:
-            call.rank, call.ranks = self._global, self.ranks
+            call.rank, call.ranks = self._global_rank, self.ranks
         else:
             call.rank, call.ranks = rank.number, self.transport().ranks
         caller: Any = sys._getframe(1)
@@ -328,13 +329,13 @@ class Group(_Base):  # type: ignore[misc]
         call.from_cpp = not caller.f_code.co_filename.endswith(_PYTHON)
         call.locate()
         call.async_op = bool(getattr(opts, "asyncOp", False))
-        if watched(call):
-            return seen(self, call, lambda brought: self._come(brought, brought.outputs, opts))
-        return self._come(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
+        if needs_dispatch(call):
+            return dispatch_call(self, call, lambda brought: self._make_work(brought, brought.outputs, opts))
+        return self._make_work(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
 
-    def _come(self, call: Call, results: list[Any], opts: Any) -> Any:
+    def _make_work(self, call: CollectiveCall, results: list[Any], opts: Any) -> Any:
         """The Work of a call whose tensors are those that have the memory."""
-        rank = timed_here()
+        rank = current_rank()
         call.watched = trace.recording is not None
         call.backward = torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
@@ -343,10 +344,10 @@ class Group(_Base):  # type: ignore[misc]
                     brought[at] = wait()  # a functional collective's value
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
-            call.device = device_of(self, call, tensors, opts)
-            call.bus = bus_of(call.device)
+            call.device = find_device(self, call, tensors, opts)
+            call.bus = bus_number(call.device)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
-            checks.check(call, self)
+            checks.check_call(call, self)
         transport = self._transport or self.transport()
         if call.is_message:
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
@@ -358,13 +359,13 @@ class Group(_Base):  # type: ignore[misc]
             call.seq = self.latest
         if rank is not None:
             call.arrived, call.node = rank.clock(), rank.node
-            rank.note(call)
+            rank.record_call(call)
             if call.watched:
-                sample(call.kind, call.device if call.inputs or call.outputs else "")
+                sample_memory(call.kind, call.device if call.inputs or call.outputs else "")
         timeout = getattr(opts, "timeout", None)
         # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
-        slot = transport.come(call)
+        slot = transport.submit(call)
         if slot.error is not None:  # said at once, for nobody may wait for it
             raise slot.error
         work = SlotWork(call, slot, results, call.timeout)
@@ -375,27 +376,27 @@ class Group(_Base):  # type: ignore[misc]
 
     def _connect(self) -> None:
         """Connect ranks that are processes: all members are here now, and perhaps not at their first call."""
-        if rank_here() is None:
+        if current_thread_rank() is None:
             self.transport()
 
     def transport(self) -> Any:
         if self._transport is None:
-            self._transport = new_transport(self)
+            self._transport = make_transport(self)
         return self._transport
 
     def __repr__(self) -> str:
         return f"<{self.name()} group {self._name} of {self._size}: rank {self._rank}>"
 
 
-def new_transport(group: Group) -> Transport:
+def make_transport(group: SimulatedProcessGroup) -> Transport:
     """The transport of ``group``: a meeting if its ranks are in this process, gloo if this process is one of them."""
-    rank = rank_here()
+    rank = current_thread_rank()
     if rank is None:
-        assert of_processes is not None
-        return of_processes(group)
-    meeting: Transport = rank.world.meetings.join(group, rank)
+        assert make_process_transport is not None
+        return make_process_transport(group)
+    meeting: Transport = rank.world.transports.join(group, rank)
     return meeting
 
 
 # The transport of a group whose members are processes; known to .torch_patches.
-of_processes: Callable[[Group], Transport] | None = None
+make_process_transport: Callable[[SimulatedProcessGroup], Transport] | None = None

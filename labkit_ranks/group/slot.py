@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from ..calls.call import Call
-from ..rank.rank import timed_here
+from ..calls.call import CollectiveCall
+from ..rank.rank import current_rank
 
 # A message of up to this many bytes is on its way when its sender goes on, a larger one waits for its receiver: what
 # fits into NCCL's buffer of a connection (NCCL_BUFFSIZE, 4 MiB by default).
-BUFFER = 4 * 2**20
+NCCL_BUFFER = 4 * 2**20
 
 
 class Slot:
@@ -32,17 +32,17 @@ class Slot:
     __slots__ = ("calls", "done", "error", "finished", "last", "met", "pair", "size")
 
     def __init__(self, size: int, pair: tuple[int, ...] = ()) -> None:
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, CollectiveCall] = {}
         self.size, self.pair = size, pair
         self.done = False
         self.met = self.finished = 0.0
         self.last = -1
         self.error: BaseException | None = None
 
-    def is_over(self) -> bool:
+    def is_completed(self) -> bool:
         return self.done or self.error is not None
 
-    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
         raise NotImplementedError
 
@@ -55,12 +55,12 @@ class Slot:
         last = max(self.calls.values(), key=lambda call: call.arrived)
         started = perf_counter()
         try:
-            with Plain():
+            with PlainTensors():
                 write()
         except Exception as error:
             self.error = error
         self.met, self.last = last.arrived, last.rank
-        seconds, rank = perf_counter() - started, timed_here()
+        seconds, rank = perf_counter() - started, current_rank()
         self.finished = self.met + seconds if rank is None else rank.time.finish(self, seconds)
         self.done = self.error is None
 
@@ -73,13 +73,13 @@ class Transport(Protocol):
 
     ranks: tuple[int, ...]
 
-    def come(self, call: Call) -> Slot:
+    def submit(self, call: CollectiveCall) -> Slot:
         """``call`` has come; the slot may be over by then."""
 
     def flush(self, rank: int) -> None:
         """Wait until the calls of ``rank`` have run, as destroy_process_group does."""
 
-    def announce(self, call: Call) -> list[Call]:
+    def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """The calls by which members have made the group of this number, ``call`` among them; nobody waits for all."""
 
 
@@ -89,7 +89,7 @@ _UNCOUNTED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _set_grad_enabled: Any = torch._C._set_grad_enabled
 
 
-class Plain:
+class PlainTensors:
     """Inside, tensors are what they are: no mode of this thread, no autograd, and no change is counted."""
 
     def __enter__(self) -> None:

@@ -16,17 +16,17 @@ from labkit.trace import emitting as trace
 from labkit.trace.events import Event
 
 from ..calls import faults
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..rank.enqueued_calls import enqueue
-from ..rank.memory_samples import sample
-from ..rank.rank import settled, timed_here
+from ..rank.memory_samples import sample_memory
+from ..rank.rank import current_rank, work_settled
 from .slot import Slot
 
 # Descriptions of groups that say nothing.
 _UNSAID = ("", "default_pg", "undefined")
 
 
-class _Waited(Work):
+class _WaitableWork(Work):
     """The part of a Work that is the same for one call and for several."""
 
     def synchronize(self) -> None:
@@ -43,23 +43,23 @@ class _Waited(Work):
         return self.wait()
 
 
-class SlotWork(_Waited):
+class SlotWork(_WaitableWork):
     """Waits for one slot, and tells the recording that is open of this rank's part in it."""
 
-    def __init__(self, call: Call, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
+    def __init__(self, call: CollectiveCall, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
         super().__init__()
         self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
-        self.rank = timed_here()
-        self._told = trace.recording is None or self.rank is None or call.makes_a_group
-        if not self._told and self.rank is not None:
-            self.rank.untold.append(self)
+        self.rank = current_rank()
+        self._reported = trace.recording is None or self.rank is None or call.makes_a_group
+        if not self._reported and self.rank is not None:
+            self.rank.unreported.append(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         return self._receive(timeout)
 
     def _receive(self, timeout: timedelta | None = None, *, by_cpp: bool = False) -> bool:
         """Stand here until the last member has come; True, or what went wrong is raised."""
-        for tell in settled:
+        for tell in work_settled:
             tell(self)
         slot, rank = self.slot, self.rank
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
@@ -67,31 +67,31 @@ class SlotWork(_Waited):
             self.call.memo["timed"] = True
         timeout = timeout if given else self.timeout
         began = 0.0 if rank is None else rank.clock()
-        self._stand(lambda: self._ready() or "enqueued" in self.call.memo, timeout)
-        if rank is not None and not self._ready():
+        self._wait_for_slot(lambda: self._may_go_on() or "enqueued" in self.call.memo, timeout)
+        if rank is not None and not self._may_go_on():
             enqueue(rank, self)
             return True
         if rank is not None and slot.done:
             rank.time.receive(rank, slot, began, by_cpp=by_cpp)
-            if not self._told:
-                self._tell(max(0.0, slot.met - began))
+            if not self._reported:
+                self._report(max(0.0, slot.met - began))
         elif "away" in self.call.memo:
             self.results = []  # on its way: what still holds this Work does not hold what was sent
         return True
 
-    def _stand(self, ready: Callable[[], bool], timeout: timedelta | None) -> None:
+    def _wait_for_slot(self, ready: Callable[[], bool], timeout: timedelta | None) -> None:
         slot = self.slot
-        self.call.on_stuck = self._tell_stuck
+        self.call.on_deadlock = self._report_stuck
         try:
-            if not ready() and not slot.stand(self.call, ready, timeout):
+            if not ready() and not slot.wait_for_members(self.call, ready, timeout):
                 assert timeout is not None
                 slot.error = faults.timeout_error(self.call, timeout, slot.missing())
         except BaseException:  # it is ended here, or none can go on
             self.call.memo["told"] = True
-            self._tell_stuck()
+            self._report_stuck()
             raise
         finally:
-            self.call.on_stuck = None  # nothing holds its tensors
+            self.call.on_deadlock = None  # nothing holds its tensors
         if slot.error is not None:
             raise copy.copy(slot.error)  # each with the traceback of its own rank
 
@@ -99,28 +99,28 @@ class SlotWork(_Waited):
         """Wait for the other members if this is the first call that connects them, as NCCL's host does in the call."""
         call = self.call
         if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
-            self._stand(lambda: self.slot.is_over() or call.is_connected, self.timeout)
+            self._wait_for_slot(lambda: self.slot.is_completed() or call.is_connected, self.timeout)
 
     def wait_on_host(self) -> None:
         """Stand here until it has run, though its rank had gone on."""
-        self._stand(self.slot.is_over, self.timeout)
+        self._wait_for_slot(self.slot.is_completed, self.timeout)
 
-    def _tell_stuck(self) -> None:
-        if not self._told:
-            self._told = True
+    def _report_stuck(self) -> None:
+        if not self._reported:
+            self._reported = True
             self._emit(0.0, stuck=True)
 
-    def tell_if_done(self) -> None:
+    def report_if_done(self) -> None:
         """Tell of it though nobody has waited for it."""
-        if self.slot.done and not self._told:
-            self._tell(0.0)
+        if self.slot.done and not self._reported:
+            self._report(0.0)
         elif "enqueued" in self.call.memo:
-            self._tell_stuck()
+            self._report_stuck()
 
-    def _tell(self, waited: float) -> None:
-        self._told = True
+    def _report(self, waited: float) -> None:
+        self._reported = True
         if self.rank is not None:
-            self.rank.untold.remove(self)
+            self.rank.unreported.remove(self)
             self._emit(waited)
 
     def _emit(self, waited: float, *, stuck: bool = False) -> None:
@@ -144,20 +144,20 @@ class SlotWork(_Waited):
                 waited=waited,
                 last=slot.last,
                 place=call.short_place,
-                **call.told,
+                **call.event_facts,
             )
         )
-        sample(call.kind, call.device if call.told.get("nbytes") else "")
+        sample_memory(call.kind, call.device if call.event_facts.get("nbytes") else "")
 
-    def _ready(self) -> bool:
-        return self.slot.is_over() or "away" in self.call.memo
+    def _may_go_on(self) -> bool:
+        return self.slot.is_completed() or "away" in self.call.memo
 
     def block_current_stream(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        done = self._ready()
-        for tell in settled if done else ():
+        done = self._may_go_on()
+        for tell in work_settled if done else ():
             tell(self)
         return done
 
@@ -183,7 +183,7 @@ class SlotWork(_Waited):
     _source_rank = source_rank
 
 
-class Works(_Waited):
+class Works(_WaitableWork):
     """Several, waited for together: what a coalescing manager returns."""
 
     def __init__(self, works: list[Work]) -> None:

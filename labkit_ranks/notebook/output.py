@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ..rank.rank import rank_here
+from ..rank.rank import current_thread_rank
 
 # Between the rank and what it printed; after it, if the line goes on that another rank's line had cut off.
 BAR, AGAIN = "│", "┊"
@@ -161,7 +161,7 @@ class RankStream(io.TextIOBase):
         self.lines: Lines | None = None
 
     def write(self, text: str) -> int:
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank is None or self.lines is None or not isinstance(text, str):  # which it refuses
             return self.real.write(text)
         self.lines.write(rank.number, self._name, text)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from labkit.base.language import say
 
-from ..calls.faults.report import listed, ranks_text
+from ..calls.faults.report import format_numbers, format_ranks
 from .shell import forms
 from .tables import table_html, table_text
 
@@ -36,7 +36,7 @@ class Shown(NamedTuple):
     @property
     def head(self) -> str:
         """``ranks 0–1, 3``."""
-        return ranks_text(self.ranks, "–")
+        return format_ranks(self.ranks, "–")
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list
         found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
     shown = []
     for ranks, neutral in found.values():
-        name = listed({gpus[rank] for rank in ranks}, "–")
+        name = format_numbers({gpus[rank] for rank in ranks}, "–")
         told = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
         shown.append(Shown(tuple(ranks), told))
     return shown

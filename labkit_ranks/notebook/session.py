@@ -29,7 +29,7 @@ from simgpu.children.gpu_models import with_model
 from simgpu.tracebacks import strip_labkit_frames
 
 from ..planning.timing import timed
-from ..rank.rank import Rank, not_by_a_rank, rank_here
+from ..rank.rank import Rank, current_thread_rank, refuse_in_rank
 from ..rank.system_calls import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
@@ -195,7 +195,7 @@ class Session:
         """End the ranks, after what each has registered with ``atexit``, and give torch back as it was."""
         global _open
         if not self._world.closed:
-            not_by_a_rank()
+            refuse_in_rank()
             if any(rank.state.exit_functions for rank in self._world.ranks):
                 with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
                     self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
@@ -233,7 +233,7 @@ class Session:
         self._groups[rank.number] = dist.group.WORLD
         values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
         rank.main.__dict__.update(zip(GIVEN, values, strict=True))
-        rank.chooses = lambda: self._chosen(rank)
+        rank.on_gpus_chosen = lambda: self._chosen(rank)
 
     def _chosen(self, rank: Rank) -> None:
         """``rank`` sees other GPUs than before: what was made for it is on its first one."""
@@ -248,7 +248,7 @@ class Session:
         """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
 
         def init_process_group(real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-            rank = rank_here()
+            rank = current_thread_rank()
             ours = any(rank is one for one in self._world.ranks)  # not of a world beside this one
             made = self._groups.pop(rank.number, None) if rank is not None and ours else None
             if made is not None and dist.group.WORLD is made:
@@ -273,7 +273,7 @@ class Session:
         to_end   as for :meth:`..threads.world.World.run`.
         """
         world = self._alive()
-        not_by_a_rank()
+        refuse_in_rank()
         with self._stage(world), timed(self.times) as by_times:
             recorded = emitting.begin()
             try:
@@ -310,7 +310,7 @@ class Session:
         ask = builtins.input
 
         def ask_for_rank(prompt: object = "", /) -> str:
-            rank = rank_here()
+            rank = current_thread_rank()
             if rank is None:
                 return ask(prompt)
             lines.interrupt()
@@ -338,7 +338,7 @@ class Session:
 
         def forms(form: Callable[[Any], Any]) -> list[Any]:
             # By the ranks themselves, as long as they are there: of several nodes each sees its own GPUs alone.
-            if world.closed or rank_here() is not None:
+            if world.closed or current_thread_rank() is not None:
                 return [form(value) for value in values]
             own = dict(zip(chosen, values, strict=True))
             with self._stage(world):

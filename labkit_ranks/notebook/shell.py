@@ -21,7 +21,7 @@ from labkit.base.patches import Patch, Patches
 from simgpu.tracebacks import fold_frames
 
 from ..rank.own_modules import is_installed_code
-from ..rank.rank import Rank, rank_here
+from ..rank.rank import Rank, current_thread_rank
 from ..threads.world import World
 from .output import Lines
 
@@ -79,7 +79,7 @@ class RankDisplay:
 
     def publish(self, data: dict[str, Any], metadata: Any = None, *args: Any, **kwargs: Any) -> None:
         """Show ``data``; of a rank, below a line with its number, and text alone as it shows what it prints."""
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank is not None and not kwargs.get("update"):
             if set(data) <= {"text/plain"} and not kwargs.get("transient"):
                 self._lines.write(rank.number, "stdout", data.get("text/plain", "") + "\n")
@@ -100,7 +100,7 @@ def shown_by_rank(shell: Any, lines: Lines, world: World) -> Iterator[None]:
     inherited = getattr(kind, "user_ns", None)
 
     def user_ns(self: Any) -> Any:
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank is not None:
             return rank.main.__dict__
         return inherited.__get__(self) if isinstance(inherited, property) else vars(self)["user_ns"]
@@ -132,7 +132,7 @@ class _Breakpoint:
         self.before = before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if rank_here() is None:
+        if current_thread_rank() is None:
             return self.before(*args, **kwargs)
         if os.environ.get("PYTHONBREAKPOINT"):
             return sys.__breakpointhook__(*args, **kwargs)

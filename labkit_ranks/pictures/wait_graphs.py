@@ -14,7 +14,7 @@ from labkit.view.draw import draw
 from labkit.view.layout import devices, fit_size, fit_text, group_neighbours, text_width
 from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
-from ..calls.faults.report import ranks_text
+from ..calls.faults.report import format_ranks
 from ..calls.wait_graph import Wait, WaitForGraph
 from .captions import caption
 
@@ -196,7 +196,7 @@ def _stand(stand: Stand, top: float) -> list[Box | Label]:
         found.append(Label(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
         x += _SWATCH + 3
     more = len(stand.ranks) - len(shown)
-    name = (f"+{more}  " if more else "") + ranks_text(stand.ranks)
+    name = (f"+{more}  " if more else "") + format_ranks(stand.ranks)
     room = left + width - x - 12
     found.append(Label(x + 5, top + 19, fit_text(name, room, 12), 12, bold=True))
     used = text_width(name, 12) * 1.08 + 14
@@ -213,7 +213,7 @@ def _for(stand: Stand) -> str:
     verb, whom = "wait" if len(stand.ranks) > 1 else "waits", stand.wait.waits_for
     if not whom:
         return say(en=verb, zh="在等待")
-    return say(en=f"{verb} for ", zh="在等 ") + ranks_text(whom)
+    return say(en=f"{verb} for ", zh="在等 ") + format_ranks(whom)
 
 
 def _doing(wait: Wait) -> str:
@@ -232,7 +232,7 @@ def _stood(found: Sequence[Stand]) -> str:
     """Each stand in a sentence, of the first few."""
     parts = []
     for stand in found[:8]:
-        who, whom = ranks_text(stand.ranks), _for(stand)
+        who, whom = format_ranks(stand.ranks), _for(stand)
         said = _doing(stand.wait) + (say(en=f", {whom}", zh=f"，{whom}") if whom else "")
         parts.append(say(en=f"{who}: {said}", zh=f"{who}：{said}"))
     if len(found) > 8:

@@ -7,7 +7,7 @@ from labkit.base.numbers import one_of
 from labkit.view.layout import BASELINE, Lanes, fit_size, text_width
 from labkit.view.picture import Box, Label, Picture, Sketch
 
-from ..calls.faults.report import listed, ranks_text
+from ..calls.faults.report import format_numbers, format_ranks
 from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
@@ -34,7 +34,7 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
             if lost:
                 told = [own, f"RANK {rank}", f"cuda:{rank} ?"]
             elif chosen_by == "":
-                told = [own] if idle else [own, f"RANK {listed(range(first, first + each), '–')}"]
+                told = [own] if idle else [own, f"RANK {format_numbers(range(first, first + each), '–')}"]
             x, y = _LEFT + gpu * width, lane.y(node) + _GAP / 2
             colour = None if lost or idle else gpu
             wide, high, name = width - _GAP, _HIGH - _GAP, f"node {node} {own}"
@@ -48,7 +48,7 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
                 sketch.add(Label(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]
     if chosen_by == "RANK" and nodes > 1:
-        described.append(caption("world", "absent", ranks=ranks_text(range(each, size), "–")))
+        described.append(caption("world", "absent", ranks=format_ranks(range(each, size), "–")))
     elif chosen_by == "" and each > 1:
         described.append(caption("world", "shared"))
     return sketch.picture(lane.y(nodes) + 8, say(en=" ", zh="").join(described))

@@ -23,7 +23,7 @@ from labkit.base.tree import tensors_in
 from labkit.cost.plan import KINDS
 from simgpu import Gpu, hooks, parts
 
-from ..rank.rank import Rank, rank_here
+from ..rank.rank import Rank, current_thread_rank
 from .timing import Times
 
 _NOTE = "_labkit_note"
@@ -222,12 +222,12 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
         return None if rank is None else censuses.get(rank.number)
 
     def take(gpu: Gpu, storage: Any) -> None:
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank is not None and (census := here(rank)) is not None:
             census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
     def meet() -> None:
-        if (census := here(rank_here())) is not None:
+        if (census := here(current_thread_rank())) is not None:
             census.arriving = True
 
     def before(census: Census, module: torch.nn.Module) -> None:
@@ -237,7 +237,7 @@ def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
 
     def counted(count: Callable[[Census, Any], None]) -> Callable[..., None]:
         def hook(what: Any, *_: Any) -> None:
-            if (census := here(rank_here())) is not None:
+            if (census := here(current_thread_rank())) is not None:
                 count(census, what)
 
         return hook

@@ -19,7 +19,7 @@ from simgpu.features.tensors_without_data import Hollow, fresh_memory
 from ..rank.rank import Rank
 from ..threads.thread_transport import NotRunning
 from ..threads.world import RanksFailed, World
-from ..torchrun.script import Program
+from ..torchrun.script import RankProgram
 from .census import Census, counting
 from .timing import modelled, times_of
 
@@ -53,7 +53,7 @@ class RankPlan:
 
 
 def measure(
-    program: Program, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
+    program: RankProgram, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
     steps: int = 2, every: bool = False, times: Accelerator | None = None,
 ) -> list[RankPlan]:  # fmt: skip
     """The memory of each rank's GPU when ``program`` has made ``steps`` steps.
@@ -87,7 +87,7 @@ def measure(
 
 
 def _run(
-    program: Program, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
+    program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
     times: Accelerator | None,
 ) -> dict[int, Census]:  # fmt: skip
     """Run these ranks together, and count what is on the GPU of each."""
@@ -109,7 +109,7 @@ def _run(
                     if ended.code not in (None, 0):
                         raise
                 sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
-                census.routed = sends and hollow.chose
+                census.routed = sends and hollow.chose_gpus
                 if not census.steps:
                     census.after = census.now()
                 if census.gpu is not None and census.gpu is not rank.gpu:

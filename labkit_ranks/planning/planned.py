@@ -17,7 +17,7 @@ from labkit.view import shown
 from labkit.view.picture import Picture
 
 from ..pictures.captions import caption
-from ..torchrun.script import Program
+from ..torchrun.script import RankProgram
 from .measuring import RankPlan, measure
 
 _TEXTS = texts_beside(__file__)
@@ -123,6 +123,6 @@ def plan(
     if gpus % nodes:
         en, zh = f"{gpus} GPUs cannot be {nodes} equal nodes", f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点"
         raise wrong(en=en, zh=zh)
-    program = Program(str(path), arguments)
+    program = RankProgram(str(path), arguments)
     found = measure(program, gpus, nodes, memory=int(kind.memory), steps=steps, times=kind)
     return ScriptPlan(path.name, kind, tuple(found), steps)

@@ -21,8 +21,8 @@ from simgpu import Gpu, hooks, machine_in_use
 from simgpu.features.tensors_without_data import Seen
 from simgpu.state.streams import Event, Stream
 
-from ..rank.clock import RankClock, Timed, ranks_by
-from ..rank.rank import rank_here, timed_here
+from ..rank.clock import RankClock, TimedRank, use_rank_clocks
+from ..rank.rank import current_rank, current_thread_rank
 
 _Part = Callable[[Any], Any]
 
@@ -41,10 +41,10 @@ class Times(RankClock):
         self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
         self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
 
-    def of_thread(self) -> Times:
+    def make_thread_clock(self) -> Times:
         return self  # of each
 
-    def now(self) -> float:
+    def seconds_run(self) -> float:
         return self.computed
 
     def parts(self) -> dict[str, float]:
@@ -52,7 +52,7 @@ class Times(RankClock):
 
     def saw(self, func: Any, args: Any, kwargs: Any, results: Any, gpu: Gpu) -> None:
         """An operator ran on ``gpu``."""
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank is None:
             return
         if self.owed and torch._C._current_graph_task_id() == -1:
@@ -65,18 +65,18 @@ class Times(RankClock):
         else:
             self.busy[stream] = max(self.busy.get(stream, 0.0), rank.clock()) + seconds
 
-    def wait_until(self, rank: Timed, time: float) -> None:
-        stream = None if rank is not timed_here() or rank.gpu is None else _side(rank.gpu)
+    def wait_until(self, rank: TimedRank, time: float) -> None:
+        stream = None if rank is not current_rank() or rank.gpu is None else _side(rank.gpu)
         self.hold(rank, stream, time)
 
-    def hold(self, rank: Timed, stream: int | None, time: float) -> None:
+    def hold(self, rank: TimedRank, stream: int | None, time: float) -> None:
         """Let ``stream`` of ``rank`` go on at ``time``; its first one is the rank's clock."""
         if stream:
             self.busy[stream] = max(self.busy.get(stream, 0.0), time)
         else:
-            rank.go_to(time)
+            rank.advance_to(time)
 
-    def return_at(self, rank: Timed, began: float, seconds: float) -> None:
+    def return_at(self, rank: TimedRank, began: float, seconds: float) -> None:
         rank.set_clock(began)
 
     def finish(self, slot: Any, seconds: float) -> float:
@@ -93,7 +93,7 @@ class Times(RankClock):
         self.free[way] = begins + collective_seconds(call.kind, nbytes, len(ranks), span, links)
         return self.free[way]
 
-    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
+    def receive(self, rank: TimedRank, slot: Any, began: float, *, by_cpp: bool) -> None:
         if by_cpp:
             self.owed = max(self.owed, slot.finished)
             return
@@ -102,7 +102,7 @@ class Times(RankClock):
         self.waiting += min(passed, late)
         self.exposed += max(0.0, passed - late)
 
-    def pay(self, rank: Timed) -> None:
+    def pay(self, rank: TimedRank) -> None:
         before, self.owed, until = rank.clock(), 0.0, self.owed
         rank.wait_until(until)
         self.exposed += rank.clock() - before
@@ -115,7 +115,7 @@ def _side(gpu: Gpu) -> int | None:
     return stream or None
 
 
-def times_of(rank: Timed | None) -> Times | None:
+def times_of(rank: TimedRank | None) -> Times | None:
     """The modelled clock of ``rank``; None if it has none."""
     return rank.time if rank is not None and isinstance(rank.time, Times) else None
 
@@ -127,14 +127,14 @@ def _stream_of(event: Event, stream: Stream | None) -> int | None:
 
 @hooks.event_recorded.add
 def _record(event: Event, stream: Stream | None) -> None:
-    rank = timed_here()
+    rank = current_rank()
     if rank is not None and (times := times_of(rank)) is not None:
         event.__dict__["until"] = max(rank.clock(), times.busy.get(_stream_of(event, stream) or 0, 0.0))
 
 
 @hooks.event_awaited.add
 def _await(event: Event, stream: Stream | None) -> None:
-    rank, time = timed_here(), event.__dict__.get("until")
+    rank, time = current_rank(), event.__dict__.get("until")
     if rank is not None and time is not None and (times := times_of(rank)) is not None:
         before = rank.clock()
         times.hold(rank, _stream_of(event, stream), time)
@@ -153,7 +153,7 @@ class _CopyClock(emitting.EventClock):
         nbytes: int = 0,
         **facts: Any,
     ) -> tuple[float, float]:
-        rank = rank_here()
+        rank = current_thread_rank()
         times = times_of(rank)
         if rank is None or times is None or threading.get_ident() != rank.thread:
             return super().span_of_event(started, phase, device)
@@ -171,10 +171,10 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
     begins   what the clocks show at first; by default that of the first rank that runs.
     """
     free: dict[Any, float] = {}
-    of: dict[Timed, Times] = {}  # all threads of a rank have one
+    of: dict[TimedRank, Times] = {}  # all threads of a rank have one
     first = [] if begins is None else [begins]
 
-    def clock_of(rank: Timed) -> Times:
+    def clock_of(rank: TimedRank) -> Times:
         if rank not in of:
             of[rank] = Times(gpu, free)
             first.append(rank.clock())
@@ -183,7 +183,7 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
 
     before = emitting.time_by(_CopyClock())
     try:
-        with ranks_by(clock_of):
+        with use_rank_clocks(clock_of):
             yield
     finally:
         emitting.time_by(before)

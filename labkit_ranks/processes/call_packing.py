@@ -13,73 +13,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 
 # Tensors begin at a multiple of this many bytes, as every dtype wants it.
 _ALIGNED = 16
 # The length of all, of the words, of the tensors of which the words speak.
 _LENGTHS = struct.Struct("=QQ")
 # All of a call but what another process cannot use.
-_SENT = [name for name in Call.__slots__ if name not in ("memo", "on_stuck", "timeout")]
+_SENT = [name for name in CollectiveCall.__slots__ if name not in ("memo", "on_deadlock", "timeout")]
 _sent = attrgetter(*_SENT)
 
 
-class Line:
+class RemoteCode:
     """Stands for a code object of another process."""
 
     def __init__(self, co_filename: str, co_name: str, co_qualname: str) -> None:
         self.co_filename, self.co_name, self.co_qualname = co_filename, co_name, co_qualname
 
 
-class _Words(pickle.Pickler):
+class _FactsPickler(pickle.Pickler):
     """Calls without the values of their tensors, and lines of code by their names."""
 
     def reducer_override(self, found: Any) -> Any:
-        if type(found) is Call:
-            return _call, _sent(found)
+        if type(found) is CollectiveCall:
+            return _restore_call, _sent(found)
         if isinstance(found, Tensor):
-            return _without_values, (tuple(found.shape), found.dtype)
+            return _make_meta_tensor, (tuple(found.shape), found.dtype)
         if isinstance(found, CodeType):
-            return Line, (found.co_filename, found.co_name, found.co_qualname)
+            return RemoteCode, (found.co_filename, found.co_name, found.co_qualname)
         return NotImplemented
 
 
-def _call(*sent: Any) -> Call:
-    call = Call("")
+def _restore_call(*sent: Any) -> CollectiveCall:
+    call = CollectiveCall("")
     for name, value in zip(_SENT, sent, strict=True):
         setattr(call, name, value)
     return call
 
 
-def _without_values(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _make_meta_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def words(found: object) -> bytes:
+def pickle_facts(found: object) -> bytes:
     """A call, or what has calls in it, for ``pickle.loads``: all but the values of tensors."""
     text = io.BytesIO()
-    _Words(text).dump(found)
+    _FactsPickler(text).dump(found)
     return text.getvalue()
 
 
-def packed(call: Call) -> Tensor:
+def pack_call(call: CollectiveCall) -> Tensor:
     """The call and a copy of its inputs, as bytes on the host."""
-    text = words(call)
+    text = pickle_facts(call)
     inputs = [tensor.detach().resolve_conj().resolve_neg() for tensor in call.inputs]
     begin = _LENGTHS.size + len(text)
-    ends, at = [], _aligned(begin)
+    ends, at = [], _align(begin)
     for tensor in inputs:
         ends.append(at)
-        at = _aligned(at + tensor.numel() * tensor.element_size())
+        at = _align(at + tensor.numel() * tensor.element_size())
     whole = torch.empty(at, dtype=torch.uint8)
     whole[:begin] = torch.frombuffer(bytearray(_LENGTHS.pack(at, len(text)) + text), dtype=torch.uint8)
     for tensor, start in zip(inputs, ends, strict=True):
         if tensor.numel():
-            _piece(whole, start, tensor).copy_(tensor)
+            _view_like(whole, start, tensor).copy_(tensor)
     return whole
 
 
-def length(head: Tensor) -> int:
+def packed_length(head: Tensor) -> int:
     """The number of bytes of a packed call, by its first ones."""
     return _lengths(head)[0]
 
@@ -90,30 +90,30 @@ def _lengths(head: Tensor) -> tuple[int, int]:
     return whole, _LENGTHS.size + facts
 
 
-def described(head: Tensor) -> Call | None:
+def unpack_facts(head: Tensor) -> CollectiveCall | None:
     """The call of whose packing this is the beginning, its tensors without values; None if it says not enough."""
     _, begin = _lengths(head)
     if begin > len(head):
         return None
-    call: Call = pickle.loads(head[_LENGTHS.size : begin].numpy().tobytes())
+    call: CollectiveCall = pickle.loads(head[_LENGTHS.size : begin].numpy().tobytes())
     return call
 
 
-def unpacked(whole: Tensor) -> Call:
+def unpack_call(whole: Tensor) -> CollectiveCall:
     """The call that :func:`packed` packed; inputs are views of ``whole``, outputs have shapes and no values."""
-    call = described(whole)
+    call = unpack_facts(whole)
     assert call is not None
-    at, inputs = _aligned(_lengths(whole)[1]), []
+    at, inputs = _align(_lengths(whole)[1]), []
     for like in call.inputs:
-        inputs.append(_piece(whole, at, like))
-        at = _aligned(at + like.numel() * like.element_size())
+        inputs.append(_view_like(whole, at, like))
+        at = _align(at + like.numel() * like.element_size())
     call.inputs = inputs
     return call
 
 
-def _piece(whole: Tensor, start: int, like: Tensor) -> Tensor:
+def _view_like(whole: Tensor, start: int, like: Tensor) -> Tensor:
     return whole[start : start + prod(like.shape) * like.element_size()].view(like.dtype).view(like.shape)
 
 
-def _aligned(at: int) -> int:
+def _align(at: int) -> int:
     return -(-at // _ALIGNED) * _ALIGNED

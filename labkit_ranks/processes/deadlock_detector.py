@@ -32,13 +32,13 @@ from labkit.turns import Deadlock
 from labkit.turns.locks import lock_watch
 
 from ..calls import faults
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..calls.visits import LineVisits
-from ..group.process_group import Group
-from ..rank.rank import alone, aside
+from ..group.process_group import SimulatedProcessGroup
+from ..rank.rank import internal_work, this_process
 from . import call_packing, published_states
-from .published_states import NEW, OWN, STORE, Note, key_of
-from .store_keys import REPORTS, Keys, pauses, prefix, sleep
+from .published_states import NEW, OWN, STORE, PublishedState, call_key
+from .store_keys import REPORTS, KeysEvent, growing_pauses, key_prefix, sleep
 
 # Seconds after which a rank that waits writes it down, and between two looks.
 SOON, _BEAT = 0.1, 0.05
@@ -51,20 +51,20 @@ _get = c10d.Store.get
 
 # The last is that of now. All are kept for good: a forked child drops what is to be called at the end, and would take
 # gloo apart, whose threads it has not.
-_all: list[Lookout] = []
+_all: list[DeadlockDetector] = []
 _main: turns.ScheduledTask | None = None  # this process's main thread
 # The exit code of this process, once it is known: what it is then said to be is not lost.
 _code = 0
 
 
-class Open(Protocol):
+class PendingCall(Protocol):
     """A call that may still wait for others; ``lost`` is what gloo said when a member was gone.
 
     line   one object for those that go one after the other, as they were made; None of others.
     """
 
     @property
-    def call(self) -> Call: ...
+    def call(self) -> CollectiveCall: ...
 
     @property
     def lost(self) -> Exception | None: ...
@@ -72,26 +72,26 @@ class Open(Protocol):
     @property
     def line(self) -> object: ...
 
-    def is_over(self) -> bool: ...
+    def is_completed(self) -> bool: ...
 
 
-class Lookout:
+class DeadlockDetector:
     """The members of a default group: its store, and how far this rank has come.
 
     issued   how many calls it has made, of each group and each pair in it.
     """
 
-    def __init__(self, group: Group, number: int) -> None:
+    def __init__(self, group: SimulatedProcessGroup, number: int) -> None:
         self.group, self.number = group, number
         self.rank, self.size = group.rank(), group.size()
-        self.store = c10d.PrefixStore(prefix(f"lookout/{number}"), group.store)
+        self.store = c10d.PrefixStore(key_prefix(f"lookout/{number}"), group.store)
         self.issued: Counter[Any] = Counter()
         self.visits = LineVisits()
-        self.last: Call | None = None
+        self.last: CollectiveCall | None = None
         # Its calls that are not over, as they were made; who has one that is over takes it out.
-        self.open: dict[Open, None] = {}
+        self.open: dict[PendingCall, None] = {}
         self._callers: dict[int, threading.Thread] = {}
-        self._waiting: dict[int, Call] = {}
+        self._waiting: dict[int, CollectiveCall] = {}
         self._written = self._looks = 0
         self._state = "runs"
         self._looks_before: list[int] = []
@@ -101,23 +101,23 @@ class Lookout:
         self._write("runs")
         Finalize(None, self.end, exitpriority=100)
 
-    def note(self, call: Call, slot: Open | None = None) -> None:
+    def record_call(self, call: CollectiveCall, slot: PendingCall | None = None) -> None:
         """This rank has made a call, and will have what comes of it in ``slot``."""
         if slot is not None:
             self.open[slot] = None
-        self.issued[key_of(call)] += 1
+        self.issued[call_key(call)] += 1
         self.visits.add(call)
         if call.kind != NEW:
             self.last = call
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
 
-    def in_front(self, slot: Open) -> Open:
+    def first_in_line(self, slot: PendingCall) -> PendingCall:
         """The first of the line in which ``slot`` stands; itself, if that is none."""
         line = slot.line
-        return slot if line is None else next((one for one in self._not_over() if one.line == line), slot)
+        return slot if line is None else next((one for one in self.pending_calls() if one.line == line), slot)
 
-    def moved(self) -> None:
+    def publish_progress(self) -> None:
         """A call stands in nobody's way any more: this is written down, if anybody looks."""
         with self._lock, suppress(Exception):  # the store is gone
             if self._state == "waits":
@@ -127,7 +127,7 @@ class Lookout:
 
     def end(self) -> None:
         """This process ends."""
-        _leave()
+        _leave_scheduler()
         try:
             with self._lock:
                 self._write("ended")
@@ -138,24 +138,24 @@ class Lookout:
 
     def _wait_for_others(self) -> None:
         """While others may still come to what this rank called, be there; tell of what nobody came to."""
-        for pause in pauses():
-            if not (open_calls := self._not_over()):
+        for pause in growing_pauses():
+            if not (open_calls := self.pending_calls()):
                 return
-            found = self.read()
+            found = self.read_states()
             if any(one.error for one in found):
                 return
             if all(one.state == "ended" for one in found):
                 # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
-                if (unmet := published_states.unmet(found)) and unmet[0].rank == self.rank:
-                    _tell(unmet)
+                if (unmet := published_states.unmet_calls(found)) and unmet[0].rank == self.rank:
+                    _report_unmet_calls(unmet)
                 if unmet or all(slot.lost is not None for slot in open_calls):
                     return
             sleep(pause)
 
-    def _not_over(self) -> list[Open]:
-        return [slot for slot in tuple(self.open) if not slot.is_over()]
+    def pending_calls(self) -> list[PendingCall]:
+        return [slot for slot in tuple(self.open) if not slot.is_completed()]
 
-    def waits(self, call: Call) -> None:
+    def record_wait(self, call: CollectiveCall) -> None:
         """This thread waits in ``call``; all have to, until it is written down."""
         with self._lock:
             self._looks = 0
@@ -164,27 +164,27 @@ class Lookout:
             if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
                 self._write("waits")
 
-    def looked(self) -> None:
+    def count_look(self) -> None:
         """This rank has looked into a store for what it waits for, and it was not there."""
         with self._lock:
             self._looks += 1
             if self._state == "waits":
                 self._write("waits", again=True)
 
-    def stuck(self, what: str) -> str | None:
+    def explain_own_wait(self, what: str) -> str | None:
         """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
         if self._state != "waits":
-            call = Call(OWN)
+            call = CollectiveCall(OWN)
             call.group = what
-            self.waits(call)
-        found = self.look()
+            self.record_wait(call)
+        found = self.find_deadlock()
         if found is None:
             return None
-        if not self.is_first():
+        if not self.claims_report():
             sleep(_GRACE)
-        return str(faults.deadlock(published_states.standings(found), self.group.timeout))
+        return str(faults.deadlock_report(published_states.rank_states(found), self.group.timeout))
 
-    def goes_on(self) -> None:
+    def record_progress(self) -> None:
         with self._lock:
             self._waiting.pop(threading.get_ident(), None)
             self._before = []
@@ -193,34 +193,34 @@ class Lookout:
     def _write(self, state: str, *, again: bool = False) -> None:
         self._written += not again
         self._state = state
-        ended, open_calls = state == "ended", self._not_over()
-        note = Note(
+        ended, open_calls = state == "ended", self.pending_calls()
+        state_now = PublishedState(
             self._written,
             self._looks,
             state,
             waits=list(self._waiting.values()),
             open=[slot.call for slot in open_calls] if ended else [],
-            held=[(one.call, first.call) for one in open_calls if (first := self.in_front(one)) is not one],
+            held=[(one.call, first.call) for one in open_calls if (first := self.first_in_line(one)) is not one],
             issued=dict(self.issued),
             came=self.visits.by_place(),
             last=self.last,
             error=_error() if ended else None,
-            passes=0 if alone.rank is None else alone.rank.passes,
+            passes=0 if this_process.rank is None else this_process.rank.passes,
         )
-        self.store.set(str(self.rank), call_packing.words(note))  # type: ignore[arg-type]  # bytes are taken too
+        self.store.set(str(self.rank), call_packing.pickle_facts(state_now))  # type: ignore[arg-type]  # bytes are taken too
 
     # What it reads.
 
-    def read(self) -> list[Note]:
+    def read_states(self) -> list[PublishedState]:
         """The last note of each rank."""
         return [
-            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else Note()
+            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else PublishedState()
             for rank in range(self.size)
         ]
 
-    def look(self) -> list[Note] | None:
+    def find_deadlock(self) -> list[PublishedState] | None:
         """The notes of all ranks, if none of them will ever go on; else None."""
-        found = self.read()
+        found = self.read_states()
         before, self._before = self._before, [one.number for one in found]
         self._same = self._same + 1 if before == self._before else 0
         looks = [one.looks for one in found]
@@ -238,27 +238,27 @@ class Lookout:
                 return None
         return found
 
-    def is_first(self) -> bool:
+    def claims_report(self) -> bool:
         """Whether this rank is the one who tells."""
         return bool(self.store.add("told", 1) == 1)
 
     # How it waits.
 
-    def gather(self, group: Group, name: str) -> None:
+    def wait_for_members(self, group: SimulatedProcessGroup, name: str) -> None:
         """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
-        call = Call(NEW)
+        call = CollectiveCall(NEW)
         call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
         call.locate()
-        self.note(call)
-        store = c10d.PrefixStore(prefix(f"gather/{name}"), group.store)
+        self.record_call(call)
+        store = c10d.PrefixStore(key_prefix(f"gather/{name}"), group.store)
         store.set(str(group.rank()), "")
-        there = Keys(store, [str(member) for member in range(group.size())])
-        if there.wait(SOON) or self.stand(call, there.is_set, there, group.timeout):
+        there = KeysEvent(store, [str(member) for member in range(group.size())])
+        if there.wait(SOON) or self.wait(call, there.is_set, there, group.timeout):
             return
         raise faults.timeout_error(call, group.timeout, self.missing(call))
 
-    def stand(
-        self, call: Call, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+    def wait(
+        self, call: CollectiveCall, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
     ) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
 
@@ -267,7 +267,7 @@ class Lookout:
         """
         end = monotonic() + (self.group.timeout if timeout is None else timeout).total_seconds()
         if shown:
-            self.waits(call)
+            self.record_wait(call)
         try:
             while not (ready() or over.wait(_BEAT) and ready()):
                 # If it is set, a neighbour is gone: the launcher will end this process, or the others have.
@@ -279,47 +279,47 @@ class Lookout:
                     continue
                 try:
                     if call.kind.startswith(STORE):
-                        self.looked()
-                    found = self.look()
+                        self.count_look()
+                    found = self.find_deadlock()
                 except Exception:
                     continue  # the process that kept the store is gone; gloo will say so
                 if found is not None:
-                    standings = published_states.standings(found)
-                    report = faults.deadlock(standings, self.group.timeout)
-                    error = report.on(Deadlock(str(report)))
-                    error.waits = faults.graph(standings)  # type: ignore[attr-defined]  # as World's
-                    if (own := alone.rank) is not None and own.flight is not None:
+                    standings = published_states.rank_states(found)
+                    report = faults.deadlock_report(standings, self.group.timeout)
+                    error = report.attach_to(Deadlock(str(report)))
+                    error.record_wait = faults.wait_graph(standings)  # type: ignore[attr-defined]  # as World's
+                    if (own := this_process.rank) is not None and own.flight is not None:
                         own.flight.write()
-                    if call.on_stuck is not None:
-                        call.on_stuck()  # now: the launcher may end this process before it is told
-                    if self.is_first() or not over.wait(_GRACE):
+                    if call.on_deadlock is not None:
+                        call.on_deadlock()  # now: the launcher may end this process before it is told
+                    if self.claims_report() or not over.wait(_GRACE):
                         raise error
             return True
         finally:
             with suppress(Exception):  # the store is gone
-                self.goes_on()
+                self.record_progress()
 
-    def missing(self, call: Call) -> list[int]:
+    def missing(self, call: CollectiveCall) -> list[int]:
         """The ranks that have not come to it, as far as is known of those that wait themselves."""
-        return published_states.missing(call, self.read())
+        return published_states.missing_ranks(call, self.read_states())
 
 
-def begin(group: Group) -> Lookout:
+def start_detector(group: SimulatedProcessGroup) -> DeadlockDetector:
     """The lookout of ``group``: one begins with the first group, the default one, and with the next after its end."""
-    if (found := on()) is None:
-        found = Lookout(group, len(_all) + 1)
+    if (found := active_detector()) is None:
+        found = DeadlockDetector(group, len(_all) + 1)
         _all.append(found)
-        _enter()
+        _enter_scheduler()
     return found
 
 
-def ends(code: int) -> None:
+def set_exit_code(exit_code: int) -> None:
     """This process has run its program, and ends by ``code`` when what is to be done at its end is done."""
     global _code
-    _code = code
+    _code = exit_code
 
 
-def code() -> int:
+def exit_code() -> int:
     """The exit code in the end: another one if nobody came to what this process called."""
     return _code
 
@@ -333,7 +333,7 @@ def _error() -> tuple[str, str] | None:
     return type(error).__name__, str(error)
 
 
-def _enter() -> None:
+def _enter_scheduler() -> None:
     """From now on the lookout sees what the main thread waits for."""
     global _main
     in_main = threading.current_thread() is threading.main_thread()
@@ -343,7 +343,7 @@ def _enter() -> None:
         _main.on_turn = _go_on
 
 
-def _leave() -> None:
+def _leave_scheduler() -> None:
     global _main
     task, _main = _main, None
     if task is not None and turns.current_task() is task:
@@ -355,34 +355,34 @@ def _explain(_: str) -> str | None:
 
     Without a group it may be anything.
     """
-    if _main is None or (lookout := on()) is None:
+    if _main is None or (lookout := active_detector()) is None:
         return None
     what = _main.waits_for
-    with aside():
+    with internal_work():
         try:
-            return lookout.stuck(what)
+            return lookout.explain_own_wait(what)
         except Exception:
             return None  # the process that kept the store is gone
 
 
 def _go_on() -> None:
-    if (lookout := on()) is not None and lookout._state == "waits":
-        with aside(), suppress(Exception):  # the store is gone
-            lookout.goes_on()
+    if (lookout := active_detector()) is not None and lookout._state == "waits":
+        with internal_work(), suppress(Exception):  # the store is gone
+            lookout.record_progress()
 
 
-def on() -> Lookout | None:
+def active_detector() -> DeadlockDetector | None:
     """That of the group that this process has, whose members see each other wait; None where there is none."""
     return _all[-1] if _all and not _all[-1].group.destroyed else None
 
 
-def _tell(unmet: list[Call]) -> None:
+def _report_unmet_calls(unmet: list[CollectiveCall]) -> None:
     """Say it as the launcher of ranks in one process does, and fail."""
     global _code
     _code = 1
-    error = faults.unmet(unmet)
+    error = faults.unmet_error(unmet)
     sys.stderr.write("".join(traceback.format_exception_only(error)))
-    leave(error.report)  # type: ignore[attr-defined]  # put on it there
+    leave_report(error.report)  # type: ignore[attr-defined]  # put on it there
     if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
         # A thread of ours that still waits in gloo would make Python abort as it ends.
         atexit._run_exitfuncs()
@@ -392,7 +392,7 @@ def _tell(unmet: list[Call]) -> None:
         os._exit(_code)
 
 
-def leave(report: faults.Report | None) -> None:
+def leave_report(report: faults.Report | None) -> None:
     """Leave a report for the launcher, which says it last, below the name of its fault; the first one counts."""
     folder, attempt = os.environ.get(REPORTS), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if report is not None and folder:

@@ -32,13 +32,13 @@ from torch.distributed import DistBackendError
 from labkit.base.language import say
 
 from ..calls import faults, semantics
-from ..calls.call import Call
-from ..group.process_group import Group
-from ..group.slot import BUFFER, Plain, Slot
-from ..rank.rank import aside
+from ..calls.call import CollectiveCall
+from ..group.process_group import SimulatedProcessGroup
+from ..group.slot import NCCL_BUFFER, PlainTensors, Slot
+from ..rank.rank import internal_work
 from . import call_packing
-from .deadlock_detector import SOON, Lookout, begin
-from .store_keys import Keys, prefix
+from .deadlock_detector import SOON, DeadlockDetector, start_detector
+from .store_keys import KeysEvent, key_prefix
 
 # Bytes of a head: a call in words, and ten or a hundred numbers.
 HEAD = 2048
@@ -57,7 +57,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 _made: Counter[tuple[int, ...]] = Counter()
 
 
-class Exchange(Slot):
+class ProcessSlot(Slot):
     """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone.
 
     line   of a message of NCCL's, what it has in common with those of its pair, which go one after the other; None of
@@ -66,7 +66,7 @@ class Exchange(Slot):
 
     __slots__ = ("call", "heads", "line", "lookout", "lost", "lost_at", "mine", "over")
 
-    def __init__(self, call: Call, size: int, lookout: Lookout) -> None:
+    def __init__(self, call: CollectiveCall, size: int, lookout: DeadlockDetector) -> None:
         super().__init__(size)
         self.call, self.lookout, self.over = call, lookout, threading.Event()
         # What this process sends, packed; the heads of all. Empty before, and when it is over.
@@ -75,60 +75,60 @@ class Exchange(Slot):
         self.lost_at = 0.0
         self.line: object = None
 
-    def is_over(self) -> bool:
+    def is_completed(self) -> bool:
         if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
             call = self.call  # its member has gone, and nobody has said why
             en = f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone"
             zh = f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了"
             self.error = DistBackendError(say(en=en, zh=zh) + f"\n{self.lost}")
-        return super().is_over()
+        return super().is_completed()
 
-    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
-        with aside():
+        with internal_work():
             if self.over.wait(SOON) and self.lost is None:
                 return True
-            return self.lookout.stand(call, ready, self.over, timeout)
+            return self.lookout.wait(call, ready, self.over, timeout)
 
     def missing(self) -> list[int]:
         return self.lookout.missing(self.call)
 
-    def end(self) -> None:
+    def release_waiters(self) -> None:
         """It is over: the threads that wait for it may go on."""
         self.call.release()
         self.heads = self.mine = _NOTHING
         self.lookout.open.pop(self, None)
-        self.lookout.moved()
+        self.lookout.publish_progress()
         self.over.set()
 
-    def leave(self) -> None:
+    def mark_sent(self) -> None:
         """It is on its way: its sender may go on, and what stands behind it."""
         self.call.memo["away"], self.line = True, None
-        self.lookout.moved()
+        self.lookout.publish_progress()
         self.over.set()
 
     def fail(self, error: Exception) -> None:
         self.error = error
-        self.end()
+        self.release_waiters()
 
-    def lose(self, error: Exception) -> None:
+    def mark_lost(self, error: Exception) -> None:
         self.lost, self.lost_at = error, monotonic()
         self.over.set()
 
 
-class Gloo:
+class GlooTransport:
     """The transport of one group in this process. Made by all its members at once, as their groups are."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SimulatedProcessGroup) -> None:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
-        self._lookout = begin(group)
+        self._lookout = start_detector(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
-        with aside():
-            self._lookout.gather(group, name)
-        name = prefix(name)
+        with internal_work():
+            self._lookout.wait_for_members(group, name)
+        name = key_prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
-        with Plain(), aside():
+        with PlainTensors(), internal_work():
             made: list[Any] = []
             for part in ("heads", "bodies"):
                 store = c10d.PrefixStore(f"{name}/{part}", group.store)
@@ -136,78 +136,78 @@ class Gloo:
                 made[-1]._set_default_timeout(_LONG)
             self._heads, self._bodies = made
         self._lock = threading.Lock()
-        self._order: deque[Exchange] = deque()
+        self._order: deque[ProcessSlot] = deque()
         self._carriers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
 
-    def come(self, call: Call) -> Slot:
+    def submit(self, call: CollectiveCall) -> Slot:
         """``call`` has come, and is on its way to the others."""
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
-        slot = Exchange(call, self.size, self._lookout)
-        with Plain(), aside():
-            self._lookout.note(call, slot)
-            slot.mine = call_packing.packed(call)
+        slot = ProcessSlot(call, self.size, self._lookout)
+        with PlainTensors(), internal_work():
+            self._lookout.record_call(call, slot)
+            slot.mine = call_packing.pack_call(call)
             if call.is_message:
                 self._message(slot)
                 return slot
             heads = torch.empty(self.size, HEAD, dtype=torch.uint8)
             with self._lock:
                 self._order.append(slot)
-                work = self._heads.allgather([list(heads.unbind())], [_head(slot.mine)])
-        work.get_future().add_done_callback(partial(self._headed, slot, heads))
+                work = self._heads.allgather([list(heads.unbind())], [_make_head(slot.mine)])
+        work.get_future().add_done_callback(partial(self._receive_heads, slot, heads))
         return slot
 
     def flush(self, rank: int) -> None:
         """Do nothing: each call has waited on the host already."""
 
-    def announce(self, call: Call) -> list[Call]:
+    def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """The calls by which members have made the group of this number, ``call`` among them."""
-        text, made = call_packing.words(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
-        with aside():
+        text, made = call_packing.pickle_facts(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
+        with internal_work():
             made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
             first = made.compare_set("first", "", text)  # type: ignore[arg-type]
             calls = [call, pickle.loads(first)]
             if calls[1].members != call.members:
                 keys = [str(at) for at in range(self.size)]
-                Keys(made, keys).wait(_SOON)
+                KeysEvent(made, keys).wait(_SOON)
                 calls = [pickle.loads(made.get(key)) for key in keys if made.check([key])]
         return calls
 
     # Gloo's threads come here.
 
-    def _headed(self, slot: Exchange, heads: Tensor, future: Any) -> None:
+    def _receive_heads(self, slot: ProcessSlot, heads: Tensor, future: Any) -> None:
         """All heads are here. The rest goes in the order of the calls, which is the same in all members."""
-        with _failing(slot.lose), Plain(), self._lock:
+        with _pass_errors_to(slot.mark_lost), PlainTensors(), self._lock:
             future.value()
             slot.heads = heads
             while self._order and self._order[0].heads.numel():
                 first = self._order.popleft()
-                with _failing(first.fail):
-                    self._rest(first)
+                with _pass_errors_to(first.fail):
+                    self._send_rest(first)
 
-    def _rest(self, slot: Exchange) -> None:
+    def _send_rest(self, slot: ProcessSlot) -> None:
         """Send what did not fit into the heads, if anything did not."""
         heads = slot.heads
-        sizes = [call_packing.length(head) for head in heads]
+        sizes = [call_packing.packed_length(head) for head in heads]
         if max(sizes) > HEAD:
-            self._carried(_REST, partial(self._exchange, slot, sizes))
+            self._run_in_thread(_REST, partial(self._exchange, slot, sizes))
         else:
             self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
 
     # Threads of our own come here: for the rests of a group, and for its messages, each in the order of their calls.
 
-    def _carried(self, key: Any, step: Callable[[], None]) -> None:
+    def _run_in_thread(self, key: Any, step: Callable[[], None]) -> None:
         if key not in self._carriers:
             steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
             self._carriers[key] = steps
-            threading.Thread(target=_carry, args=(steps,), name=f"labkit {key}", daemon=True).start()
+            threading.Thread(target=_run_steps, args=(steps,), name=f"labkit {key}", daemon=True).start()
         self._carriers[key].put(step)
 
-    def _exchange(self, slot: Exchange, sizes: list[int]) -> None:
-        with _failing(slot.lose):
-            if not self._in_pieces(slot):
-                self._finish(slot, self._wholes(slot, sizes))
+    def _exchange(self, slot: ProcessSlot, sizes: list[int]) -> None:
+        with _pass_errors_to(slot.mark_lost):
+            if not self._reduce_in_pieces(slot):
+                self._finish(slot, self._gather_whole_calls(slot, sizes))
 
-    def _wholes(self, slot: Exchange, sizes: list[int]) -> list[Tensor]:
+    def _gather_whole_calls(self, slot: ProcessSlot, sizes: list[int]) -> list[Tensor]:
         """All that all members brought."""
         heads, mine = slot.heads, slot.mine
         rests = [max(0, size - HEAD) for size in sizes]
@@ -229,7 +229,7 @@ class Gloo:
             self._bodies.allgather([ends], [rest]).wait()
         return [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
 
-    def _in_pieces(self, slot: Exchange) -> bool:
+    def _reduce_in_pieces(self, slot: ProcessSlot) -> bool:
         """Reduce what is large piece by piece, each by one member, if it can be; whether it could.
 
         Each number is the same sum in the same order as if one member had them all.
@@ -237,39 +237,39 @@ class Gloo:
         heads, mine = slot.heads, slot.mine
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
             return False
-        calls = [call_packing.described(head) for head in heads]
+        calls = [call_packing.unpack_facts(head) for head in heads]
         known = [call for call in calls if call is not None]
         # One member would decide otherwise than another if this looked at more than the heads.
-        if len(known) < self.size or len(known[0].inputs) != 1 or faults.fault(known) is not None:
+        if len(known) < self.size or len(known[0].inputs) != 1 or faults.mismatch_error(known) is not None:
             return False
         known[self.at].outputs = slot.call.outputs
         slot.calls = dict(enumerate(known))
-        values = call_packing.unpacked(mine).inputs[0].reshape(-1)
+        values = call_packing.unpack_call(mine).inputs[0].reshape(-1)
         piece = -(-values.numel() // self.size)
         cut = torch.zeros(self.size * piece, dtype=values.dtype)
         cut[: values.numel()] = values
         there = torch.empty_like(cut)
         self._bodies.alltoall_base(there.view(torch.uint8), cut.view(torch.uint8), [], []).wait()
-        result = semantics.reduced(list(there.view(self.size, piece)), slot.call.op, slot.call.factor)
+        result = semantics.reduce_tensors(list(there.view(self.size, piece)), slot.call.op, slot.call.factor)
         if slot.call.kind == "all_reduce":
             pieces = list(cut.view(torch.uint8).chunk(self.size))
             self._bodies.allgather([pieces], [result.view(torch.uint8)]).wait()
             result = cut[: values.numel()]
-        with _failing(slot.fail):
-            _meet(slot, known, lambda: [(slot.call.outputs[0], result)])
+        with _pass_errors_to(slot.fail):
+            _complete(slot, known, lambda: [(slot.call.outputs[0], result)])
         return True
 
-    def _finish(self, slot: Exchange, wholes: list[Tensor]) -> None:
-        with _failing(slot.fail):
-            calls = [call_packing.unpacked(whole) for whole in wholes]
+    def _finish(self, slot: ProcessSlot, wholes: list[Tensor]) -> None:
+        with _pass_errors_to(slot.fail):
+            calls = [call_packing.unpack_call(whole) for whole in wholes]
             calls[self.at].outputs = slot.call.outputs
             calls[self.at].device = slot.call.device
             slot.calls = dict(enumerate(calls))
-            _meet(slot, calls, lambda: semantics.outputs(calls, self.at))
+            _complete(slot, calls, lambda: semantics.compute_outputs(calls, self.at))
 
     # Messages: a thread for each neighbour and direction; of NCCL's, one for both, unless they are of a batch.
 
-    def _message(self, slot: Exchange) -> None:
+    def _message(self, slot: ProcessSlot) -> None:
         call, tag = slot.call, slot.call.matched_tag
         slot.pair = call.pair
         key: Any = call.kind, call.root, tag
@@ -278,60 +278,60 @@ class Gloo:
             if "batch" not in call.memo:
                 key = slot.line = call.group, call.ranks, call.root
         if call.kind == "recv":
-            self._carried(key, partial(self._recv, slot, call.root, tag))
+            self._run_in_thread(key, partial(self._recv, slot, call.root, tag))
             return
-        small, beside = call.nbytes <= BUFFER, None if slot.line is None else ("sent", call.root)
-        if small and self._lookout.in_front(slot) is slot:
-            slot.leave()
-        self._carried(key, partial(self._send, slot, call.root or 0, tag, beside if small else None))
+        small, beside = call.nbytes <= NCCL_BUFFER, None if slot.line is None else ("sent", call.root)
+        if small and self._lookout.first_in_line(slot) is slot:
+            slot.mark_sent()
+        self._run_in_thread(key, partial(self._send, slot, call.root or 0, tag, beside if small else None))
 
-    def _send(self, slot: Exchange, to: int, tag: int, beside: object) -> None:
+    def _send(self, slot: ProcessSlot, to: int, tag: int, beside: object) -> None:
         """Send it. ``beside`` is the thread that waits for it where what stands behind it goes on; None: this one."""
         mine, began = slot.mine, perf_counter()
-        with _failing(slot.lose):
-            parts = [_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_head(mine)]
+        with _pass_errors_to(slot.mark_lost):
+            parts = [_make_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_make_head(mine)]
             works = [self._bodies.send([part], to, tag) for part in parts]
             if beside is None:
-                self._sent(slot, works, began)
+                self._finish_send(slot, works, began)
             else:
-                slot.leave()
-                self._carried(beside, partial(self._sent, slot, works, began))
+                slot.mark_sent()
+                self._run_in_thread(beside, partial(self._finish_send, slot, works, began))
 
-    def _sent(self, slot: Exchange, works: list[Any], began: float) -> None:
+    def _finish_send(self, slot: ProcessSlot, works: list[Any], began: float) -> None:
         call = slot.call
-        with _failing(slot.lose):
+        with _pass_errors_to(slot.mark_lost):
             for work in works:
                 work.wait()
             # When the receiver came by its clock, nobody says here: a large one has waited for it as long as it took.
             slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
             slot.finished = slot.met
             slot.done = True
-            slot.end()
+            slot.release_waiters()
 
-    def _recv(self, slot: Exchange, source: int | None, tag: int) -> None:
+    def _recv(self, slot: ProcessSlot, source: int | None, tag: int) -> None:
         head = torch.empty(HEAD, dtype=torch.uint8)
-        with _failing(slot.lose):
+        with _pass_errors_to(slot.mark_lost):
             if source is None:
                 work = self._bodies.recv_anysource([head], tag)
                 work.wait()
                 source = work._source_rank()
             else:
                 self._bodies.recv([head], source, tag).wait()
-            size = call_packing.length(head)
+            size = call_packing.packed_length(head)
             whole = torch.empty(max(size, HEAD), dtype=torch.uint8)
             whole[:HEAD] = head
             if size > HEAD:
                 self._bodies.recv([whole[HEAD:]], source, tag).wait()
-            with _failing(slot.fail):
-                sent = call_packing.unpacked(whole[:size])
+            with _pass_errors_to(slot.fail):
+                sent = call_packing.unpack_call(whole[:size])
                 calls = [sent, slot.call]
                 slot.pair = sent.rank, slot.call.rank
                 slot.calls = dict(enumerate(calls))
-                _meet(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
+                _complete(slot, calls, lambda: list(zip(slot.call.outputs, sent.inputs, strict=True)))
 
 
 @contextmanager
-def _failing(fail: Callable[[Exception], None]) -> Iterator[None]:
+def _pass_errors_to(fail: Callable[[Exception], None]) -> Iterator[None]:
     """A context that no error leaves: ``fail`` is given it."""
     try:
         yield
@@ -339,9 +339,9 @@ def _failing(fail: Callable[[Exception], None]) -> Iterator[None]:
         fail(error)
 
 
-def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs]) -> None:
+def _complete(slot: ProcessSlot, calls: list[CollectiveCall], pairs: Callable[[], semantics.Pairs]) -> None:
     """All that belongs to a call is here: it is done, or its error known."""
-    wrong = faults.fault(calls)
+    wrong = faults.mismatch_error(calls)
     if wrong is not None:
         slot.fail(wrong)
         return
@@ -349,21 +349,21 @@ def _meet(slot: Exchange, calls: list[Call], pairs: Callable[[], semantics.Pairs
     def write() -> None:
         # Without inference mode it lets autograd record (c10/core/InferenceMode.h), and NCCL's writes are no operators.
         with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
-            semantics.write(pairs())
+            semantics.write_outputs(pairs())
 
     slot.finish(write)
     for call in calls:
         call.memo.clear()
-    slot.end()
+    slot.release_waiters()
 
 
-def _carry(steps: queue.SimpleQueue[Callable[[], None]]) -> None:
+def _run_steps(steps: queue.SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        with Plain():
+        with PlainTensors():
             steps.get()()
 
 
-def _head(whole: Tensor) -> Tensor:
+def _make_head(whole: Tensor) -> Tensor:
     if whole.numel() >= HEAD:
         return whole[:HEAD].clone()
     head = torch.zeros(HEAD, dtype=torch.uint8)
@@ -371,11 +371,11 @@ def _head(whole: Tensor) -> Tensor:
     return head
 
 
-def _keep() -> None:
+def _freeze_garbage() -> None:
     """In a forked child (a DataLoader's worker) gloo has no threads: it must not be taken apart as garbage."""
     if _made:
         gc.freeze()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep)
+    os.register_at_fork(after_in_child=_freeze_garbage)

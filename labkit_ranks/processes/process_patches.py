@@ -15,14 +15,14 @@ from torch.distributed import DistStoreError
 from labkit.base.patches import Patch, Patches
 from simgpu import machine_in_use
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..group import group_patches as of_groups
 from ..rank import cuda_state
-from ..rank.rank import alone, aside
-from ..rank.visible_gpus import Environment, sight
+from ..rank.rank import internal_work, this_process
+from ..rank.visible_gpus import WatchedEnvironment, gpus_of_environment
 from . import deadlock_detector, process_recording
-from .gloo_transport import Gloo
-from .store_keys import Keys
+from .gloo_transport import GlooTransport
+from .store_keys import KeysEvent
 
 environ: Any = os.environ  # whose dictionary is _data
 
@@ -30,26 +30,26 @@ environ: Any = os.environ  # whose dictionary is _data
 @functools.cache
 def inherit() -> None:
     """From now on ``nccl`` is there: groups of processes over gloo."""
-    own = cuda_state.Cuda(_total)
-    Patches(lambda: [*of_groups.patches(Gloo), *_of_stores(), *cuda_state.patches(lambda: own)]).put_in()
-    process_recording.begin()
-    variables = Environment(environ._data)
+    own = cuda_state.CudaState(_total_bytes)
+    Patches(lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]).put_in()
+    process_recording.begin_process_rank()
+    variables = WatchedEnvironment(environ._data)
 
     def chosen() -> None:
         """This process has said which GPUs it sees; CUDA listens until it is in use."""
         machine = machine_in_use()
         if machine is None or own.is_initialized():
             return
-        sight(machine).show(machine)
+        gpus_of_environment(machine).show(machine)
         own.begin_turn()
-        if alone.rank is not None:
-            alone.rank.gpus, alone.rank.chose = machine.gpus, True
+        if this_process.rank is not None:
+            this_process.rank.gpus, this_process.rank.chose_gpus = machine.gpus, True
 
-    variables.chosen = chosen
+    variables.on_change = chosen
     environ._data = variables
 
 
-def _total() -> int:
+def _total_bytes() -> int:
     machine = machine_in_use()
     return sum(gpu.total() for gpu in machine.gpus) if machine is not None else 0
 
@@ -57,7 +57,7 @@ def _total() -> int:
 _FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
 
 
-def _of_stores() -> Iterator[Patch]:
+def _store_patches() -> Iterator[Patch]:
     """A rank that waits for a key is seen to wait, and does not keep others from the store.
 
     Within C++ the wait would keep the connection to itself, and the lookout could not read the notes of other ranks.
@@ -71,25 +71,25 @@ def _wait(
     real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
 ) -> Any:
     limit = store.timeout if timeout is None else timeout
-    if (watch := deadlock_detector.on()) is not None:  # where nobody watches C++ waits
-        with aside():
-            _stand(watch, Keys(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
+    if (watch := deadlock_detector.active_detector()) is not None:  # where nobody watches C++ waits
+        with internal_work():
+            _wait_for_keys(watch, KeysEvent(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
         if real.__name__ == "wait":
             return None
     return real(store, keys, *([] if timeout is None else [timeout]))
 
 
-def _stand(watch: deadlock_detector.Lookout, there: Keys, what: str, timeout: timedelta) -> None:
+def _wait_for_keys(watch: deadlock_detector.DeadlockDetector, there: KeysEvent, what: str, timeout: timedelta) -> None:
     """Wait until the keys are there. Raises DistStoreError in time."""
     if there.wait(min(deadlock_detector.SOON, timeout.total_seconds())):
         return
-    call = Call(f"store.{what}")
+    call = CollectiveCall(f"store.{what}")
     call.group = ", ".join(map(repr, there.keys))
     call.locate()
     left = timeout - timedelta(seconds=deadlock_detector.SOON)
     # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
-    if not watch.stand(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
+    if not watch.wait(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
         ms = int(timeout.total_seconds() * 1000)
         raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(there.keys)}")

@@ -20,10 +20,10 @@ from labkit.trace.events import PAIRS, Event
 from labkit.trace.memory import MemorySample
 from simgpu import machine_in_use
 
-from ..rank.clock import Timed
-from ..rank.memory_samples import at_modules, sample
-from ..rank.rank import alone, untimed_loading
-from ..rank.run_record import Kept, Part, Totals, part_of
+from ..rank.clock import TimedRank
+from ..rank.memory_samples import sample_at_modules, sample_memory
+from ..rank.rank import pause_clock_in_imports, this_process
+from ..rank.run_record import RankInfo, RankTotals, RunRecord, rank_info
 
 # What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
 FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"
@@ -37,7 +37,7 @@ class _File:
     def __init__(self, path: Path, most: int) -> None:
         self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115 (until the process ends, however that is)
         self._left = {Event: most, MemorySample: most}
-        self._totals, self._unwritten = Totals(), 0
+        self._totals, self._unwritten = RankTotals(), 0
 
     def append(self, found: Any) -> None:
         self._totals.count(found)
@@ -45,7 +45,7 @@ class _File:
             self._left[type(found)] -= 1
             self.write(found)
             return
-        self._totals.left_out += isinstance(found, Event)
+        self._totals.dropped_events += isinstance(found, Event)
         self._unwritten += 1
         if self._unwritten % _OFTEN == 0:
             self.write(self._totals)
@@ -58,7 +58,7 @@ class _File:
         self._file.close()
 
 
-def begin() -> None:
+def begin_process_rank() -> None:
     """From now on this process is the rank that its environment says; if it is to be recorded, it is.
 
     A process that this one starts is another.
@@ -67,64 +67,64 @@ def begin() -> None:
     environment, machine = os.environ, machine_in_use()
     if machine is None or not {"RANK", "LOCAL_RANK"} <= environment.keys():
         return
-    me = Timed(
+    me = TimedRank(
         int(environment["RANK"]), int(environment["LOCAL_RANK"]), int(environment.get("GROUP_RANK", "0")), machine.gpus
     )  # fmt: skip
-    alone.rank = me
-    os.register_at_fork(after_in_child=_forget)
+    this_process.rank = me
+    os.register_at_fork(after_in_child=_forget_rank)
     me.begin_turn()
     if folder is not None:
         _record(me, Path(folder), int(most))
 
 
-def _forget() -> None:
-    alone.rank = None
+def _forget_rank() -> None:
+    this_process.rank = None
     trace.recording = None
 
 
-def _record(me: Timed, folder: Path, most: int) -> None:
+def _record(me: TimedRank, folder: Path, most: int) -> None:
     file: Any = _File(folder / f"{me.number}", most)
-    file.write(part_of(me))
+    file.write(rank_info(me))
     opened = trace.begin()
     opened.events = opened.samples = file
     trace.tell_ranks(lambda: (me.number, me.clock()))
-    Patches(untimed_loading).put_in()
-    hooks = at_modules()
+    Patches(pause_clock_in_imports).put_in()
+    hooks = sample_at_modules()
     hooks.__enter__()
-    sample("begin")
+    sample_memory("begin")
 
     def end() -> None:
         hooks.__exit__(None, None, None)
-        me.tell_the_rest()
-        sample("end")
+        me.report_remaining()
+        sample_memory("end")
         trace.recording = None
-        file.write(part_of(me))  # it may have chosen its GPUs meanwhile
+        file.write(rank_info(me))  # it may have chosen its GPUs meanwhile
         file.end()
 
     Finalize(None, end, exitpriority=50)  # after that of .lookout, which waits for those who are late
 
 
-def read(folder: Path, kept: Kept) -> list[Part]:
+def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
     """Put what the ranks wrote into ``kept``; returns the ranks that wrote."""
-    parts: dict[int, Part] = {}
+    parts: dict[int, RankInfo] = {}
     found: list[Any] = []
-    totals: dict[int, Totals] = {}
+    totals: dict[int, RankTotals] = {}
     for path in folder.iterdir():
-        for row in _rows(path):
-            if isinstance(row, Part):
+        for row in _read_rows(path):
+            if isinstance(row, RankInfo):
                 parts[row.rank] = row
-            elif isinstance(row, Totals):
+            elif isinstance(row, RankTotals):
                 totals[int(path.name)] = row
             elif row is not None:  # there was no GPU for it
                 found.append(row)
-    events = sorted(_joined([row for row in found if isinstance(row, Event)]), key=lambda event: event.start)
+    events = sorted(_join_messages([row for row in found if isinstance(row, Event)]), key=lambda event: event.start)
     kept.add([*events, *(row for row in found if isinstance(row, MemorySample))])
     for rank, total in totals.items():
-        kept.totals[rank] = replace(total, left_out=total.left_out + kept.totals[rank].left_out)
+        kept.totals[rank] = replace(total, dropped_events=total.dropped_events + kept.totals[rank].dropped_events)
     return [parts[rank] for rank in sorted(parts)]
 
 
-def _rows(path: Path) -> Iterator[Any]:
+def _read_rows(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
         while True:
             try:
@@ -133,7 +133,7 @@ def _rows(path: Path) -> Iterator[Any]:
                 return  # it was killed as it wrote
 
 
-def _joined(events: list[Event]) -> Iterator[Event]:
+def _join_messages(events: list[Event]) -> Iterator[Event]:
     """The same events, where messages too have their last rank and their end: a sender is not told of these."""
     messages: dict[Any, list[Event]] = {}
     for event in events:

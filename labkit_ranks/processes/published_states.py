@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..calls import faults
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 
 # Kinds of calls that are no collectives: to wait for a key of a store ("store.get", …), to make a group, to wait for
 # something of the process's own (a lock, a queue), which stands in the call's group.
@@ -21,7 +21,7 @@ _BY_ALL = ("all", NEW)
 
 
 @dataclass
-class Note:
+class PublishedState:
     """The state of one rank.
 
     number  how many notes it has written; 0 if it has not begun.
@@ -39,25 +39,25 @@ class Note:
     number: int = 0
     looks: int = 0
     state: str = "runs"
-    waits: list[Call] = field(default_factory=list)
-    open: list[Call] = field(default_factory=list)
-    held: list[tuple[Call, Call]] = field(default_factory=list)
+    waits: list[CollectiveCall] = field(default_factory=list)
+    open: list[CollectiveCall] = field(default_factory=list)
+    held: list[tuple[CollectiveCall, CollectiveCall]] = field(default_factory=list)
     issued: dict[Any, int] = field(default_factory=dict)
     came: dict[tuple[str, str], int] = field(default_factory=dict)
-    last: Call | None = None
+    last: CollectiveCall | None = None
     error: tuple[str, str] | None = None
     passes: int = 0
 
-    def made(self, *key: Any) -> int:
+    def count_calls(self, *key: Any) -> int:
         """The number of calls of this key that it has made."""
         return self.issued.get(key, 0)
 
     @property
     def waits_in_a_store(self) -> bool:
-        return any(key_of(call)[1] == STORE for call in self.waits)
+        return any(call_key(call)[1] == STORE for call in self.waits)
 
 
-def key_of(call: Call) -> tuple[Any, ...]:
+def call_key(call: CollectiveCall) -> tuple[Any, ...]:
     """The key under which a call is counted: with all those of its group, or the messages of its pair."""
     if call.kind == "send":
         return call.group, "send", call.rank, call.ranks[call.root or 0]
@@ -70,57 +70,59 @@ def key_of(call: Call) -> tuple[Any, ...]:
     return call.group, "all"
 
 
-def missing(call: Call, notes: Sequence[Note]) -> list[int]:
+def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list[int]:
     """The ranks that have not come to a collective, as far as they have noted it."""
-    key = key_of(call)
-    return [rank for rank in call.ranks if notes[rank].made(*key) < call.seq] if key[1] in _BY_ALL else []
+    key = call_key(call)
+    return [rank for rank in call.ranks if notes[rank].count_calls(*key) < call.seq] if key[1] in _BY_ALL else []
 
 
-def is_stuck(call: Call, notes: Sequence[Note]) -> bool:
+def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
     """Whether somebody has still to come to it, or to all that stands in its way."""
-    kind = key_of(call)[1]
+    kind = call_key(call)[1]
     if kind in (STORE, OWN):
         return True  # all that could set the key wait themselves
     if kind in _BY_ALL:
-        return bool(missing(call, notes))
-    first = [one for _, one in behind(call, notes)]
-    go_on = any(_has_come(one, notes) and not behind(one, notes) for one in first)
-    return not _has_come(call, notes) or bool(first) and not go_on
+        return bool(missing_ranks(call, notes))
+    first = [one for _, one in blocked_halves(call, notes)]
+    go_on = any(_has_other_half(one, notes) and not blocked_halves(one, notes) for one in first)
+    return not _has_other_half(call, notes) or bool(first) and not go_on
 
 
-def behind(call: Call, notes: Sequence[Note]) -> list[tuple[Call, Call]]:
+def blocked_halves(
+    call: CollectiveCall, notes: Sequence[PublishedState]
+) -> list[tuple[CollectiveCall, CollectiveCall]]:
     """The halves of a message, its sender's and its receiver's, that stand behind another, and that one."""
     message, of = (call.group, call.pair, call.seq), attrgetter("group", "pair", "seq")
     return [pair for rank in call.pair for pair in notes[rank].held if of(pair[0]) == message]
 
 
-def _has_come(call: Call, notes: Sequence[Note]) -> bool:
+def _has_other_half(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
     """Whether the other half of a message was called."""
-    group, kind, source, to = key_of(call)
+    group, kind, source, to = call_key(call)
     if source is None:  # what was sent to it, less what it has received by name
-        received = notes[to].made
+        received = notes[to].count_calls
         others = sum(
-            one.made(group, "send", rank, to) - received(group, "recv", rank, to)
+            one.count_calls(group, "send", rank, to) - received(group, "recv", rank, to)
             for rank, one in enumerate(notes)
         )
     elif kind == "send":
-        others = notes[to].made(group, "recv", source, to)
+        others = notes[to].count_calls(group, "recv", source, to)
     else:
-        others = notes[source].made(group, "send", source, to)
+        others = notes[source].count_calls(group, "send", source, to)
     return bool(others >= call.seq)
 
 
-def unmet(notes: Sequence[Note]) -> list[Call]:
+def unmet_calls(notes: Sequence[PublishedState]) -> list[CollectiveCall]:
     """The calls that ranks, all of whom have ended, made and nobody came to, in the order of ranks."""
     return [call for one in notes for call in one.open if is_stuck(call, notes)]
 
 
-def standings(notes: Sequence[Note]) -> list[faults.Standing]:
+def rank_states(notes: Sequence[PublishedState]) -> list[faults.RankState]:
     """The places of all ranks, for the text of a deadlock."""
     found = []
     for rank, one in enumerate(notes):
         call = one.waits[0] if one.waits else None
-        if call is not None and call.is_message and (halves := behind(call, notes)):
+        if call is not None and call.is_message and (halves := blocked_halves(call, notes)):
             half, first = halves[0]
             call = first if half.rank == rank else call
             call.memo["held"] = half, first
@@ -130,5 +132,5 @@ def standings(notes: Sequence[Note]) -> list[faults.Standing]:
             what, call = call.group, None
         elif call is not None and call.kind.startswith(STORE):
             what, call = f"{call.kind}({call.group}) at {call.short_place}", None
-        found.append(faults.Standing(rank, call, what, one.error, one.came, seqs, one.last, one.passes))
+        found.append(faults.RankState(rank, call, what, one.error, one.came, seqs, one.last, one.passes))
     return found

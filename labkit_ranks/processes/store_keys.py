@@ -15,7 +15,7 @@ REPORTS = "LABKIT_REPORTS"
 sleep = time.sleep
 
 
-def pauses() -> Iterator[float]:
+def growing_pauses() -> Iterator[float]:
     """Seconds between two looks into a store: longer and longer ones."""
     pause = 0.0005
     while True:
@@ -23,7 +23,7 @@ def pauses() -> Iterator[float]:
         pause = min(2 * pause, 0.02)
 
 
-class Keys:
+class KeysEvent:
     """Stands for an event that is set when all ``keys`` are there."""
 
     def __init__(self, store: Any, keys: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class Keys:
     def wait(self, seconds: float) -> bool:
         """Wait until it is set; False if ``seconds`` were over before."""
         end = monotonic() + seconds
-        for pause in pauses():
+        for pause in growing_pauses():
             if self.is_set():
                 return True
             if (left := end - monotonic()) <= 0:
@@ -44,6 +44,6 @@ class Keys:
         return False
 
 
-def prefix(name: str) -> str:
+def key_prefix(name: str) -> str:
     """The prefix of keys about ``name``. torchrun's static rendezvous keeps its store over restarts."""
     return f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"

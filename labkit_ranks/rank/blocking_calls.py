@@ -24,7 +24,7 @@ from typing import Any
 from labkit import turns
 from labkit.base.patches import CType, Patch
 
-from .rank import Rank, here
+from .rank import Rank, this_thread
 
 # Seconds for which a rank keeps its turn, waiting for what comes from outside.
 _MOMENT = 0.25
@@ -35,25 +35,25 @@ _writing: dict[int, Rank] = {}
 
 
 def patches() -> Iterator[Patch]:
-    yield from _in_turn(subprocess.Popen, "wait communicate", _child)
+    yield from _blocking_patches(subprocess.Popen, "wait communicate", _wait_for_child)
     for kind in (sqlite3.Connection, sqlite3.Cursor):
-        yield from _in_turn(CType(kind), "execute executemany executescript commit rollback", _in_database)
+        yield from _blocking_patches(CType(kind), "execute executemany executescript commit rollback", _run_in_database)
     if not hasattr(select, "poll"):
         return
     import fcntl
 
-    yield from _in_turn(fcntl, "flock", _lock)
+    yield from _blocking_patches(fcntl, "flock", _lock)
     if hasattr(fcntl, "F_OFD_SETLK"):
-        yield from _in_turn(fcntl, "lockf", partial(_lock, own=_of_the_file))
+        yield from _blocking_patches(fcntl, "lockf", partial(_lock, own=_lock_by_file))
     theirs: Any = CType(socket.socket.__base__)  # type: ignore[arg-type]  # C's
-    yield from _in_turn(theirs, "recv recv_into recvfrom recvfrom_into recvmsg _accept", _receive)
-    yield from _in_turn(CType(io.FileIO), "read readall readinto", _receive)
-    yield from _in_turn(os, "read", _receive)
+    yield from _blocking_patches(theirs, "recv recv_into recvfrom recvfrom_into recvmsg _accept", _receive)
+    yield from _blocking_patches(CType(io.FileIO), "read readall readinto", _receive)
+    yield from _blocking_patches(os, "read", _receive)
 
 
-def _in_turn(owner: Any, names: str, function: Callable[..., Any]) -> Iterator[Patch]:
+def _blocking_patches(owner: Any, names: str, function: Callable[..., Any]) -> Iterator[Patch]:
     """Let ``function(rank, real, …)`` stand for functions of ``owner`` in a rank that has the turn."""
-    seen = here  # at the end of the interpreter modules have lost their names
+    seen = this_thread  # at the end of the interpreter modules have lost their names
 
     def called(real: Any, *args: Any, **kwargs: Any) -> Any:
         rank = seen.rank
@@ -79,7 +79,7 @@ def _receive(rank: Rank, real: Any, source: Any, *args: Any, **kwargs: Any) -> A
             near = not isinstance(address, tuple) or address[0].startswith(_NEAR)
             moment = 0.0 if near else _MOMENT
         if patient and not ready.poll(1000 * min(moment, limit or moment)):
-            rank.stand(lambda: bool(ready.poll(0)), limit)
+            rank.wait_in_c(lambda: bool(ready.poll(0)), limit)
     return real(source, *args, **kwargs)
 
 
@@ -98,11 +98,11 @@ def _lock(rank: Rank, real: Any, file: Any, how: int, *where: int, own: Any = No
         return True
 
     if not how & (fcntl.LOCK_NB | fcntl.LOCK_UN) and not taken():
-        rank.stand(taken)
+        rank.wait_in_c(taken)
     return lock(file, how, *where)
 
 
-def _of_the_file(file: Any, how: int, length: int = 0, start: int = 0, whence: int = 0) -> None:
+def _lock_by_file(file: Any, how: int, length: int = 0, start: int = 0, whence: int = 0) -> None:
     """``lockf`` with locks that belong to the open file, not to the process: ranks keep each other out by them."""
     import fcntl
 
@@ -111,7 +111,7 @@ def _of_the_file(file: Any, how: int, length: int = 0, start: int = 0, whence: i
     fcntl.fcntl(file, what, struct.pack("hhqqi", kinds[how & ~fcntl.LOCK_NB], whence, start, length, 0))
 
 
-def _child(rank: Rank, real: Any, *args: Any, **kwargs: Any) -> Any:
+def _wait_for_child(rank: Rank, real: Any, *args: Any, **kwargs: Any) -> Any:
     given = signature(real).bind(*args, **kwargs).arguments
     limit = given.pop("timeout", None)
     try:
@@ -121,15 +121,15 @@ def _child(rank: Rank, real: Any, *args: Any, **kwargs: Any) -> Any:
         if limit is not None and limit <= _MOMENT:
             raise
     given.pop("input", None)  # which it has by now
-    return rank.away(lambda: real(**given, timeout=None if limit is None else limit - _MOMENT))
+    return rank.call_outside_turn(lambda: real(**given, timeout=None if limit is None else limit - _MOMENT))
 
 
-def _in_database(rank: Rank, real: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_in_database(rank: Rank, real: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
     connection = getattr(database, "connection", database)
     try:
         if any(one is not rank for one in _writing.values()):
             _writing[id(connection)] = rank  # it may come to have one before it has its turn again
-            return rank.away(lambda: real(database, *args, **kwargs))
+            return rank.call_outside_turn(lambda: real(database, *args, **kwargs))
         return real(database, *args, **kwargs)
     finally:
         _writing.pop(id(connection), None)

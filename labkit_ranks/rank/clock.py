@@ -18,14 +18,14 @@ from typing import Any, Protocol
 
 from simgpu import Gpu
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from . import flight_recorder
 
 # Its second number: for how many nanoseconds the thread that opens it has been ready without a processor.
 _FILE = "/proc/thread-self/schedstat"
 
 
-class OwnTime:
+class ThreadClock:
     """The clock of the thread that makes it, in seconds, and never goes back for that one; any thread may read it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class OwnTime:
         except OSError:
             self._file = -1
 
-    def now(self) -> float:
+    def seconds_run(self) -> float:
         # A thread may lose the processor between the two readings. With the time first, it then reads too early a time,
         # and takes that of its last reading; with the time last it would read one that is not over yet.
         at = perf_counter()
@@ -54,29 +54,29 @@ class OwnTime:
             close(self._file)
 
 
-here = threading.local()
+_thread_state = threading.local()
 
 
-def own_time() -> OwnTime:
+def thread_clock() -> ThreadClock:
     """The clock of this thread."""
-    found: OwnTime | None = getattr(here, "time", None)
+    found: ThreadClock | None = getattr(_thread_state, "time", None)
     if found is None or found.process != os.getpid():  # a child's thread is another
-        found = here.time = OwnTime()
+        found = _thread_state.time = ThreadClock()
     return found
 
 
 class RankClock:
     """What the clock of a rank goes by: this computer's time. :mod:`..planning.timing` has one that goes by a model."""
 
-    def of_thread(self) -> Any:
+    def make_thread_clock(self) -> Any:
         """Return the seconds that this thread of the rank has run."""
-        return own_time()
+        return thread_clock()
 
-    def wait_until(self, rank: Timed, time: float) -> None:
+    def wait_until(self, rank: TimedRank, time: float) -> None:
         """Let ``rank`` go on at ``time``: what it waited for is there."""
-        rank.go_to(time)
+        rank.advance_to(time)
 
-    def return_at(self, rank: Timed, began: float, seconds: float) -> None:
+    def return_at(self, rank: TimedRank, began: float, seconds: float) -> None:
         """Let ``rank`` go on after ``seconds`` in a call that waits, which it made when its clock was at ``began``."""
         rank.wait_until(began + seconds)
 
@@ -84,17 +84,17 @@ class RankClock:
         """Return when a collective is done whose values took ``seconds`` here."""
         return float(slot.met + seconds)
 
-    def receive(self, rank: Timed, slot: Any, began: float, *, by_cpp: bool) -> None:
+    def receive(self, rank: TimedRank, slot: Any, began: float, *, by_cpp: bool) -> None:
         """Let ``rank`` have the values of a collective, for which it has waited since ``began``."""
         rank.wait_until(slot.finished)
 
 
 _OWN = RankClock()
-_clock_of: Callable[[Timed], RankClock] | None = None
+_clock_of: Callable[[TimedRank], RankClock] | None = None
 
 
 @contextmanager
-def ranks_by(clock_of: Callable[[Timed], RankClock]) -> Iterator[None]:
+def use_rank_clocks(clock_of: Callable[[TimedRank], RankClock]) -> Iterator[None]:
     """Inside, a rank that begins a turn is given the clock ``clock_of(rank)``."""
     global _clock_of
     before, _clock_of = _clock_of, clock_of
@@ -104,13 +104,13 @@ def ranks_by(clock_of: Callable[[Timed], RankClock]) -> Iterator[None]:
         _clock_of = before
 
 
-class Untold(Protocol):
+class UnreportedWork(Protocol):
     """A collective of which the recording that is open has not been told."""
 
-    def tell_if_done(self) -> None: ...
+    def report_if_done(self) -> None: ...
 
 
-class Timed:
+class TimedRank:
     """A rank and its clock, which stands until :meth:`begin_turn`.
 
     number        its global rank.
@@ -122,8 +122,8 @@ class Timed:
     def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
         self.passes = 0  # of a wrapped model's forward, in training
-        self.chose = False  # whether it has said itself which GPUs it sees
-        self.untold: list[Untold] = []
+        self.chose_gpus = False  # whether it has said itself which GPUs it sees
+        self.unreported: list[UnreportedWork] = []
         # Calls that it has enqueued and that have not run (see .enqueued), and where its host waits for them.
         self.enqueued: list[Any] = []
         self.reads: str | None = None
@@ -140,15 +140,15 @@ class Timed:
     @property
     def gpu(self) -> Gpu | None:
         """Its own: that of its number on its node; None for one of more processes than there are GPUs."""
-        at = 0 if self.chose else self.local
+        at = 0 if self.chose_gpus else self.local
         return self.gpus[at] if at < len(self.gpus) else None
 
-    def note(self, call: Call) -> None:
+    def record_call(self, call: CollectiveCall) -> None:
         """It makes this call."""
         if self._flight is ...:
-            self._flight = flight_recorder.begin(self.number)
+            self._flight = flight_recorder.make_recorder(self.number)
         if self._flight is not None:
-            self._flight.note(call, self.clock())
+            self._flight.record_call(call, self.clock())
 
     @property
     def flight(self) -> flight_recorder.FlightRecorder | None:
@@ -158,46 +158,46 @@ class Timed:
     def clock(self) -> float:
         """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
         asleep = None if self._ran[1] else self.asleep
-        return self._busy() + self._ahead + (0.0 if asleep is None else perf_counter() - asleep)
+        return self._busy_seconds() + self._ahead + (0.0 if asleep is None else perf_counter() - asleep)
 
     @contextmanager
-    def untimed(self) -> Iterator[None]:
+    def pause_clock(self) -> Iterator[None]:
         """A context inside which its clock stands."""
-        before = self._busy()
+        before = self._busy_seconds()
         try:
             yield
         finally:
-            over = self._busy() - before
+            over = self._busy_seconds() - before
             spent, own, since = self._ran
             self._ran = spent - over, own, since
 
-    def _busy(self) -> float:
+    def _busy_seconds(self) -> float:
         spent, own, since = self._ran
-        return spent + (0.0 if own is None else own.now() - since)
+        return spent + (0.0 if own is None else own.seconds_run() - since)
 
     def wait_until(self, time: float) -> None:
         """Let it go on at ``time``, unless its clock is later."""
         self.time.wait_until(self, time)
 
-    def go_to(self, time: float) -> None:
+    def advance_to(self, time: float) -> None:
         """Let its clock be at ``time``, unless it is later."""
         self._ahead += max(0.0, time - self.clock())
 
     def set_clock(self, time: float) -> None:
         """Let its clock be at ``time``, exactly."""
         _, own, _ = self._ran
-        self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.now()), time
+        self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.seconds_run()), time
 
     def begin_turn(self) -> None:
         self.time = _OWN if _clock_of is None else _clock_of(self)
-        own = self.time.of_thread()
-        self._ran = self._busy(), own, own.now()
+        own = self.time.make_thread_clock()
+        self._ran = self._busy_seconds(), own, own.seconds_run()
 
     def end_turn(self) -> None:
-        self._ran = self._busy(), None, 0.0
+        self._ran = self._busy_seconds(), None, 0.0
 
-    def tell_the_rest(self) -> None:
+    def report_remaining(self) -> None:
         """Tell of the collectives that are done and that nobody has waited for: it has ended."""
-        for work in list(self.untold):
-            work.tell_if_done()
-        self.untold.clear()
+        for work in list(self.unreported):
+            work.report_if_done()
+        self.unreported.clear()

@@ -13,7 +13,7 @@ import torch
 from labkit.base.patches import Patch
 
 
-class Cuda:
+class CudaState:
     """One process's CUDA. It is initialised once the process has chosen a GPU or had memory of one.
 
     total   how many bytes its GPUs have given out up to now, to whomever.
@@ -46,7 +46,7 @@ class Cuda:
             self._later = before
 
 
-def patches(cuda_here: Callable[[], Cuda | None]) -> Iterator[Patch]:
+def patches(cuda_here: Callable[[], CudaState | None]) -> Iterator[Patch]:
     """The rows. ``cuda_here()`` is that of the process or rank that asks; None where torch's own answers stand."""
 
     def asked(real: Callable[[], bool]) -> bool:

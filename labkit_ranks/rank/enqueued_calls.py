@@ -15,41 +15,41 @@ from typing import Any
 from labkit.base.language import say
 from simgpu import hooks, machine_in_use
 
-from ..calls.call import Call
-from .clock import Timed
-from .rank import timed_here
+from ..calls.call import CollectiveCall
+from .clock import TimedRank
+from .rank import current_rank
 
-_with_some: set[Timed] = set()  # the ranks that have such calls
+_with_some: set[TimedRank] = set()  # the ranks that have such calls
 
 
 hooks.is_followed.add(lambda _: bool(_with_some))
 
 
-def enqueue(rank: Timed, work: Any) -> None:
+def enqueue(rank: TimedRank, work: Any) -> None:
     """Let ``rank`` go on though ``work`` has not run: from now on whatever makes its host wait for the GPU is seen."""
     rank.enqueued.append(work)
     if work.call.from_cpp:
         work.call.memo["used"] = True  # C++ goes on with its values, unseen
-    _settle(rank)
+    _update_watched(rank)
 
 
-def forget_enqueued(*ranks: Timed) -> None:
+def forget_enqueued(*ranks: TimedRank) -> None:
     """Forget the calls of ranks whose run is over."""
     for rank in _with_some.intersection(ranks):
         rank.enqueued.clear()
-        _settle(rank)
+        _update_watched(rank)
 
 
-def _settle(rank: Timed) -> None:
+def _update_watched(rank: TimedRank) -> None:
     (_with_some.add if rank.enqueued else _with_some.discard)(rank)
     if (machine := machine_in_use()) is not None:
         for opened in hooks.machine_opened:
             opened(machine)
 
 
-def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
+def wait_on_host(rank: TimedRank, wait: Callable[[], object]) -> None:
     """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the user's line that called this."""
-    here = Call("")
+    here = CollectiveCall("")
     here.locate()
     assert here.code is not None
     source = linecache.getline(here.code.co_filename, here.line).strip()
@@ -66,19 +66,19 @@ def wait_on_host(rank: Timed, wait: Callable[[], object]) -> None:
 @hooks.host_waited.add
 @hooks.device_waited.add
 def _wait_for_gpu(_: Any) -> None:
-    rank = timed_here()
+    rank = current_rank()
     if rank is not None and rank.enqueued:
-        wait_on_host(rank, lambda: _drain(rank))
-        _settle(rank)
+        wait_on_host(rank, lambda: _drain_queue(rank))
+        _update_watched(rank)
 
 
-def _drain(rank: Timed) -> None:
+def _drain_queue(rank: TimedRank) -> None:
     while rank.enqueued:
         rank.enqueued[0].wait_on_host()
         rank.enqueued.pop(0)
 
 
 @hooks.operator_ran.add
-def _note_use(_: Any) -> None:
-    for work in () if (rank := timed_here()) is None else rank.enqueued:
+def _mark_used(_: Any) -> None:
+    for work in () if (rank := current_rank()) is None else rank.enqueued:
         work.call.memo["used"] = True

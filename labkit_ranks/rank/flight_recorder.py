@@ -20,7 +20,7 @@ from labkit.base.language import say
 from labkit.base.ours import is_our_module
 from labkit.base.patches import Patch
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 
 VERSION = "2.10"
 # The names that ProcessGroupNCCL gives its calls, where they are not those of labkit's.
@@ -40,15 +40,15 @@ _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
-def _first(names: Iterable[str], default: str) -> str:
+def _first_variable(names: Iterable[str], default: str) -> str:
     return next(filter(None, map(os.environ.get, names)), default)
 
 
-def begin(number: int) -> FlightRecorder | None:
+def make_recorder(number: int) -> FlightRecorder | None:
     """A recorder for rank ``number`` if its environment asks for one."""
-    size = _first(_SIZE, "0")
+    size = _first_variable(_SIZE, "0")
     wanted = size.isdigit() and int(size) > 0
-    return FlightRecorder(number, int(size), _first(_FILE, "/tmp/nccl_trace_rank_")) if wanted else None
+    return FlightRecorder(number, int(size), _first_variable(_FILE, "/tmp/nccl_trace_rank_")) if wanted else None
 
 
 class FlightRecorder:
@@ -59,12 +59,12 @@ class FlightRecorder:
 
     def __init__(self, number: int, size: int, path: str) -> None:
         self.number, self.path = number, path
-        self._calls: deque[tuple[Call, dict[str, Any]]] = deque(maxlen=size)
+        self._calls: deque[tuple[CollectiveCall, dict[str, Any]]] = deque(maxlen=size)
         self._count = 0
         self._groups: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._ids: dict[str, int] = {}
 
-    def note(self, call: Call, clock: float) -> None:
+    def record_call(self, call: CollectiveCall, clock: float) -> None:
         """The rank makes ``call`` when its clock says ``clock``."""
         if call.makes_a_group:
             return
@@ -87,9 +87,9 @@ class FlightRecorder:
             "op_id": self._count + 1,
             "profiling_name": f"{call.backend or 'nccl'}:{name}",
             "time_created_ns": _BEGAN + round(clock * 1e9),
-            "input_sizes": _sizes(brought, call),
+            "input_sizes": _nccl_sizes(brought, call),
             "input_dtypes": _dtypes(brought),
-            "output_sizes": _sizes(got, call),
+            "output_sizes": _nccl_sizes(got, call),
             "output_dtypes": _dtypes(got),
             "time_discovered_started_ns": None,
             "time_discovered_completed_ns": None,
@@ -156,7 +156,7 @@ def _frames() -> Iterator[dict[str, Any]]:
         frame = frame.f_back
 
 
-def _sizes(tensors: Sequence[Any], call: Call) -> list[list[int]]:
+def _nccl_sizes(tensors: Sequence[Any], call: CollectiveCall) -> list[list[int]]:
     """As NCCL sees them: the pieces of all members, where a list of them is given, as one tensor."""
     sizes = [list(tensor.shape) for tensor in tensors]
     pieces = len(sizes) == len(call.ranks) > 1 and all(size == sizes[0] for size in sizes)

@@ -14,10 +14,10 @@ from labkit.base.ours import line_here
 from labkit.trace import emitting as trace
 from labkit.trace.memory import STEP, MemorySample
 
-from .rank import timed_here
+from .rank import current_rank
 
 
-def sample(label: str, device: str = "") -> None:
+def sample_memory(label: str, device: str = "") -> None:
     """Tell how much memory is in use on a GPU of the rank that is here: now, and at most since it was told last.
 
     Elsewhere than on the rank's own thread, in its turn, its clock stands, or another's memory has changed.
@@ -25,7 +25,7 @@ def sample(label: str, device: str = "") -> None:
     label    what goes on: a collective's kind, a module's name.
     device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
     """
-    rank = timed_here()
+    rank = current_rank()
     if trace.recording is None or rank is None:
         return
     kind, _, number = device.partition(":")
@@ -38,17 +38,17 @@ def sample(label: str, device: str = "") -> None:
 
 
 @contextmanager
-def at_modules() -> Iterator[None]:
+def sample_at_modules() -> Iterator[None]:
     """Inside, if a recording is open, each rank tells of memory when a module has run, or an optimizer stepped."""
     if trace.recording is None:
         yield
         return
 
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
-        sample(type(module).__name__)
+        sample_memory(type(module).__name__)
 
     def stepped(optimizer: Any, *_: Any) -> None:
-        sample(STEP)
+        sample_memory(STEP)
 
     handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(stepped)
     try:

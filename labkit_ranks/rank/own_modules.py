@@ -22,13 +22,13 @@ from typing import Any
 
 from labkit.base import ours
 
-from .visible_gpus import Environment
+from .visible_gpus import WatchedEnvironment
 
 # Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
-OF_A_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
+PER_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
 
-# These ask too, but other modules import names from them, so a copy for each rank would not do: process_variables.py lists
-# what they keep.
+# These ask too, but other modules import names from them, so copies for each rank would not do. process_variables.py
+# lists what they keep.
 _SHARED = frozenset(
     "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
 )
@@ -71,7 +71,7 @@ def is_installed_code(path: str) -> bool:
     return path.startswith("<frozen") or not path.startswith("<") and is_shared_file(path)
 
 
-class Variables(Environment):
+class RankEnvironment(WatchedEnvironment):
     """A rank's environment, which sees a module ask for it during its import.
 
     Only a look-up of the name counts. Whoever reads all variables (``dict(os.environ)``, ``.items()``) looks them up
@@ -89,7 +89,7 @@ class Variables(Environment):
         if self._reading is not None and next(self._reading, None) != name:
             self._reading = None
         if name in _NUMBERS and self._reading is None:
-            _look_for_an_import(sys._getframe(1))
+            _note_importing_package(sys._getframe(1))
         return super().__getitem__(name)
 
 
@@ -100,7 +100,7 @@ def importing_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _look_for_an_import(frame: FrameType | None) -> None:
+def _note_importing_package(frame: FrameType | None) -> None:
     if (frame := importing_frame(frame)) is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         file, known = frame.f_code.co_filename, package in sys.stdlib_module_names or package in _SHARED
@@ -108,22 +108,22 @@ def _look_for_an_import(frame: FrameType | None) -> None:
             _asking.add(package)
 
 
-def is_of_a_process(name: str) -> bool:
+def is_per_process(name: str) -> bool:
     """Whether the installed module ``name`` keeps in its globals what is one process's."""
     package = name.partition(".")[0]
-    return package in OF_A_PROCESS or package in _asking
+    return package in PER_PROCESS or package in _asking
 
 
 def is_own(name: str, module: ModuleType | None) -> bool:
     """Whether each rank has a copy of ``module``, imported under ``name``."""
-    if name.partition(".")[0] in OF_A_PROCESS:
+    if name.partition(".")[0] in PER_PROCESS:
         return True
     if module is None:  # a name that is not to be imported
         return False
     path = getattr(module, "__file__", None)
     if isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES)):
         return False  # C has one of each
-    if is_of_a_process(name):
+    if is_per_process(name):
         return True
     if path is None:
         # A folder without an __init__ has only its path; what is built in, or made in memory, has none.

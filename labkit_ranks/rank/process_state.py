@@ -22,15 +22,23 @@ from weakref import WeakSet
 import torch
 
 from . import random_states
-from .own_modules import Variables, is_of_a_process, is_own
-from .process_variables import IN_CLASSES, OWNED, PYTHON, Place, Setting, same, settings
+from .own_modules import RankEnvironment, is_own, is_per_process
+from .process_variables import (
+    IN_CLASSES,
+    OWNED,
+    PYTHON,
+    OwnedVariable,
+    TorchSetting,
+    keep_value,
+    torch_settings,
+)
 
 _environ: Any = os.environ  # whose dictionary is _data
 _default = torch.default_generator
 _manager = logging.root.manager
 
 
-class _Process(Protocol):
+class _ProcessOfRank(Protocol):
     """The part of a rank that its state asks for."""
 
     number: int
@@ -45,12 +53,12 @@ class _Table:
     """All rows, which grow as modules are imported."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.places: list[OwnedVariable] = []
         # The same as columns, for the loops that run at every change of hands.
         self.owners: list[dict[str, Any]] = []
         self.names: list[str] = []
         self._add(PYTHON)
-        self.settings: list[Setting] = list(settings())
+        self.settings: list[TorchSetting] = list(torch_settings())
         self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
         # In classes; their dictionaries cannot be written to.
         self.attributes: list[tuple[Any, str, Callable[[Any], Any]]] = []
@@ -62,28 +70,28 @@ class _Table:
         # The state of the process outside, and of the rank that had the baton last, as they left it.
         self.outside: ProcessState | None = None
         self.left: ProcessState | None = None
-        self.look()
+        self.find_new_rows()
 
-    def _add(self, places: Iterable[Place]) -> None:
+    def _add(self, places: Iterable[OwnedVariable]) -> None:
         self.places += places
         self.owners = [place.owner for place in self.places]
         self.names = [place.name for place in self.places]
 
-    def look(self) -> None:
+    def find_new_rows(self) -> None:
         """Take in the rows of modules that have been imported meanwhile."""
         for row in self._wanted[:]:
             module, names, fresh = row
             here = vars(sys.modules[module]) if module in sys.modules else {}
             if names.split()[-1] in here:
                 self._wanted.remove(row)
-                self._add(Place(here, name, fresh) for name in names.split() if name in here)
+                self._add(OwnedVariable(here, name, fresh) for name in names.split() if name in here)
         for other in self._wanted_in_classes[:]:
-            if (owner := _found(sys.modules.get(other[0]), other[1])) is not None:
+            if (owner := _find_object(sys.modules.get(other[0]), other[1])) is not None:
                 self._wanted_in_classes.remove(other)
                 self.attributes.append((owner, other[2], other[3]))
 
 
-def _found(module: Any, path: str) -> Any:
+def _find_object(module: Any, path: str) -> Any:
     """The object at ``path`` (names and dots) in the module; None while it is not all there."""
     for name in path.split("."):
         module = getattr(module, name, None)
@@ -107,9 +115,9 @@ class ProcessState:
     # Whose state stands in the process now, while ranks run.
     current: ProcessState | None = None
     # Whether a rank has called os.chdir: before that all are where the process is.
-    moved = False
+    has_own_folders = False
 
-    def __init__(self, rank: _Process | None) -> None:
+    def __init__(self, rank: _ProcessOfRank | None) -> None:
         global _table
         if _table is None:
             _table = _Table()
@@ -133,15 +141,15 @@ class ProcessState:
         _table.states.add(self)
 
     @classmethod
-    def moving(cls) -> None:
+    def prepare_chdir(cls) -> None:
         """A rank is about to change the folder: from now on each has its own."""
-        if not cls.moved and _table is not None:
-            cls.moved = True
+        if not cls.has_own_folders and _table is not None:
+            cls.has_own_folders = True
             here = os.getcwd()
             for state in _table.states:
                 state.folder = here
 
-    def tell_c(self) -> None:
+    def export_environment(self) -> None:
         """Let C's environment, which processes get that are started without one, be this one."""
         # Python has told C of each variable that any rank has set.
         for name in set().union(*(state._variables or () for state in self._table.states)):
@@ -157,12 +165,12 @@ class ProcessState:
         for name in own:
             own[name] = modules.pop(name, None)
         if len(modules) != len(table.shared):
-            self._sort_modules()
+            self._claim_modules()
         if len(_manager.loggerDict) != self._loggers:
-            self._sort_loggers()
+            self._share_loggers()
         values = list(map(getitem, table.owners, table.names))
         if self.rank is None:
-            self._tell(values)
+            self._share_replacements(values)
             table.outside = self
         self._values = values
         self._attributes = [getattr(owner, name) for owner, name, _ in table.attributes]
@@ -170,10 +178,10 @@ class ProcessState:
         self._variables = _environ._data
         self._thread = threading._main_thread  # type: ignore[attr-defined]
         self._torch = _default.get_state()
-        self._python = random_states.python().get()
-        if (numbers := random_states.numpy()) is not None:
+        self._python = random_states.python_random().get()
+        if (numbers := random_states.numpy_random()) is not None:
             self._numpy = numbers.get()
-        if ProcessState.moved:
+        if ProcessState.has_own_folders:
             self.folder = os.getcwd()
         table.left = self
         ProcessState.current = None
@@ -187,7 +195,7 @@ class ProcessState:
             self._begin()
         _environ._data = self._variables
         if len(self._values) + len(self._attributes) < len(table.places) + len(table.attributes):
-            self._catch_up()
+            self._add_new_rows()
         levels = logging.root.level, _manager._disable  # type: ignore[attr-defined]
         deque(map(setitem, table.owners, table.names, self._values), 0)
         for (kind, name, _), value in zip(table.attributes, self._attributes, strict=True):
@@ -203,8 +211,8 @@ class ProcessState:
                 modules[name] = module
         threading._main_thread = self._thread  # type: ignore[attr-defined]
         _default.set_state(self._torch)
-        random_states.python().set(self._python)
-        if (numbers := random_states.numpy()) is not None:
+        random_states.python_random().set(self._python)
+        if (numbers := random_states.numpy_random()) is not None:
             if self._numpy is None:
                 if self.rank is not None:  # outside they stand where somebody's import has begun them
                     sys.modules["numpy.random"].seed(self.rank.seed)
@@ -215,7 +223,7 @@ class ProcessState:
         if levels != (logging.root.level, _manager._disable):  # type: ignore[attr-defined]
             _manager._clear_cache()  # type: ignore[attr-defined]  # loggers remember what they let through
         if self.rank is None:
-            self.tell_c()
+            self.export_environment()
         ProcessState.current = self
 
     def _begin(self) -> None:
@@ -224,11 +232,11 @@ class ProcessState:
         assert outside is not None
         assert rank is not None  # the process outside has begun long ago
         if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
-            outside._catch_up()
+            outside._add_new_rows()
         encode = _environ.encodekey, _environ.encodevalue
         told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
-        self._variables = Variables([*outside._variables.items(), *told.items()])
-        self._variables.chosen = rank.choose_gpus
+        self._variables = RankEnvironment([*outside._variables.items(), *told.items()])
+        self._variables.on_change = rank.choose_gpus
         _environ._data = self._variables
         places = zip(table.places, outside._values, strict=True)
         self._values = [place.fresh(value) for place, value in places]
@@ -241,9 +249,9 @@ class ProcessState:
         # A process that nobody seeds asks the system for its seeds: here they are the same in every repeat.
         _default.manual_seed(rank.seed)
         random.seed(rank.seed)
-        self._torch, self._python = _default.get_state(), random_states.python().get()
+        self._torch, self._python = _default.get_state(), random_states.python_random().get()
 
-    def _catch_up(self) -> None:
+    def _add_new_rows(self) -> None:
         """Begin, too, with what others have imported since it had the baton last."""
         table = self._table
         places = table.places[len(self._values) :]
@@ -251,25 +259,25 @@ class ProcessState:
         rows = table.attributes[len(self._attributes) :]
         self._attributes += [fresh(getattr(owner, name)) for owner, name, fresh in rows]
 
-    def _tell(self, values: list[Any]) -> None:
+    def _share_replacements(self, values: list[Any]) -> None:
         """Hand what was replaced outside between two runs (standard output, say) to ranks that had not replaced it."""
         for at, (before, value) in enumerate(zip(self._values, values, strict=False)):
-            if value is not before and self._table.places[at].fresh is same:
+            if value is not before and self._table.places[at].fresh is keep_value:
                 for state in self._table.states:
                     if at < len(state._values) and state._values[at] is before:
                         state._values[at] = value
 
-    def _sort_modules(self) -> None:
+    def _claim_modules(self) -> None:
         """Take with it those of the new modules that are its own."""
         modules = sys.modules
-        new = [name for name in modules if name not in self._table.shared or is_of_a_process(name)]
+        new = [name for name in modules if name not in self._table.shared or is_per_process(name)]
         # All are looked at before any goes: a folder without an __init__ asks for its parent to say where it is.
         for name in [name for name in new if is_own(name, modules[name])]:
             self._modules[name] = modules.pop(name)
         self._table.shared = set(modules)
-        self._table.look()
+        self._table.find_new_rows()
 
-    def _sort_loggers(self) -> None:
+    def _share_loggers(self) -> None:
         """Loggers of modules that all share are everybody's; the others belong to who asked for them."""
         known = _manager.loggerDict
         shared = self._table.shared

@@ -24,7 +24,7 @@ import torch
 _bootstrap: Any = importlib._bootstrap
 
 
-class Place(NamedTuple):
+class OwnedVariable(NamedTuple):
     """A value that each process has for itself: ``owner[name]``.
 
     fresh   what a process begins with, given what the process has in which the ranks run.
@@ -35,22 +35,22 @@ class Place(NamedTuple):
     fresh: Callable[[Any], Any]
 
 
-def same(value: Any) -> Any:
+def keep_value(value: Any) -> Any:
     return value
 
 
-def empty(value: Any) -> Any:
+def make_empty(value: Any) -> Any:
     return type(value)()
 
 
-def entries(value: dict[Any, Any]) -> dict[Any, Any]:
+def copy_entries(value: dict[Any, Any]) -> dict[Any, Any]:
     """A dict of the same kind with the same entries as they are, whatever it makes of what is put in."""
     made = type(value)({})
     dict.update(made, value)
     return made
 
 
-def none(value: Any) -> None:
+def make_none(value: Any) -> None:
     return None
 
 
@@ -59,24 +59,25 @@ def rank_number(value: Any) -> int:
     return int(os.environ.get("RANK", value))
 
 
-# Python's own, which are there from the beginning.
-PYTHON = (
-    *(Place(vars(sys), name, same) for name in "stdin stdout stderr displayhook excepthook breakpointhook".split()),
-    *(Place(vars(sys), name, list) for name in ("argv", "path")),
-    # Scripts silence the ranks but the first by a print of their own.
-    *(Place(vars(builtins), name, same) for name in ("print", "open", "input")),
-    Place(vars(warnings), "filters", list),
-    *(Place(vars(warnings), name, same) for name in "showwarning _showwarnmsg_impl defaultaction".split()),
-    *(Place(vars(logging.root), name, copy.copy) for name in ("handlers", "filters", "level", "disabled")),
-    *(Place(vars(logging), name, same) for name in "_loggerClass _logRecordFactory lastResort raiseExceptions".split()),
-    Place(vars(logging.root.manager), "_disable", same),
-    Place(vars(logging.root.manager), "loggerDict", dict),
-    Place(vars(multiprocessing.context._default_context), "_actual_context", none),
-    Place(vars(threading), "excepthook", same),
-    Place(vars(random._inst), "gauss_next", none),
-    # Two ranks may be importing one module of the script's, each its own, where one of them waits for the other.
-    Place(vars(_bootstrap), "_module_locks", empty),
-)  # fmt: skip
+# Python's own: the owner, names, and what a new process begins with.
+_PYTHON: tuple[tuple[dict[str, Any], str, Callable[[Any], Any]], ...] = (
+    (vars(sys), "stdin stdout stderr displayhook excepthook breakpointhook", keep_value),
+    (vars(sys), "argv path", list),
+    # Scripts silence all ranks but the first by a print of their own.
+    (vars(builtins), "print open input", keep_value),
+    (vars(warnings), "filters", list),
+    (vars(warnings), "showwarning _showwarnmsg_impl defaultaction", keep_value),
+    (vars(logging.root), "handlers filters level disabled", copy.copy),
+    (vars(logging), "_loggerClass _logRecordFactory lastResort raiseExceptions", keep_value),
+    (vars(logging.root.manager), "_disable", keep_value),
+    (vars(logging.root.manager), "loggerDict", dict),
+    (vars(multiprocessing.context._default_context), "_actual_context", make_none),
+    (vars(threading), "excepthook", keep_value),
+    (vars(random._inst), "gauss_next", make_none),
+    # Two ranks may each import their own copy of a module, while one of them waits for the other.
+    (vars(_bootstrap), "_module_locks", make_empty),
+)
+PYTHON = tuple(OwnedVariable(owner, name, fresh) for owner, names, fresh in _PYTHON for name in names.split())
 
 
 _TENSOR = "torch.distributed.tensor"
@@ -84,23 +85,23 @@ _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
 # torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
 # are told apart by thread (threads/thread_patches.py, Worlds).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-    ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", none),
-    ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", empty),
-    ("torch.distributed._symmetric_memory", "_backend_streams _symm_mem_pools", empty),
-    ("torch.distributed._symmetric_memory", "_mocked_group_names _use_implicit_mempool", none),
-    ("torch.distributed._symmetric_memory", "_is_test_mode", same),
-    ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", none),
-    ("torch.distributed.fsdp._fsdp_extensions", "_extensions", none),
-    (f"{_TENSOR}._random", "_rng_tracker", none),
-    (f"{_TENSOR}._redistribute", "_FORCE_MIN_COST_REDISTRIBUTION_PLAN", same),
-    (f"{_TENSOR}._redistribute", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION", same),
-    (f"{_TENSOR}._redistribute", "_warned_flatten_issues", empty),
-    (f"{_CONTEXT}._attention", "_dispatch_mode", same),
-    (f"{_CONTEXT}._attention", "_replaced_functions", empty),
-    (f"{_CONTEXT}._attention", "_compiled_create_block_mask", none),
-    (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", empty),
+    ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", make_none),
+    ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", make_empty),
+    ("torch.distributed._symmetric_memory", "_backend_streams _symm_mem_pools", make_empty),
+    ("torch.distributed._symmetric_memory", "_mocked_group_names _use_implicit_mempool", make_none),
+    ("torch.distributed._symmetric_memory", "_is_test_mode", keep_value),
+    ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", make_none),
+    ("torch.distributed.fsdp._fsdp_extensions", "_extensions", make_none),
+    (f"{_TENSOR}._random", "_rng_tracker", make_none),
+    (f"{_TENSOR}._redistribute", "_FORCE_MIN_COST_REDISTRIBUTION_PLAN", keep_value),
+    (f"{_TENSOR}._redistribute", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION", keep_value),
+    (f"{_TENSOR}._redistribute", "_warned_flatten_issues", make_empty),
+    (f"{_CONTEXT}._attention", "_dispatch_mode", keep_value),
+    (f"{_CONTEXT}._attention", "_replaced_functions", make_empty),
+    (f"{_CONTEXT}._attention", "_compiled_create_block_mask", make_none),
+    (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", make_empty),
     # Context parallelism puts its own in its place.
-    ("torch.nn.functional", "scaled_dot_product_attention", same),
+    ("torch.nn.functional", "scaled_dot_product_attention", keep_value),
     (
         "torch.nn.modules.module",
         "_global_backward_pre_hooks _global_backward_hooks _global_is_full_backward_hook _global_forward_pre_hooks "
@@ -109,66 +110,66 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
         copy.copy,
     ),
     ("torch.optim.optimizer", "_global_optimizer_pre_hooks _global_optimizer_post_hooks", copy.copy),
-    ("torch.nn.utils.parametrize", "_cache_enabled", same),
+    ("torch.nn.utils.parametrize", "_cache_enabled", keep_value),
     ("torch.nn.utils.parametrize", "_cache", copy.copy),
-    ("torch.utils._device", "CURRENT_DEVICE", same),
-    ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode", same),
-    ("torch.utils._python_dispatch", "_is_in_any_mode_without_ignore_compile_internals", same),
-    ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", same),
+    ("torch.utils._device", "CURRENT_DEVICE", keep_value),
+    ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode", keep_value),
+    ("torch.utils._python_dispatch", "_is_in_any_mode_without_ignore_compile_internals", keep_value),
+    ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", keep_value),
     ("torch._tensor_str", "PRINT_OPTS", copy.copy),
-    ("torch.autograd.profiler", "_is_profiler_enabled", same),
-    ("torch.backends.mha", "_is_fastpath_enabled", same),
-    ("torch.hub", "_hub_dir", same),
+    ("torch.autograd.profiler", "_is_profiler_enabled", keep_value),
+    ("torch.backends.mha", "_is_fastpath_enabled", keep_value),
+    ("torch.hub", "_hub_dir", keep_value),
     ("torch._library.custom_ops", "OPDEF_TO_LIB OPDEFS", copy.copy),
-    ("torch.multiprocessing", "_sharing_strategy", same),
-    ("torch.__future__", "_overwrite_module_params_on_conversion _swap_module_params_on_conversion", same),
-    ("tempfile", "tempdir", same),
+    ("torch.multiprocessing", "_sharing_strategy", keep_value),
+    ("torch.__future__", "_overwrite_module_params_on_conversion _swap_module_params_on_conversion", keep_value),
+    ("tempfile", "tempdir", keep_value),
 )
 
 # What stands in a class or another object: (module, its name there, attribute, what a process begins with).
 IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
-    ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", none),
-    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling", empty),
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", make_none),
+    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling", make_empty),
     ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results", copy.copy),
     # loss_parallel adds to them while it is entered.
-    ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", entries),
+    ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", copy_entries),
     # context_parallel has rules of its own while it is entered.
     (
         "torch.distributed.tensor._api",
         "DTensor._op_dispatcher.sharding_propagator",
         "op_strategy_funcs",
-        entries,
+        copy_entries,
     ),
     (
         "torch.distributed.tensor._api",
         "DTensor._op_dispatcher.sharding_propagator",
         "op_to_schema_info",
-        entries,
+        copy_entries,
     ),
     # Answers given before have devices: cuda:0's are not cuda:1's. (DTensor asks fake tensors for shapes.)
-    ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", empty),
+    ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", make_empty),
     # One object that three modules import by its name: what is in it is the rank's own.
-    (f"{_CONTEXT}._attention", "_cp_options", "convert_to_f32", same),
-    (f"{_CONTEXT}._attention", "_cp_options", "enable_load_balance", same),
-    (f"{_CONTEXT}._attention", "_cp_options", "rotate_method", same),
-    ("matplotlib._pylab_helpers", "Gcf", "figs", empty),
-    ("tqdm.std", "tqdm", "_instances", empty),
+    (f"{_CONTEXT}._attention", "_cp_options", "convert_to_f32", keep_value),
+    (f"{_CONTEXT}._attention", "_cp_options", "enable_load_balance", keep_value),
+    (f"{_CONTEXT}._attention", "_cp_options", "rotate_method", keep_value),
+    ("matplotlib._pylab_helpers", "Gcf", "figs", make_empty),
+    ("tqdm.std", "tqdm", "_instances", make_empty),
     # Transformers binds accelerate's names as it is imported, and Lightning these: a copy for each rank would not do.
-    ("accelerate.state", "PartialState", "_shared_state", empty),
-    ("accelerate.state", "AcceleratorState", "_shared_state", empty),
-    ("accelerate.state", "GradientState", "_shared_state", empty),
+    ("accelerate.state", "PartialState", "_shared_state", make_empty),
+    ("accelerate.state", "AcceleratorState", "_shared_state", make_empty),
+    ("accelerate.state", "GradientState", "_shared_state", make_empty),
     ("lightning_utilities.core.rank_zero", "rank_zero_only", "rank", rank_number),
 )
 
 
-class Setting(NamedTuple):
+class TorchSetting(NamedTuple):
     """A setting that C++ keeps for the whole process: how it is read and set."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
 
 
-def settings() -> Iterator[Setting]:
+def torch_settings() -> Iterator[TorchSetting]:
     """The settings of torch that a process makes for itself."""
     c: Any = torch._C
 
@@ -178,16 +179,16 @@ def settings() -> Iterator[Setting]:
     def anomaly() -> tuple[bool, bool]:
         return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
-    yield Setting(torch.get_default_dtype, c._set_default_dtype)
-    yield Setting(deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1]))
-    yield Setting(anomaly, lambda value: torch.set_anomaly_enabled(*value))
+    yield TorchSetting(torch.get_default_dtype, c._set_default_dtype)
+    yield TorchSetting(deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1]))
+    yield TorchSetting(anomaly, lambda value: torch.set_anomaly_enabled(*value))
     for name in (
         "deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic mkldnn_enabled "
         "mkldnn_deterministic warnAlways dtensor_allow_implicit_replication"
     ).split():
-        yield Setting(getattr(c, f"_get_{name}"), getattr(c, f"_set_{name}"))
+        yield TorchSetting(getattr(c, f"_get_{name}"), getattr(c, f"_set_{name}"))
     for name in ("flash", "mem_efficient", "math", "cudnn"):
-        yield Setting(getattr(c, f"_get_{name}_sdp_enabled"), getattr(c, f"_set_sdp_use_{name}"))
+        yield TorchSetting(getattr(c, f"_get_{name}_sdp_enabled"), getattr(c, f"_set_sdp_use_{name}"))
     if torch.distributed.is_available():
         groups: Any = torch.distributed
-        yield Setting(groups.get_debug_level, groups.set_debug_level)
+        yield TorchSetting(groups.get_debug_level, groups.set_debug_level)

@@ -21,7 +21,7 @@ def _memory(address: int) -> Any:
     return (ctypes.c_char * _TWISTER.size).from_address(address)
 
 
-class Python:
+class PythonRandom:
     """``random``'s own, whose methods the module's functions are; but for ``gauss_next``, an attribute."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Python:
             self.memory.raw = state
 
 
-class Numpy:
+class NumpyRandom:
     """numpy's global one. It may have a normal number left over, which does not lie with the words."""
 
     def __init__(self, source: Any) -> None:
@@ -81,15 +81,15 @@ class Numpy:
 
 
 @cache
-def python() -> Python:
-    return Python()
+def python_random() -> PythonRandom:
+    return PythonRandom()
 
 
-def numpy() -> Numpy | None:
+def numpy_random() -> NumpyRandom | None:
     """None if nobody has imported it."""
     return _numpy() if "numpy.random" in sys.modules else None
 
 
 @cache
-def _numpy() -> Numpy:
-    return Numpy(sys.modules["numpy.random"].mtrand._rand)
+def _numpy() -> NumpyRandom:
+    return NumpyRandom(sys.modules["numpy.random"].mtrand._rand)

@@ -21,20 +21,20 @@ from labkit.base.language import wrong
 from labkit.base.patches import Patch
 from simgpu import hooks
 
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..calls.visits import LineVisits
-from .clock import Timed
-from .cuda_state import Cuda
+from .clock import TimedRank
+from .cuda_state import CudaState
 from .process_state import ProcessState
-from .visible_gpus import Sight
+from .visible_gpus import VisibleGpus
 
 # (rank, call): the rank makes this call. Another thread than its own may.
-noted: hooks.Hook[Callable[[Any, Call], object]] = hooks.Hook()
+call_recorded: hooks.Hook[Callable[[Any, CollectiveCall], object]] = hooks.Hook()
 # (work of a call): its rank waits for it, or sees that it is done.
-settled: hooks.Hook[Callable[[Any], object]] = hooks.Hook()
+work_settled: hooks.Hook[Callable[[Any], object]] = hooks.Hook()
 
 
-class World(Protocol):
+class WorldOfRank(Protocol):
     """The part of all ranks together that one of them asks for; see ``threads/world.py``.
 
     meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
@@ -45,23 +45,23 @@ class World(Protocol):
 
     size: int
     ranks: tuple[Rank, ...]
-    meetings: Any
+    transports: Any
     stores: dict[Any, Any]
     kept: list[Any]
     failed: dict[int, BaseException]
     helpers: WeakSet[threading.Thread]
-    watching: dict[int, tuple[Call, Callable[[], bool]]]
+    watching: dict[int, tuple[CollectiveCall, Callable[[], bool]]]
 
     def choose_gpus(self, rank: Rank) -> None: ...
 
     def fail(self, rank: Rank, error: BaseException) -> None: ...
 
-    def nobody_runs(self) -> bool: ...
+    def is_idle(self) -> bool: ...
 
-    def judge(self, call: Call) -> None: ...
+    def mark_if_deadlocked(self, call: CollectiveCall) -> None: ...
 
 
-class Rank(Timed):
+class Rank(TimedRank):
     """A process of a distributed program, as a thread that lasts as long as its ``World``.
 
     number, size   its global rank, and how many there are.
@@ -71,7 +71,7 @@ class Rank(Timed):
     error          what it raised in the last run; None.
     """
 
-    def __init__(self, world: World, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
+    def __init__(self, world: WorldOfRank, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
         super().__init__(number, local, node)
         self.world, self.size = world, world.size
         # A process that nobody seeds has random numbers of its own. Here they are the same in every run.
@@ -79,22 +79,22 @@ class Rank(Timed):
         self.main = ModuleType("__main__")
         self.environ = dict(environ)
         self.state = ProcessState(self)
-        self.sight: Sight | None = None
+        self.visible_gpus: VisibleGpus | None = None
         # Called when it has chosen other GPUs than the one that was chosen for it, as in a notebook.
-        self.chooses: Callable[[], object] | None = None
+        self.on_gpus_chosen: Callable[[], object] | None = None
         self.error: BaseException | None = None
-        self.stands = False  # whether it lets the others go on while it stands in a call of C's
+        self.waits_in_c = False  # whether it lets the others go on while it stands in a call of C's
         self.result: Any = None
         self.task: turns.ScheduledTask | None = None
         # What it waits for now, if that is a collective; for the one who tells of a deadlock.
-        self.waits: Call | None = None
+        self.waits: CollectiveCall | None = None
         # For the same: its last call, its visits to lines with calls, and the number of its last call of each group.
-        self.last: Call | None = None
+        self.last: CollectiveCall | None = None
         self.visits = LineVisits()
         self.seqs: dict[str, int] = {}
         # The number of groups that it has made, by name, members and store.
         self.made: dict[Any, int] = {}
-        self.cuda = Cuda(lambda: sum(gpu.total() for gpu in self.gpus))
+        self.cuda = CudaState(lambda: sum(gpu.total() for gpu in self.gpus))
         self.groups: Any = None  # its torch.distributed.distributed_c10d._world, once it has asked for that
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -105,29 +105,29 @@ class Rank(Timed):
     def name(self) -> str:
         return f"rank {self.number}"
 
-    def note(self, call: Call) -> None:
+    def record_call(self, call: CollectiveCall) -> None:
         """It makes this call."""
-        super().note(call)
+        super().record_call(call)
         self.last = call
         self.visits.add(call)
         if not call.is_message:
             self.seqs[call.group] = call.seq
-        for tell in noted:
+        for tell in call_recorded:
             tell(self, call)
 
     def choose_gpus(self) -> None:
         """It has said which GPUs it sees; CUDA listens until it is in use."""
-        untouched = self.chooses is not None and self.gpu is not None and not self.gpu.total()
+        untouched = self.on_gpus_chosen is not None and self.gpu is not None and not self.gpu.total()
         if untouched or not self.cuda.is_initialized():
             self.world.choose_gpus(self)
-            self.chose = True
+            self.chose_gpus = True
             self.cuda.begin_turn()
-            if self.chooses is not None:
-                self.chooses()
+            if self.on_gpus_chosen is not None:
+                self.on_gpus_chosen()
 
-    def see(self, sight: Sight) -> None:
+    def set_visible_gpus(self, sight: VisibleGpus) -> None:
         """From now on these are the GPUs that it sees."""
-        self.sight, self.gpus = sight, sight.gpus
+        self.visible_gpus, self.gpus = sight, sight.gpus
 
     def sleep(self, seconds: float) -> None:
         """Let the others go on for ``seconds``, which pass on its clock."""
@@ -141,25 +141,25 @@ class Rank(Timed):
             self.asleep = None
             self.wait_until(until)
 
-    def stand(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
+    def wait_in_c(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
         """Let the others go on until ``ready()``, or for ``seconds``: it stands in a call that waits."""
         task = turns.current_task()
         assert task is not None
-        self._away(lambda: task.wait(ready, "", inf if seconds is None else seconds))
+        self._wait_outside_turn(lambda: task.wait(ready, "", inf if seconds is None else seconds))
 
-    def away(self, function: Callable[[], Any]) -> Any:
+    def call_outside_turn(self, function: Callable[[], Any]) -> Any:
         """The result of ``function()``, a call that waits; the others go on meanwhile."""
         task = turns.current_task()
         assert task is not None
-        return self._away(lambda: task.run_outside(function))
+        return self._wait_outside_turn(lambda: task.run_outside(function))
 
-    def _away(self, wait: Callable[[], Any]) -> Any:
-        began, self.asleep, self.stands = self.clock(), perf_counter(), True
+    def _wait_outside_turn(self, wait: Callable[[], Any]) -> Any:
+        began, self.asleep, self.waits_in_c = self.clock(), perf_counter(), True
         since = self.asleep
         try:
             return wait()
         finally:
-            self.asleep, self.stands = None, False
+            self.asleep, self.waits_in_c = None, False
             self.time.return_at(self, began, perf_counter() - since)
 
     def begin_turn(self) -> None:
@@ -184,7 +184,7 @@ class Rank(Timed):
         self._jobs.put((task_group, task, function))
 
     def _work(self) -> None:
-        here.rank = self
+        this_thread.rank = self
         # OpenMP counts for each thread; a process reads it as it begins.
         if (threads := self.environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))).isdigit():
             torch.set_num_threads(int(threads))
@@ -215,22 +215,22 @@ class Rank(Timed):
         return f"<rank {self.number} of {self.size}>"
 
 
-class _Here(threading.local):
+class _ThisThread(threading.local):
     rank: Rank | None = None
     loading = False  # whether it loads a module
 
 
-here = _Here()
+this_thread = _ThisThread()
 
 
-def rank_here() -> Rank | None:
+def current_thread_rank() -> Rank | None:
     """The rank that this thread is; None outside."""
-    return here.rank
+    return this_thread.rank
 
 
-def not_by_a_rank() -> None:
+def refuse_in_rank() -> None:
     """Raise RuntimeError in a rank: who starts, runs or ends ranks waits for them, and a rank would for itself."""
-    if rank_here() is not None:
+    if current_thread_rank() is not None:
         raise wrong(
             RuntimeError,
             en="ranks cannot be started, run or ended by a rank: do it outside, in a cell without %%ranks",
@@ -240,13 +240,13 @@ def not_by_a_rank() -> None:
 
 @hooks.cuda_initialized.add
 def _used_by_rank() -> bool | None:
-    return None if here.rank is None else here.rank.cuda.is_initialized()
+    return None if this_thread.rank is None else this_thread.rank.cuda.is_initialized()
 
 
 @hooks.machine_opening.add
-def _no_machine_of_its_own() -> None:
+def _refuse_machine_in_rank() -> None:
     """Raise RuntimeError in a rank: a machine that it opened would be the other ranks' too, with their tensors gone."""
-    if timed_here() is not None:
+    if current_rank() is not None:
         raise wrong(
             RuntimeError,
             en="a rank has its GPU already: labkit.simulate() is for programs without ranks, leave it out here",
@@ -254,28 +254,28 @@ def _no_machine_of_its_own() -> None:
         )
 
 
-class _Alone:
+class _ThisProcess:
     """The rank that this whole process is, where each has a process of its own; None elsewhere."""
 
-    rank: Timed | None = None
+    rank: TimedRank | None = None
 
 
-alone = _Alone()
+this_process = _ThisProcess()
 
 
-def timed_here() -> Timed | None:
+def current_rank() -> TimedRank | None:
     """The rank that this thread is, or this process; None where neither is one."""
-    return here.rank or alone.rank
+    return this_thread.rank or this_process.rank
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def internal_work() -> Iterator[None]:
     """A context for our own work in a process that is a rank: its clock stands, and no wait is the script's."""
-    with turns.keep_turn(), nullcontext() if alone.rank is None else alone.rank.untimed():
+    with turns.keep_turn(), nullcontext() if this_process.rank is None else this_process.rank.pause_clock():
         yield
 
 
-def untimed_loading(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
+def pause_clock_in_imports(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
     """The row by which a module's loading takes no time on a rank's clock: the first rank alone may do it for all.
 
     ``loaded()`` is called when a rank has loaded one.
@@ -284,15 +284,15 @@ def untimed_loading(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
     load = bootstrap._load_unlocked
 
     def load_untimed(spec: Any) -> Any:
-        rank = timed_here()
-        if rank is None or here.loading:
+        rank = current_rank()
+        if rank is None or this_thread.loading:
             return load(spec)
-        here.loading = True
+        this_thread.loading = True
         try:
-            with rank.untimed():
+            with rank.pause_clock():
                 return load(spec)
         finally:
-            here.loading = False
+            this_thread.loading = False
             loaded()
 
     # A traceback goes from an import straight to the module: Python leaves out the frames between, by the name of their

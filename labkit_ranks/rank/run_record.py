@@ -10,11 +10,11 @@ from labkit.trace.events import Event, First
 from labkit.trace.memory import MemorySample
 from labkit.trace.trace import Trace
 
-from .clock import Timed
+from .clock import TimedRank
 
 
 @dataclass(frozen=True)
-class Part:
+class RankInfo:
     """A rank as a summary names it: its number, its node, its GPU's number there, and the bytes that this has."""
 
     rank: int
@@ -24,14 +24,14 @@ class Part:
 
 
 @dataclass
-class Totals:
+class RankTotals:
     """Of one rank: how many collectives, the bytes that it brought, the seconds that it stood, its GPU's peak."""
 
     calls: int = 0
     nbytes: int = 0
     waited: float = 0.0
     peak: int = 0
-    left_out: int = 0  # events of which nothing else was kept
+    dropped_events: int = 0  # events of which nothing else was kept
 
     def count(self, found: Event | MemorySample) -> None:
         if isinstance(found, MemorySample):
@@ -42,16 +42,16 @@ class Totals:
             self.waited += found.waited
 
 
-class Kept:
+class RunRecord:
     """The first events and memory samples of a run, and the totals of each rank."""
 
     def __init__(self, most: int) -> None:
-        self.totals: dict[int, Totals] = defaultdict(Totals)
+        self.totals: dict[int, RankTotals] = defaultdict(RankTotals)
         self.trace = Trace(First(most, self._count), samples=First(most, self._count))
 
     @property
-    def left_out(self) -> int:
-        return sum(total.left_out for total in self.totals.values())
+    def dropped_events(self) -> int:
+        return sum(total.dropped_events for total in self.totals.values())
 
     def clear(self) -> None:
         """Begin anew."""
@@ -70,11 +70,11 @@ class Kept:
     def _count(self, found: Event | MemorySample, kept: bool) -> None:
         if found.rank is not None:
             self.totals[found.rank].count(found)
-            self.totals[found.rank].left_out += isinstance(found, Event) and not kept
+            self.totals[found.rank].dropped_events += isinstance(found, Event) and not kept
 
 
-def part_of(rank: Timed) -> Part | None:
+def rank_info(rank: TimedRank) -> RankInfo | None:
     """None for one of more processes than there are GPUs."""
     if (gpu := rank.gpu) is None:
         return None
-    return Part(rank.number, rank.node, gpu.index, gpu.capacity)
+    return RankInfo(rank.number, rank.node, gpu.index, gpu.capacity)

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 
 from labkit.base.patches import Patch
 
-from .own_modules import is_of_a_process, is_shared_file
+from .own_modules import is_per_process, is_shared_file
 from .process_state import ProcessState
 
 
-class Left(BaseException):
+class RankExit(BaseException):
     """Ends a rank as ``os._exit`` and signals end a process; ``code`` is its exit code, negative for a signal."""
 
     def __init__(self, code: int) -> None:
@@ -45,7 +45,7 @@ def patches() -> Iterator[Patch]:
     """For ``os``, ``signal``, ``atexit``, and what starts other processes."""
     for owner, name, for_a_rank in _FOR_RANKS:
         if hasattr(owner, name):  # not every system has all
-            yield Patch.wrap(owner, name, functools.partial(_either, for_a_rank))
+            yield Patch.wrap(owner, name, functools.partial(_choose_function, for_a_rank))
 
 
 _FOR_RANKS: list[tuple[Any, str, Callable[..., Any]]] = []
@@ -61,7 +61,7 @@ def _for_ranks(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callab
     return keep
 
 
-def _either(for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _choose_function(for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     state = ProcessState.current
     # Not outside of ranks, and not in a child that was forked.
     if state is None or state.rank is None or state.process != os.getpid():
@@ -72,7 +72,7 @@ def _either(for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any
 @_for_ranks(atexit, "register")
 def _register(state: ProcessState, real: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     caller = sys._getframe(3)
-    file, own = caller.f_code.co_filename, is_of_a_process(str(caller.f_globals.get("__name__", "")))
+    file, own = caller.f_code.co_filename, is_per_process(str(caller.f_globals.get("__name__", "")))
     # What installed modules register, which all ranks share, is for the end of the process.
     if not own and not file.startswith("<") and is_shared_file(file):
         return real(function, *args, **kwargs)
@@ -105,15 +105,15 @@ def _kill(state: ProcessState, real: Any, process: int, number: int, /) -> None:
     if process != os.getpid():
         real(process, number)
     else:
-        _strike(state, number, sys._getframe(3))
+        _raise_signal_in_rank(state, number, sys._getframe(3))
 
 
 @_for_ranks(signal, "raise_signal")
 def _raise_signal(state: ProcessState, real: Any, number: int, /) -> None:
-    _strike(state, number, sys._getframe(3))
+    _raise_signal_in_rank(state, number, sys._getframe(3))
 
 
-def _strike(state: ProcessState, number: int, frame: FrameType) -> None:
+def _raise_signal_in_rank(state: ProcessState, number: int, frame: FrameType) -> None:
     """Do what a signal to itself does to a rank that runs in ``frame``."""
     handler = state.handlers.get(number, signal.SIG_DFL)
     if number == signal.SIGINT and handler is signal.SIG_DFL:
@@ -121,7 +121,7 @@ def _strike(state: ProcessState, number: int, frame: FrameType) -> None:
     if callable(handler):
         handler(number, frame)
     elif handler is signal.SIG_DFL and number not in _HARMLESS:
-        raise Left(-number)
+        raise RankExit(-number)
 
 
 _HARMLESS = {0} | {getattr(signal, name, 0) for name in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT")}
@@ -129,17 +129,17 @@ _HARMLESS = {0} | {getattr(signal, name, 0) for name in ("SIGCHLD", "SIGURG", "S
 
 @_for_ranks(os, "_exit")
 def _exit(state: ProcessState, real: Any, status: int) -> NoReturn:
-    raise Left(status & 0xFF)
+    raise RankExit(status & 0xFF)
 
 
 @_for_ranks(os, "abort")
 def _abort(state: ProcessState, real: Any) -> NoReturn:
-    raise Left(-signal.SIGABRT)
+    raise RankExit(-signal.SIGABRT)
 
 
 @_for_ranks(os, "chdir")
 def _chdir(state: ProcessState, real: Any, path: Any) -> None:
-    ProcessState.moving()
+    ProcessState.prepare_chdir()
     real(path)
 
 
@@ -155,6 +155,6 @@ def _popen(
 
 @_for_ranks(multiprocessing.util, "spawnv_passfds")
 @_for_ranks(os, "system", "fork", "execv", "spawnv", "posix_spawn")
-def _after_telling_c(state: ProcessState, real: Any, *args: Any, **kwargs: Any) -> Any:
-    state.tell_c()
+def _export_environment_first(state: ProcessState, real: Any, *args: Any, **kwargs: Any) -> Any:
+    state.export_environment()
     return real(*args, **kwargs)

@@ -18,7 +18,7 @@ from simgpu.children import environment as children
 _NAME: Any = os.environ.encodekey(children.VISIBLE)
 
 
-class Sight(NamedTuple):
+class VisibleGpus(NamedTuple):
     """The GPUs that a process sees, its random generators on them, and which of the computer's GPUs they are.
 
     Of two processes that see one GPU, each has objects of its own for it: neither finds it filled by the other.
@@ -35,7 +35,7 @@ class Sight(NamedTuple):
             torch.cuda.default_generators = self.random.generators  # type: ignore[assignment]  # as many as there are
 
 
-def sight(machine: TheMachine) -> Sight:
+def gpus_of_environment(machine: TheMachine) -> VisibleGpus:
     """Gives the GPUs that the machine shows to a process with the environment that is in use."""
     found = children.parse_description(machine.description)
     sizes: Any = found.options(os.environ)
@@ -44,10 +44,10 @@ def sight(machine: TheMachine) -> Sight:
     random = DeviceRandom(gpus)
     before = machine.random.generators
     random.begin(before[0].initial_seed() if before else None)
-    return Sight(gpus, random, found.visible_gpus(os.environ))
+    return VisibleGpus(gpus, random, found.visible_gpus(os.environ))
 
 
-class Nodes:
+class NodeGpus:
     """The GPUs of each node, and what each rank's process has of its own on them: random generators.
 
     The machine in use shows those of one rank at a time: of the one that runs.
@@ -59,7 +59,7 @@ class Nodes:
         self, machine: TheMachine, count: int, memory: str | int | Sequence[str | int] | None
     ) -> None:
         self._machine = machine
-        self._own = Sight(machine.gpus, machine.random, machine.numbers)
+        self._own = VisibleGpus(machine.gpus, machine.random, machine.numbers)
         own = [gpu.capacity for gpu in machine.gpus]
         each = memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
         sizes: Any = own if memory is None else each
@@ -68,15 +68,15 @@ class Nodes:
             tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)
         ]
 
-    def sight(self, node: int, seed: int) -> Sight:
+    def gpus_of_node(self, node: int, seed: int) -> VisibleGpus:
         """The sight of a process on ``node``."""
         made = DeviceRandom(self.gpus[node])
         made.begin(seed)
-        return Sight(self.gpus[node], made, self._own.numbers)
+        return VisibleGpus(self.gpus[node], made, self._own.numbers)
 
-    def chosen(self) -> Sight:
+    def gpus_by_choice(self) -> VisibleGpus:
         """The sight of a process by the environment that is in use."""
-        made = sight(self._machine)
+        made = gpus_of_environment(self._machine)
         self.gpus.append(made.gpus)
         return made
 
@@ -92,20 +92,20 @@ class Nodes:
                 gpu.suspend()
 
 
-class Environment(dict[Any, Any]):
+class WatchedEnvironment(dict[Any, Any]):
     """The variables of a process, as ``os.environ`` keeps them; ``chosen()`` is called when it has said which GPUs."""
 
-    chosen: Callable[[], object] | None = None
+    on_change: Callable[[], object] | None = None
 
     def __setitem__(self, name: Any, value: Any) -> None:
         super().__setitem__(name, value)
-        if name == _NAME and self.chosen is not None:
-            self.chosen()
+        if name == _NAME and self.on_change is not None:
+            self.on_change()
 
     def __delitem__(self, name: Any) -> None:
         super().__delitem__(name)
-        if name == _NAME and self.chosen is not None:
-            self.chosen()
+        if name == _NAME and self.on_change is not None:
+            self.on_change()
 
     def __reduce__(self) -> Any:
         return dict, (dict(self.items()),)  # a copy of the environment is nobody's

@@ -25,7 +25,7 @@ from _pytest._code.code import ExceptionChainRepr
 from labkit.base.language import say, wrong
 from labkit.base.patches import Patch, Patches
 
-from ..calls.faults import ranks_text
+from ..calls.faults import format_ranks
 from .item import CALLS_LOG, Wanted, clean, elements, heading
 
 REPORTS = "LABKIT_TEST_REPORTS"
@@ -136,7 +136,7 @@ def _representation(failed: dict[int, Any]) -> Any:
         shown = failed[ranks[0]].longrepr
         if not hasattr(shown, "reprtraceback"):
             return str(shown)
-        chain += [heading(ranks_text(ranks)), *elements(shown)]
+        chain += [heading(format_ranks(ranks)), *elements(shown)]
     return ExceptionChainRepr(chain)
 
 

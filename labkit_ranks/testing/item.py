@@ -22,7 +22,7 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprTracebac
 from labkit import turns
 from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
-from ..calls.faults import ranks_text
+from ..calls.faults import format_ranks
 from ..notebook.session import Session
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
@@ -133,7 +133,7 @@ class OnRanks:
         chain: list[Any] = []
         for ranks, error in told:
             if self.wanted.size > 1:
-                chain.append(heading(ranks_text(ranks)))
+                chain.append(heading(format_ranks(ranks)))
             shown = self._own.get(ranks[0], self.item)  # (it is not there where no rank has begun)
             chain += elements(type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error)))
         return ExceptionChainRepr(chain)

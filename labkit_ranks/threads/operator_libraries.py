@@ -14,12 +14,12 @@ from torch.library import Library
 from labkit.base.patches import Patch
 
 from ..rank.own_modules import importing_frame, is_installed_code
-from ..rank.rank import rank_here
+from ..rank.rank import current_thread_rank
 
 _OWNER = "_labkit_rank"
 
 
-class Libraries:
+class OperatorLibraries:
     """The libraries that ranks of a world have made, and what each rank has registered in them."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Libraries:
             library._destroy()
 
     def _make(self, real: Callable[..., None], library: Any, ns: str, kind: str, *key: str) -> None:
-        importing, rank = importing_frame(sys._getframe(1)), rank_here()
+        importing, rank = importing_frame(sys._getframe(1)), current_thread_rank()
         if rank is not None and not (importing and is_installed_code(importing.f_code.co_filename)):
             vars(library)[_OWNER] = rank.number
             self._made.add(library)
@@ -77,7 +77,7 @@ class Libraries:
 
         @functools.wraps(kernel)
         def call(*args: Any, **kwargs: Any) -> Any:
-            rank = rank_here()
+            rank = current_thread_rank()
             return own.get(-1 if rank is None else rank.number, kernel)(*args, **kwargs)
 
         return call

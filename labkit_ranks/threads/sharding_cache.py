@@ -22,12 +22,12 @@ import torch
 from labkit.base.patches import Patch, Patches
 from simgpu import TheMachine
 
-from ..rank.rank import rank_here
+from ..rank.rank import current_thread_rank
 
 _MODULE = "torch.distributed.tensor._sharding_prop"
 
 
-class Unshared(Exception):
+class NotShareable(Exception):
     """This is the rank's own."""
 
 
@@ -44,11 +44,11 @@ class _Meshes:
 
     def own(self, name: Any) -> Any:
         if name not in self._own:
-            raise Unshared
+            raise NotShareable
         return self._own[name]
 
 
-class Shardings:
+class ShardingCache:
     """The shardings that ranks of one world have found. In use from :meth:`look` on, once DTensor is imported."""
 
     def __init__(self, machine: TheMachine) -> None:
@@ -75,13 +75,13 @@ class Shardings:
 
     def _sharing(self, work_out: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def propagate(propagator: Any, schema: Any) -> Any:
-            if rank_here() is None:
+            if current_thread_rank() is None:
                 return work_out(propagator, schema)
             to = _Meshes()
             try:
-                key = _moved(schema, to.common), torch.get_default_dtype()
+                key = _with_meshes(schema, to.common), torch.get_default_dtype()
                 found = self._found.get(key)
-            except (Unshared, TypeError):  # something that cannot be a key
+            except (NotShareable, TypeError):  # something that cannot be a key
                 return work_out(propagator, schema)
             # A rank may have other rules (context parallelism has, while it is entered).
             known = (
@@ -90,45 +90,45 @@ class Shardings:
                 propagator.op_to_rules,
             )
             rules = [of.get(schema.op) for of in known]
-            with suppress(Unshared):
+            with suppress(NotShareable):
                 if found is not None and all(map(is_, found[0], rules)):
-                    return _moved(found[1], to.own)
+                    return _with_meshes(found[1], to.own)
             result = work_out(propagator, schema)
             if not result.use_val_from_redistribute_schema:  # the shape of its own shard, say
-                with suppress(Unshared):
-                    self._found[key] = rules, _moved(result, to.common)
+                with suppress(NotShareable):
+                    self._found[key] = rules, _with_meshes(result, to.common)
             return result
 
         return propagate
 
 
-def _moved(value: Any, mesh: Callable[[Any], Any]) -> Any:
-    """A copy of what DTensor says of sharding, whose meshes are ``mesh`` of them. Raises Unshared."""
-    Spec, Schema, Sharding, plain = _kinds()  # noqa: N806 (classes)
+def _with_meshes(value: Any, mesh: Callable[[Any], Any]) -> Any:
+    """A copy of what DTensor says of sharding, whose meshes are ``mesh`` of them. Raises NotShareable."""
+    Spec, Schema, Sharding, plain = _dtensor_classes()  # noqa: N806 (classes)
     kind = type(value)
     if kind is Spec:
         if not plain.issuperset(map(type, value.placements)):
-            raise Unshared
+            raise NotShareable
         moved = copy.copy(value)
         moved.mesh = mesh(value.mesh)
         return moved
     if kind is tuple or kind is list:
-        return kind([_moved(one, mesh) for one in value])
+        return kind([_with_meshes(one, mesh) for one in value])
     if kind is dict:
-        return {name: _moved(one, mesh) for name, one in value.items()}
+        return {name: _with_meshes(one, mesh) for name, one in value.items()}
     if kind is Schema:
-        arguments = _moved(value.args_schema, mesh), _moved(value.kwargs_schema, mesh)
+        arguments = _with_meshes(value.args_schema, mesh), _with_meshes(value.kwargs_schema, mesh)
         return Schema(value.op, *arguments, value.schema_info)
     if kind is Sharding:
         return Sharding(
-            _moved(value.output_spec, mesh), _moved(value.redistribute_schema, mesh),
+            _with_meshes(value.output_spec, mesh), _with_meshes(value.redistribute_schema, mesh),
             value.needs_redistribute, value.use_val_from_redistribute_schema,
         )  # fmt: skip
     return value
 
 
 @cache
-def _kinds() -> tuple[type, type, type, frozenset[type]]:
+def _dtensor_classes() -> tuple[type, type, type, frozenset[type]]:
     """DTensor's classes that say how something is sharded, and the placements that remember nothing."""
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec

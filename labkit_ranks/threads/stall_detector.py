@@ -21,7 +21,7 @@ _BEAT, _LOOKS, _COMPUTES = 0.5, 8, 0.05
 _ANSWERED = ("pdb", "bdb", "ipykernel.kernelbase", "multiprocessing.", "torch.utils.data")
 
 
-class Watch:
+class StallDetector:
     """Watches ``ranks``, who share ``baton``, in a thread of its own until :meth:`end`, and tells ``stream``."""
 
     def __init__(self, ranks: Sequence[Rank], task_group: turns.TaskGroup, stream: TextIO) -> None:
@@ -52,7 +52,7 @@ class Watch:
     def _stands(self, rank: Rank) -> bool:
         """Whether it has the turn, or has let it go in a call of C's and nobody takes it; and somebody waits."""
         running, live = self._scheduler.running, self._scheduler.live
-        stands = rank.task is running or running is None and rank.stands
+        stands = rank.task is running or running is None and rank.waits_in_c
         return len(live) > 1 and rank.task in live and stands
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:

@@ -12,15 +12,15 @@ from torch.distributed import DistStoreError, QueueEmptyError
 from labkit import turns
 from labkit.base.language import say
 
-from ..calls.call import Call
-from ..rank.rank import rank_here
-from .waiting import others_first, wait_for
+from ..calls.call import CollectiveCall
+from ..rank.rank import current_thread_rank
+from .waiting import wait_for_ranks, yield_turn
 
 _DEFAULT = timedelta(seconds=300)
 _QUEUE = "\0queue "  # what queues are kept under
 
 
-def _bytes(value: Any) -> bytes:
+def _to_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
@@ -30,7 +30,7 @@ class SharedStore(Store):
     def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
         super().__init__()
         self._values, self.host, self.port = values, host, port
-        if (rank := rank_here()) is not None:
+        if (rank := current_thread_rank()) is not None:
             rank.world.kept.append(self)  # C++ may be the only one to hold it, in a PrefixStore
         self._timeout = _DEFAULT
 
@@ -42,8 +42,8 @@ class SharedStore(Store):
         self._timeout = timeout
 
     def set(self, key: str, value: Any) -> None:
-        self._values[key] = _bytes(value)
-        self._changed()
+        self._values[key] = _to_bytes(value)
+        self._notify_waiters()
 
     def get(self, key: str) -> bytes:
         self._wait([key], "get")
@@ -51,22 +51,22 @@ class SharedStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         if not amount:
-            others_first()
+            yield_turn()
         value = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(value).encode()
-        self._changed()
+        self._notify_waiters()
         return value
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         now = self._values.get(key)
-        if now is None and _bytes(expected) == b"" or now == _bytes(expected):
-            self._values[key] = _bytes(desired)
-            self._changed()
-        return self._values.get(key, _bytes(expected))
+        if now is None and _to_bytes(expected) == b"" or now == _to_bytes(expected):
+            self._values[key] = _to_bytes(desired)
+            self._notify_waiters()
+        return self._values.get(key, _to_bytes(expected))
 
     def check(self, keys: Sequence[str]) -> bool:
         if not all(map(self._has, keys)):
-            others_first()
+            yield_turn()
         return all(map(self._has, keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -76,15 +76,15 @@ class SharedStore(Store):
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        others_first()
+        yield_turn()
         return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
         return [key for key in self._values if not key.startswith(_QUEUE)]
 
     def append(self, key: str, value: Any) -> None:
-        self._values[key] = self._values.get(key, b"") + _bytes(value)
-        self._changed()
+        self._values[key] = self._values.get(key, b"") + _to_bytes(value)
+        self._notify_waiters()
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         self._wait(keys, "multi_get")
@@ -92,16 +92,16 @@ class SharedStore(Store):
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
         for key, value in zip(keys, values, strict=True):
-            self._values[key] = _bytes(value)
-        self._changed()
+            self._values[key] = _to_bytes(value)
+        self._notify_waiters()
 
     # A queue is the keys NAME/first … NAME/last-1, its ends stand in NAME.
 
     def queue_push(self, key: str, value: Any) -> None:
         first, last = self._ends(key)
-        self._values[f"{_QUEUE}{key}/{last}"] = _bytes(value)
+        self._values[f"{_QUEUE}{key}/{last}"] = _to_bytes(value)
         self._values[_QUEUE + key] = f"{first} {last + 1}".encode()
-        self._changed()
+        self._notify_waiters()
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         if not self.queue_len(key) and not block:
@@ -133,7 +133,7 @@ class SharedStore(Store):
     def clone(self) -> SharedStore:
         return SharedStore(self._values, self.host, self.port)
 
-    def _changed(self) -> None:
+    def _notify_waiters(self) -> None:
         if turns.current_task() is None:
             turns.wake_stalled()
 
@@ -143,13 +143,13 @@ class SharedStore(Store):
 
         if ready():
             return
-        call = Call(f"store.{what}")
+        call = CollectiveCall(f"store.{what}")
         call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
-        rank = rank_here()
+        rank = current_thread_rank()
         call.rank = -1 if rank is None else rank.number
         call.locate()
         others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
-        if not wait_for(call, ready, timeout or self._timeout, lambda: others):
+        if not wait_for_ranks(call, ready, timeout or self._timeout, lambda: others):
             # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
             ms = int((timeout or self._timeout).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
@@ -182,7 +182,7 @@ class HashStore(SharedStore):
         super().__init__({})
 
 
-def shared_by(store: Any) -> object:
+def shared_values(store: Any) -> object:
     """The values of ``store``, which are one object for all ranks that have it."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
@@ -190,5 +190,5 @@ def shared_by(store: Any) -> object:
 
 
 def _stores() -> dict[Any, dict[str, bytes]]:
-    rank = rank_here()
+    rank = current_thread_rank()
     return {} if rank is None else rank.world.stores

@@ -23,35 +23,35 @@ from labkit.base.patches import Patch
 from simgpu import tracebacks as frames
 
 from ..group import group_patches as of_groups
-from ..processes.gloo_transport import Gloo
+from ..processes.gloo_transport import GlooTransport
 from ..rank import blocking_calls, cuda_state, system_calls
 from ..rank.own_modules import is_shared_file
-from ..rank.rank import Rank, here, rank_here, untimed_loading
+from ..rank.rank import Rank, current_thread_rank, pause_clock_in_imports, this_thread
 from . import store
 
 
 def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     """All rows. ``module_loaded()`` is called when a rank has imported something."""
-    yield Patch(distributed_c10d, "_world", Worlds(distributed_c10d._world))
+    yield Patch(distributed_c10d, "_world", PerRankWorld(distributed_c10d._world))
     yield Patch(type(dist.group), "WORLD", _world_group())
-    yield from of_groups.patches(Gloo)
+    yield from of_groups.patches(GlooTransport)
     for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):
                 yield Patch(owner, kind.__name__, kind)
 
-    def cuda_here() -> cuda_state.Cuda | None:
-        return None if here.rank is None else here.rank.cuda
+    def cuda_here() -> cuda_state.CudaState | None:
+        return None if this_thread.rank is None else this_thread.rank.cuda
 
     yield from cuda_state.patches(cuda_here)
-    yield from untimed_loading(module_loaded)
-    yield from _of_meshes()
-    yield from _of_names()
-    yield from _of_threads()
-    yield from frames.patch_printed_tracebacks(rank_here)
+    yield from pause_clock_in_imports(module_loaded)
+    yield from _mesh_patches()
+    yield from _group_name_patches()
+    yield from _python_thread_patches()
+    yield from frames.patch_printed_tracebacks(current_thread_rank)
     yield from system_calls.patches()
     yield from blocking_calls.patches()
-    yield from _of_profiler()
+    yield from _profiler_patches()
 
 
 # What distributed_c10d._World keeps in globals of the module and has properties for.
@@ -74,14 +74,14 @@ for _name in _KEPT:
     setattr(_OwnGroups, _name, None)  # instead of the property
 
 
-class Worlds:
+class PerRankWorld:
     """Stands for ``distributed_c10d._world``: each rank's own groups, in its threads."""
 
     def __init__(self, outside: Any) -> None:
         object.__setattr__(self, "_outside", outside)
 
     def _own(self) -> Any:
-        rank = here.rank
+        rank = this_thread.rank
         if rank is None:
             return self._outside
         if rank.groups is None:
@@ -106,7 +106,7 @@ def _world_group() -> Any:
         importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # the code of a module or of a class
         if importing and is_shared_file(caller.f_code.co_filename):
             return None
-        own = here.rank and here.rank.groups
+        own = this_thread.rank and this_thread.rank.groups
         return (own or distributed_c10d._world).default_pg
 
     def set_(cls: type, group: Any) -> None:
@@ -115,7 +115,7 @@ def _world_group() -> Any:
     return property(get, set_)
 
 
-def _of_meshes() -> Iterator[Patch]:
+def _mesh_patches() -> Iterator[Patch]:
     """A mesh of one rank is not that of another: DTensor's caches would hand one rank the other's."""
     from torch.distributed import device_mesh
 
@@ -125,7 +125,7 @@ def _of_meshes() -> Iterator[Patch]:
         return self.__dict__.get("_labkit_rank")  # type: ignore[no-any-return]
 
     def set_(self: Any, value: object) -> None:
-        rank = rank_here()
+        rank = current_thread_rank()
         self.__dict__["_labkit_rank"] = value if rank is None else rank.number
 
     yield Patch(mesh, "_thread_id", property(get, set_))
@@ -145,7 +145,7 @@ def _register_groups() -> None:
 
     C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp), and a rank may have several.
     """
-    made = here.rank and here.rank.groups
+    made = this_thread.rank and this_thread.rank.groups
     if not made or _registered.names == made.pg_names:
         return
     for name in {*_registered.names.values(), *made.pg_names.values()}:
@@ -155,7 +155,7 @@ def _register_groups() -> None:
     _registered.names = dict(made.pg_names)
 
 
-def _of_names() -> Iterator[Patch]:
+def _group_name_patches() -> Iterator[Patch]:
     """A group is found by its name in each thread of its rank."""
 
     def find(real: Callable[..., Any], *args: Any) -> Any:
@@ -169,33 +169,33 @@ def _of_names() -> Iterator[Patch]:
     yield Patch.wrap(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
 
 
-def _of_threads() -> Iterator[Patch]:
+def _python_thread_patches() -> Iterator[Patch]:
     """A thread that a rank starts is of this rank, though it takes no turns."""
 
     def start(real: Callable[[Any], None], self: Any) -> None:
-        if here.rank is not None:
-            vars(self).setdefault("_labkit_rank", here.rank)
+        if this_thread.rank is not None:
+            vars(self).setdefault("_labkit_rank", this_thread.rank)
             # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
             self._labkit_waited_for, self._daemonic = not self.daemon, True
         real(self)
 
     def begin(real: Callable[[Any], None], self: Any) -> None:
-        here.rank = self.__dict__.get("_labkit_rank")
+        this_thread.rank = self.__dict__.get("_labkit_rank")
         _register_groups()
         real(self)
 
     def sleep(real: Callable[[float], None], seconds: float) -> None:
-        if here.rank is None or turns.current_task() is None or not seconds > 0:
+        if this_thread.rank is None or turns.current_task() is None or not seconds > 0:
             real(seconds)
         else:
-            here.rank.sleep(seconds)
+            this_thread.rank.sleep(seconds)
 
     yield Patch.wrap(time, "sleep", sleep)
     yield Patch.wrap(threading.Thread, "start", start)
     yield Patch.wrap(threading.Thread, "_bootstrap_inner", begin)
 
 
-class Nothing:
+class EmptyProfile:
     """The result of a profile that another rank's has kept from beginning: no events."""
 
     def __bool__(self) -> bool:
@@ -210,7 +210,7 @@ class Nothing:
         Path(path).write_text('{"traceEvents": []}', "utf-8")
 
 
-def _of_profiler() -> Iterator[Patch]:
+def _profiler_patches() -> Iterator[Patch]:
     """PyTorch's profiler is one for a process: one rank at a time has it, and the others get nothing, and are told.
 
     C++ keeps one session (torch/csrc/autograd/profiler_kineto.cpp); a second thread that begins and ends its own in
@@ -221,7 +221,7 @@ def _of_profiler() -> Iterator[Patch]:
     whose: list[tuple[Rank | None, int]] = []
 
     def me() -> tuple[Rank | None, int]:
-        return here.rank, threading.get_ident()
+        return this_thread.rank, threading.get_ident()
 
     def mine() -> bool:
         return bool(whose) and whose[0] == me()
@@ -231,8 +231,8 @@ def _of_profiler() -> Iterator[Patch]:
             whose.append(me())
         if mine():
             begin(*args, **options)
-        elif here.rank is not None and whose[0][0] is not None:
-            has, asks = whose[0][0].name, here.rank.name
+        elif this_thread.rank is not None and whose[0][0] is not None:
+            has, asks = whose[0][0].name, this_thread.rank.name
             en = f"{asks} profiles nothing: {has} has PyTorch's profiler, which is one for the process that the ranks "
             en += "share. Profile one rank, or run them with --processes"
             zh = f"{asks} 的分析结果为空：PyTorch 的 profiler 每个进程只有一个，现在由 {has} 占用，"
@@ -247,7 +247,7 @@ def _of_profiler() -> Iterator[Patch]:
 
     def stop() -> Any:
         if not mine():
-            return Nothing()
+            return EmptyProfile()
         whose.clear()
         return disable()
 

@@ -16,18 +16,18 @@ from typing import Any
 from labkit import turns
 
 from ..calls import faults, semantics
-from ..calls.call import Call
-from ..group.process_group import Group
-from ..group.slot import BUFFER, Plain, Slot
+from ..calls.call import CollectiveCall
+from ..group.process_group import SimulatedProcessGroup
+from ..group.slot import NCCL_BUFFER, PlainTensors, Slot
 from ..rank.rank import Rank
-from .store import shared_by
-from .waiting import others_first, wait_for
+from .store import shared_values
+from .waiting import wait_for_ranks, yield_turn
 
 # As C has them: not watched as the locks are for which a rank hands the baton on.
 _acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
 
 
-class Met(Slot):
+class ThreadSlot(Slot):
     """A slot of ranks in one process, who know each other's clocks."""
 
     __slots__ = ("members", "world")
@@ -36,13 +36,13 @@ class Met(Slot):
         super().__init__(len(pair) or len(members), pair)
         self.world, self.members = world, pair or members
 
-    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
-        return wait_for(call, ready, timeout, self._away)
+    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+        return wait_for_ranks(call, ready, timeout, self._missing_ranks)
 
     def missing(self) -> list[int]:
-        return [rank.number for rank in self._away()]
+        return [rank.number for rank in self._missing_ranks()]
 
-    def _away(self) -> list[Rank]:
+    def _missing_ranks(self) -> list[Rank]:
         here = {call.rank for call in self.calls.values()}
         return [self.world[number] for number in self.members if number not in here]
 
@@ -59,7 +59,7 @@ class NotRunning(Exception):
         self.ranks = tuple(ranks)
 
 
-class Meeting:
+class ThreadTransport:
     """The calls of one group. All its members share it.
 
     ranks   the world's ranks that are its members. Those who have not made it yet are taken for the ranks of the same
@@ -76,22 +76,22 @@ class Meeting:
         self._world, self.ranks = world, tuple(ranks)
         self._running = running
         self._store = store  # by whose id the meeting is known
-        self._slots: dict[int, Met] = {}
+        self._slots: dict[int, ThreadSlot] = {}
         # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
-        self._sent: dict[Any, deque[Met]] = {}
-        self._asked: dict[Any, deque[Met]] = {}
+        self._sent: dict[Any, deque[ThreadSlot]] = {}
+        self._asked: dict[Any, deque[ThreadSlot]] = {}
         # The messages of each member to and from another that NCCL has not done, in the order of its calls.
-        self._lines: dict[tuple[int, int], deque[Call]] = {}
+        self._lines: dict[tuple[int, int], deque[CollectiveCall]] = {}
         # The calls by which each member has made groups, by the groups' numbers.
-        self._made: dict[int, dict[int, Call]] = {}
+        self._made: dict[int, dict[int, CollectiveCall]] = {}
         # The members that have come to the group's communicator (None), and to those of pairs.
         self._connected: dict[frozenset[int] | None, set[int]] = {}
         self._lock = threading.Lock()
         # The members' groups, whose numbers are made equal after a run that was broken off: to this or more.
-        self._groups: list[Group] = []
+        self._groups: list[SimulatedProcessGroup] = []
         self._latest = 0
 
-    def come(self, call: Call) -> Slot:
+    def submit(self, call: CollectiveCall) -> Slot:
         """``call`` has come; the slot is done if it was the last."""
         if call.backend == "nccl" and not call.makes_a_group:
             self._connect(call)
@@ -103,7 +103,7 @@ class Meeting:
             if slot is None:
                 running = self._running
                 who = self.ranks if running is None else tuple(rank for rank in self.ranks if rank in running)
-                slot = self._slots[call.seq] = Met(self._world, who)
+                slot = self._slots[call.seq] = ThreadSlot(self._world, who)
             slot.calls[call.at] = call
             if len(slot.calls) == slot.size:
                 del self._slots[call.seq]
@@ -112,23 +112,23 @@ class Meeting:
         first = next(iter(slot.calls.values()))
         if slot.error is not None:
             return slot  # which those that come later are told, too
-        if first is not call and not faults.fit(first, call):
-            slot.error = faults.fault([slot.calls[at] for at in sorted(slot.calls)])
+        if first is not call and not faults.calls_fit(first, call):
+            slot.error = faults.mismatch_error([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:
             self._complete(slot)
         return slot
 
-    def _complete(self, slot: Met) -> None:
+    def _complete(self, slot: ThreadSlot) -> None:
         """Do a collective to which all have come, unless a call before it has not run on one of their GPUs."""
         calls = list(slot.calls.values())
-        if slot.is_over() or _is_behind(calls, lambda: self._complete(slot)):
+        if slot.is_completed() or _waits_for_gpu(calls, lambda: self._complete(slot)):
             return
         # They may have come too late by the clocks: NCCL would have ended it before.
-        slot.error = faults.late(calls) or faults.used_before(calls)
+        slot.error = faults.late_error(calls) or faults.early_use_error(calls)
         if slot.error is None:
             _finish(slot, self._compute)
 
-    def _connect(self, call: Call) -> None:
+    def _connect(self, call: CollectiveCall) -> None:
         """The rank of ``call`` has come to the group's communicator, or to that of its pair."""
         running = self.ranks if self._running is None else self._running
         every = frozenset(at for at, rank in enumerate(self.ranks) if rank in running)
@@ -142,18 +142,18 @@ class Meeting:
 
     def flush(self, rank: int) -> None:
         """Wait until what ``rank`` has called and nobody has come to is over, but for what it was told of."""
-        for slot in self._open():
+        for slot in self._pending_slots():
             for call in [*slot.calls.values()]:
                 if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
-                    slot.stand(call, slot.is_over, call.timeout)
+                    slot.wait_for_members(call, slot.is_completed, call.timeout)
 
-    def _compute(self, calls: list[Call]) -> None:
+    def _compute(self, calls: list[CollectiveCall]) -> None:
         """Write what all members of a collective get, or the receiver of a message."""
         if self._running is not None and calls[0].nbytes > NUMBERS:
             return
         if calls[0].is_message:
             send, recv = calls
-            semantics.write(list(zip(recv.outputs, send.inputs, strict=True)))
+            semantics.write_outputs(list(zip(recv.outputs, send.inputs, strict=True)))
             return
         every = calls
         if self._running is not None:
@@ -164,23 +164,23 @@ class Meeting:
                 raise NotRunning((self.ranks[root],))
         try:
             for call in calls:
-                semantics.write(semantics.outputs(every, call.at))
+                semantics.write_outputs(semantics.compute_outputs(every, call.at))
         except RuntimeError:
             if self._running is None:
                 raise
             raise NotRunning(self.ranks) from None  # a ring: what one sends is not what its stand-in would
 
-    def announce(self, call: Call) -> list[Call]:
+    def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """The calls by which members have made the group of this number, ``call`` among them."""
         made = self._made.setdefault(call.seq, {})
         made[call.at] = call
         if any(other.members != call.members for other in made.values()):
-            others_first()  # who then say what theirs has
+            yield_turn()  # who then say what theirs has
         return list(made.values())
 
     # Messages.
 
-    def _message(self, call: Call) -> Slot:
+    def _message(self, call: CollectiveCall) -> Slot:
         if self._running is not None and not {*call.pair} <= {*self._running}:
             raise NotRunning(self.ranks)
         mine, others = (self._sent, self._asked) if call.kind == "send" else (self._asked, self._sent)
@@ -192,19 +192,19 @@ class Meeting:
                 waiting = others.get((None, *key[1:]))  # a receiver from anybody
             slot = waiting.popleft() if waiting else None
             if slot is None and call.root is None:
-                slot = self._from_anybody(call)
+                slot = self._take_message_to(call)
             if slot is None:
-                slot = Met(self._world, self.ranks, call.pair)
+                slot = ThreadSlot(self._world, self.ranks, call.pair)
                 mine.setdefault(key, deque()).append(slot)
             slot.calls[0 if call.kind == "send" else 1] = call
-            line = self._line(call)
+            line = self._find_line(call)
             if line is not None:
                 line.append(call)
                 call.memo["slot"], call.memo["line"] = slot, line
-        self._go_on(slot)
+        self._run_message(slot)
         return slot
 
-    def _line(self, call: Call) -> deque[Call] | None:
+    def _find_line(self, call: CollectiveCall) -> deque[CollectiveCall] | None:
         """The line of ``call``: NCCL does a pair's messages in the order of the calls, but for batches; gloo does not.
 
         torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint; pytorch/pytorch#138074.
@@ -213,51 +213,51 @@ class Meeting:
             return None
         return self._lines.setdefault((call.at, call.root), deque())
 
-    def _go_on(self, slot: Met) -> None:
+    def _run_message(self, slot: ThreadSlot) -> None:
         """Do the message of ``slot`` if nothing that was called before stands in the way; then what it held up."""
         free = [slot]
         while free:
             slot = free.pop()
             send, calls = slot.calls.get(0), [slot.calls[at] for at in sorted(slot.calls)]
             if len(calls) == 2 and slot.error is None:
-                slot.error = faults.fault(calls)
-            ready = len(calls) == 2 and all(in_front(call) is call for call in calls)
+                slot.error = faults.mismatch_error(calls)
+            ready = len(calls) == 2 and all(first_in_line(call) is call for call in calls)
             if ready and slot.error is None:
-                if _is_behind(calls, partial(self._go_on, slot)):
+                if _waits_for_gpu(calls, partial(self._run_message, slot)):
                     continue
-                slot.error = faults.used_before(calls)
+                slot.error = faults.early_use_error(calls)
             if ready or slot.error is not None:
                 for call in calls:
-                    free += _leave(call)
-                if not slot.is_over():
+                    free += _leave_line(call)
+                if not slot.is_completed():
                     _finish(slot, self._compute)
-            elif send is not None and send.nbytes <= BUFFER and in_front(send) is send:
-                if _is_behind([send], partial(self._go_on, slot)):
+            elif send is not None and send.nbytes <= NCCL_BUFFER and first_in_line(send) is send:
+                if _waits_for_gpu([send], partial(self._run_message, slot)):
                     continue
                 if "away" not in send.memo:
-                    with Plain():  # the sender may go on and change them
+                    with PlainTensors():  # the sender may go on and change them
                         send.inputs = [tensor.clone() for tensor in send.inputs]
                     send.memo["away"] = True
-                free += _leave(send)
+                free += _leave_line(send)
 
-    def _from_anybody(self, call: Call) -> Met | None:
+    def _take_message_to(self, call: CollectiveCall) -> ThreadSlot | None:
         """A message to the caller that is under way, from any sender."""
         for (_, to, tag), waiting in self._sent.items():
             if waiting and to == call.at and tag == call.matched_tag:
                 return waiting.popleft()
         return None
 
-    def unmet(self) -> list[Call]:
+    def unmet_calls(self) -> list[CollectiveCall]:
         """The calls to which not all have come."""
-        return [call for slot in self._open() for call in slot.calls.values()]
+        return [call for slot in self._pending_slots() for call in slot.calls.values()]
 
-    def _open(self) -> list[Met]:
+    def _pending_slots(self) -> list[ThreadSlot]:
         slots = [slot for _, slot in sorted(self._slots.items())]
         for waiting in (*self._sent.values(), *self._asked.values()):
             slots += waiting
-        return [slot for slot in slots if not slot.is_over()]
+        return [slot for slot in slots if not slot.is_completed()]
 
-    def begin_anew(self) -> None:
+    def forget_pending(self) -> None:
         """Forget what nobody will come to any more: the next call of each member meets the next of the others."""
         self._slots.clear()
         self._sent.clear()
@@ -268,7 +268,7 @@ class Meeting:
             group.latest = self._latest
             group.pairs.clear()
 
-    def join(self, group: Group, rank: Rank) -> None:
+    def join(self, group: SimulatedProcessGroup, rank: Rank) -> None:
         """``group`` is one member's own, which has made no call yet."""
         at = group.rank()
         self.ranks = (*self.ranks[:at], rank.number, *self.ranks[at + 1 :])
@@ -276,41 +276,41 @@ class Meeting:
         group.latest = max(group.latest, self._latest)
 
 
-def in_front(call: Call) -> Call:
+def first_in_line(call: CollectiveCall) -> CollectiveCall:
     """The call that stands in the way of ``call``, which its rank made before; itself if none does."""
     line = call.memo.get("line")
     return line[0] if line else call
 
 
-def held_up(call: Call) -> Call | None:
+def blocked_half(call: CollectiveCall) -> CollectiveCall | None:
     """The half of the message of ``call``, its rank's or the other's, that was called and stands behind another."""
     slot = call.memo.get("slot")
-    halves = [] if slot is None or slot.is_over() else slot.calls.values()
-    return next((half for half in halves if in_front(half) is not half), None)
+    halves = [] if slot is None or slot.is_completed() else slot.calls.values()
+    return next((half for half in halves if first_in_line(half) is not half), None)
 
 
-def standing_of(rank: Rank) -> faults.Standing:
+def find_rank_state(rank: Rank) -> faults.RankState:
     """Return the place of ``rank`` when none can go on."""
     task, call = rank.task, rank.waits
     if call is None:  # a thread of its own may wait in one
         call = next(
             (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
         )
-    if call is not None and (held := held_up(call)) is not None:
-        call = in_front(held) if held.rank == rank.number else call
-        call.memo["held"] = held, in_front(held)
+    if call is not None and (held := blocked_half(call)) is not None:
+        call = first_in_line(held) if held.rank == rank.number else call
+        call.memo["held"] = held, first_in_line(held)
     reads = rank.reads or ""
-    before = next((work.call for work in rank.enqueued if not work.slot.is_over()), call)
+    before = next((work.call for work in rank.enqueued if not work.slot.is_completed()), call)
     if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
         reads, call = reads or call.short_place, before  # the GPU stands in the one before
     what = "" if task is None or task.is_over or call is not None else task.waits_for
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
-    return faults.Standing(
+    return faults.RankState(
         rank.number, call, what, error, rank.visits.by_place(), dict(rank.seqs), rank.last, rank.passes, reads
     )
 
 
-def _leave(call: Call) -> list[Met]:
+def _leave_line(call: CollectiveCall) -> list[ThreadSlot]:
     """Take ``call`` out of its line: the message that now stands in front, if one does."""
     line = call.memo.pop("line", None)
     if line is None:
@@ -319,45 +319,45 @@ def _leave(call: Call) -> list[Met]:
     return [line[0].memo["slot"]] if line else []
 
 
-def _is_behind(calls: Sequence[Call], again: Callable[[], object]) -> bool:
+def _waits_for_gpu(calls: Sequence[CollectiveCall], again: Callable[[], object]) -> bool:
     """Whether a GPU has something to do before one of ``calls``; if so, ``again()`` is called when that has run."""
     for call in calls:
         for work in call.memo.get("behind", ()):
-            if not work.slot.is_over():
+            if not work.slot.is_completed():
                 work.call.memo.setdefault("then", []).append(again)
                 return True
     return False
 
 
-class Meetings:
+class ThreadTransports:
     """The meetings of a world, by what all members of a group know of it."""
 
     def __init__(self, world: Sequence[Rank], running: Collection[int] | None = None) -> None:
         self._world, self._running = world, running
-        self._known: dict[Any, Meeting] = {}
+        self._known: dict[Any, ThreadTransport] = {}
 
-    def join(self, group: Group, rank: Rank) -> Meeting:
+    def join(self, group: SimulatedProcessGroup, rank: Rank) -> ThreadTransport:
         """The meeting of the group of this name, these ranks and this store that ``rank`` has made.
 
         A rank may make several such groups, one after the other: the first of each rank meet, the second, and so on.
         """
-        shared = shared_by(group.store)
+        shared = shared_values(group.store)
         key = id(shared), group.group_name, group.ranks
         made = rank.made[key] = rank.made.get(key, 0) + 1
         found = self._known.get((key, made))
         if found is None:
-            found = self._known[key, made] = Meeting(self._world, group.ranks, shared, self._running)
+            found = self._known[key, made] = ThreadTransport(self._world, group.ranks, shared, self._running)
         found.join(group, rank)
         return found
 
-    def unmet(self) -> list[Call]:
+    def unmet_calls(self) -> list[CollectiveCall]:
         """The calls to which not all have come."""
-        return [call for meeting in self._known.values() for call in meeting.unmet()]
+        return [call for meeting in self._known.values() for call in meeting.unmet_calls()]
 
-    def begin_anew(self) -> None:
+    def forget_pending(self) -> None:
         """After a run that was broken off."""
         for meeting in self._known.values():
-            meeting.begin_anew()
+            meeting.forget_pending()
         # By these numbers groups made later are known, in all ranks alike.
         worlds = [rank.groups for rank in self._world if rank.groups is not None]
         for one in worlds:
@@ -367,7 +367,7 @@ class Meetings:
         self._known.clear()
 
 
-def _finish(slot: Slot, compute: Callable[[list[Call]], None]) -> None:
+def _finish(slot: Slot, compute: Callable[[list[CollectiveCall]], None]) -> None:
     """All have come: do the work for all, and let the tensors go."""
     calls = [slot.calls[at] for at in sorted(slot.calls)]
     slot.finish(lambda: compute(calls))

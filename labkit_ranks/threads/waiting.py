@@ -10,16 +10,16 @@ from datetime import timedelta
 from labkit import turns
 from labkit.base.language import wrong
 
-from ..calls.call import Call
-from ..rank.rank import Rank, rank_here
+from ..calls.call import CollectiveCall
+from ..rank.rank import Rank, current_thread_rank
 
 _LOOK = 0.002  # seconds between two looks of a thread that takes no part
 _LONG = 250  # looks between two of whether anybody could still help
 _sleep = time.sleep
 
 
-def wait_for(
-    call: Call, ready: Callable[[], bool], timeout: timedelta | None, missing: Callable[[], Iterable[Rank]]
+def wait_for_ranks(
+    call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None, missing: Callable[[], Iterable[Rank]]
 ) -> bool:
     """Return when ``ready()``: others come meanwhile. False if those whom it waits for let ``timeout`` pass.
 
@@ -28,12 +28,12 @@ def wait_for(
 
     missing   the ranks that it waits for; the clocks of those that have ended stand.
     """
-    rank, task = rank_here(), turns.current_task()
+    rank, task = current_thread_rank(), turns.current_task()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
     if rank is None:
         raise wrong(RuntimeError, en="this thread is of no rank", zh="这个线程不属于任何 rank")
     if task is None:
-        return _watch(rank, call, ready, timeout)
+        return _wait_by_polling(rank, call, ready, timeout)
 
     def late() -> bool:
         return any(other.clock() >= end for other in missing())
@@ -53,14 +53,14 @@ def wait_for(
     return ready()
 
 
-def others_first() -> None:
+def yield_turn() -> None:
     """Let the others have their turns: a rank may look for what they do again and again."""
     task = turns.current_task()
     if task is not None:
         task.wait(lambda: True, "")
 
 
-def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+def _wait_by_polling(rank: Rank, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
     """Wait in a thread that a rank has started: it has no turn, and looks until it is ready.
 
     Its time is that in which no rank has its turn: they may wait for each other's threads, whose time no clock has.
@@ -73,12 +73,12 @@ def _watch(rank: Rank, call: Call, ready: Callable[[], bool], timeout: timedelta
         while not ready():
             if rank.task is None or world.failed:
                 raise SystemExit  # with the run; of a thread nobody is told
-            if world.nobody_runs():
+            if world.is_idle():
                 stood += 1
                 if timeout is not None and stood * _LOOK > timeout.total_seconds():
                     return False
                 if stood % _LONG == 0:
-                    world.judge(call)
+                    world.mark_if_deadlocked(call)
                 if "dead" in call.memo:
                     raise turns.Deadlock(call.memo["dead"])
             _sleep(_LOOK)

@@ -26,19 +26,19 @@ from labkit.turns.locks import lock_watch
 from simgpu import Machine, machine_in_use
 
 from ..calls import faults
-from ..calls.call import Call
+from ..calls.call import CollectiveCall
 from ..calls.wait_graph import WaitForGraph
 from ..rank.enqueued_calls import forget_enqueued
 from ..rank.flight_recorder import write_all
-from ..rank.memory_samples import at_modules, sample
+from ..rank.memory_samples import sample_at_modules, sample_memory
 from ..rank.process_state import ProcessState
-from ..rank.rank import Rank, not_by_a_rank, rank_here
-from ..rank.visible_gpus import Nodes
-from .operator_libraries import Libraries
-from .sharding_cache import Shardings
-from .stall_detector import Watch
+from ..rank.rank import Rank, current_thread_rank, refuse_in_rank
+from ..rank.visible_gpus import NodeGpus
+from .operator_libraries import OperatorLibraries
+from .sharding_cache import ShardingCache
+from .stall_detector import StallDetector
 from .thread_patches import patches
-from .thread_transport import Meetings, standing_of
+from .thread_transport import ThreadTransports, find_rank_state
 
 # Where the ranks would meet: nobody listens there, for they share one process.
 ADDRESS, PORT = "127.0.0.1", 29500
@@ -90,7 +90,7 @@ class World:
             en = f"nodes must divide the number of ranks: {self.size} ranks on {self.nodes} nodes"
             zh = f"nodes 必须能整除 rank 数：{self.nodes} 个节点分不匀 {self.size} 个 rank"
             raise wrong(en=en, zh=zh)
-        not_by_a_rank()
+        refuse_in_rank()
         each = self.size // self.nodes
         self.stores: dict[Any, Any] = {}
         self.kept: list[Any] = []
@@ -98,7 +98,7 @@ class World:
             Rank(self, number, number % each, number // each, _environment(number, self.size, each, environ))
             for number in range(self.size)
         )
-        self.meetings = Meetings(self.ranks, running)
+        self.transports = ThreadTransports(self.ranks, running)
         self._outside = ProcessState(None)
         self._current: Rank | None = None
         self._task_group: turns.TaskGroup | None = None
@@ -108,17 +108,17 @@ class World:
         # Threads of ranks that take no turns and have called a collective: they may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
         # The calls in which some of them wait, each with what it looks for, by the thread's ident.
-        self.watching: dict[int, tuple[Call, Callable[[], bool]]] = {}
+        self.watching: dict[int, tuple[CollectiveCall, Callable[[], bool]]] = {}
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
         self.machine = (
             Machine(each, memory, gpu_model=gpu_model).open() if self._own_machine or found is None else found
         )
-        self._nodes = Nodes(self.machine, self.nodes, memory)
+        self._nodes = NodeGpus(self.machine, self.nodes, memory)
         for rank in self.ranks:
-            rank.see(self._nodes.sight(rank.node, rank.seed))
-        self.shardings, self.libraries = Shardings(self.machine), Libraries()
+            rank.set_visible_gpus(self._nodes.gpus_of_node(rank.node, rank.seed))
+        self.shardings, self.libraries = ShardingCache(self.machine), OperatorLibraries()
         self._patches = Patches(lambda: [*patches(self.shardings.look), *self.libraries.patches()])
         try:
             self.machine.add_patches(self._patches)
@@ -128,7 +128,7 @@ class World:
             # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
         except BaseException:
-            self._give_back()
+            self._restore_machine()
             raise
 
     # Running.
@@ -163,47 +163,47 @@ class World:
             rank.error = rank.result = rank.waits = rank.last = None
             rank.visits.clear()
             rank.passes = 0
-            rank.task = task = task_group.add(rank.name, self._beginning(rank, task_group, function))
-            task.on_turn = self._arriving(rank)
+            rank.task = task = task_group.add(rank.name, self._make_begin(rank, task_group, function))
+            task.on_turn = self._make_arrive(rank)
         tasks = [rank.task for rank in chosen if rank.task is not None]
         self._task_group = task_group
-        openmp, watch = torch.get_num_threads(), Watch(chosen, task_group, sys.stderr)
+        openmp, watch = torch.get_num_threads(), StallDetector(chosen, task_group, sys.stderr)
         self._outside.leave()
         try:
-            with at_modules():
+            with sample_at_modules():
                 task_group.start()
                 for task in tasks:
                     task_group.wait_for(task)
         except BaseException:
-            self.meetings.begin_anew()
+            self.transports.forget_pending()
             raise
         finally:
             watch.end()
             self._settle(chosen)
             torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
         if task_group.interrupted:
-            self.meetings.begin_anew()
+            self.transports.forget_pending()
             raise KeyboardInterrupt
         if self.failed:
-            self.meetings.begin_anew()
+            self.transports.forget_pending()
             # Their last calls are kept for whoever asks why they hung, or met and did not fit together.
             if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
                 write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
-        waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_over()]
+        waited = [work for rank in chosen for work in rank.enqueued if not work.slot.is_completed()]
         left = [work.call for work in waited if "told" not in work.call.memo]
-        if calls := self.meetings.unmet() if to_end else left:
-            error = faults.unmet(calls, [standing_of(rank) for rank in self.ranks])
-            self.meetings.begin_anew()
+        if calls := self.transports.unmet_calls() if to_end else left:
+            error = faults.unmet_error(calls, [find_rank_state(rank) for rank in self.ranks])
+            self.transports.forget_pending()
             raise RanksFailed({calls[0].rank: error}, calls[0].rank)
         return [rank.result for rank in chosen]
 
-    def _beginning(
+    def _make_begin(
         self, rank: Rank, task_group: turns.TaskGroup, function: Callable[[Rank], Any]
     ) -> Callable[[], None]:
         def work() -> None:
             try:
-                sample("begin")
+                sample_memory("begin")
                 rank.result = function(rank)
             except turns.TaskEnded:
                 raise
@@ -211,11 +211,11 @@ class World:
                 rank.error = error
                 if isinstance(error, turns.Deadlock) and self._waits is not None and self._report is not None:
                     error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
-                    self._report.on(error)
+                    self._report.attach_to(error)
                 self.fail(rank, error)
             finally:
                 rank.waits = None
-                sample("end")
+                sample_memory("end")
 
         def begin() -> None:
             assert rank.task is not None
@@ -238,7 +238,7 @@ class World:
                         task_group.scheduler.live.remove(other)
                         other.end()
 
-    def _arriving(self, rank: Rank) -> Callable[[], None]:
+    def _make_arrive(self, rank: Rank) -> Callable[[], None]:
         def arrive() -> None:
             before = self._current
             if before is rank:
@@ -248,8 +248,8 @@ class World:
                     before.end_turn()
                     self._current = None
                     before.state.leave()
-                assert rank.sight is not None
-                rank.sight.show(self.machine)
+                assert rank.visible_gpus is not None
+                rank.visible_gpus.show(self.machine)
                 rank.state.enter()
                 self._current = rank
                 rank.begin_turn()
@@ -261,9 +261,9 @@ class World:
 
     def choose_gpus(self, rank: Rank) -> None:
         """``rank``, which runs, sees the GPUs that its environment lists."""
-        rank.see(self._nodes.chosen())
-        assert rank.sight is not None
-        rank.sight.show(self.machine)
+        rank.set_visible_gpus(self._nodes.gpus_by_choice())
+        assert rank.visible_gpus is not None
+        rank.visible_gpus.show(self.machine)
 
     def _settle(self, chosen: Sequence[Rank]) -> None:
         """Give the process back to the caller; after an interrupt, when the ranks have ended."""
@@ -271,7 +271,7 @@ class World:
             with suppress(KeyboardInterrupt):
                 rank.join(5)
             rank.task = None
-            rank.tell_the_rest()
+            rank.report_remaining()
         if self._current is not None:
             self._current.end_turn()
             self._current.state.leave()
@@ -280,14 +280,14 @@ class World:
         self._nodes.restore()
         self._task_group = None
 
-    def nobody_runs(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no rank has its turn: each waits, sleeps, or has ended."""
         return self._task_group is None or self._task_group.scheduler.running is None
 
-    def judge(self, call: Call) -> None:
+    def mark_if_deadlocked(self, call: CollectiveCall) -> None:
         """Tell the threads of ranks that wait, by their calls, if nobody can help them: no rank, no thread, no time."""
         if self._task_group is None:
-            call.memo["dead"] = self.explain(call)
+            call.memo["dead"] = self.deadlock_text(call)
             return
         scheduler = self._task_group.scheduler
         with scheduler:
@@ -306,7 +306,7 @@ class World:
             # In this order: of those that wait, one that is ready has not looked yet.
             if turns.has_outside_help(ours) or any(ready() for _, ready in watching.values()):
                 return
-            text = self.explain(call)
+            text = self.deadlock_text(call)
             for other, _ in watching.values():
                 other.memo["dead"] = text
 
@@ -316,12 +316,12 @@ class World:
         released = [call for call in standing if call.waits_on_gpu]
         for call in released:
             call.memo["enqueued"] = True
-        return None if released else self.explain(waits)
+        return None if released else self.deadlock_text(waits)
 
-    def explain(self, call: object) -> str:
+    def deadlock_text(self, call: object) -> str:
         """The text of a deadlock, whatever was waited for."""
-        standings = [standing_of(rank) for rank in self.ranks]
-        self._waits, self._report = faults.graph(standings), faults.deadlock(standings)
+        standings = [find_rank_state(rank) for rank in self.ranks]
+        self._waits, self._report = faults.wait_graph(standings), faults.deadlock_report(standings)
         return str(self._report)
 
     # Closing.
@@ -336,16 +336,16 @@ class World:
             rank.stop()
         self.stores.clear()
         self.kept.clear()
-        self.meetings.clear()
+        self.transports.clear()
         self.shardings.close()
         self.libraries.close()
         _open.pop(self, None)
         if not _open:
             trace.tell_ranks(None)
             _isolate_threads(False)
-        self._give_back()
+        self._restore_machine()
 
-    def _give_back(self) -> None:
+    def _restore_machine(self) -> None:
         """Leave the machine as it was found."""
         self.machine.remove_patches(self._patches)
         self._nodes.close()
@@ -382,5 +382,5 @@ def _environment(number: int, size: int, each: int, more: Mapping[str, str] | No
 
 
 def _number_and_clock() -> tuple[int, float] | None:
-    rank = rank_here()
+    rank = current_thread_rank()
     return None if rank is None else (rank.number, rank.clock())

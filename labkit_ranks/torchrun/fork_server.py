@@ -26,13 +26,13 @@ from labkit.base.language import say, wrong
 _LENGTH = struct.Struct("!Q")
 
 
-class Server:
+class ForkServer:
     """The launcher's end. ``preload()`` is called in the server, while the launcher goes on."""
 
     def __init__(self, preload: Callable[[], object], work: Callable[[list[str]], int]) -> None:
         self._control, control = socket.socketpair()
-        self._workers: dict[int, Worker] = {}
-        flush()
+        self._workers: dict[int, ForkedWorker] = {}
+        flush_streams()
         self._pid = os.fork()
         if not self._pid:
             try:
@@ -43,7 +43,7 @@ class Server:
         control.close()
         self._heard = b""
 
-    def start(self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]) -> Worker:
+    def start(self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]) -> ForkedWorker:
         """A worker with these arguments (of Python) and this environment, in a session of its own.
 
         streams   what its descriptors are (1 and 2, of a redirected stream): the launcher's own, where none is named.
@@ -51,15 +51,15 @@ class Server:
         order = json.dumps([list(arguments), environment, list(streams)]).encode()
         socket.send_fds(self._control, [_LENGTH.pack(len(order))], list(streams.values()))
         self._control.sendall(order)
-        while (pid := self._hear()) is None:
+        while (pid := self._read_status()) is None:
             pass
-        worker = self._workers[pid] = Worker(self, pid, arguments)
+        worker = self._workers[pid] = ForkedWorker(self, pid, arguments)
         return worker
 
     def listen(self, timeout: float | None) -> None:
         """Hear how workers ended, for as long as there is something to hear; wait for the first up to ``timeout`` s."""
         while self._workers and (b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]):
-            self._hear()
+            self._read_status()
             timeout = 0
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Server:
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
-    def _hear(self) -> int | None:
+    def _read_status(self) -> int | None:
         """One line of the server; returns the number of a process that was started."""
         while b"\n" not in self._heard:
             more = self._control.recv(1 << 12)
@@ -93,10 +93,10 @@ class Server:
         return b"".join(b"[%d, %d]\n" % (pid, -signal.SIGKILL) for pid in self._workers)
 
 
-class Worker:
+class ForkedWorker:
     """The part of a ``subprocess.Popen`` that the elastic agent asks for."""
 
-    def __init__(self, server: Server, pid: int, arguments: Sequence[str]) -> None:
+    def __init__(self, server: ForkServer, pid: int, arguments: Sequence[str]) -> None:
         self.pid, self.args = pid, arguments
         self.returncode: int | None = None
         self._server = server
@@ -133,29 +133,29 @@ def _serve(
         ready, _, _ = select.select([control, ended], [], [])
         if ended in ready:
             ended.recv(1 << 12)
-            for pid, code in _reaped():
+            for pid, code in _reap_children():
                 alive.discard(pid)
-                _tell(control, pid, code)
+                _send_status(control, pid, code)
         if control in ready:
-            order = _order(control)
+            order = _receive_order(control)
             if order is None:
                 for pid in alive:
                     with suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
                 os._exit(0)
             arguments, environment, streams = order
-            pid = _forked()
+            pid = _fork_worker()
             if not pid:
                 for end in control, ended, wake:
                     end.close()
-                _work(arguments, environment, streams, work)
+                _run_worker(arguments, environment, streams, work)
             for descriptor in streams.values():
                 os.close(descriptor)
             alive.add(pid)
-            _tell(control, pid, None)
+            _send_status(control, pid, None)
 
 
-def _order(control: socket.socket) -> tuple[list[str], dict[str, str], dict[int, int]] | None:
+def _receive_order(control: socket.socket) -> tuple[list[str], dict[str, str], dict[int, int]] | None:
     length, descriptors, _, _ = socket.recv_fds(control, _LENGTH.size, 2)
     if not length:
         return None
@@ -167,7 +167,7 @@ def _order(control: socket.socket) -> tuple[list[str], dict[str, str], dict[int,
     return arguments, environment, dict(zip(streams, descriptors, strict=True))
 
 
-def _forked() -> int:
+def _fork_worker() -> int:
     """Fork; the parent goes on when the child has a session of its own, which is what it is killed by."""
     begun, begin = os.pipe()
     pid = os.fork()
@@ -183,7 +183,7 @@ def _forked() -> int:
     return pid
 
 
-def _reaped() -> list[tuple[int, int]]:
+def _reap_children() -> list[tuple[int, int]]:
     """The children that have ended, and how (as ``subprocess`` says it: a signal's number is negative)."""
     found = []
     with suppress(ChildProcessError):
@@ -192,12 +192,12 @@ def _reaped() -> list[tuple[int, int]]:
     return found
 
 
-def _tell(control: socket.socket, pid: int, code: int | None) -> None:
+def _send_status(control: socket.socket, pid: int, code: int | None) -> None:
     with suppress(OSError):
         control.sendall(json.dumps([pid, code]).encode() + b"\n")
 
 
-def _work(
+def _run_worker(
     arguments: list[str],
     environment: dict[str, str],
     streams: dict[int, int],
@@ -212,11 +212,11 @@ def _work(
     try:
         code = work(arguments)
     finally:
-        flush()
+        flush_streams()
         os._exit(code)
 
 
-def flush() -> None:
+def flush_streams() -> None:
     """Hand on what was printed, as far as anybody takes it."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # closed, or a pipe that nobody reads

@@ -19,7 +19,7 @@ from labkit.base.patches import Patch, Patches
 from simgpu.children import environment as children
 
 from ..processes.store_keys import REPORTS
-from .fork_server import Server, flush
+from .fork_server import ForkServer, flush_streams
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -74,22 +74,22 @@ def _launch(options: Any, given: set[str]) -> int:
             free.bind(("127.0.0.1", 0))
             options.master_port = int(free.getsockname()[1])
     if nodes == 1 or elsewhere or options.standalone:
-        return _node(options)
+        return _run_node(options)
     running = {}
     for node in range(1, nodes):
         options.node_rank = node
-        flush()
+        flush_streams()
         pid = os.fork()
         if not pid:
             code = 70
             try:
-                code = _node(options)
+                code = _run_node(options)
             finally:
-                flush()
+                flush_streams()
                 os._exit(code)
         running[pid] = node
     options.node_rank = 0
-    codes = [_node(options)]
+    codes = [_run_node(options)]
     while running:
         pid, status = os.wait()
         if running.pop(pid, None) is not None:
@@ -97,18 +97,18 @@ def _launch(options: Any, given: set[str]) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _node(options: Any) -> int:
+def _run_node(options: Any) -> int:
     """One node: its agent, in this process, and its workers."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing import api as agent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 
-    from .worker import preload, work
+    from .worker import preload_torch, run_worker
 
-    server = Server(lambda: preload(options.training_script, options.module), work)
+    server = ForkServer(lambda: preload_torch(options.training_script, options.module), run_worker)
     gc.enable()
-    handler = _forking(server)
+    handler = _make_handler(server)
     try:
         with Patches(lambda: [Patch(agent, "get_subprocess_handler", handler)]):
             record(torchrun.run)(options)
@@ -124,7 +124,7 @@ def _node(options: Any) -> int:
     return 0
 
 
-def _forking(server: Server) -> Any:
+def _make_handler(server: ForkServer) -> Any:
     """A stand-in for the agent's way to start a worker, which forks where that would start a fresh Python."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 

@@ -18,12 +18,12 @@ from ..calls.faults import Unmet
 from ..rank.rank import Rank
 from ..threads.world import ADDRESS, PORT, RanksFailed, World
 from .logs import Logs
-from .script import Program, exit_code, tell
-from .worker import preload
+from .script import RankProgram, exit_code, show_reports
+from .worker import preload_torch
 
 
 def launch(
-    program: Program,
+    program: RankProgram,
     options: Any,
     machine: MachineDescription,
     begins: Callable[[], None] = lambda: None,
@@ -39,32 +39,32 @@ def launch(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     nodes = int(options.nnodes)
-    environ = _told(options)
+    environ = _torchrun_variables(options)
     shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
     kinds = Std.from_str(options.redirects), Std.from_str(options.tee)
     specs = [DefaultLogsSpecs(options.log_dir, *kinds, shown or None) for _ in range(nodes)]
-    preload(program.script, program.module)  # else the first rank imports for all, by its clock
+    preload_torch(program.script, program.module)  # else the first rank imports for all, by its clock
     try:
         for attempt in range(options.max_restarts + 1):
             environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
             begins()
-            failed = _attempt(program, options, machine, environ, specs, ends)
+            failed = _run_attempt(program, options, machine, environ, specs, ends)
             if not failed:
                 return 0
             if attempt < options.max_restarts:
-                tell(program.told)
+                show_reports(program.deferred_errors)
     finally:
         if options.log_dir is None:
             for spec in specs:
                 shutil.rmtree(spec.root_log_dir, ignore_errors=True)
     # The launcher's own frames say nothing of the script.
     sys.stderr.write("".join(traceback.format_exception_only(ChildFailedError(program.script, failed))))
-    tell(program.told)  # last, below what torchrun says
+    show_reports(program.deferred_errors)  # last, below what torchrun says
     return 1
 
 
-def _attempt(
-    program: Program,
+def _run_attempt(
+    program: RankProgram,
     options: Any,
     machine: MachineDescription,
     environ: dict[str, str],
@@ -89,7 +89,7 @@ def _attempt(
             logs.append(Logs(spec, here, (sys.stdout, sys.stderr), options.role, filters))
             stack.callback(logs[-1].close)
 
-        program.told = ()
+        program.deferred_errors = ()
 
         def work(rank: Rank) -> None:
             logs[rank.node].begin(rank)
@@ -99,7 +99,7 @@ def _attempt(
             world.run(work, to_end=True, interrupts=True)
         except RanksFailed as failure:
             if isinstance(failure.error, Unmet):  # its rank had ended well
-                program.told = (failure.error,)
+                program.deferred_errors = (failure.error,)
             found = {}
             for number, error in failure.errors.items():
                 if code := exit_code(error):
@@ -112,7 +112,7 @@ def _attempt(
     return {}
 
 
-def _told(options: Any) -> dict[str, str]:
+def _torchrun_variables(options: Any) -> dict[str, str]:
     """The variables that torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     address, _, port = (options.rdzv_endpoint if options.rdzv_backend == "static" else "").partition(":")
     return {

@@ -82,9 +82,9 @@ class Logs:
                     header = Template(prefix).safe_substitute(facts)
                 writers: list[Callable[[str], Any]] = []
                 if local in teed:
-                    writers.append(_with(header, consoles[kind].write))
+                    writers.append(_add_header(header, consoles[kind].write))
                     if again is not None:
-                        writers.append(_filtered(words, _with(header, again.write)))
+                        writers.append(_filter_lines(words, _add_header(header, again.write)))
                 lines = WholeLines(self._open(paths[local]), writers)
                 self._lines.append(lines)
                 self.streams[local][kind] = lines
@@ -107,9 +107,9 @@ class Logs:
         sys.stdout, sys.stderr = out or sys.stdout, err or sys.stderr
 
 
-def _with(header: str, write: Callable[[str], Any]) -> Callable[[str], Any]:
+def _add_header(header: str, write: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda line: write(f"{header}{line}" if line.endswith("\n") else f"{header}{line}\n")
 
 
-def _filtered(words: Sequence[str], write: Callable[[str], Any]) -> Callable[[str], Any]:
+def _filter_lines(words: Sequence[str], write: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda line: write(line) if any(word in line for word in words) else None

@@ -17,18 +17,18 @@ from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
-from ..rank.system_calls import Left, run_exit_functions
+from ..rank.system_calls import RankExit, run_exit_functions
 from .logs import WholeLines
 
 
-class Program(as_main.MainProgram):
+class RankProgram(as_main.MainProgram):
     """A program that ranks run, each to the end of a process.
 
     runs   runs it as a rank; whoever started them may put something around it.
     told   what labkit told of ranks, which is not shown yet: whoever started them has it said last.
     """
 
-    told: tuple[BaseException, ...] = ()
+    deferred_errors: tuple[BaseException, ...] = ()
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         super().__init__(script, arguments, module)
@@ -39,7 +39,7 @@ class Program(as_main.MainProgram):
         failure: BaseException | None = None
         try:
             self.runs(rank)
-        except (turns.TaskEnded, Left):
+        except (turns.TaskEnded, RankExit):
             raise  # it is no more: nothing of its own runs any longer
         except BaseException as error:
             # Where two ranks have failed in one way, it is shown of the first.
@@ -47,11 +47,11 @@ class Program(as_main.MainProgram):
             if (type(error), str(error)) in others and exit_code(error):
                 failure = error
             elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
-                failure, self.told = error, (*self.told, error)
+                failure, self.deferred_errors = error, (*self.deferred_errors, error)
                 if isinstance(sys.stderr, WholeLines):  # its file has it, too
-                    _shown(error)
+                    _show_error(error)
             else:
-                failure = _shown(error)
+                failure = _show_error(error)
         for thread in threading.enumerate():  # a process ends when its threads have, but for its daemons
             own = vars(thread)
             if own.get("_labkit_rank") is rank and own.get("_labkit_waited_for"):
@@ -59,7 +59,7 @@ class Program(as_main.MainProgram):
                 if thread in pools._threads_queues and (pool := thread._args[0]()) is not None:  # type: ignore[attr-defined]
                     pool.shutdown()
                 thread.join()
-        run_exit_functions(rank.state, _shown)
+        run_exit_functions(rank.state, _show_error)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "flush"):
                 stream.flush()
@@ -69,17 +69,17 @@ class Program(as_main.MainProgram):
 
 def exit_code(error: BaseException | None) -> int:
     """The exit code of a rank that ended by ``error``, as its parent is told: negative for a signal."""
-    return error.code if isinstance(error, Left) else as_main.exit_code(error)
+    return error.code if isinstance(error, RankExit) else as_main.exit_code(error)
 
 
-def _shown(error: BaseException) -> BaseException | None:
+def _show_error(error: BaseException) -> BaseException | None:
     """Show ``error`` as Python does at the end of a process; returns it, unless it ended well."""
     strip_labkit_frames(error)
     as_main.show_error(error)
     return error if exit_code(error) else None
 
 
-def tell(errors: Iterable[BaseException]) -> None:
+def show_reports(errors: Iterable[BaseException]) -> None:
     """Show what labkit told of ranks, with the script's own lines."""
     for error in errors:
         strip_labkit_frames(error)

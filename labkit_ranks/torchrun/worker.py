@@ -33,7 +33,7 @@ _LATE = ("torch._dynamo",)
 _LATE_BY = ("optim", "parallel", "fsdp", "fully_shard", "compile", "tensor")
 
 
-def preload(script: str, module: bool) -> None:
+def preload_torch(script: str, module: bool) -> None:
     """Import what ``script`` will want of torch: each worker would import it for itself otherwise."""
     import numpy  # noqa: F401, ICN001 (torch takes it in with the first array)
 
@@ -42,7 +42,7 @@ def preload(script: str, module: bool) -> None:
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
         return  # the worker says what is wrong with it
-    names = [name for node in ast.walk(tree) for name in _imported(node) if name.partition(".")[0] == "torch"]
+    names = [name for node in ast.walk(tree) for name in _imported_names(node) if name.partition(".")[0] == "torch"]
     if any(word in text for word in _LATE_BY):
         names += _LATE
     for name in dict.fromkeys(names):
@@ -50,7 +50,7 @@ def preload(script: str, module: bool) -> None:
             importlib.import_module(name)
 
 
-def _imported(node: ast.AST) -> list[str]:
+def _imported_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -58,14 +58,14 @@ def _imported(node: ast.AST) -> list[str]:
     return []
 
 
-def work(arguments: list[str]) -> int:
+def run_worker(arguments: list[str]) -> int:
     """Do what ``python ARGUMENTS`` does with ``[-u] [-m] SCRIPT ARGS``; returns the exit code."""
     unbuffered, module = False, False
     while arguments and arguments[0] in ("-u", "-m"):
         flag, *arguments = arguments
         unbuffered, module = unbuffered or flag == "-u", module or flag == "-m"
     if unbuffered:
-        sys.stdout, sys.stderr = (_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
+        sys.stdout, sys.stderr = (_make_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
         torch.set_num_threads(int(threads))  # OpenMP read it long ago
@@ -74,20 +74,20 @@ def work(arguments: list[str]) -> int:
     inherit()
     process_patches.inherit()
     program = as_main.MainProgram(arguments[0], arguments[1:], module)
-    code = _ended(lambda: program.run(ModuleType("__main__")))
+    code = _run_to_exit(lambda: program.run(ModuleType("__main__")))
     # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
-    deadlock_detector.ends(_ended(threading._shutdown) or code)  # type: ignore[attr-defined]
+    deadlock_detector.set_exit_code(_run_to_exit(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    return deadlock_detector.code()
+    return deadlock_detector.exit_code()
 
 
-def _unbuffered(stream: object) -> io.TextIOWrapper:
+def _make_unbuffered(stream: object) -> io.TextIOWrapper:
     assert isinstance(stream, io.TextIOWrapper)
     raw: Any = io.FileIO(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(raw, stream.encoding, stream.errors, newline="\n", write_through=True)
 
 
-def _ended(run: Callable[[], object]) -> int:
+def _run_to_exit(run: Callable[[], object]) -> int:
     """Call ``run()``; what it raises is shown as Python shows it. Returns the exit code."""
     try:
         run()
@@ -96,7 +96,7 @@ def _ended(run: Callable[[], object]) -> int:
         if not isinstance(error, SystemExit):
             sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         as_main.show_error(error)
-        deadlock_detector.leave(getattr(error, "report", None))
+        deadlock_detector.leave_report(getattr(error, "report", None))
         if isinstance(error, KeyboardInterrupt):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)

@@ -450,7 +450,7 @@ def _replacing() -> None:
 
 
 def _replacement(owner: Any, name: str) -> Any:
-    from labkit_ranks.rank.rank import rank_here
+    from labkit_ranks.rank.rank import current_thread_rank
 
     real = getattr(owner, name)
     own: dict[Any, Any] = {}
@@ -458,7 +458,7 @@ def _replacement(owner: Any, name: str) -> Any:
 
     @functools.wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
-        rank = rank_here()
+        rank = current_thread_rank()
         if rank not in own or rank in inside:  # what the replacement calls is the real one
             return real(*args, **kwargs)
         inside.add(rank)
@@ -469,7 +469,7 @@ def _replacement(owner: Any, name: str) -> Any:
 
     @contextlib.contextmanager
     def replaced(new: Any) -> Any:
-        rank = rank_here()
+        rank = current_thread_rank()
         own[rank] = new
         setattr(owner, name, call)
         try:

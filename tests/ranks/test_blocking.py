@@ -284,7 +284,7 @@ def test_frames_are_looked_at_only_where_nobody_runs(monkeypatch, changes, compu
             scheduler.switches = next(given, None)
             return scheduler.switches is None
 
-    one = stall_detector.Watch.__new__(stall_detector.Watch)
+    one = stall_detector.StallDetector.__new__(stall_detector.StallDetector)
     task = SimpleNamespace(name="rank 0")
     scheduler.running, scheduler.live = task, [task, task]
     one._ranks, one._scheduler, one._over = (

@@ -10,8 +10,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError, ReduceOp
 
 import labkit
-from labkit_ranks.calls.call import Call
-from labkit_ranks.calls.checks import check
+from labkit_ranks.calls.call import CollectiveCall as Call
+from labkit_ranks.calls.checks import check_call
 from labkit_ranks.threads.world import RanksFailed, World
 from simgpu.state.placement import gpu_of
 
@@ -28,7 +28,7 @@ def checked(call: Call, *, backend="nccl", members=2, at=0, device="cuda:0", gro
     """What is raised for the call, as (type, text); None if nothing is."""
     call.backend, call.at, call.ranks, call.device = backend, at, tuple(range(members)), device
     try:
-        check(call, group)
+        check_call(call, group)
     except Exception as error:
         return type(error), str(error)
     return None

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.calls import faults
-from labkit_ranks.calls.call import Call
+from labkit_ranks.calls.call import CollectiveCall
 from labkit_ranks.calls.faults import report
 from labkit_ranks.threads.world import RanksFailed, World
 
@@ -408,69 +408,69 @@ def test_a_rank_that_comes_after_the_timeout():
 
 
 def test_ranks_in_words():
-    assert faults.ranks_text([3]) == "rank 3"
-    assert faults.ranks_text([0, 5, 3, 4, 2, 7, 8]) == "ranks 0, 2–5, 7, 8"
-    assert [report.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
+    assert faults.format_ranks([3]) == "rank 3"
+    assert faults.format_ranks([0, 5, 3, 4, 2, 7, 8]) == "ranks 0, 2–5, 7, 8"
+    assert [report.format_ordinal(n) for n in (1, 2, 3, 4, 11, 12, 21, 41, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "41st", "112th",
     ]  # fmt: skip
 
 
 def test_a_thousand_ranks_take_a_few_lines():
     def call(rank):
-        made = Call("all_reduce", [torch.ones(2)], [], op="SUM")
+        made = CollectiveCall("all_reduce", [torch.ones(2)], [], op="SUM")
         made.rank, made.ranks, made.group, made.seq = rank, tuple(range(1024)), "0", 5
         made.code, made.line = sys._getframe().f_code, 1
         return made
 
-    standings = [faults.Standing(0)] + [
-        faults.Standing(rank, call(rank), seqs={"0": 5}) for rank in range(1, 1024)
+    standings = [faults.RankState(0)] + [
+        faults.RankState(rank, call(rank), seqs={"0": 5}) for rank in range(1, 1024)
     ]
-    text = str(faults.deadlock(standings))
+    text = str(faults.deadlock_report(standings))
     assert "ranks 1–1023  wait for rank 0" in text
     assert len(text.splitlines()) < 8
 
 
 def test_a_line_to_which_all_came_once_says_nothing_of_batches():
     def standing(rank, line, seq):
-        made = Call("all_reduce", [torch.ones(2)], [], op="SUM")
+        made = CollectiveCall("all_reduce", [torch.ones(2)], [], op="SUM")
         made.rank, made.ranks, made.group, made.seq = rank, (0, 1), "0", seq
         made.code, made.line = sys._getframe().f_code, line
         lines = {(call.short_place, "all_reduce"): 1 for call in calls} | {
             (made.short_place, "all_reduce"): 1
         }
         calls.append(made)
-        return faults.Standing(rank, made, came=lines, seqs={"0": seq})
+        return faults.RankState(rank, made, came=lines, seqs={"0": seq})
 
     calls = []
     standings = [standing(0, 1, 2), standing(1, 2, 1)]
-    assert faults.deadlock(standings).fault == "deadlock"
+    assert faults.deadlock_report(standings).fault == "deadlock"
 
 
 def test_ranks_that_failed_are_told_with_their_error_and_drawn_so():
-    call = Call("all_reduce", [torch.ones(2)], op="SUM")
+    call = CollectiveCall("all_reduce", [torch.ones(2)], op="SUM")
     call.ranks, call.group, call.seq = (0, 1), "0", 2
     found = [
-        faults.Standing(0, call),
-        faults.Standing(1, error=("ValueError", "no such file"), seqs={"0": 1}),
+        faults.RankState(0, call),
+        faults.RankState(1, error=("ValueError", "no such file"), seqs={"0": 1}),
     ]
-    assert faults.standing_lines(found)[1].split(maxsplit=2) == [
+    assert faults.state_lines(found)[1].split(maxsplit=2) == [
         "rank", "1", "failed with ValueError: no such file"
     ]  # fmt: skip
-    waits = faults.graph(found).ranks
+    waits = faults.wait_graph(found).ranks
     assert [(one.state, one.call, one.waits_for) for one in waits] == [
         ("waits", "all_reduce", (1,)), ("failed", "ValueError", ())
     ]  # fmt: skip
 
 
 def test_lists_of_other_lengths_do_not_fit():
-    one, two = (Call("all_reduce", [torch.ones(2)] * count, op="SUM") for count in (1, 2))
+    one, two = (CollectiveCall("all_reduce", [torch.ones(2)] * count, op="SUM") for count in (1, 2))
     one.ranks = two.ranks = (0, 1)
     two.rank = 1
-    assert faults.fit(one, one)
-    assert not faults.fit(one, two)
-    assert faults.fault([one, two]).report.fault == "calls_differ"
+    assert faults.calls_fit(one, one)
+    assert not faults.calls_fit(one, two)
+    assert faults.mismatch_error([one, two]).report.fault == "calls_differ"
 
 
 def test_of_many_shapes_three_are_named():
     tensors = [torch.ones(size) for size in range(5)]
-    assert report.described(Call("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")
+    assert report.describe_call(CollectiveCall("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")

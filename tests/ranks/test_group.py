@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.group.group_patches import NcclOptions
-from labkit_ranks.group.slot import BUFFER
+from labkit_ranks.group.slot import NCCL_BUFFER
 from labkit_ranks.threads.world import RanksFailed, World
 
 
@@ -77,7 +77,7 @@ def test_a_parameter_is_written_below_autograd():
 def test_what_fills_nccls_buffer_is_on_its_way(more, hangs):
     def exchange(rank):
         number = begin()
-        x = torch.ones(BUFFER + more, dtype=torch.uint8, device="cuda")
+        x = torch.ones(NCCL_BUFFER + more, dtype=torch.uint8, device="cuda")
         dist.send(x, 1 - number)
         dist.recv(x, 1 - number)
         x.cpu()

@@ -31,7 +31,7 @@ def test_a_barrier_takes_the_gpu_of_its_rank(how, monkeypatch):
     """torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, guessDeviceId."""
     devices = {}
     monkeypatch.setattr(
-        checks, "check", lambda call, group: devices.update({(call.kind, call.rank): call.device})
+        checks, "check_call", lambda call, group: devices.update({(call.kind, call.rank): call.device})
     )
 
     def work(rank):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import labkit
 from labkit_ranks.rank import clock
-from labkit_ranks.rank.clock import Timed
+from labkit_ranks.rank.clock import TimedRank
 from labkit_ranks.threads.world import World
 
 
@@ -35,7 +35,7 @@ class Clocks:
 def clocks(monkeypatch, tmp_path):
     found = Clocks()
     monkeypatch.setattr(clock, "perf_counter", lambda: found.wall)
-    monkeypatch.setattr(clock, "here", threading.local())
+    monkeypatch.setattr(clock, "_thread_state", threading.local())
     files, opened = {}, os.open
 
     def open_(path, flags):
@@ -54,12 +54,12 @@ def clocks(monkeypatch, tmp_path):
 
 
 def test_a_turn_is_as_long_as_the_thread_had_a_processor_or_slept(clocks):
-    rank = Timed(0, 0, 0)
+    rank = TimedRank(0, 0, 0)
     rank.begin_turn()
     clocks.computes(2)
     clocks.is_kept_waiting(30)
     assert rank.clock() == pytest.approx(2)
-    with rank.untimed():
+    with rank.pause_clock():
         clocks.computes(5)
         clocks.is_kept_waiting(1)
     assert rank.clock() == pytest.approx(2)
@@ -72,7 +72,7 @@ def test_a_turn_is_as_long_as_the_thread_had_a_processor_or_slept(clocks):
 
 
 def test_another_thread_reads_the_clock_of_the_one_that_has_the_turn(clocks):
-    rank, read = Timed(0, 0, 0), []
+    rank, read = TimedRank(0, 0, 0), []
     rank.begin_turn()
     clocks.is_kept_waiting(4)
     clocks.computes(1)
@@ -107,7 +107,7 @@ def test_who_lost_the_processor_is_no_straggler_and_who_computes_longer_is(clock
 @pytest.mark.parametrize("read", ["perf_counter", "pread"])
 def test_who_loses_the_processor_within_a_reading_reads_no_time_that_is_not_over(clocks, monkeypatch, read):
     """It is ready before either of the two readings, for 30 seconds."""
-    rank = Timed(0, 0, 0)
+    rank = TimedRank(0, 0, 0)
     rank.begin_turn()
     clocks.computes(1)
     where = clock if read == "perf_counter" else clock.os
@@ -128,21 +128,21 @@ def test_who_loses_the_processor_within_a_reading_reads_no_time_that_is_not_over
 def test_where_the_system_does_not_tell_it_is_the_clock_on_the_wall(monkeypatch):
     monkeypatch.setattr(clock, "_FILE", "/nowhere")
     before = perf_counter()
-    assert before <= clock.OwnTime().now() <= perf_counter()
+    assert before <= clock.ThreadClock().seconds_run() <= perf_counter()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
 def test_linux_tells_it_for_each_thread_and_for_a_process_of_its_own():
-    found, ended = clock.own_time(), []
-    assert clock.own_time() is found
-    assert found.now() <= perf_counter()
-    other = threading.Thread(target=lambda: ended.append(clock.own_time()))
+    found, ended = clock.thread_clock(), []
+    assert clock.thread_clock() is found
+    assert found.seconds_run() <= perf_counter()
+    other = threading.Thread(target=lambda: ended.append(clock.thread_clock()))
     other.start()
     other.join()
     assert ended[0] is not found
-    assert ended[0].now() <= perf_counter(), "though the thread has ended"
+    assert ended[0].seconds_run() <= perf_counter(), "though the thread has ended"
     found.process = -1  # as a child sees it that was forked
-    assert clock.own_time() is not found
+    assert clock.thread_clock() is not found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
@@ -150,7 +150,7 @@ def test_a_clock_that_outlives_its_module_ends_without_a_word(tmp_path):
     """The names of its module stand for None by then, as where C alone holds it."""
     script = tmp_path / "ends.py"
     script.write_text(
-        "import gc, os\nfrom labkit_ranks.rank.clock import OwnTime\nos.clock = OwnTime()\ngc.freeze()\n"
+        "import gc, os\nfrom labkit_ranks.rank.clock import ThreadClock\nos.clock = ThreadClock()\ngc.freeze()\n"
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert ended.stderr == ""

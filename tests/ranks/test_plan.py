@@ -13,7 +13,7 @@ from labkit_cli import main
 from labkit_ranks.planning.measuring import measure
 from labkit_ranks.rank.rank import Rank
 from labkit_ranks.threads.world import World
-from labkit_ranks.torchrun.script import Program
+from labkit_ranks.torchrun.script import RankProgram
 
 COMMON = """
 import os, torch, torch.nn as nn, torch.nn.functional as F, torch.distributed as dist
@@ -197,13 +197,13 @@ def written(folder: Path, text: str) -> str:
 def really(script: str, ranks: int, capfd: pytest.CaptureFixture[str]) -> dict[int, int]:
     """What each rank says is allocated after its last step, on the simulated machine with all values."""
     with World(ranks, memory="80 GiB") as world:
-        world.run(Program(script))
+        world.run(RankProgram(script))
     said = [line.split() for line in capfd.readouterr().out.splitlines() if line.startswith("ALLOCATED")]
     return {int(rank): int(held) for _, rank, held in said}
 
 
 def test_allocated_is_the_machines_to_the_byte(script: str, capfd: pytest.CaptureFixture[str]) -> None:
-    found = measure(Program(script), 4)
+    found = measure(RankProgram(script), 4)
     assert {one.rank: sum(one.allocated.values()) for one in found} == really(script, 4, capfd)
     for one in found:
         assert one.peak >= sum(one.allocated.values())
@@ -213,7 +213,7 @@ def test_allocated_is_the_machines_to_the_byte(script: str, capfd: pytest.Captur
 
 
 def test_ranks_that_are_alike_are_run_once(tmp_path: Path) -> None:
-    found = measure(Program(written(tmp_path, SCRIPTS["FSDP2"])), 16, 2)
+    found = measure(RankProgram(written(tmp_path, SCRIPTS["FSDP2"])), 16, 2)
     assert {one.like for one in found} == {0}
 
 
@@ -222,13 +222,13 @@ def test_a_rank_that_holds_more_is_found_among_many(
 ) -> None:
     more = "kept = torch.zeros(2**16 * (rank > 5), device='cuda')\n" + SCRIPTS["DDP"]
     script = written(tmp_path, more)
-    found = measure(Program(script), 8)
+    found = measure(RankProgram(script), 8)
     assert {one.rank: sum(one.allocated.values()) for one in found} == really(script, 8, capfd)
     assert {one.like for one in found} == {0, 6}
 
 
 def test_parts_are_what_they_are_called(tmp_path: Path) -> None:
-    one = measure(Program(written(tmp_path, SCRIPTS["DDP"])), 2)[0]
+    one = measure(RankProgram(written(tmp_path, SCRIPTS["DDP"])), 2)[0]
     weights = one.allocated["weights"]
     assert one.allocated["optimizer"] == pytest.approx(2 * weights, rel=0.01)
     assert one.allocated["gradients"] == weights
@@ -246,7 +246,7 @@ for _ in range(1000):
     optimizer.step()
     optimizer.zero_grad()
 """
-    one = measure(Program(written(tmp_path, large)), 1, memory="80 GiB")[0]
+    one = measure(RankProgram(written(tmp_path, large)), 1, memory="80 GiB")[0]
     assert one.allocated["weights"] == 32 * 2**30
     assert one.allocated["optimizer"] >= 64 * 2**30
     assert one.peak > 128 * 2**30
@@ -334,7 +334,7 @@ for _ in range(3):
     optimizer.zero_grad()
 """
     gpu = accelerator("h100")
-    one = measure(Program(written(tmp_path, large)), 1, times=gpu)[0]
+    one = measure(RankProgram(written(tmp_path, large)), 1, times=gpu)[0]
     assert one.operations == 3 * 2 * 8192**3
     ideal = one.operations / gpu.flops
     assert 1.5 * ideal < one.parts["compute"] < 2.5 * ideal
@@ -352,7 +352,7 @@ for _ in range(3):
     train.zero_grad()
 """
     gpu = accelerator("h100")
-    one = measure(Program(written(tmp_path, wide)), 8, times=gpu)[0]
+    one = measure(RankProgram(written(tmp_path, wide)), 8, times=gpu)[0]
     whole = collective_seconds("all_reduce", 8 * 4096 * 4096 * 4, 8, 8, gpu.links)
     assert 0 < one.parts["data"] < whole / 2
 
@@ -372,7 +372,7 @@ helper.join()
     script, other = SCRIPTS["DDP"], tmp_path / "slow"
     other.mkdir()
     found, again = (
-        measure(Program(written(folder, text)), 4, times=accelerator("h100"), every=True, steps=1)
+        measure(RankProgram(written(folder, text)), 4, times=accelerator("h100"), every=True, steps=1)
         for folder, text in ((tmp_path, script), (other, slow + script))
     )
     assert [one.parts for one in again] == [one.parts for one in found]
@@ -429,7 +429,7 @@ for _ in range(2):
         "ready.wait(torch.cuda.current_stream())",
     )
     one, *others = (
-        measure(Program(written(tmp_path, aside.replace("WAIT", way))), 2, times=gpu)[0].parts for way in ways
+        measure(RankProgram(written(tmp_path, aside.replace("WAIT", way))), 2, times=gpu)[0].parts for way in ways
     )
     assert others == [one, one]
     assert one["data"] >= collective_seconds("all_reduce", 2**26, 2, 2, gpu.links)
@@ -444,7 +444,7 @@ for _ in range(2):
     layer(torch.ones(1, 8, device="cuda")).sum().backward()
     stepped(torch.optim.SGD(layer.parameters(), 0.1))
 """
-    found = measure(Program(written(tmp_path, pairs)), 4, times=accelerator("h100"), every=True)
+    found = measure(RankProgram(written(tmp_path, pairs)), 4, times=accelerator("h100"), every=True)
     taken = [one.parts["data"] for one in found]
     assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100").links)] * 4)
 
@@ -465,7 +465,7 @@ for _ in range(3):
 """
     path = tmp_path / "alone.py"
     path.write_text(script.replace("CHOOSES", ""), "utf-8")
-    found = measure(Program(str(path)), 3)
+    found = measure(RankProgram(str(path)), 3)
     assert [one.elsewhere for one in found] == ["", "cuda:0", "cuda:0"]
     assert [sum(one.allocated.values()) for one in found] == [sum(found[0].allocated.values())] * 3
     assert min(one.allocated["weights"] for one in found) == 256 * 256 * 4 + 1024
@@ -474,7 +474,7 @@ for _ in range(3):
     path.write_text(
         script.replace("CHOOSES", 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'), "utf-8"
     )
-    chosen = measure(Program(str(path)), 3)
+    chosen = measure(RankProgram(str(path)), 3)
     assert [one.elsewhere for one in chosen] == [""] * 3
     assert [one.allocated["weights"] for one in chosen] == [found[0].allocated["weights"]] * 3
 
@@ -482,7 +482,7 @@ for _ in range(3):
 def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path: Path) -> None:
     """ZeRO-1's step is AdamW's and more: forward and backward are in it, as in that of plain DDP."""
     zero, plain = (
-        measure(Program(written(tmp_path, SCRIPTS[name])), 2, times=accelerator("h100"))[0]
+        measure(RankProgram(written(tmp_path, SCRIPTS[name])), 2, times=accelerator("h100"))[0]
         for name in ("ZeRO-1", "DDP")
     )
     assert zero.operations == plain.operations > 0
@@ -501,7 +501,7 @@ for _ in range(3):
         one.zero_grad()
 """
     two, plain = (
-        measure(Program(written(tmp_path, text)), 2, times=accelerator("h100"))[0]
+        measure(RankProgram(written(tmp_path, text)), 2, times=accelerator("h100"))[0]
         for text in (both, SCRIPTS["DDP"])
     )
     assert two.operations == plain.operations
@@ -563,7 +563,7 @@ for _ in range(2):
 
 def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     plans = {
-        ranks: measure(Program(written(tmp_path, SHARING.replace("ROWS", str(rows)))), ranks)[0]
+        ranks: measure(RankProgram(written(tmp_path, SHARING.replace("ROWS", str(rows)))), ranks)[0]
         for ranks, rows in ((1, 2048), (4, 512))
     }
     # The ring sends keys and values round, so a rank holds more than a fourth.
@@ -575,5 +575,5 @@ def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.Ca
 def test_a_peak_counts_each_storage_once(tmp_path: Path) -> None:
     """A sum of the GPU's own tensors is no bucket; a reference to a mark would count as one more storage."""
     text = "import torch\nx = torch.ones(2048, 2048, device='cuda')\ny = x @ x\n"
-    (one,) = measure(Program(written(tmp_path, text)), 1)
+    (one,) = measure(RankProgram(written(tmp_path, text)), 1)
     assert one.at_peak["buckets"] == 0

@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit_ranks.calls.call import Call
+from labkit_ranks.calls.call import CollectiveCall
 from labkit_ranks.processes import call_packing
-from labkit_ranks.processes.deadlock_detector import Lookout
-from labkit_ranks.processes.published_states import Note, is_stuck, key_of, standings
-from labkit_ranks.processes.store_keys import Keys
+from labkit_ranks.processes.deadlock_detector import DeadlockDetector
+from labkit_ranks.processes.published_states import PublishedState, call_key, is_stuck, rank_states
+from labkit_ranks.processes.store_keys import KeysEvent
 from labkit_ranks.threads.world import World
 from labkit_ranks.torchrun import in_processes
 from tools.warm import python
@@ -327,14 +327,14 @@ def test_where_the_process_that_forks_ranks_is_killed_the_run_fails_and_the_rank
     torch.randn(2, 2, dtype=torch.float64),
 ])  # fmt: skip
 def test_a_call_arrives_as_it_was_sent(tensor):
-    call = Call(
+    call = CollectiveCall(
         "all_reduce", [torch.ones(3, dtype=torch.uint8), tensor], [torch.empty(2, 5)], op="SUM", root=1
     )
     call.group, call.seq, call.rank, call.ranks = "dp", 3, 7, (5, 7)
     call.locate()
-    whole = call_packing.packed(call)
-    assert call_packing.length(whole[:64]) == len(whole)
-    there = call_packing.unpacked(whole.clone())
+    whole = call_packing.pack_call(call)
+    assert call_packing.packed_length(whole[:64]) == len(whole)
+    there = call_packing.unpack_call(whole.clone())
     assert (there.kind, there.op, there.root, there.ranks, there.seq) == ("all_reduce", "SUM", 1, (5, 7), 3)
     assert there.short_place == call.short_place
     assert torch.equal(there.inputs[1], tensor)
@@ -345,11 +345,11 @@ def test_a_call_arrives_as_it_was_sent(tensor):
 def standing(call, **issued):
     """What a rank wrote that waits in ``call`` and has made so many calls."""
     counts = {tuple(name.split("_")): count for name, count in issued.items()}
-    return Note(waits=[call], issued=counts)
+    return PublishedState(waits=[call], issued=counts)
 
 
 def waiting(kind, seq, rank, root=None):
-    call = Call(kind, [], [], root=root)
+    call = CollectiveCall(kind, [], [], root=root)
     call.group, call.seq, call.rank, call.ranks = "g", seq, rank, (0, 1)
     return call
 
@@ -382,19 +382,19 @@ def test_a_message_stands_behind_what_was_posted_before_it():
         """Each rank has posted both, in this order, and waits in the second."""
         for own, order in zip(calls, orders, strict=True):
             first, second = (own[kind] for kind in order)
-            yield Note(
-                waits=[second], held=[(second, first)], issued={key_of(call): 1 for call in own.values()}
+            yield PublishedState(
+                waits=[second], held=[(second, first)], issued={call_key(call): 1 for call in own.values()}
             )
 
     found = list(notes(("recv", "send"), ("recv", "send")))
     assert stuck(*found) == [True, True]
-    told = standings(found)
+    told = rank_states(found)
     assert [(one.rank, one.call.kind) for one in told] == [(0, "recv"), (1, "recv")]
     assert [one.kind for one in told[0].call.memo["held"]] == ["send", "recv"]
     assert stuck(*notes(("recv", "send"), ("send", "recv"))) == [False, False]
     # What stands in the way is asked in vain, then what stands behind it is, too.
     found = list(notes(("recv", "send"), ("send", "recv")))
-    del found[1].issued[key_of(calls[1]["send"])]
+    del found[1].issued[call_key(calls[1]["send"])]
     found[1].held = []
     assert stuck(*found) == [True, True]
 
@@ -405,23 +405,23 @@ def test_a_note_is_written_by_one_thread_at_a_time():
 
     class Store:
         def set(self, key, value):
-            held.append(lookout._lock.locked())
+            held.append(detector._lock.locked())
 
     group = SimpleNamespace(rank=lambda: 0, size=lambda: 1, store=dist.HashStore())
-    lookout = Lookout(group, 1)
-    lookout.store = Store()
+    detector = DeadlockDetector(group, 1)
+    detector.store = Store()
     call = waiting("all_reduce", 1, 0)
-    lookout.note(call)
-    lookout.waits(call)
-    lookout.looked()
-    lookout.goes_on()
-    lookout.end()
+    detector.record_call(call)
+    detector.record_wait(call)
+    detector.count_look()
+    detector.record_progress()
+    detector.end()
     assert held == [True] * 4
 
 
 def test_keys_are_waited_for_until_all_are_there():
     store = dist.HashStore()
-    keys = Keys(store, ["a", "b"])
+    keys = KeysEvent(store, ["a", "b"])
     store.set("a", "")
     assert (keys.is_set(), keys.wait(0)) == (False, False)
     store.set("b", "")
@@ -437,7 +437,7 @@ def test_the_exit_code_of_several_nodes_is_the_first_that_failed(monkeypatch, ow
     children, ended = iter((101, 102)), iter([(7, 5 << 8), *zip((101, 102), statuses, strict=True)])
     monkeypatch.setattr(in_processes.os, "fork", lambda: next(children))
     monkeypatch.setattr(in_processes.os, "wait", lambda: next(ended))
-    monkeypatch.setattr(in_processes, "_node", lambda options: own if options.node_rank == 0 else None)
+    monkeypatch.setattr(in_processes, "_run_node", lambda options: own if options.node_rank == 0 else None)
     options = SimpleNamespace(nnodes="3", standalone=False, node_rank=0, master_port=29500)
     assert in_processes._launch(options, {"--master-port"}) == code
 

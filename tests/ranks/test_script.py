@@ -9,9 +9,9 @@ import zipfile
 import pytest
 
 from labkit import turns
-from labkit_ranks.rank.system_calls import Left
+from labkit_ranks.rank.system_calls import RankExit
 from labkit_ranks.threads.world import RanksFailed, World
-from labkit_ranks.torchrun.script import Program, exit_code
+from labkit_ranks.torchrun.script import RankProgram, exit_code
 
 REPORT = """
 import __main__, atexit, inspect, os, pickle, sys, threading
@@ -57,7 +57,7 @@ def folder(tmp_path, monkeypatch):
 
 def run(world, text, folder, *arguments):
     (folder / "script.py").write_text(text)
-    return world.run(Program("script.py", arguments))
+    return world.run(RankProgram("script.py", arguments))
 
 
 def stripped(text):
@@ -75,7 +75,7 @@ def stripped(text):
 ], ids=" ".join)  # fmt: skip
 def test_it_sees_what_it_sees_under_python(world, folder, arguments, capfd):
     module = arguments[0] == "-m"
-    world.run(Program(arguments[module], arguments[module + 1 :], module))
+    world.run(RankProgram(arguments[module], arguments[module + 1 :], module))
     found = capfd.readouterr().out
     expected = [
         subprocess.run(
@@ -157,7 +157,7 @@ def test_who_is_ended_says_nothing(world, folder, capfd):
 @pytest.mark.parametrize(
     ("error", "code"),
     [(None, 0), (SystemExit(), 0), (SystemExit(2), 2), (SystemExit(256 + 3), 3), (SystemExit("text"), 1),
-     (Left(-9), -9), (KeyboardInterrupt(), -2), (turns.Deadlock(), 1)],
+     (RankExit(-9), -9), (KeyboardInterrupt(), -2), (turns.Deadlock(), 1)],
 )  # fmt: skip
 def test_exit_codes(error, code):
     assert exit_code(error) == code

@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-from labkit_ranks.calls.call import Call
-from labkit_ranks.calls.semantics import outputs, reduced, write
+from labkit_ranks.calls.call import CollectiveCall
+from labkit_ranks.calls.semantics import compute_outputs, reduce_tensors, write_outputs
 
 
-def met(*calls: Call) -> list[list[list[float]]]:
+def met(*calls: CollectiveCall) -> list[list[list[float]]]:
     """The outputs of each member once all have met."""
     for at in range(len(calls)):
-        write(outputs(calls, at))
+        write_outputs(compute_outputs(calls, at))
     return [[out.tolist() for out in call.outputs] for call in calls]
 
 
 def each(kind, inputs, outs, **options):
     """A call of each member."""
-    return [Call(kind, i, o, **options) for i, o in zip(inputs, outs, strict=True)]
+    return [CollectiveCall(kind, i, o, **options) for i, o in zip(inputs, outs, strict=True)]
 
 
 T = torch.tensor
@@ -37,7 +37,7 @@ T = torch.tensor
 def test_a_reduction(op, dtype, values, result):
     tensors = [T(value, dtype=dtype) for value in values]
     before = [tensor.clone() for tensor in tensors]
-    found = reduced(tensors, op)
+    found = reduce_tensors(tensors, op)
     assert (found.tolist(), found.dtype) == (result, dtype)
     assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True)), "an input was changed"
 
@@ -45,20 +45,20 @@ def test_a_reduction(op, dtype, values, result):
 def test_a_mean_is_of_numbers_that_were_divided_first():
     """NCCL multiplies by 1/n before it adds, so that the sum of large halves does not overflow."""
     large = T([40000.0], dtype=torch.float16)
-    assert reduced([large, large], "AVG").tolist() == [40000.0]
+    assert reduce_tensors([large, large], "AVG").tolist() == [40000.0]
     x, y, z = (T([value], dtype=torch.float16) for value in (0.1, 0.7, 1.3))
     third = 1 / 3
-    assert torch.equal(reduced([x, y, z], "AVG"), (x * third + y * third) + z * third)
+    assert torch.equal(reduce_tensors([x, y, z], "AVG"), (x * third + y * third) + z * third)
 
 
 def test_the_sum_of_one_is_no_view_of_it():
     x = T([1.0])
-    assert reduced([x], "SUM").data_ptr() != x.data_ptr()
+    assert reduce_tensors([x], "SUM").data_ptr() != x.data_ptr()
 
 
 def test_as_many_numbers_in_another_shape_are_summed():
-    assert reduced([T([[1.0], [2.0]]), T([3.0, 4.0])], "SUM").tolist() == [[4.0], [6.0]]
-    call, other = (Call("all_reduce", [t], [t], op="SUM") for t in (T([[1.0], [2.0]]), T([3.0, 4.0])))
+    assert reduce_tensors([T([[1.0], [2.0]]), T([3.0, 4.0])], "SUM").tolist() == [[4.0], [6.0]]
+    call, other = (CollectiveCall("all_reduce", [t], [t], op="SUM") for t in (T([[1.0], [2.0]]), T([3.0, 4.0])))
     assert met(call, other) == [[[[4.0], [6.0]]], [[4.0, 6.0]]]
 
 
@@ -91,8 +91,8 @@ def test_rows_go_where_the_splits_say():
     brought = [T([0.0, 1.0, 2.0]), T([10.0])]
     outs = [[torch.zeros(1)], [torch.zeros(3)]]
     calls = [
-        Call("all_to_all_single", [brought[0]], outs[0], splits=([1, 2], [1, 0])),
-        Call("all_to_all_single", [brought[1]], outs[1], splits=([0, 1], [2, 1])),
+        CollectiveCall("all_to_all_single", [brought[0]], outs[0], splits=([1, 2], [1, 0])),
+        CollectiveCall("all_to_all_single", [brought[1]], outs[1], splits=([0, 1], [2, 1])),
     ]
     assert met(*calls) == [[[0.0]], [[1.0, 2.0, 10.0]]]
 
@@ -113,7 +113,7 @@ def test_a_call_says_where_it_was_made_with_and_without_the_folder():
         for one in compile("def step(): pass", "/me/train.py", "exec").co_consts
         if hasattr(one, "co_code")
     )
-    call = Call("all_reduce", [], [], group="0", seq=2, code=code, line=31)
+    call = CollectiveCall("all_reduce", [], [], group="0", seq=2, code=code, line=31)
     assert (call.place, call.short_place) == ("/me/train.py:31 in step", "train.py:31 in step")
     assert str(call) == "all_reduce #2 of group 0 at /me/train.py:31 in step"
-    assert Call("all_reduce", [], []).place == ""
+    assert CollectiveCall("all_reduce", [], []).place == ""

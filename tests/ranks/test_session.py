@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import labkit
 from labkit.turns import Deadlock
-from labkit_ranks.calls.faults.report import listed
+from labkit_ranks.calls.faults.report import format_numbers
 from labkit_ranks.notebook.cell import Cell
 from labkit_ranks.notebook.output import Lines, RankStream
 from labkit_ranks.notebook.results import as_html, as_text, together
@@ -446,7 +446,7 @@ def test_equal_values_are_shown_once():
     )
     lines = [(0, {"text/plain": "a\nb"}), (1, {"text/plain": "c"})]
     assert as_text(together(lines, [0, 0])) == "rank 0  a\n        b\nrank 1  c"
-    assert listed([0, 1, 2, 5, 7, 8], "–") == "0–2, 5, 7–8"
+    assert format_numbers([0, 1, 2, 5, 7, 8], "–") == "0–2, 5, 7–8"
 
 
 def test_values_in_a_page_are_what_they_are():

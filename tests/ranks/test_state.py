@@ -59,10 +59,10 @@ class Processes:
 
 @pytest.fixture
 def processes():
-    moved, ProcessState.moved = ProcessState.moved, False
+    moved, ProcessState.has_own_folders = ProcessState.has_own_folders, False
     with Patches(system_calls.patches):
         yield Processes()
-    ProcessState.moved = moved
+    ProcessState.has_own_folders = moved
 
 
 def torch_draw():
@@ -122,9 +122,9 @@ def test_a_normal_number_that_is_left_over_is_taken_by_its_own_rank(processes):
 
 def test_where_they_stand_is_found_in_memory():
     """Else each change of hands would cost 40 µs more."""
-    assert random_states.python().memory is not None
+    assert random_states.python_random().memory is not None
     pytest.importorskip("numpy.random")
-    assert random_states.numpy().memory is not None
+    assert random_states.numpy_random().memory is not None
 
 
 def test_each_has_its_environment(processes):
@@ -451,7 +451,7 @@ def test_a_handler_of_a_signal_without_a_name(processes):
     (lambda: os.abort(), -6),  # the one that stands there by then
 ])  # fmt: skip
 def test_a_rank_ends_alone(processes, end, code):
-    with processes.rank(1), pytest.raises(system_calls.Left) as left:
+    with processes.rank(1), pytest.raises(system_calls.RankExit) as left:
         end()
     assert left.value.code == code
 

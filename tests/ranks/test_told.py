@@ -159,7 +159,7 @@ def test_with_no_recording_nothing_is_kept():
     def main(rank):
         begin(rank)
         dist.barrier()
-        return len(rank.untold), len(nn.modules.module._global_forward_hooks)
+        return len(rank.unreported), len(nn.modules.module._global_forward_hooks)
 
     with World(2) as world:
         assert world.run(main) == [(0, 0), (0, 0)]

@@ -12,8 +12,8 @@ from labkit.trace.events import Event
 from labkit_cli import main
 from labkit_cli.ending import hint_of
 from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchruns, chinese
-from labkit_ranks.processes.process_recording import _File, read
-from labkit_ranks.rank.run_record import Kept, Part
+from labkit_ranks.processes.process_recording import _File, read_recording
+from labkit_ranks.rank.run_record import RankInfo, RunRecord
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
@@ -391,15 +391,15 @@ def test_the_summary_and_the_pages_of_ranks_as_threads_and_as_processes(folder, 
 
 def test_a_recording_of_processes_has_the_first_events_and_counts_all(tmp_path):
     file = _File(tmp_path / "3", 2)
-    file.write(Part(3, 0, 1, 100))
+    file.write(RankInfo(3, 0, 1, 100))
     for k in range(2002):
         file.append(Event("collective", "cuda:1", nbytes=2, start=float(-k), rank=3, name="all_reduce"))
     whole = (tmp_path / "3").read_bytes()
     (tmp_path / "3").write_bytes(whole + whole[:20])  # killed as it wrote
     (tmp_path / "4").write_bytes(b"")
-    kept = Kept(1)
-    assert read(tmp_path, kept) == [Part(3, 0, 1, 100)]
-    assert (kept.totals[3].calls, kept.totals[3].nbytes, kept.left_out) == (2002, 4004, 2001)
+    kept = RunRecord(1)
+    assert read_recording(tmp_path, kept) == [RankInfo(3, 0, 1, 100)]
+    assert (kept.totals[3].calls, kept.totals[3].nbytes, kept.dropped_events) == (2002, 4004, 2001)
     assert [event.start for event in kept.trace] == [-1.0]
 
 

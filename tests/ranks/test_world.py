@@ -14,7 +14,7 @@ import labkit
 from labkit import turns
 from labkit.turns import Deadlock
 from labkit_ranks.calls.faults import Mismatch
-from labkit_ranks.rank.rank import rank_here
+from labkit_ranks.rank.rank import current_thread_rank
 from labkit_ranks.threads import waiting
 from labkit_ranks.threads.world import RanksFailed, World
 
@@ -50,12 +50,12 @@ def test_each_has_its_own_place(world):
     def look(rank):
         begin()
         return (
-            rank.number, os.environ["RANK"], str(ones(1).device), dist.get_world_size(), rank_here() is rank,
+            rank.number, os.environ["RANK"], str(ones(1).device), dist.get_world_size(), current_thread_rank() is rank,
         )  # fmt: skip
 
     assert world.run(look) == [(k, str(k), f"cuda:{k}", N, True) for k in range(N)]
     assert "RANK" not in os.environ
-    assert rank_here() is None
+    assert current_thread_rank() is None
     assert not dist.is_initialized()
 
 
@@ -188,10 +188,10 @@ def test_who_is_told_that_time_is_over_does_not_end_the_one_that_tells(world, mo
             asked.append((ready(), patience()))
 
     monkeypatch.setattr(turns, "current_task", Waiter)
-    monkeypatch.setattr(waiting, "rank_here", lambda: world.ranks[0])
+    monkeypatch.setattr(waiting, "current_thread_rank", lambda: world.ranks[0])
     world.ranks[1].wait_until(world.ranks[0].clock() + 60)
     for told in (True, False):
-        waiting.wait_for(None, lambda told=told: told, timedelta(seconds=0.2), lambda: world.ranks[1:])
+        waiting.wait_for_ranks(None, lambda told=told: told, timedelta(seconds=0.2), lambda: world.ranks[1:])
     assert asked == [(True, True), (True, False)]
 
 
@@ -457,7 +457,7 @@ def test_an_interrupt_is_raised_in_each_rank(world):
                 if rank.number == 0 and step == 3:
                     signal.pthread_kill(caller, signal.SIGINT)
         except KeyboardInterrupt:
-            saved.append((rank.number, rank_here() is rank, os.environ["RANK"]))
+            saved.append((rank.number, current_thread_rank() is rank, os.environ["RANK"]))
             raise
 
     with pytest.raises(KeyboardInterrupt):
@@ -523,7 +523,7 @@ def test_ranks_that_cannot_be_made_leave_the_machine_that_they_found_as_it_was(m
         raise RuntimeError("not made")
 
     with labkit.simulate(gpus=2) as machine:
-        monkeypatch.setattr("labkit_ranks.threads.sharding_cache.Shardings.look", fails)
+        monkeypatch.setattr("labkit_ranks.threads.sharding_cache.ShardingCache.look", fails)
         with pytest.raises(RuntimeError, match="not made"):
             World(2)
         monkeypatch.undo()

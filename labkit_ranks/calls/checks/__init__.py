@@ -17,18 +17,18 @@ from torch.distributed import DistBackendError
 
 from labkit.base.language import say, wrong
 
-from ..call import Call
+from ..call import CollectiveCall
 from . import gloo, nccl
 
 
-class Checked(Protocol):
+class CheckedGroup(Protocol):
     """The part of a group that checks ask for."""
 
     bound_device_id: torch.device | None
     destroyed: bool
 
 
-def check(call: Call, group: Checked) -> None:
+def check_call(call: CollectiveCall, group: CheckedGroup) -> None:
     """Raise what PyTorch raises for a call whose arguments its backend does not take.
 
     RuntimeError, ValueError, TypeError or torch.distributed.DistBackendError, as C++ does.
@@ -40,7 +40,7 @@ def check(call: Call, group: Checked) -> None:
         error = RuntimeError(f"No backend type associated with device type {kind}")
         if kind != "cpu":
             raise error
-        raise _advised(
+        raise _add_advice(
             error,
             en=f"{call.kind} at {call.short_place} got a tensor on {call.device}; NCCL moves tensors between GPUs "
             "alone.\nDo: `.cuda()` first, or `init_process_group()` without a backend (`cpu:gloo,cuda:nccl`), which "
@@ -64,7 +64,7 @@ def check(call: Call, group: Checked) -> None:
         found(call)
 
 
-def check_place(rank: int, size: int, most: int | None) -> None:
+def check_rank_and_size(rank: int, size: int, most: int | None) -> None:
     """Raise what is said of a group whose numbers cannot be: a rank that it has not, or more ranks than there are.
 
     most   how many ranks there are, where that is known.
@@ -72,7 +72,7 @@ def check_place(rank: int, size: int, most: int | None) -> None:
     if not 0 <= rank < size:
         # NCCL: src/init.cc, ncclCommInitRankDev
         error = nccl.nccl_error("invalid argument", f"Invalid rank requested : {rank}/{size}")
-        raise _advised(
+        raise _add_advice(
             error,
             en=f"A group of {size} has the ranks 0 to {size - 1}: `rank=` (RANK) and `world_size=` (WORLD_SIZE) do not "
             "fit together.\nDo: leave both to torchrun, which sets them in each rank's environment.",
@@ -91,6 +91,6 @@ def check_place(rank: int, size: int, most: int | None) -> None:
         )
 
 
-def _advised(error: Exception, en: str, zh: str) -> Exception:
+def _add_advice(error: Exception, en: str, zh: str) -> Exception:
     """``error``, whose words are PyTorch's, with what it means here and what to do below them."""
     return type(error)(f"{error}\n{say(en=en, zh=zh)}")

@@ -12,13 +12,13 @@ from torch._C._distributed_c10d import ReduceOp
 from labkit.base.language import wrong
 from simgpu import gpu_of
 
-from ..call import Call
+from ..call import CollectiveCall
 
 # c10d::isComplexViewAsRealAllowed
 COMPLEX_OPS = frozenset(("SUM", "AVG", "PREMUL_SUM"))
 
 
-def no_complex(call: Call) -> NoReturn:
+def refuse_complex(call: CollectiveCall) -> NoReturn:
     """Raise what C++ says of a reduction that complex numbers do not have."""
     # C++ writes the operation as the letter of its number.
     letter = chr(int(getattr(ReduceOp.RedOpType, call.op)))
@@ -32,7 +32,7 @@ def is_contiguous(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or (form is not None and tensor.is_contiguous(memory_format=form))
 
 
-def root_rank(call: Call) -> None:
+def check_root_rank(call: CollectiveCall) -> None:
     """Utils.hpp, assertRootRank."""
     if call.root is None or not 0 <= call.root < len(call.ranks):
         refuse(call, f"invalid root rank: {call.root}")
@@ -45,13 +45,13 @@ _CPP = {
 }  # fmt: skip
 
 
-def refuse(call: Call, text: str) -> NoReturn:
+def refuse(call: CollectiveCall, text: str) -> NoReturn:
     """Raise ``text`` as the call's backend does: ProcessGroupNCCL a ValueError, ProcessGroupGloo a RuntimeError."""
     kind, group = (ValueError, "NCCL") if call.backend == "nccl" else (RuntimeError, "Gloo")
     raise kind(f"ProcessGroup{group}::{_CPP.get(call.kind, call.kind)}: {text}")
 
 
-def listed(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
+def check_tensor_list(call: CollectiveCall, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Refuse a list that has not a tensor for each rank, each like the one that is sent or received."""
     if len(tensors) != len(call.ranks):
         side = "output" if call.kind == "gather" else "input"
@@ -60,17 +60,17 @@ def listed(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
             f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be "
             f"{len(call.ranks)}, same as size of the process group.",
         )
-    alike(call, tensors, like)
+    check_types_and_sizes(call, tensors, like)
 
 
-def alike(call: Call, tensors: Sequence[Tensor], like: Tensor) -> None:
+def check_types_and_sizes(call: CollectiveCall, tensors: Sequence[Tensor], like: Tensor) -> None:
     """Utils.hpp, assertTypeAndSizesMatch."""
     for index, tensor in enumerate(tensors):
         if tensor.dtype != like.dtype or device_of(tensor) != device_of(like):
-            both = f"expected {_options(like)}, got {_options(tensor)}"
+            both = f"expected {_format_options(like)}, got {_format_options(tensor)}"
             refuse(call, f"invalid tensor type at index {index} ({both})")
         if tensor.shape != like.shape:
-            both = f"expected {sizes(like)}, got {sizes(tensor)}"
+            both = f"expected {format_sizes(like)}, got {format_sizes(tensor)}"
             refuse(call, f"invalid tensor size at index {index} ({both})")
 
 
@@ -87,7 +87,7 @@ CTYPES = {
 }  # fmt: skip
 
 
-def _options(tensor: Tensor) -> str:
+def _format_options(tensor: Tensor) -> str:
     """c10/core/TensorOptions.cpp, operator<<."""
     kind = CTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
     return (
@@ -96,34 +96,34 @@ def _options(tensor: Tensor) -> str:
     )
 
 
-def sizes(tensor: Tensor) -> str:
+def format_sizes(tensor: Tensor) -> str:
     return f"({', '.join(map(str, tensor.shape))})"
 
 
-def shape(tensor: Tensor) -> list[int]:
+def shape_list(tensor: Tensor) -> list[int]:
     return list(tensor.shape)
 
 
-def as_many(call: Call, tensors: Sequence[Tensor]) -> None:
+def check_one_per_rank(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     if len(tensors) != len(call.ranks):
-        silent(
+        refuse_unchecked(
             en=f"{call.kind}: {len(tensors)} tensors for the {len(call.ranks)} ranks of the group: one for each is "
             "needed",
             zh=f"{call.kind}：组里有 {len(call.ranks)} 个 rank，却给了 {len(tensors)} 个张量：每个 rank 要有一个",
         )
 
 
-def one_type(call: Call, like: Tensor, tensors: Sequence[Tensor]) -> None:
+def check_one_dtype(call: CollectiveCall, like: Tensor, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if tensor.dtype != like.dtype:
             names = [str(one.dtype).removeprefix("torch.") for one in (like, tensor)]
-            silent(
+            refuse_unchecked(
                 en=f"{call.kind}: {names[0]} and {names[1]} in one call",
                 zh=f"{call.kind}：同一次调用里既有 {names[0]} 又有 {names[1]}",
             )
 
 
-def splits(call: Call, tensor: Tensor, output: Tensor) -> None:
+def check_split_sizes(call: CollectiveCall, tensor: Tensor, output: Tensor) -> None:
     """Utils.hpp, checkSplitSizes."""
     given = call.splits or (None, None)
     for one, rows_of_each in zip((tensor, output), given, strict=True):
@@ -136,15 +136,15 @@ def splits(call: Call, tensor: Tensor, output: Tensor) -> None:
         elif sum(rows_of_each) != rows:
             raise RuntimeError("Split sizes doesn't match total dim 0 size")
     if not any(given) and tensor.numel() != output.numel():
-        silent(
-            en=f"all_to_all_single: the input has shape {shape(tensor)}, the output {shape(output)}; without split "
-            "sizes they have equally many elements",
-            zh=f"all_to_all_single：输入的形状是 {shape(tensor)}，输出的形状是 {shape(output)}；"
+        refuse_unchecked(
+            en=f"all_to_all_single: the input has shape {shape_list(tensor)}, the output {shape_list(output)}; without "
+            "split sizes both need the same number of elements",
+            zh=f"all_to_all_single：输入的形状是 {shape_list(tensor)}，输出的形状是 {shape_list(output)}；"
             "不给 split sizes 时，两者的元素个数必须相同",
         )
 
 
-def silent(*, en: str, zh: str) -> NoReturn:
+def refuse_unchecked(*, en: str, zh: str) -> NoReturn:
     """Raise ValueError for what NCCL does not look at."""
     en = f"{en} (NCCL does not check this: on real GPUs it reads or writes the wrong memory)"
     zh = f"{zh}（NCCL 不检查这一点：在真实的 GPU 上会读写错误的显存）"

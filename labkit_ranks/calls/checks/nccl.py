@@ -10,19 +10,19 @@ from torch.distributed import DistBackendError
 
 from simgpu import gpu_of
 
-from ..call import Call
+from ..call import CollectiveCall
 from .arguments import (
     COMPLEX_OPS,
-    as_many,
+    check_one_dtype,
+    check_one_per_rank,
+    check_root_rank,
+    check_split_sizes,
+    check_tensor_list,
     device_of,
     is_contiguous,
-    listed,
-    no_complex,
-    one_type,
-    root_rank,
-    shape,
-    silent,
-    splits,
+    refuse_complex,
+    refuse_unchecked,
+    shape_list,
 )
 
 NCCL_VERSION = 2, 29, 7  # what torch 2.13's CUDA wheels have
@@ -42,22 +42,22 @@ def nccl_error(kind: str, last: str) -> DistBackendError:
     )
 
 
-def _dtypes(names: str) -> frozenset[torch.dtype]:
+def _available_dtypes(names: str) -> frozenset[torch.dtype]:
     """Those of the types that this torch has."""
     return frozenset(getattr(torch, name) for name in names.split() if hasattr(torch, name))
 
 
 # NCCLUtils.hpp, ncclDataType, as built for CUDA: these have a type there, or travel as bytes.
-_NCCL_TYPES = _dtypes(
+_NCCL_TYPES = _available_dtypes(
     "int8 uint8 float32 float64 int32 int64 float16 bool bfloat16 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
     "float8_e5m2fnuz float8_e8m0fnu"
 )
-_NO_SUMS = _dtypes("float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu")
-_PREMUL = _dtypes("float16 float32 bfloat16 float64")
+_NO_SUMS = _available_dtypes("float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu")
+_PREMUL = _available_dtypes("float16 float32 bfloat16 float64")
 _NCCL_OPS = frozenset(("SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"))
 
 
-def _dense(tensor: Tensor, contiguous: bool = True) -> None:
+def _check_dense(tensor: Tensor, contiguous: bool = True) -> None:
     """ProcessGroupNCCL.cpp, check_gpu_single_tensor."""
     if tensor.layout is not torch.strided or gpu_of(tensor) is None:
         raise ValueError("Tensors must be CUDA and dense")
@@ -65,13 +65,13 @@ def _dense(tensor: Tensor, contiguous: bool = True) -> None:
         raise ValueError("Tensors must be contiguous")
 
 
-def _known_type(tensor: Tensor) -> None:
+def _check_dtype(tensor: Tensor) -> None:
     if tensor.dtype not in _NCCL_TYPES:
         name = tensor.type().rpartition(".")[2].removesuffix("Tensor")  # c10::toString(ScalarType)
         raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
 
 
-def _reduction(op: str, tensor: Tensor) -> None:
+def _check_reduction(op: str, tensor: Tensor) -> None:
     """ProcessGroupNCCL.cpp, getNcclReduceOp."""
     if op not in _NCCL_OPS:
         raise ValueError(f"Cannot use ReduceOp.{op} with NCCL" if op[0] == "B" else "Unhandled ReduceOp")
@@ -81,23 +81,23 @@ def _reduction(op: str, tensor: Tensor) -> None:
         raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
 
 
-def _summed(call: Call, tensors: Sequence[Tensor]) -> None:
+def _check_reduced_tensors(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     """Tensors that are reduced: all_reduce and reduce look at complex ones as pairs of numbers."""
     op, pairs = call.op, call.kind in ("all_reduce", "reduce")
     for tensor in tensors:
         kind = tensor.dtype
         if pairs and tensor.is_complex():
             if op not in COMPLEX_OPS:
-                no_complex(call)
+                refuse_complex(call)
         elif kind in _NO_SUMS and call.kind != "reduce":
             raise RuntimeError("Unsupported Float8 type for NCCL reduction")
         else:
-            _known_type(tensor)
+            _check_dtype(tensor)
         if op != "SUM":
-            _reduction(op, tensor)
+            _check_reduction(op, tensor)
 
 
-def _same_gpu(call: Call, tensors: Sequence[Tensor]) -> None:
+def _check_same_gpu(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         gpu = gpu_of(tensor)
         if gpu is None:
@@ -106,7 +106,7 @@ def _same_gpu(call: Call, tensors: Sequence[Tensor]) -> None:
             raise ValueError("Expected list of tensors on the same device")
 
 
-def _root(call: Call, name: str) -> None:
+def _check_root(call: CollectiveCall, name: str) -> None:
     if call.root is None or not 0 <= call.root < len(call.ranks):
         # NCCL: src/misc/argcheck.cc, ArgsCheck
         raise nccl_error(
@@ -115,20 +115,20 @@ def _root(call: Call, name: str) -> None:
         )
 
 
-def all_reduce(call: Call) -> None:
+def all_reduce(call: CollectiveCall) -> None:
     tensors = call.inputs
     if len(tensors) != 1:
-        _coalesced(call, tensors)
+        _check_coalesced(call, tensors)
     elif tensors[0].layout is not torch.strided:
         raise RuntimeError(
             "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
         )
     else:
-        _dense(tensors[0])
-    _summed(call, tensors)
+        _check_dense(tensors[0])
+    _check_reduced_tensors(call, tensors)
 
 
-def _coalesced(call: Call, tensors: Sequence[Tensor]) -> None:
+def _check_coalesced(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     """ProcessGroupNCCL.cpp, check_gpu_tensors_same_device."""
     if not tensors:
         raise ValueError("Tensor list must be nonempty")
@@ -139,136 +139,136 @@ def _coalesced(call: Call, tensors: Sequence[Tensor]) -> None:
             raise TypeError("Tensors must have identical type")
         if not torch.ops.aten.is_non_overlapping_and_dense.default(tensor):
             raise ValueError("Tensors must be non-overlapping and dense")
-    _same_gpu(call, tensors)
+    _check_same_gpu(call, tensors)
 
 
-def broadcast(call: Call) -> None:
+def broadcast(call: CollectiveCall) -> None:
     for tensor in call.outputs or call.inputs:
-        _dense(tensor)
+        _check_dense(tensor)
         if not tensor.is_complex():
-            _known_type(tensor)
-    _root(call, "Broadcast")
+            _check_dtype(tensor)
+    _check_root(call, "Broadcast")
 
 
-def reduce(call: Call) -> None:
-    _dense(call.inputs[0])
-    _summed(call, call.inputs)
-    _root(call, "Reduce")
+def reduce(call: CollectiveCall) -> None:
+    _check_dense(call.inputs[0])
+    _check_reduced_tensors(call, call.inputs)
+    _check_root(call, "Reduce")
 
 
-def all_gather(call: Call) -> None:
+def all_gather(call: CollectiveCall) -> None:
     mine, outputs = call.inputs[0], call.outputs
-    _dense(mine)
-    _known_type(mine)
-    as_many(call, outputs)
-    _same_gpu(call, outputs)
-    one_type(call, mine, outputs)
+    _check_dense(mine)
+    _check_dtype(mine)
+    check_one_per_rank(call, outputs)
+    _check_same_gpu(call, outputs)
+    check_one_dtype(call, mine, outputs)
     if all(output.shape == outputs[0].shape for output in outputs):
         if outputs[0].numel() != mine.numel():
-            silent(
-                en=f"all_gather: each output has shape {shape(outputs[0])}, the input {shape(mine)}",
-                zh=f"all_gather：每个输出的形状是 {shape(outputs[0])}，而输入的形状是 {shape(mine)}",
+            refuse_unchecked(
+                en=f"all_gather: each output has shape {shape_list(outputs[0])}, the input {shape_list(mine)}",
+                zh=f"all_gather：每个输出的形状是 {shape_list(outputs[0])}，而输入的形状是 {shape_list(mine)}",
             )
     elif outputs[call.at].numel() != mine.numel():
         raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
 
 
-def all_gather_single(call: Call) -> None:
+def all_gather_single(call: CollectiveCall) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
-        _dense(tensor)
-        _dense(output)
+        _check_dense(tensor)
+        _check_dense(output)
         if tensor.dtype != output.dtype:
             raise TypeError("output tensor must have the same type as input tensor")
         if tensor.numel() * len(call.ranks) != output.numel():
             raise ValueError("output tensor size must be equal to world_size times input tensor size")
-        _known_type(tensor)
-        _same_gpu(call, (tensor, output))
+        _check_dtype(tensor)
+        _check_same_gpu(call, (tensor, output))
 
 
-def reduce_scatter(call: Call) -> None:
+def reduce_scatter(call: CollectiveCall) -> None:
     output, pieces = call.outputs[0], call.inputs
-    _dense(output)
-    as_many(call, pieces)
-    _same_gpu(call, pieces)
-    _summed(call, [*pieces, output])
-    one_type(call, output, pieces)
+    _check_dense(output)
+    check_one_per_rank(call, pieces)
+    _check_same_gpu(call, pieces)
+    _check_reduced_tensors(call, [*pieces, output])
+    check_one_dtype(call, output, pieces)
     if pieces[call.at].numel() != output.numel():
         if all(piece.shape == pieces[0].shape for piece in pieces):
-            silent(
-                en=f"reduce_scatter: each input has shape {shape(pieces[0])}, the output {shape(output)}",
-                zh=f"reduce_scatter：每个输入的形状是 {shape(pieces[0])}，而输出的形状是 {shape(output)}",
+            refuse_unchecked(
+                en=f"reduce_scatter: each input has shape {shape_list(pieces[0])}, the output {shape_list(output)}",
+                zh=f"reduce_scatter：每个输入的形状是 {shape_list(pieces[0])}，而输出的形状是 {shape_list(output)}",
             )
         raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
 
 
-def reduce_scatter_single(call: Call) -> None:
+def reduce_scatter_single(call: CollectiveCall) -> None:
     for tensor, output in zip(call.inputs, call.outputs, strict=True):
         if tensor.dtype != output.dtype:
             raise TypeError("input tensor must be the same type as the output tensor.")
         if tensor.numel() != output.numel() * len(call.ranks):
             raise ValueError("input tensor must be the same size as output size times world size")
-        _summed(call, (output,))
-        _same_gpu(call, (tensor, output))
+        _check_reduced_tensors(call, (output,))
+        _check_same_gpu(call, (tensor, output))
 
 
-def all_to_all_single(call: Call) -> None:
+def all_to_all_single(call: CollectiveCall) -> None:
     tensor, output = call.inputs[0], call.outputs[0]
-    _dense(output)
-    _dense(tensor)
-    _known_type(tensor)
-    one_type(call, tensor, (output,))
-    _same_gpu(call, (tensor, output))
-    _not_in_place(call)
-    splits(call, tensor, output)
+    _check_dense(output)
+    _check_dense(tensor)
+    _check_dtype(tensor)
+    check_one_dtype(call, tensor, (output,))
+    _check_same_gpu(call, (tensor, output))
+    _check_not_in_place(call)
+    check_split_sizes(call, tensor, output)
 
 
-def all_to_all(call: Call) -> None:
-    as_many(call, call.inputs)
-    as_many(call, call.outputs)
+def all_to_all(call: CollectiveCall) -> None:
+    check_one_per_rank(call, call.inputs)
+    check_one_per_rank(call, call.outputs)
     for output, tensor in zip(call.outputs, call.inputs, strict=True):
-        _dense(output)
-        _dense(tensor)
+        _check_dense(output)
+        _check_dense(tensor)
         if not str(gpu_of(output)) == str(gpu_of(tensor)) or str(device_of(tensor)) != call.device:
             raise RuntimeError("Tensors must be on the same device")
-        _known_type(tensor)
-    one_type(call, call.inputs[0], [*call.inputs, *call.outputs])
-    _not_in_place(call)
+        _check_dtype(tensor)
+    check_one_dtype(call, call.inputs[0], [*call.inputs, *call.outputs])
+    _check_not_in_place(call)
 
 
-def _not_in_place(call: Call) -> None:
+def _check_not_in_place(call: CollectiveCall) -> None:
     """Sends and receives of a group go on side by side (NCCL's guide, "In-place Operations")."""
     places = {output.data_ptr() for output in call.outputs if output.numel()}
     if any(tensor.numel() and tensor.data_ptr() in places for tensor in call.inputs):
-        silent(
+        refuse_unchecked(
             en=f"{call.kind}: an output is in the place of an input, which may be overwritten before it is sent",
             zh=f"{call.kind}：输出和输入占用同一块显存，输入可能还没发出就被覆盖了",
         )
 
 
-def gather(call: Call) -> None:
-    root_rank(call)
-    _dense(call.inputs[0])
+def gather(call: CollectiveCall) -> None:
+    check_root_rank(call)
+    _check_dense(call.inputs[0])
     if call.at == call.root:
-        listed(call, call.outputs, call.inputs[0])
-        _same_gpu(call, call.outputs)
-    _known_type(call.inputs[0])
+        check_tensor_list(call, call.outputs, call.inputs[0])
+        _check_same_gpu(call, call.outputs)
+    _check_dtype(call.inputs[0])
 
 
-def scatter(call: Call) -> None:
-    root_rank(call)
+def scatter(call: CollectiveCall) -> None:
+    check_root_rank(call)
     if call.at == call.root:
-        listed(call, call.inputs, call.outputs[0])
-    _same_gpu(call, [*call.inputs, *call.outputs])
-    _known_type(call.outputs[0])
+        check_tensor_list(call, call.inputs, call.outputs[0])
+    _check_same_gpu(call, [*call.inputs, *call.outputs])
+    _check_dtype(call.outputs[0])
 
 
-def _message(call: Call) -> None:
+def _check_message(call: CollectiveCall) -> None:
     tensor = (call.inputs or call.outputs)[0]
-    _dense(tensor, contiguous=False)
-    _known_type(tensor)
+    _check_dense(tensor, contiguous=False)
+    _check_dtype(tensor)
     if call.root is None:
         raise NotImplementedError("ProcessGroupNCCL does not support recvAnysource")
-    _root(call, call.kind.capitalize())
+    _check_root(call, call.kind.capitalize())
 
 
-send = recv = _message
+send = recv = _check_message

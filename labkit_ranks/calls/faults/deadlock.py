@@ -14,9 +14,17 @@ from torch.distributed import DistBackendError
 from labkit.base.language import say, series
 from labkit.base.texts import columns, texts_beside
 
-from ..call import Call
+from ..call import CollectiveCall
 from ..wait_graph import Wait, WaitForGraph
-from .report import Report, described, explained, group_of, ordinal, ranks_text, table
+from .report import (
+    Report,
+    call_table,
+    describe_call,
+    explain_fault,
+    format_ordinal,
+    format_ranks,
+    group_label,
+)
 
 _TEXTS = texts_beside(__file__)
 
@@ -36,7 +44,7 @@ class Unmet(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """The place of one rank when none can go on.
 
     call    the collective or message that it waits in.
@@ -51,12 +59,12 @@ class Standing:
     """
 
     rank: int
-    call: Call | None = None
+    call: CollectiveCall | None = None
     what: str = ""
     error: tuple[str, str] | None = None
     came: Mapping[tuple[str, str], int] = field(default_factory=dict)
     seqs: Mapping[str, int] = field(default_factory=dict)
-    last: Call | None = None
+    last: CollectiveCall | None = None
     passes: int = 0
     reads: str = ""
     counted: bool = True
@@ -66,16 +74,16 @@ class Standing:
         return self.call is None and not self.what
 
 
-def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) -> Report:
+def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = None) -> Report:
     """The report of a deadlock, when all ranks that live wait: for each where it stands; what it means; what to do.
 
     standings   of all ranks, in their order.
     timeout     of the group, after which NCCL would end it.
     """
-    key, facts = _cause(standings)
-    meaning, advice = explained(key, **facts)
-    lines = (str(_TEXTS["nobody",]), *standing_lines(standings), meaning)
-    places = tuple(filter(None, map(_place, standings)))
+    key, facts = _find_cause(standings)
+    meaning, advice = explain_fault(key, **facts)
+    lines = (str(_TEXTS["nobody",]), *state_lines(standings), meaning)
+    places = tuple(filter(None, map(_last_place, standings)))
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
         limit = timeout or stuck.timeout or timedelta(minutes=10)
@@ -83,13 +91,13 @@ def deadlock(standings: Sequence[Standing], timeout: timedelta | None = None) ->
         if stuck.is_connected:  # where ranks are processes, nobody looks for what reads the result
             unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
             text = "if-read" if unread else "on-real-gpus"
-            real = _TEXTS[text,](seconds=seconds, said=watchdog(stuck, limit))
+            real = _TEXTS[text,](seconds=seconds, said=watchdog_text(stuck, limit))
         else:
             real = _TEXTS["on-first-call",](seconds=seconds)
     return Report(FAULT_OF.get(key, "deadlock"), lines, advice, places, real)
 
 
-def _place(one: Standing) -> str:
+def _last_place(one: RankState) -> str:
     """The line of the user's code where a rank stands, or made its last call."""
     if one.what or one.error is not None:
         return one.what
@@ -97,16 +105,16 @@ def _place(one: Standing) -> str:
     return "" if call is None else call.short_place
 
 
-def graph(standings: Sequence[Standing]) -> WaitForGraph:
+def wait_graph(standings: Sequence[RankState]) -> WaitForGraph:
     """The same as data, which draws itself."""
     return WaitForGraph(tuple(_wait(one, standings) for one in standings))
 
 
-def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
+def _wait(one: RankState, standings: Sequence[RankState]) -> Wait:
     call = one.call
     if call is not None:
-        awaited = missing(call, standings)
-        return Wait(one.rank, "waits", call.kind, awaited, group_of(call), call.seq, call.short_place)
+        awaited = missing_ranks(call, standings)
+        return Wait(one.rank, "waits", call.kind, awaited, group_label(call), call.seq, call.short_place)
     if one.what:
         return Wait(one.rank, "waits", one.what)
     if one.error is not None:
@@ -114,7 +122,7 @@ def _wait(one: Standing, standings: Sequence[Standing]) -> Wait:
     return Wait(one.rank, "ended")
 
 
-def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
+def missing_ranks(call: CollectiveCall, standings: Sequence[RankState]) -> tuple[int, ...]:
     """The ranks that have not come to ``call``."""
     if call.is_message:
         return () if call.root is None else (call.ranks[call.root],)
@@ -123,21 +131,21 @@ def missing(call: Call, standings: Sequence[Standing]) -> tuple[int, ...]:
     return tuple(rank for rank in behind if rank in others)
 
 
-def standing_lines(standings: Sequence[Standing], known: Mapping[int, str] | None = None) -> list[str]:
+def state_lines(standings: Sequence[RankState], known: Mapping[int, str] | None = None) -> list[str]:
     """A line for ranks that stand alike; ``known``: what is said of some, by rank."""
     found: dict[str, list[int]] = {}
     for one in standings:
-        text = (known or {}).get(one.rank) or _standing(one, standings)
+        text = (known or {}).get(one.rank) or _describe_state(one, standings)
         found.setdefault(text, []).append(one.rank)
-    names = [ranks_text(ranks) for ranks in found.values()]
+    names = [format_ranks(ranks) for ranks in found.values()]
     wide = max(map(columns, names), default=0)
     return [
-        f"  {name}{' ' * (wide - columns(name))}  {_several(text) if len(ranks) > 1 else text}"
+        f"  {name}{' ' * (wide - columns(name))}  {_to_plural(text) if len(ranks) > 1 else text}"
         for name, (text, ranks) in zip(names, found.items(), strict=True)
     ]
 
 
-def _several(text: str) -> str:
+def _to_plural(text: str) -> str:
     """Put a text about one rank into the plural."""
     for one, several in (
         ("waits ", "wait "),
@@ -151,66 +159,66 @@ def _several(text: str) -> str:
     return text
 
 
-def _standing(one: Standing, standings: Sequence[Standing]) -> str:
+def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
     call, last = one.call, one.last
     if one.reads:
-        return _standing(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
+        return _describe_state(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
     if call is not None and call.is_message:
-        return _TEXTS["message",](what=described(call), place=call.short_place)
+        return _TEXTS["message",](what=describe_call(call), place=call.short_place)
     if call is not None:
-        awaited = missing(call, standings)
-        whom = ranks_text(awaited) if awaited else _TEXTS["others",]
-        return _TEXTS["collective",](whom=whom, what=described(call), **_number(call))
+        awaited = missing_ranks(call, standings)
+        whom = format_ranks(awaited) if awaited else _TEXTS["others",]
+        return _TEXTS["collective",](whom=whom, what=describe_call(call), **_call_facts(call))
     if one.what:
         return _TEXTS["own",](what=one.what)
     if one.error is not None:
         return _TEXTS["failed",](kind=one.error[0], problem=one.error[1])
     if last is None:
         return str(_TEXTS["no-call-here" if one.seqs else "no-call",])
-    return _TEXTS["ended",](kind=last.kind, **_number(last))
+    return _TEXTS["ended",](kind=last.kind, **_call_facts(last))
 
 
-def _number(call: Call) -> dict[str, object]:
-    return {"number": call.seq, "group": group_of(call), "place": call.short_place}
+def _call_facts(call: CollectiveCall) -> dict[str, object]:
+    return {"number": call.seq, "group": group_label(call), "place": call.short_place}
 
 
 # Why none can go on: a key of faults.txt, and its facts.
 _Cause = tuple[str, dict[str, object]]
 
 
-def _cause(standings: Sequence[Standing]) -> _Cause:
+def _find_cause(standings: Sequence[RankState]) -> _Cause:
     calls = [one.call for one in standings if one.call is not None]
     others = [one for one in standings if one.what]
     if others and not calls:
         return "own_things", {}
     if others:
-        return "something_else", {"names": ranks_text([one.rank for one in others])}
+        return "something_else", {"names": format_ranks([one.rank for one in others])}
     if all(call.is_message for call in calls):
-        return _cause_of_messages(calls, standings)
+        return _find_cause_of_messages(calls, standings)
     collectives = [call for call in calls if not call.is_message]
     if len(collectives) < len(calls):
         return "message_and_collective", {}
     group = {call.rank: call.group for call in collectives}
-    awaited = [(call.group, rank) for call in collectives for rank in missing(call, standings)]
+    awaited = [(call.group, rank) for call in collectives for rank in missing_ranks(call, standings)]
     if all(group.get(rank, own) != own for own, rank in awaited):
         return "groups_crossed", {}
-    return cause(collectives[0], standings)
+    return cause_of_absence(collectives[0], standings)
 
 
-def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
+def cause_of_absence(call: CollectiveCall, standings: Sequence[RankState]) -> _Cause:
     """Why some have not come to ``call``: fewer batches, or only some ranks run this line."""
     by = {one.rank: one for one in standings}
-    away = [by[rank] for rank in missing(call, standings) if rank in by]
-    names = ranks_text([one.rank for one in away])
+    away = [by[rank] for rank in missing_ranks(call, standings) if rank in by]
+    names = format_ranks([one.rank for one in away])
     line = (call.short_place, call.kind)
     times = by[call.rank].came.get(line, 0)
     never = [one.rank for one in away if not one.came.get(line)]
     ended = [one.rank for one in away if one.ended]
     through = f" (`{via}`)" if (via := call.via) else ""
-    group = {"kind": call.kind, "members": ranks_text(call.ranks)}
+    group = {"kind": call.kind, "members": format_ranks(call.ranks)}
     forward = all(one.last is not None and not one.last.backward for one in away)
     if call.backward and away and not by[call.rank].passes and (never or forward):
-        here = ranks_text([one.rank for one in standings if one not in away])
+        here = format_ranks([one.rank for one in standings if one not in away])
         return "alone_in_backward", {"names": names, "kind": call.kind, "here": here}
     if away and not never and times > 1:
         over = say(en=" and ended", zh="，然后结束了") if len(ended) == len(away) else ""
@@ -225,23 +233,23 @@ def cause(call: Call, standings: Sequence[Standing]) -> _Cause:
         }  # fmt: skip
         if passes and all(one.passes >= passes for one in away):
             return "skipped", facts
-        return "uneven", facts | {"ended": over, "time": ordinal(times)}
+        return "uneven", facts | {"ended": over, "time": format_ordinal(times)}
     if never and call.makes_a_group:
-        return "split_alone", {"names": ranks_text(never), **group}
+        return "split_alone", {"names": format_ranks(never), **group}
     if never:
-        here = ranks_text([one.rank for one in standings if one.came.get(line)])
-        return "alone", {"names": ranks_text(never), "through": through, "here": here, **group}
+        here = format_ranks([one.rank for one in standings if one.came.get(line)])
+        return "alone", {"names": format_ranks(never), "through": through, "here": here, **group}
     if ended:
-        return "ended_before", {"names": ranks_text(ended)}
+        return "ended_before", {"names": format_ranks(ended)}
     return "elsewhere", {"names": names if away else _TEXTS["others",], "rank": call.rank}
 
 
-def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> _Cause:
+def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence[RankState]) -> _Cause:
     kinds = {call.kind for call in calls}
     ended = {one.rank for one in standings if one.ended}
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
-        return "peer_ended", {"names": ranks_text(gone)}
+        return "peer_ended", {"names": format_ranks(gone)}
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
         if "behind" in held.memo:  # called after its rank had waited for the first: both came to that at once
             break
@@ -254,22 +262,22 @@ def _cause_of_messages(calls: Sequence[Call], standings: Sequence[Standing]) -> 
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
-def unmet(calls: Sequence[Call], standings: Sequence[Standing] = ()) -> Unmet:
+def unmet_error(calls: Sequence[CollectiveCall], standings: Sequence[RankState] = ()) -> Unmet:
     """The error to be raised for calls that were made and never met, when all ranks have ended.
 
     standings   of all ranks, where they are known.
     """
-    (head, advice), fault = explained("unmet"), "calls_never_met"
-    lines = [head, *table(calls)]
+    (head, advice), fault = explain_fault("unmet"), "calls_never_met"
+    lines = [head, *call_table(calls)]
     if standings:
         first = {call.rank: call for call in reversed(calls)}
-        key, facts = _cause([replace(one, call=first.get(one.rank)) for one in standings])
-        meaning, advice = explained(key, **facts)
-        places = [] if calls[0].is_message else standing_lines(standings)
+        key, facts = _find_cause([replace(one, call=first.get(one.rank)) for one in standings])
+        meaning, advice = explain_fault(key, **facts)
+        places = [] if calls[0].is_message else state_lines(standings)
         lines, fault = [*lines, *places, meaning], FAULT_OF.get(key, fault)
     real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
     report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
-    return report.on(Unmet(str(report)))
+    return report.attach_to(Unmet(str(report)))
 
 
 # torch/csrc/distributed/c10d/Work.cpp, opTypeToString; NCCL's barrier is an all-reduce of one number.
@@ -281,7 +289,7 @@ _OP_TYPES = {
 }  # fmt: skip
 
 
-def watchdog(call: Call, timeout: timedelta) -> str:
+def watchdog_text(call: CollectiveCall, timeout: timedelta) -> str:
     """The text that NCCL's watchdog writes after ``timeout``."""
     limit = round(timeout.total_seconds() * 1000)
     brought, got = call.inputs or call.outputs, call.outputs or call.inputs
@@ -295,7 +303,7 @@ def watchdog(call: Call, timeout: timedelta) -> str:
     )
 
 
-def late(calls: Sequence[Call]) -> DistBackendError | None:
+def late_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
     """The error to be raised if the last of a collective's calls came too late for the first; else None."""
     first = min(calls, key=lambda call: call.arrived)
     if first.timeout is None:
@@ -305,17 +313,17 @@ def late(calls: Sequence[Call]) -> DistBackendError | None:
     return timeout_error(first, first.timeout, away) if away else None
 
 
-def timeout_error(call: Call, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
+def timeout_error(call: CollectiveCall, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
     """The error to be raised where ``call`` has waited for ``timeout`` by its rank's clock, in vain for ``ranks``."""
-    names = ranks_text(ranks) if ranks else _TEXTS["others",]
+    names = format_ranks(ranks) if ranks else _TEXTS["others",]
     return DistBackendError(
-        watchdog(call, timeout)
+        watchdog_text(call, timeout)
         + say(
-            en=f"\nrank {call.rank} stood in {described(call)} at {call.short_place} for the whole timeout of the "
+            en=f"\nrank {call.rank} stood in {describe_call(call)} at {call.short_place} for the whole timeout of the "
             f"group, {timeout.total_seconds():g} s; {names} had not come.\n"
             "Do: what only some ranks do for long (download, tokenise, evaluate) needs a longer `timeout=` in "
             "`init_process_group`, or the others must not wait in a collective for it.",
-            zh=f"\nrank {call.rank} 停在 {call.short_place} 的 {described(call)}，等满了组的超时 "
+            zh=f"\nrank {call.rank} 停在 {call.short_place} 的 {describe_call(call)}，等满了组的超时 "
             f"{timeout.total_seconds():g} 秒，{names} 还没有到。\n"
             "怎么办：只有部分 rank 要做很久的事（下载、分词、评估），就在 `init_process_group` 里把 `timeout=` "
             "设得更长，或者不要让其他 rank 在集合通信里等它。",

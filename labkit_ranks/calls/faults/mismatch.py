@@ -10,10 +10,10 @@ from torch.distributed import DistBackendError
 
 from labkit.base.texts import texts_beside
 
-from ..call import Call
+from ..call import CollectiveCall
 from ..checks.nccl import nccl_error
 from ..wait_graph import Wait, WaitForGraph
-from .report import Report, described, explained, group_of, ranks_text, table
+from .report import Report, call_table, describe_call, explain_fault, format_ranks, group_label
 
 _TEXTS = texts_beside(__file__)
 # Where members may bring pieces of different sizes.
@@ -26,33 +26,33 @@ class Mismatch(RuntimeError):
     waits: WaitForGraph
 
 
-def fault(calls: Sequence[Call]) -> Exception | None:
+def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     """The error to be raised in the ranks that made these calls, if they do not fit together; else None."""
-    what = _difference(calls)
+    what = _first_difference(calls)
     if not what:
-        return on_one_gpu(calls)
-    report = report_of(calls, what)
-    error = report.on(Mismatch(str(report)))
+        return duplicate_gpu_error(calls)
+    report = mismatch_report(calls, what)
+    error = report.attach_to(Mismatch(str(report)))
     waits = []
     for call in sorted(calls, key=lambda call: call.rank):
-        others = tuple(sorted(other.rank for other in calls if _conflict(call, other)))
-        place = group_of(call), call.seq, call.short_place
+        others = tuple(sorted(other.rank for other in calls if _difference(call, other)))
+        place = group_label(call), call.seq, call.short_place
         waits.append(Wait(call.rank, "waits", call.kind, others, *place))
     error.waits = WaitForGraph(tuple(waits))
     return error
 
 
-def fit(a: Call, b: Call) -> bool:
+def calls_fit(a: CollectiveCall, b: CollectiveCall) -> bool:
     """Whether nothing would be raised in the ranks that made two calls, as :func:`fault` says."""
-    return not _conflict(a, b) and (a.place_of_gpu != b.place_of_gpu or on_one_gpu((a, b)) is None)
+    return not _difference(a, b) and (a.place_of_gpu != b.place_of_gpu or duplicate_gpu_error((a, b)) is None)
 
 
-def _difference(calls: Sequence[Call]) -> str:
+def _first_difference(calls: Sequence[CollectiveCall]) -> str:
     first = calls[0]
-    return next((what for other in calls[1:] if (what := _conflict(first, other))), "")
+    return next((what for other in calls[1:] if (what := _difference(first, other))), "")
 
 
-def _conflict(a: Call, b: Call) -> str:
+def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
     """In what two calls differ, "kind", "op", "root", "number", "dtype" or "shape"; "" if they fit."""
     if a.kind != b.kind:
         if {a.kind, b.kind} != {"send", "recv"}:
@@ -77,32 +77,32 @@ def _conflict(a: Call, b: Call) -> str:
             return "dtype"
         if x.numel() != y.numel() and a.kind not in _UNEVEN:
             return "shape"
-    return "" if a.kind not in _UNEVEN or (_fits(a, b) and _fits(b, a)) else "shape"
+    return "" if a.kind not in _UNEVEN or (_has_room(a, b) and _has_room(b, a)) else "shape"
 
 
-def _fits(of: Call, to: Call) -> bool:
+def _has_room(of: CollectiveCall, to: CollectiveCall) -> bool:
     """Whether ``to`` has room for what ``of`` sends it, of pieces that may differ in size."""
     if of.kind == "all_to_all_single":
-        sent = _rows(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
-        return sent == _rows(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
+        sent = _count_elements(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
+        return sent == _count_elements(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
     piece = of.inputs[0 if of.kind == "all_gather" else to.at]
     room = to.outputs[0 if of.kind == "reduce_scatter" else of.at]
     return piece.numel() == room.numel()
 
 
-def _rows(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
+def _count_elements(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
     """The number of elements of ``tensor`` that are for member ``at``."""
     rows = sizes[at] if sizes else (tensor.size(0) if tensor.dim() else 1) // members
     return int(rows * prod(tensor.shape[1:]))
 
 
-def report_of(calls: Sequence[Call], what: str) -> Report:
+def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
     """The report of calls that meet and differ in ``what``."""
     first = calls[0]
     if first.is_message or what == "members":
         head = str(_TEXTS["message" if first.is_message else what,])
     else:
-        head = _TEXTS["collective",](number=first.seq, group=group_of(first))
+        head = _TEXTS["collective",](number=first.seq, group=group_label(first))
     key = what
     if what == "shape":
         apart = first.root is None and len({(call.code, call.line) for call in calls}) > 1
@@ -112,25 +112,25 @@ def report_of(calls: Sequence[Call], what: str) -> Report:
     if what == "kind" and (split := next((call for call in calls if call.makes_a_group), None)):
         away = [call.rank for call in calls if not call.makes_a_group]
         key = "split_alone"
-        facts = {"names": ranks_text(away), "kind": split.kind, "members": ranks_text(split.ranks)}
-    meaning, advice = explained(key, **facts)
+        facts = {"names": format_ranks(away), "kind": split.kind, "members": format_ranks(split.ranks)}
+    meaning, advice = explain_fault(key, **facts)
     fault = "shapes_differ" if what in ("shape", "dtype") and key != "other_lines" else "calls_differ"
-    return Report(fault, (head, *table(calls), meaning), advice, tuple(call.short_place for call in calls))
+    return Report(fault, (head, *call_table(calls), meaning), advice, tuple(call.short_place for call in calls))
 
 
-def on_one_gpu(calls: Sequence[Call]) -> DistBackendError | None:
+def duplicate_gpu_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
     """NCCL's error if two ranks of one node bring tensors on one GPU, with what to do; None if none do."""
     if calls[0].backend != "nccl" or calls[0].kind == "barrier" or calls[0].makes_a_group:
         return None
-    seen: dict[tuple[int, int | str], Call] = {}
+    seen: dict[tuple[int, int | str], CollectiveCall] = {}
     for call in calls:
         other = seen.setdefault(call.place_of_gpu, call)
         if other.rank != call.rank:  # a message to oneself
-            return _duplicate(calls, other, call)
+            return _make_duplicate_gpu_error(calls, other, call)
     return None
 
 
-def used_before(calls: Sequence[Call]) -> Exception | None:
+def early_use_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
 
     Its values then are not those of a GPU, which would have computed only now.
@@ -138,21 +138,23 @@ def used_before(calls: Sequence[Call]) -> Exception | None:
     early = next((call for call in calls if "used" in call.memo), None)
     if early is None:
         return None
-    meaning, advice = explained(
-        "used_before", rank=early.rank, what=described(early), place=early.short_place
+    meaning, advice = explain_fault(
+        "used_before", rank=early.rank, what=describe_call(early), place=early.short_place
     )
     report = Report("deadlock", (meaning,), advice, (early.short_place,))
-    return report.on(RuntimeError(str(report)))
+    return report.attach_to(RuntimeError(str(report)))
 
 
-def _duplicate(calls: Sequence[Call], one: Call, two: Call) -> DistBackendError:
+def _make_duplicate_gpu_error(
+    calls: Sequence[CollectiveCall], one: CollectiveCall, two: CollectiveCall
+) -> DistBackendError:
     alike = [call for call in calls if call.place_of_gpu == one.place_of_gpu]
-    ranks = ranks_text([call.rank for call in alike])
+    ranks = format_ranks([call.rank for call in alike])
     # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
     bus = (one.bus or 0) << 12
     last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
     facts = {"device": one.device, "kind": one.kind, "place": one.short_place}
-    meaning, advice = explained("one_gpu", ranks=ranks, **facts)
+    meaning, advice = explain_fault("one_gpu", ranks=ranks, **facts)
     error = str(nccl_error("invalid usage", last))
     report = Report("all_on_one_gpu", (*error.splitlines(), meaning), advice, (one.short_place,))
-    return report.on(DistBackendError(str(report)))
+    return report.attach_to(DistBackendError(str(report)))

@@ -10,7 +10,7 @@ from typing import TypeVar
 from labkit.base.language import say, series
 from labkit.base.texts import columns, fill_texts, parse
 
-from ..call import Call
+from ..call import CollectiveCall
 
 E = TypeVar("E", bound=Exception)
 
@@ -41,19 +41,19 @@ class Report:
         advice = say(en=f"Do: {self.advice}", zh=f"怎么办：{self.advice}")
         return "\n".join(filter(None, [*self.lines, advice, self.real]))
 
-    def on(self, error: E) -> E:
+    def attach_to(self, error: E) -> E:
         """``error``, which carries this report from now on."""
         error.report = self  # type: ignore[attr-defined]
         return error
 
 
-def explained(key: str, **facts: object) -> tuple[str, str]:
+def explain_fault(key: str, **facts: object) -> tuple[str, str]:
     """The meaning of the fault ``key``, and the advice, from ``faults.txt``."""
     meaning, advice = fill_texts(_TEXTS[key], **facts)
     return meaning, advice
 
 
-def described(call: Call) -> str:
+def describe_call(call: CollectiveCall) -> str:
     """A call in words: ``all_reduce SUM [4, 4] float32``."""
     words = [call.kind, *([str(list(call.members))] if call.members else ())]
     if call.op:
@@ -75,12 +75,12 @@ def described(call: Call) -> str:
 _PREPOSITIONS = {"reduce": "to", "gather": "to", "send": "to"}
 
 
-def table(calls: Iterable[Call]) -> list[str]:
+def call_table(calls: Iterable[CollectiveCall]) -> list[str]:
     """A line for each call that differs from the others, with the ranks that made it."""
     lines: dict[tuple[str, str], list[int]] = {}
     for call in calls:
-        lines.setdefault((described(call), call.short_place), []).append(call.rank)
-    names = [ranks_text(ranks) for ranks in lines.values()]
+        lines.setdefault((describe_call(call), call.short_place), []).append(call.rank)
+    names = [format_ranks(ranks) for ranks in lines.values()]
     wide = max(map(columns, names))
     widest = max(len(what) for what, _ in lines)
     return [
@@ -89,11 +89,11 @@ def table(calls: Iterable[Call]) -> list[str]:
     ]
 
 
-def group_of(call: Call) -> str:
+def group_label(call: CollectiveCall) -> str:
     return call.desc if call.desc not in ("", "undefined") else call.group or "default_pg"
 
 
-def listed(numbers: Iterable[int], pair: str = "") -> str:
+def format_numbers(numbers: Iterable[int], pair: str = "") -> str:
     """``0, 2–5``; of two numbers in a row both, with ``pair`` between them, if not a comma."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -105,13 +105,13 @@ def listed(numbers: Iterable[int], pair: str = "") -> str:
     return series(str(a) if a == b else f"{a}{pair if b == a + 1 else '–'}{b}" for a, b in spans)
 
 
-def ranks_text(ranks: Iterable[int], pair: str = "") -> str:
+def format_ranks(ranks: Iterable[int], pair: str = "") -> str:
     """``rank 3``, ``ranks 0, 2–5``."""
     numbers = set(ranks)
-    return say(en="rank" if len(numbers) == 1 else "ranks", zh="rank") + f" {listed(numbers, pair)}"
+    return say(en="rank" if len(numbers) == 1 else "ranks", zh="rank") + f" {format_numbers(numbers, pair)}"
 
 
-def ordinal(number: int) -> str:
+def format_ordinal(number: int) -> str:
     """``41st``."""
     last = 0 if 10 < number % 100 < 20 else number % 10
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
