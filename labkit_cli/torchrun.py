@@ -228,7 +228,10 @@ def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -
 
 
 def _launched(
-    options: argparse.Namespace, machine: children.MachineDescription, program: RankProgram, kept: RunRecord | None
+    options: argparse.Namespace,
+    machine: children.MachineDescription,
+    program: RankProgram,
+    kept: RunRecord | None,
 ) -> int:
     from labkit.trace import emitting
     from labkit_ranks.rank.run_record import rank_info

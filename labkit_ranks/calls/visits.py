@@ -41,5 +41,7 @@ class LineVisits:
     def by_place(self) -> dict[tuple[str, str], int]:
         """Return the visits of each line in the user's code: (``"train.py:12"``, kind) -> times."""
         return {
-            (format_place(code, line), kind): times for (code, line, kind), times in self._times.items() if code
+            (format_place(code, line), kind): times
+            for (code, line, kind), times in self._times.items()
+            if code
         }

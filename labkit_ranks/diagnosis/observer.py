@@ -64,7 +64,11 @@ class Observer:
         self._stack.callback(mode.observe_by, None)
         as_main.hidden_errors.append(_is_told)
         self._stack.callback(as_main.hidden_errors.remove, _is_told)
-        for context in (Patches(self._table), work_settled.adding(self._settle), call_recorded.adding(self._note)):
+        for context in (
+            Patches(self._table),
+            work_settled.adding(self._settle),
+            call_recorded.adding(self._note),
+        ):
             self._stack.enter_context(context)
         for hook in (
             optimizers.register_optimizer_step_pre_hook(self._begin_step),

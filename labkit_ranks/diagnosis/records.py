@@ -372,7 +372,10 @@ def printed(tensor: Any, place: str) -> Print | None:
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
         return None  # it wraps others, and may wait for them
-    with PlainTensors(), suppress(RuntimeError, TypeError):  # of other layouts, on no device, within a transform
+    with (
+        PlainTensors(),
+        suppress(RuntimeError, TypeError),
+    ):  # of other layouts, on no device, within a transform
         values = local.detach().double().reshape(-1)
         weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
         eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0

@@ -173,7 +173,9 @@ def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
     first = min(alone, key=lambda call: call.created)
     culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
     head, advice = explain_fault("messages_unpaired")
-    return _told(Report("calls_never_met", (), advice, ()), first, culprits, (*faults.call_table(alone), head))
+    return _told(
+        Report("calls_never_met", (), advice, ()), first, culprits, (*faults.call_table(alone), head)
+    )
 
 
 def _told(report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]) -> _Problem:

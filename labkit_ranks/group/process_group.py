@@ -233,7 +233,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.ReduceOptions, opts, *more, **named), to_list(tensors)
-        return self._start_call("reduce", tensors, tensors, root=opts.rootRank, **reduction_facts(opts), opts=opts)
+        return self._start_call(
+            "reduce", tensors, tensors, root=opts.rootRank, **reduction_facts(opts), opts=opts
+        )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._start_call("all_gather", to_list(inputs), flatten_tensors(to_list(outputs)), opts=opts)
@@ -315,7 +317,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     # Meeting.
 
-    def _start_call(self, kind: str, inputs: Any = (), outputs: Any = (), *, opts: Any = None, **facts: Any) -> Any:
+    def _start_call(
+        self, kind: str, inputs: Any = (), outputs: Any = (), *, opts: Any = None, **facts: Any
+    ) -> Any:
         """Make the call that this rank asks for now, and return its Work."""
         call, rank = CollectiveCall(kind, inputs, outputs, **facts), current_thread_rank()
         call.group, call.desc, call.at = self._name, self._desc, self._rank

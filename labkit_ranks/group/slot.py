@@ -42,7 +42,9 @@ class Slot:
     def is_completed(self) -> bool:
         return self.done or self.error is not None
 
-    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(
+        self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
+    ) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
         raise NotImplementedError
 

@@ -46,7 +46,9 @@ class _WaitableWork(Work):
 class SlotWork(_WaitableWork):
     """Waits for one slot, and tells the recording that is open of this rank's part in it."""
 
-    def __init__(self, call: CollectiveCall, slot: Slot, results: list[Tensor], timeout: timedelta | None) -> None:
+    def __init__(
+        self, call: CollectiveCall, slot: Slot, results: list[Tensor], timeout: timedelta | None
+    ) -> None:
         super().__init__()
         self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
         self.rank = current_rank()

@@ -200,7 +200,9 @@ class DeadlockDetector:
             state,
             waits=list(self._waiting.values()),
             open=[slot.call for slot in open_calls] if ended else [],
-            held=[(one.call, first.call) for one in open_calls if (first := self.first_in_line(one)) is not one],
+            held=[
+                (one.call, first.call) for one in open_calls if (first := self.first_in_line(one)) is not one
+            ],
             issued=dict(self.issued),
             came=self.visits.by_place(),
             last=self.last,
@@ -258,7 +260,12 @@ class DeadlockDetector:
         raise faults.timeout_error(call, group.timeout, self.missing(call))
 
     def wait(
-        self, call: CollectiveCall, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+        self,
+        call: CollectiveCall,
+        ready: Callable[[], bool],
+        over: Any,
+        timeout: timedelta | None,
+        shown: bool = True,
     ) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
 

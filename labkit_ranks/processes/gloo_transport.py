@@ -83,7 +83,9 @@ class ProcessSlot(Slot):
             self.error = DistBackendError(say(en=en, zh=zh) + f"\n{self.lost}")
         return super().is_completed()
 
-    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(
+        self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
+    ) -> bool:
         """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
         with internal_work():
             if self.over.wait(SOON) and self.lost is None:

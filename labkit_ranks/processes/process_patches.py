@@ -31,7 +31,9 @@ environ: Any = os.environ  # whose dictionary is _data
 def inherit() -> None:
     """From now on ``nccl`` is there: groups of processes over gloo."""
     own = cuda_state.CudaState(_total_bytes)
-    Patches(lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]).put_in()
+    Patches(
+        lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]
+    ).put_in()
     process_recording.begin_process_rank()
     variables = WatchedEnvironment(environ._data)
 
@@ -73,13 +75,17 @@ def _wait(
     limit = store.timeout if timeout is None else timeout
     if (watch := deadlock_detector.active_detector()) is not None:  # where nobody watches C++ waits
         with internal_work():
-            _wait_for_keys(watch, KeysEvent(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit)
+            _wait_for_keys(
+                watch, KeysEvent(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit
+            )
         if real.__name__ == "wait":
             return None
     return real(store, keys, *([] if timeout is None else [timeout]))
 
 
-def _wait_for_keys(watch: deadlock_detector.DeadlockDetector, there: KeysEvent, what: str, timeout: timedelta) -> None:
+def _wait_for_keys(
+    watch: deadlock_detector.DeadlockDetector, there: KeysEvent, what: str, timeout: timedelta
+) -> None:
     """Wait until the keys are there. Raises DistStoreError in time."""
     if there.wait(min(deadlock_detector.SOON, timeout.total_seconds())):
         return

@@ -117,10 +117,14 @@ def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
                 totals[int(path.name)] = row
             elif row is not None:  # there was no GPU for it
                 found.append(row)
-    events = sorted(_join_messages([row for row in found if isinstance(row, Event)]), key=lambda event: event.start)
+    events = sorted(
+        _join_messages([row for row in found if isinstance(row, Event)]), key=lambda event: event.start
+    )
     kept.add([*events, *(row for row in found if isinstance(row, MemorySample))])
     for rank, total in totals.items():
-        kept.totals[rank] = replace(total, dropped_events=total.dropped_events + kept.totals[rank].dropped_events)
+        kept.totals[rank] = replace(
+            total, dropped_events=total.dropped_events + kept.totals[rank].dropped_events
+        )
     return [parts[rank] for rank in sorted(parts)]
 
 

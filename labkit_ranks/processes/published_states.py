@@ -73,7 +73,9 @@ def call_key(call: CollectiveCall) -> tuple[Any, ...]:
 def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list[int]:
     """The ranks that have not come to a collective, as far as they have noted it."""
     key = call_key(call)
-    return [rank for rank in call.ranks if notes[rank].count_calls(*key) < call.seq] if key[1] in _BY_ALL else []
+    return (
+        [rank for rank in call.ranks if notes[rank].count_calls(*key) < call.seq] if key[1] in _BY_ALL else []
+    )
 
 
 def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:

@@ -48,7 +48,9 @@ def make_recorder(number: int) -> FlightRecorder | None:
     """A recorder for rank ``number`` if its environment asks for one."""
     size = _first_variable(_SIZE, "0")
     wanted = size.isdigit() and int(size) > 0
-    return FlightRecorder(number, int(size), _first_variable(_FILE, "/tmp/nccl_trace_rank_")) if wanted else None
+    return (
+        FlightRecorder(number, int(size), _first_variable(_FILE, "/tmp/nccl_trace_rank_")) if wanted else None
+    )
 
 
 class FlightRecorder:

@@ -86,7 +86,11 @@ _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
 # are told apart by thread (threads/thread_patches.py, Worlds).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", make_none),
-    ("torch.distributed._symmetric_memory", "_group_name_to_store _group_name_to_workspace_tensor", make_empty),
+    (
+        "torch.distributed._symmetric_memory",
+        "_group_name_to_store _group_name_to_workspace_tensor",
+        make_empty,
+    ),
     ("torch.distributed._symmetric_memory", "_backend_streams _symm_mem_pools", make_empty),
     ("torch.distributed._symmetric_memory", "_mocked_group_names _use_implicit_mempool", make_none),
     ("torch.distributed._symmetric_memory", "_is_test_mode", keep_value),
@@ -113,7 +117,11 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.nn.utils.parametrize", "_cache_enabled", keep_value),
     ("torch.nn.utils.parametrize", "_cache", copy.copy),
     ("torch.utils._device", "CURRENT_DEVICE", keep_value),
-    ("torch.utils._python_dispatch", "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode", keep_value),
+    (
+        "torch.utils._python_dispatch",
+        "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode",
+        keep_value,
+    ),
     ("torch.utils._python_dispatch", "_is_in_any_mode_without_ignore_compile_internals", keep_value),
     ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", keep_value),
     ("torch._tensor_str", "PRINT_OPTS", copy.copy),
@@ -122,7 +130,11 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.hub", "_hub_dir", keep_value),
     ("torch._library.custom_ops", "OPDEF_TO_LIB OPDEFS", copy.copy),
     ("torch.multiprocessing", "_sharing_strategy", keep_value),
-    ("torch.__future__", "_overwrite_module_params_on_conversion _swap_module_params_on_conversion", keep_value),
+    (
+        "torch.__future__",
+        "_overwrite_module_params_on_conversion _swap_module_params_on_conversion",
+        keep_value,
+    ),
     ("tempfile", "tempdir", keep_value),
 )
 
@@ -180,7 +192,9 @@ def torch_settings() -> Iterator[TorchSetting]:
         return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
     yield TorchSetting(torch.get_default_dtype, c._set_default_dtype)
-    yield TorchSetting(deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1]))
+    yield TorchSetting(
+        deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1])
+    )
     yield TorchSetting(anomaly, lambda value: torch.set_anomaly_enabled(*value))
     for name in (
         "deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic mkldnn_enabled "

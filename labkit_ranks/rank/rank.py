@@ -71,7 +71,9 @@ class Rank(TimedRank):
     error          what it raised in the last run; None.
     """
 
-    def __init__(self, world: WorldOfRank, number: int, local: int, node: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, world: WorldOfRank, number: int, local: int, node: int, environ: Mapping[str, str]
+    ) -> None:
         super().__init__(number, local, node)
         self.world, self.size = world, world.size
         # A process that nobody seeds has random numbers of its own. Here they are the same in every run.

@@ -61,7 +61,9 @@ def _for_ranks(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callab
     return keep
 
 
-def _choose_function(for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _choose_function(
+    for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     state = ProcessState.current
     # Not outside of ranks, and not in a child that was forked.
     if state is None or state.rank is None or state.process != os.getpid():

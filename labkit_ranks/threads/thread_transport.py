@@ -36,7 +36,9 @@ class ThreadSlot(Slot):
         super().__init__(len(pair) or len(members), pair)
         self.world, self.members = world, pair or members
 
-    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(
+        self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
+    ) -> bool:
         return wait_for_ranks(call, ready, timeout, self._missing_ranks)
 
     def missing(self) -> list[int]:

@@ -19,7 +19,10 @@ _sleep = time.sleep
 
 
 def wait_for_ranks(
-    call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None, missing: Callable[[], Iterable[Rank]]
+    call: CollectiveCall,
+    ready: Callable[[], bool],
+    timeout: timedelta | None,
+    missing: Callable[[], Iterable[Rank]],
 ) -> bool:
     """Return when ``ready()``: others come meanwhile. False if those whom it waits for let ``timeout`` pass.
 
@@ -60,7 +63,9 @@ def yield_turn() -> None:
         task.wait(lambda: True, "")
 
 
-def _wait_by_polling(rank: Rank, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+def _wait_by_polling(
+    rank: Rank, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
+) -> bool:
     """Wait in a thread that a rank has started: it has no turn, and looks until it is ready.
 
     Its time is that in which no rank has its turn: they may wait for each other's threads, whose time no clock has.

@@ -43,7 +43,9 @@ class ForkServer:
         control.close()
         self._heard = b""
 
-    def start(self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]) -> ForkedWorker:
+    def start(
+        self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]
+    ) -> ForkedWorker:
         """A worker with these arguments (of Python) and this environment, in a session of its own.
 
         streams   what its descriptors are (1 and 2, of a redirected stream): the launcher's own, where none is named.

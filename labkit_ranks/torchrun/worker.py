@@ -42,7 +42,9 @@ def preload_torch(script: str, module: bool) -> None:
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
         return  # the worker says what is wrong with it
-    names = [name for node in ast.walk(tree) for name in _imported_names(node) if name.partition(".")[0] == "torch"]
+    names = [
+        name for node in ast.walk(tree) for name in _imported_names(node) if name.partition(".")[0] == "torch"
+    ]
     if any(word in text for word in _LATE_BY):
         names += _LATE
     for name in dict.fromkeys(names):

@@ -473,4 +473,6 @@ def test_lists_of_other_lengths_do_not_fit():
 
 def test_of_many_shapes_three_are_named():
     tensors = [torch.ones(size) for size in range(5)]
-    assert report.describe_call(CollectiveCall("send", tensors, [])) == ("send [0] float32 [1] float32 [2] float32 …")
+    assert report.describe_call(CollectiveCall("send", tensors, [])) == (
+        "send [0] float32 [1] float32 [2] float32 …"
+    )

@@ -429,7 +429,8 @@ for _ in range(2):
         "ready.wait(torch.cuda.current_stream())",
     )
     one, *others = (
-        measure(RankProgram(written(tmp_path, aside.replace("WAIT", way))), 2, times=gpu)[0].parts for way in ways
+        measure(RankProgram(written(tmp_path, aside.replace("WAIT", way))), 2, times=gpu)[0].parts
+        for way in ways
     )
     assert others == [one, one]
     assert one["data"] >= collective_seconds("all_reduce", 2**26, 2, 2, gpu.links)

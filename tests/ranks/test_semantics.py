@@ -58,7 +58,9 @@ def test_the_sum_of_one_is_no_view_of_it():
 
 def test_as_many_numbers_in_another_shape_are_summed():
     assert reduce_tensors([T([[1.0], [2.0]]), T([3.0, 4.0])], "SUM").tolist() == [[4.0], [6.0]]
-    call, other = (CollectiveCall("all_reduce", [t], [t], op="SUM") for t in (T([[1.0], [2.0]]), T([3.0, 4.0])))
+    call, other = (
+        CollectiveCall("all_reduce", [t], [t], op="SUM") for t in (T([[1.0], [2.0]]), T([3.0, 4.0]))
+    )
     assert met(call, other) == [[[[4.0], [6.0]]], [[4.0, 6.0]]]
 
 

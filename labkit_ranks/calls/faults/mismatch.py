@@ -115,7 +115,9 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
         facts = {"names": format_ranks(away), "kind": split.kind, "members": format_ranks(split.ranks)}
     meaning, advice = explain_fault(key, **facts)
     fault = "shapes_differ" if what in ("shape", "dtype") and key != "other_lines" else "calls_differ"
-    return Report(fault, (head, *call_table(calls), meaning), advice, tuple(call.short_place for call in calls))
+    return Report(
+        fault, (head, *call_table(calls), meaning), advice, tuple(call.short_place for call in calls)
+    )
 
 
 def duplicate_gpu_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
