@@ -219,7 +219,7 @@ def answer(url, server):
     raise AssertionError(server.stdout.read())
 
 
-@pytest.mark.more  # tests/browser and test_sweep.py open and run the repository's
+@pytest.mark.more  # tests/browser and tests/course/test_sweep.py open and run the repository's
 def test_the_course_opens_and_runs_without_the_repository(installed, tmp_path):
     scripts, _ = installed("lab")
     done = outside(

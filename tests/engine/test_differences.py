@@ -233,7 +233,7 @@ PUBLISHED = re.findall(
 
 def test_every_entry_of_the_published_list_has_its_test():
     assert len(PUBLISHED) > 20
-    bugs = (ROOT / "tests/test_known_bugs.py").read_text("utf-8")
+    bugs = (ROOT / "tests/engine/test_known_bugs.py").read_text("utf-8")
     for issue, name in PUBLISHED:
         assert f"class Test{issue}" in bugs if issue else name in globals(), (issue, name)
 

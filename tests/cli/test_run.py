@@ -11,7 +11,7 @@ import pytest
 
 from labkit_cli.ending import LESSONS, hint_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LABKIT = [sys.executable, "-m", "labkit", "run"]
 
 

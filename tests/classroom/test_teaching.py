@@ -10,7 +10,7 @@ import yaml
 from labkit_cli import _parser
 from labkit_course.outline import lessons
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = {"en": "teaching.md", "zh": "teaching.zh.md"}
 TEXTS = {language: (ROOT / "docs" / name).read_text("utf-8") for language, name in PAGES.items()}
 WORKFLOW = ROOT / "docs" / "github-classroom.yml"

@@ -17,7 +17,7 @@ from labkit_cli import COMMANDS, main
 from labkit_cli.usage import UsageError, bad_usage
 from tools.warm import python
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}  # from whatever folder
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}  # from whatever folder
 
 
 def process(*arguments, cwd=None):

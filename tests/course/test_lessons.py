@@ -276,7 +276,7 @@ def test_the_copy_needs_no_package_beyond_the_core():
         "import sys; from labkit_cli import main; main(['lessons', 'list', '--dir', 'nowhere']); "
         "sys.exit(bool({'torch', 'nbformat', 'jupyterlab'} & set(sys.modules)))"
     )
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=False).returncode
         == 0
