@@ -29,13 +29,13 @@ _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    return {where: one for where, one in _held(model, Tensor) if id(one) not in registered}
+    return {where: one for where, one in _first_held(model, Tensor) if id(one) not in registered}
 
 
 def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
     known = {id(module) for module in model.modules()}
-    found = {where: one for where, one in _held(model, nn.Module) if id(one) not in known}
+    found = {where: one for where, one in _first_held(model, nn.Module) if id(one) not in known}
     return {where: one for where, one in found.items() if [*one.parameters(), *one.buffers()]}
 
 
@@ -94,7 +94,11 @@ class Contents:
 
     def differing(self, other: Contents) -> list[str]:
         """Return the names of what holds other values in ``other``."""
-        return [name for name, found in other._found.items() if not _alike(self._found.get(name, {}), found)]
+        return [
+            name
+            for name, found in other._found.items()
+            if not _have_equal_leaves(self._found.get(name, {}), found)
+        ]
 
     def with_tensors(self) -> list[str]:
         """Return the names of what holds tensors."""
@@ -117,7 +121,7 @@ def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]
         yield path, type(value)
 
 
-def _alike(one: dict[str, object], other: dict[str, object]) -> bool:
+def _have_equal_leaves(one: dict[str, object], other: dict[str, object]) -> bool:
     def same(value: object, there: object) -> bool:
         if isinstance(value, Tensor) and isinstance(there, Tensor):
             alike = value.shape == there.shape and value.device == there.device
@@ -138,7 +142,7 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
                 yield f"{path}.{name}".lstrip("."), value
 
 
-def _held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
+def _first_held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
     """Return each ``kind`` in attributes of modules once, by the first way to it: ``heads[0]``, ``cache.keys``."""
     first: dict[int, tuple[str, T]] = {}
     for way, held in everything_held(model):

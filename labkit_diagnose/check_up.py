@@ -23,7 +23,7 @@ from labkit.base.numbers import MOST_GPUS, integer, must
 from labkit.base.units import parse_bytes
 from simgpu import Machine, machine_in_use, simulate
 
-from .findings import listed
+from .findings import list_some
 from .inputs import ModelInputs
 from .probes import PROBES
 from .result import SEVERITIES, Diagnosis, Finding
@@ -78,22 +78,22 @@ def diagnose(
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
         given = ModelInputs(inputs, dict(kwargs or {}))
-        _check(model, given, loss)
-        gpus, dim, output = _wrapping(model, gpus, dim)
+        _check_arguments(model, given, loss)
+        gpus, dim, output = _read_wrapper(model, gpus, dim)
         if not any(tensor.dim() > dim for tensor in given.tensors().values()):
             raise wrong(
                 en=f"dim is {dim}, and no input has such a dimension: the first is 0",
                 zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
             )
-        with undisturbed(gpus, lambda: Subject(model, given, dim, output)) as subject:
+        with protect_user_state(gpus, lambda: Subject(model, given, dim, output)) as subject:
             try:
-                return _asked(Runs(subject, gpus, loss, capacity))
+                return _run_check_up(Runs(subject, gpus, loss, capacity))
             finally:
                 subject.outside.restore()
 
 
 @contextmanager
-def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
+def protect_user_state(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
     """Yield the copies that ``copied`` makes; inside, torch sees at least ``gpus`` GPUs, with memory for all.
 
     Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
@@ -122,7 +122,7 @@ def undisturbed(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
         yield subject
 
 
-def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
+def _read_wrapper(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
     """Return the number of GPUs, the dimension and the output device, from the arguments or from the wrapper given."""
     ids, output, own = [], None, None
     if isinstance(model, nn.DataParallel):
@@ -151,39 +151,41 @@ def _wrapping(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, in
     return gpus, dim, output or None
 
 
-def _asked(runs: Runs) -> Diagnosis:
+def _run_check_up(runs: Runs) -> Diagnosis:
     """Ask all probes; the worst findings come first."""
     one, gpus = runs.subject.name, runs.gpus
     _log.info(say(en=f"{one} runs on one GPU and on {gpus}", zh=f"{one} 在 1 块和 {gpus} 块 GPU 上运行"))
-    _ask(runs, "first", "each")
+    _ask_probes(runs, "first", "each")
     if runs.subject.training and not any(finding.severity == "error" for finding in runs.findings):
         _log.info(say(en="the same in training mode", zh="在训练模式下再来一遍"))
         runs.mode = runs.training
         runs.names -= {probe.name for probe in PROBES if probe.asked == "each"}
-        _ask(runs, "each")
+        _ask_probes(runs, "each")
     _log.info(say(en="a training step, its memory, and what is left", zh="训练一步、显存，以及其余的检查"))
-    _ask(runs, "last")
+    _ask_probes(runs, "last")
     runs.say_how()
-    findings = sorted(_joined(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = sorted(
+        _join_similar_findings(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity)
+    )
     told = tuple(runs.compared), tuple(runs.uncompared)
     return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, *told)
 
 
-def _joined(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _join_similar_findings(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Join findings that say the same of several places; those that differ in numbers or shapes, if they are many."""
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same.setdefault((finding.name, finding.reason, finding.fix), []).append(finding)
     alike: dict[tuple[str, str], list[Finding]] = {}
     for (name, _, fix), group in same.items():
-        where = listed(list(dict.fromkeys(one.where for one in group if one.where)))
+        where = list_some(list(dict.fromkeys(one.where for one in group if one.where)))
         alike.setdefault((name, fix), []).append(replace(group[0], where=where))
     for group in alike.values():
-        all_of_them = replace(group[0], where=listed([one.where for one in group]))
+        all_of_them = replace(group[0], where=list_some([one.where for one in group]))
         yield from group if len(group) <= _FEW else [all_of_them]
 
 
-def _ask(runs: Runs, *asked: str) -> None:
+def _ask_probes(runs: Runs, *asked: str) -> None:
     for probe in PROBES:
         if probe.asked not in asked or runs.has(*probe.explained_by):
             continue
@@ -194,7 +196,7 @@ def _ask(runs: Runs, *asked: str) -> None:
         runs.subject.outside.restore()
 
 
-def _check(model: object, inputs: ModelInputs, loss: object) -> None:
+def _check_arguments(model: object, inputs: ModelInputs, loss: object) -> None:
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise TypeError(
@@ -202,7 +204,7 @@ def _check(model: object, inputs: ModelInputs, loss: object) -> None:
         )
     if loss is not None and not callable(loss):
         raise TypeError(must("loss", loss, en="a function of the output", zh="是以输出为参数的函数"))
-    for path in inputs.packed():
+    for path in inputs.packed_sequences():
         raise wrong(
             en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
             "pass the padded tensor and the lengths",

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from labkit.base.language import wrong
 from labkit.base.tree import map_tensors, output_name, tensors
 
-from .copies import deep_copy
-from .inputs import ModelInputs, opened
-from .rounding import difference, is_number, least_precise, same
-from .same_random import Draws, Undrawn, python_state, seed_python
+from .deep_copy import deep_copy
+from .inputs import ModelInputs, open_containers
+from .random_draws import Draws, UnchangedDraws, python_state, seed_python
+from .rounding import difference, is_number, lowest_precision, same
 from .subject import Subject
 
 # The GPU from which DataParallel replicates: device_ids[0].
@@ -66,40 +66,40 @@ class Comparison:
 
     def __init__(self, subject: Subject, ids: list[int], loss: Loss | None, training: bool) -> None:
         self.subject, self.ids, self.loss, self.training = subject, ids, loss, training
-        self.inputs = subject.inputs.moved(SOURCE)
+        self.inputs = subject.inputs.move_to(SOURCE)
         self.draws = Draws()
         self.random = self.drew_python = False
 
-    def fresh(self, device: str = SOURCE) -> nn.Module:
+    def copy_model(self, device: str = SOURCE) -> nn.Module:
         """Return a copy of the model on one GPU, in this mode."""
         model = self.subject.copied_to(device)
         if not self.training:
             model.eval()
         for _, norm in batch_norms(model):
             norm.eval()
-        return self.draws.in_every_thread(model)
+        return self.draws.replace_draws_in_replicas(model)
 
     @contextmanager
-    def quiet(self, seed: int = 0) -> Iterator[None]:
+    def comparable_run(self, seed: int = 0) -> Iterator[None]:
         """Do as the function of this name; also draw random numbers alike, and put outer variables back."""
         try:
-            with quiet(seed), self.draws.here():
+            with reproducible_run(seed), self.draws.replace_draws():
                 yield
         finally:
             self.subject.outside.restore()
 
-    def evaluated(self, inputs: ModelInputs, seed: int = 0) -> Any:
+    def evaluate(self, inputs: ModelInputs, seed: int = 0) -> Any:
         """Run the model on ``inputs`` on one GPU."""
         # With gradients on, as in training: forward may itself call autograd.
-        with self.quiet(seed):
-            return opened(inputs.of(self.fresh()))
+        with self.comparable_run(seed):
+            return open_containers(inputs.call(self.copy_model()))
 
     @cached_property
     def in_double(self) -> Comparison:
         """The same comparison in double precision, for decisions that rounding would make here."""
         subject = copy.copy(self.subject)
         subject.model = deep_copy(subject.model).double()
-        subject.inputs = subject.inputs.mapped(
+        subject.inputs = subject.inputs.replace_tensors(
             lambda _, one: one.double() if one.is_floating_point() else one
         )
         other = Comparison(subject, self.ids, self.loss, self.training)
@@ -114,34 +114,34 @@ class Comparison:
     @cached_property
     def many(self) -> Outcome:
         """The model in ``nn.DataParallel`` on all GPUs."""
-        return self._run(lambda model: self.subject.in_parallel(model, self.ids))
+        return self._run(lambda model: self.subject.wrap_in_parallel(model, self.ids))
 
     def _run(self, wrapped: Callable[[nn.Module], Callable[..., Any]]) -> Outcome:
         try:
             if self.subject.lazy:
                 self._materialise()
-            model = self.fresh()
-            before = dict(_registered(model))
-            with self.quiet():
+            model = self.copy_model()
+            before = dict(_named_tensors(model))
+            with self.comparable_run():
                 before_draws = python_state()
-                live = self.inputs.of(wrapped(model))
+                live = self.inputs.call(wrapped(model))
                 self.drew_python |= python_state() != before_draws
-            outputs = opened(live)
+            outputs = open_containers(live)
             found = tensors(outputs, output_name())
         except Exception as error:
             return Outcome(error=error)
         with suppress(Exception):  # a container of a class of its own keeps its graph
             outputs = map_tensors(outputs, lambda path, tensor: tensor.detach())
-        least = least_precise((*found.values(), *self.inputs.tensors().values()))
+        least = lowest_precision((*found.values(), *self.inputs.tensors().values()))
         ended = {path: tensor.detach() for path, tensor in found.items()}
-        replaced = {name for name, tensor in _registered(model) if before.get(name) is not tensor}
+        replaced = {name for name, tensor in _named_tensors(model) if before.get(name) is not tensor}
         return Outcome(outputs, ended, None, least, model, live, frozenset(replaced))
 
     def _materialise(self) -> None:
         host = self.subject.model
         modes = {module: module.training for module in host.modules()}
-        with quiet(0), torch.no_grad():
-            self.inputs.of(host.to(SOURCE).eval())
+        with reproducible_run(0), torch.no_grad():
+            self.inputs.call(host.to(SOURCE).eval())
         host.to("cpu")
         for module, training in modes.items():
             module.training = training
@@ -171,13 +171,13 @@ class Comparison:
         if not (self.draws.drew or self.drew_python) or self.random:
             return ""
         plain = Comparison(self.subject, self.ids, self.loss, self.training)
-        plain.draws = Undrawn()
+        plain.draws = UnchangedDraws()
         found = []
         try:
-            model = plain.fresh()
+            model = plain.copy_model()
             for seed in (1, 2, 3):
-                with plain.quiet(seed):
-                    found.append(tensors(opened(self.inputs.of(model)), output_name()))
+                with plain.comparable_run(seed):
+                    found.append(tensors(open_containers(self.inputs.call(model)), output_name()))
         except Exception:
             return ""
         dim = self.subject.dim
@@ -195,7 +195,7 @@ class Comparison:
     def _is_random(self) -> bool:
         """Whether another run gives other values, by random numbers that are not torch's, or by a clock."""
         try:
-            return not self.all_same(tensors(self.evaluated(self.inputs, seed=1), output_name()))
+            return not self.all_same(tensors(self.evaluate(self.inputs, seed=1), output_name()))
         except Exception:
             return True
 
@@ -206,7 +206,7 @@ class Comparison:
             return False
         ends = []
         for seed in (1, 2):
-            self.evaluated(self.inputs, seed)
+            self.evaluate(self.inputs, seed)
             ends.append(python_state())
         return any(one is not None and one == other for one, other in zip(*ends, strict=True))
 
@@ -234,13 +234,13 @@ class Comparison:
                 continue
             if not is_number(one) or many.dim() != 1:
                 return None
-            if ways := self.ways(path):
+            if ways := self.find_reductions(path):
                 found[path] = ways[0]
             elif self.loss is None:  # a loss of the user's own may know how
                 return None
         return found
 
-    def ways(self, path: str) -> list[Reduction]:
+    def find_reductions(self, path: str) -> list[Reduction]:
         """Return which of mean and sum makes the number ``path`` again of the vector that it became on n GPUs.
 
         Before it is trained, a model loses as much by every row: means that are biased agree to four digits. What is
@@ -270,15 +270,15 @@ class Comparison:
         given, dim, found = ModelInputs(args, kwargs), self.subject.dim, []
         cut = {path: one.chunk(len(self.ids), dim) for path, one in given.tensors().items()}
         for at in range(min(map(len, cut.values()))):
-            part = given.mapped(lambda path, _, at=at: cut[path][at])  # type: ignore[misc]
-            found.append(opened(model(*part.args, **part.kwargs)))
+            part = given.replace_tensors(lambda path, _, at=at: cut[path][at])  # type: ignore[misc]
+            found.append(open_containers(model(*part.args, **part.kwargs)))
         parts = [tensors(output) for output in found]
         return map_tensors(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
 
     def backward(self, outcome: Outcome) -> Tensor | None:
         """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""
         live, outcome.live = outcome.live, None
-        with self.quiet():
+        with self.comparable_run():
             return loss_of(live, self.loss, self.subject, self.reductions or {})
 
 
@@ -314,7 +314,7 @@ def _weighted_sum(outputs: Any, reductions: dict[str, Reduction]) -> Tensor | No
     Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
     """
     total = None
-    for path, tensor in tensors(opened(outputs), output_name()).items():
+    for path, tensor in tensors(open_containers(outputs), output_name()).items():
         if reductions and path not in reductions:
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.requires_grad:
@@ -327,7 +327,7 @@ def _weighted_sum(outputs: Any, reductions: dict[str, Reduction]) -> Tensor | No
     return total
 
 
-def _registered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
 
@@ -339,7 +339,7 @@ def batch_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def quiet(seed: int) -> Iterator[None]:
+def reproducible_run(seed: int) -> Iterator[None]:
     """Start a run from the same random state as every other, and hide its prints and warnings."""
     # Not torch.manual_seed, which writes down the whole stack for each kind of device that is not there.
     torch.default_generator.manual_seed(seed)

@@ -36,41 +36,41 @@ class ModelInputs:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors among the inputs, also those in objects of any class, by the way to each."""
-        found = self.scattered()
+        found = self.scattered_tensors()
         for held in self._in_objects.values():
             found |= held
         return found
 
-    def scattered(self) -> dict[str, Tensor]:
+    def scattered_tensors(self) -> dict[str, Tensor]:
         """Return the tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
         return {path: leaf for path, leaf in self._leaves() if isinstance(leaf, Tensor)}
 
-    def mapped(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
+    def replace_tensors(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
         """Return the inputs with other tensors. Raises ValueError for an object with tensors that cannot be copied."""
-        values = [_mapped(value, change, name) for name, value in self._named()]
+        values = [_with_new_tensors(value, change, name) for name, value in self._named_inputs()]
         count = len(self.args)
         return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
-    def moved(self, device: torch.device | str) -> ModelInputs:
+    def move_to(self, device: torch.device | str) -> ModelInputs:
         """Return the same inputs with their tensors on ``device``, without their history."""
-        return self.mapped(
+        return self.replace_tensors(
             lambda path, tensor: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         )
 
-    def of(self, module: Callable[..., Any]) -> Any:
+    def call(self, module: Callable[..., Any]) -> Any:
         """Call ``module`` with a copy of these inputs, which it may change in place, or take keys out of."""
         there = self.tensors().values()
         copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in there}
         try:
             args, kwargs = copy.deepcopy((self.args, self.kwargs), dict(copies))
         except Exception:  # something beside the tensors cannot be copied
-            fresh = self.mapped(lambda path, tensor: copies[id(tensor)])
+            fresh = self.replace_tensors(lambda path, tensor: copies[id(tensor)])
             args, kwargs = fresh.args, fresh.kwargs
         return module(*args, **kwargs)
 
-    def packed(self) -> list[str]:
+    def packed_sequences(self) -> list[str]:
         """Return the inputs that look like tuples and cannot be made again from cut tensors."""
-        return [name for name, value in self._named() if isinstance(value, PackedSequence)]
+        return [name for name, value in self._named_inputs() if isinstance(value, PackedSequence)]
 
     def objects(self) -> list[str]:
         """Return the inputs of other classes that hold tensors: DataParallel neither cuts nor moves those."""
@@ -80,12 +80,12 @@ class ModelInputs:
     def _in_objects(self) -> dict[str, dict[str, Tensor]]:
         """The tensors in objects, by the way to each, by the way to the object."""
         others = ((path, leaf) for path, leaf in self._leaves() if not isinstance(leaf, Tensor))
-        return {path: held for path, leaf in others if (held := _held(leaf, path))}
+        return {path: held for path, leaf in others if (held := _tensors_inside(leaf, path))}
 
     def uncut(self, batch: int) -> list[str]:
         """Return the inputs that have an item for each row and are no tensors: every replica gets all of them."""
         found = self.objects()
-        for name, value in self._named():
+        for name, value in self._named_inputs():
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):
                 found.append(name)
             else:
@@ -95,28 +95,28 @@ class ModelInputs:
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
         """The values of the inputs where DataParallel looks for tensors, with the way to each."""
-        for name, value in self._named():
+        for name, value in self._named_inputs():
             yield from leaves(value, name, dataclasses=False)
 
-    def _named(self) -> Iterable[tuple[str, Any]]:
+    def _named_inputs(self) -> Iterable[tuple[str, Any]]:
         return named_inputs(self.args, self.kwargs).items()
 
 
-def _held(value: object, path: str) -> dict[str, Tensor]:
+def _tensors_inside(value: object, path: str) -> dict[str, Tensor]:
     """Return the tensors in ``value``, which may be an object, by the way to each."""
     return {way: item for way, item in everything_in(value, path, _DEPTH) if isinstance(item, Tensor)}
 
 
-def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:
+def _with_new_tensors(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:
     """Return ``value`` with other tensors. Containers are made again, as in ``base/tree.py``; objects are copied."""
     if isinstance(value, Tensor):
         return change(path, value)
     inside = children(value, dataclasses=False)
     if inside is not None:
-        items = [_mapped(item, change, path + step) for step, item in inside]
+        items = [_with_new_tensors(item, change, path + step) for step, item in inside]
         same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
         return value if same else rebuild(value, items)
-    held = _held(value, path)
+    held = _tensors_inside(value, path)
     if not held:
         return value
     # A deep copy asks its memo first what stands for an object.
@@ -132,7 +132,7 @@ def _mapped(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> A
         ) from error
 
 
-def opened(value: Any) -> Any:
+def open_containers(value: Any) -> Any:
     """Return ``value`` with tuples for all objects in it that gather takes apart and puts together again.
 
     torch/nn/parallel/scatter_gather.py makes ``type(output)`` of the items that are gathered: that is right of each
@@ -141,8 +141,8 @@ def opened(value: Any) -> Any:
     inside = children(value)
     if inside is None:
         items = _items(value)
-        return tuple(map(opened, items)) if tensors(items) else value
-    items = [opened(item) for _, item in inside]
+        return tuple(map(open_containers, items)) if tensors(items) else value
+    items = [open_containers(item) for _, item in inside]
     same = all(new is old for new, (_, old) in zip(items, inside, strict=True))
     return value if same else rebuild(value, items)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in, slots_of
-from .copies import belongs_to_library, is_library, names_in
+from .deep_copy import belongs_to_library, is_library, names_in
 
 # How far functions in variables of functions, and containers in containers, are followed.
 _DEPTH = 3
@@ -83,7 +83,7 @@ class OuterVariables:
                     found.setdefault(f"{kind.__name__}.{name}", []).append(value)
         return found
 
-    def of_functions(self, names: list[str]) -> list[str]:
+    def select_function_names(self, names: list[str]) -> list[str]:
         """Return those of ``names`` that a class of an autograd Function has."""
         own = {kind.__name__ for kind in self._reached.classes if issubclass(kind, torch.autograd.Function)}
         return [name for name in names if name.partition(".")[0] in own]

@@ -42,10 +42,10 @@ def reference(mode: Comparison) -> Reference | None:
     return None
 
 
-def _changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
+def _run_changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
     """Return the outputs on one GPU for changed inputs; none if the model fails with them."""
     try:
-        found = tensors(mode.evaluated(mode.inputs.mapped(change)), output_name())
+        found = tensors(mode.evaluate(mode.inputs.replace_tensors(change)), output_name())
     except Exception:
         return {}
     return found if found.keys() == mode.one.tensors.keys() else {}
@@ -84,7 +84,7 @@ def _names_rows(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
                 tensor = places.to(tensor.device, tensor.dtype)[tensor.long()]
             return ordered(tensor)
 
-        found = _changed(mode, change)
+        found = _run_changed(mode, change)
         pairs = [(whole, found[name]) for name, whole in mode.one.tensors.items() if found]
         return bool(found) and all(mode.same(one, it) or mode.same(ordered(one), it) for one, it in pairs)
 
@@ -118,7 +118,7 @@ def _begins(mode: Comparison, path: str, rows: int, stop: int, kept: int, groups
             return tensor[:kept]
         return tensor[:stop] if tensor.shape[:1] == (rows,) else tensor
 
-    found = _changed(mode, first)
+    found = _run_changed(mode, first)
     fewer = False
     for name, part in found.items():
         whole = mode.one.tensors[name]

@@ -61,7 +61,7 @@ def tolerance(dtype: torch.dtype) -> float:
     return RELATIVE.get(dtype, 1e-4)
 
 
-def least_precise(tensors: Iterable[Tensor]) -> torch.dtype:
+def lowest_precision(tensors: Iterable[Tensor]) -> torch.dtype:
     """Return the type with the fewest digits in which the tensors were computed, by their autograd graphs."""
     seen: set[object] = set()
     nodes: list[Any] = []

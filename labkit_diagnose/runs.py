@@ -9,8 +9,8 @@ from torch import nn
 
 from labkit.plans.split import Split, split
 
-from .axes import batch_of
-from .comparison import SOURCE, Comparison, Loss, batch_norms, loss_of, quiet
+from .batch_layout import batch_of
+from .comparison import SOURCE, Comparison, Loss, batch_norms, loss_of, reproducible_run
 from .findings import PHRASES, gap_text
 from .result import Finding, GpuMemory
 from .rounding import difference, tolerance
@@ -38,7 +38,7 @@ class Runs:
         self.mode = self.evaluation
         self.inputs = self.mode.inputs
         self.batch = batch_of(self.inputs, subject.dim)
-        subject.settle(self._error_of, SOURCE)
+        subject.find_staying_tensors(self._error_of, SOURCE)
         self.findings: list[Finding] = []
         self.names: set[str] = set()
         self.compared: list[str] = []
@@ -75,8 +75,8 @@ class Runs:
 
     def _error_of(self, model: nn.Module) -> Exception | None:
         try:
-            with quiet(0):
-                self.inputs.of(model.eval())
+            with reproducible_run(0):
+                self.inputs.call(model.eval())
         except Exception as error:
             return error
         return None
@@ -87,8 +87,8 @@ class Runs:
 
     def step(self, model: nn.Module) -> None:
         """One forward and backward, as they are in training."""
-        with quiet(0):
-            loss_of(self.inputs.of(model), self.loss, self.subject, {})
+        with reproducible_run(0):
+            loss_of(self.inputs.call(model), self.loss, self.subject, {})
 
     def say_how(self) -> None:
         """Note which random numbers the runs drew, and what was left out."""

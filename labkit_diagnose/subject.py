@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from labkit.base.language import wrong
 
 from .attributes import attributes_of, everything_held, everything_in, move_unregistered, unregistered_tensors
-from .copies import deep_copy
+from .deep_copy import deep_copy
 from .errors import is_mix, words
 from .inputs import ModelInputs
 from .outer_variables import OuterVariables
@@ -54,7 +54,7 @@ class Subject:
         loose = unregistered_tensors(model).items()
         self._on_host = [name for name, one in loose if one.device.type == "cpu"]
         self.staying: frozenset[str] = frozenset()
-        self.model = _copied(model).to("cpu")
+        self.model = _copy_model(model).to("cpu")
         # What its class does not let be copied is the user's own, in the copy too.
         own = {id(one) for _, one in everything_held(model)}
         shared = {where: one for where, one in everything_held(self.model) if id(one) in own}
@@ -65,9 +65,9 @@ class Subject:
         move_unregistered(self.model, "cpu", self._shared)
         self.wrapped, compiled = _unwrap(self.model)
         self.compiled += compiled
-        self.inputs = inputs.moved("cpu")
+        self.inputs = inputs.move_to("cpu")
 
-    def settle(self, error_of: Callable[[nn.Module], Exception | None], device: str) -> None:
+    def find_staying_tensors(self, error_of: Callable[[nn.Module], Exception | None], device: str) -> None:
         """Find out which unregistered tensors must stay on the CPU for ``error_of`` to find no error on ``device``.
 
         What its owner has not registered, ``.to()`` does not move. It may be a table for the CPU, which must stay, or
@@ -90,7 +90,7 @@ class Subject:
         move_unregistered(model, device, self.staying | self._shared)
         return model
 
-    def in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:
+    def wrap_in_parallel(self, model: nn.Module, gpus: Sequence[int]) -> nn.Module:
         """Wrap ``model``, one of the copies, in the ``DataParallel`` that is checked."""
         return nn.DataParallel(model, list(gpus), self.output, self.dim)
 
@@ -106,7 +106,7 @@ class _Caller(nn.Module):
         return self.script(*args, **kwargs)
 
 
-def _copied(model: nn.Module) -> nn.Module:
+def _copy_model(model: nn.Module) -> nn.Module:
     """Return a deep copy. Python cannot copy tensors with a history; of those, the values are copied."""
     values = [value for module in model.modules() for value in vars(module).values()]
     held = [leaf for value in values for _, leaf in everything_in(value, "", _DEPTH)]

@@ -18,7 +18,7 @@ from labkit.plans.shapes import Cut
 from labkit.trace.curves import Curves
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
-from labkit_diagnose.findings import listed
+from labkit_diagnose.findings import list_some
 from labkit_ranks.calls.faults.report import format_ranks
 from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 
@@ -84,7 +84,7 @@ def told_of_lists_and_labels():
             labkit.DataParallel(model)(torch.ones(4, 3), mask=torch.tensor(1.0))
     return [
         repr(labkit.split(10, 8)), format_ranks([0, 2, 3, 5]), format_ranks([0, 1]), format_ranks([0, 1], "–"),
-        listed(["a"] * 6), *(one.where for one in found.findings[:2]), str(refused.value).partition("'mask'")[0],
+        list_some(["a"] * 6), *(one.where for one in found.findings[:2]), str(refused.value).partition("'mask'")[0],
     ]  # fmt: skip
 
 

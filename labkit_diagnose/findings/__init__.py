@@ -39,7 +39,7 @@ UNTAUGHT = Topic("", Text("", ""))
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class FindingKind:
     """One thing that a check-up may find; called with where it is and the facts, it makes the :class:`Finding`."""
 
     key: str
@@ -65,17 +65,17 @@ class Kind:
             raise TypeError(f"{self.key}: {error}") from None
         return Finding(self.name, self.severity, where, reason, fix, self.topic.lesson, self.topic.heading())
 
-    def of(self, error: Exception, **facts: object) -> Finding:
+    def at_error(self, error: Exception, **facts: object) -> Finding:
         """The finding where ``error`` was raised in the user's code; what it says is the fact ``problem``."""
         return self(line_of(error), problem=short_text(error), **facts)
 
 
-def declared(*files: Path) -> tuple[dict[str, Kind], dict[str, Text]]:
+def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]]:
     """The kinds and the phrases that ``files`` declare, by their keys. A topic stands before its kinds.
 
     A kind that names no topic has that which is called as it is, if there is one.
     """
-    topics, kinds, phrases = dict[str, Topic](), dict[str, Kind](), dict[str, Text]()
+    topics, kinds, phrases = dict[str, Topic](), dict[str, FindingKind](), dict[str, Text]()
     for file in files:
         for entry in parse(file.read_text("utf-8")):
             key, what, *more = entry.words
@@ -88,27 +88,27 @@ def declared(*files: Path) -> tuple[dict[str, Kind], dict[str, Text]]:
                 phrases[key] = text
             elif what in SEVERITIES and key not in kinds:
                 topic = topics[more[0]] if more else topics.get(key.partition(".")[0], UNTAUGHT)
-                kinds[key] = Kind(key, what, topic, text, entry.texts["fix"])
+                kinds[key] = FindingKind(key, what, topic, text, entry.texts["fix"])
             else:
                 raise ValueError(f"{file.name}: {' '.join(entry.words)!r} is no severity, or declared twice")
     return kinds, phrases
 
 
-def taught(file: Path) -> dict[str, Topic]:
+def read_topics(file: Path) -> dict[str, Topic]:
     """The topics that ``file`` declares, by their names."""
     return {
         entry.words[0]: Topic(entry.words[2], entry.texts[""]) for entry in parse(file.read_text("utf-8"))
     }
 
 
-def listed(names: Sequence[str]) -> str:
+def list_some(names: Sequence[str]) -> str:
     """Some of the names, and how many there are."""
     more = say(en=f"… ({len(names)})", zh=f"……（共 {len(names)} 个）")
     return series([*names[:5], *[more] * (len(names) > 5)])
 
 
 _FILES = ("topics", "compared", "failures", "inputs", "memory", "modules", "outputs")
-KINDS, PHRASES = declared(*(Path(__file__).with_name(f"{name}.txt") for name in _FILES))
+KINDS, PHRASES = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in _FILES))
 
 
 def gap_text(gap: float) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ..result import Finding
 from ..runs import Runs
-from .alone import alone, model, returned, state
-from .layout import idle, layout, rows, unexplained
-from .replicas import devices, references, replicas
-from .training import gradients, kept, training_step
+from .layout import check_idle_gpus, check_layout, check_row_counts, report_unexplained
+from .one_gpu import check_forward, check_module, check_outputs, check_state
+from .replicas import check_devices, check_references, check_replicas
+from .training import check_gradients, check_kept_values, measure_training_step
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,26 @@ class Probe:
 
 
 PROBES = (
-    Probe(model, wants_outputs=False),
-    Probe(alone, wants_outputs=False),
-    Probe(state),
-    Probe(returned, "each"),
-    Probe(references, "each"),
-    Probe(replicas, "each"),
-    Probe(devices, "each", ("references", "replicas", "not_registered.parameter", "not_registered.module")),
-    Probe(layout, "each", ("references",)),
-    Probe(rows, "each", ("references",)),
-    Probe(unexplained, "each", ("references", "replicas", "devices", "layout", "rows")),
-    Probe(idle, "first", ("rows_dropped", "list_cut", "references")),
-    Probe(gradients, "last"),
-    Probe(kept, "last"),
-    Probe(training_step, "last"),
+    Probe(check_module, wants_outputs=False),
+    Probe(check_forward, wants_outputs=False),
+    Probe(check_state),
+    Probe(check_outputs, "each"),
+    Probe(check_references, "each"),
+    Probe(check_replicas, "each"),
+    Probe(
+        check_devices,
+        "each",
+        ("check_references", "check_replicas", "not_registered.parameter", "not_registered.module"),
+    ),
+    Probe(check_layout, "each", ("check_references",)),
+    Probe(check_row_counts, "each", ("check_references",)),
+    Probe(
+        report_unexplained,
+        "each",
+        ("check_references", "check_replicas", "check_devices", "check_layout", "check_row_counts"),
+    ),
+    Probe(check_idle_gpus, "first", ("rows_dropped", "list_cut", "check_references")),
+    Probe(check_gradients, "last"),
+    Probe(check_kept_values, "last"),
+    Probe(measure_training_step, "last"),
 )

@@ -11,90 +11,90 @@ from torch import Tensor, nn
 from labkit.base.language import series
 from labkit.plans.split import split
 
-from ..axes import Fit, Layout, Search
+from ..batch_layout import Fit, Layout, Search
 from ..comparison import batch_norms
 from ..errors import is_beyond, short_text
-from ..findings import KINDS, PHRASES, gap_text, listed
+from ..findings import KINDS, PHRASES, gap_text, list_some
 from ..result import Finding
 from ..rounding import difference, is_number
 from ..runs import Runs
-from .alone import known
+from .one_gpu import is_explained
 
 # What is found of inputs that were to be cut otherwise.
 CUT = ("input_cut", "input_axis", "hidden_state_cut", "list_cut")
 
 
-def layout(runs: Runs) -> Iterator[Finding]:
+def check_layout(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
 
     Asked only where n GPUs fail or differ. Of many ways to cut many inputs only the nearest are tried, for a
-    minute at most (see :mod:`labkit_diagnose.axes`). Where another way is found, :attr:`Runs.batch` is its batch
+    minute at most (see :mod:`labkit_diagnose.batch_layout`). Where another way is found, :attr:`Runs.batch` is its batch
     from now on: ``state`` has looked before.
     """
     if runs.mode.agree:
         return
-    if not runs.inputs.scattered():
-        yield KINDS["uncut_input"](listed(runs.inputs.objects()))
+    if not runs.inputs.scattered_tensors():
+        yield KINDS["uncut_input"](list_some(runs.inputs.objects()))
         return
     expected, found = runs.mode.one.tensors, runs.mode.many.tensors
     search = Search(runs.mode)
     fits = search.fits()
     if pairs := [path for path, fit in fits.items() if fit.how == "pairs"]:
-        one, outcome = expected[pairs[0]], _glued(found.get(pairs[0]))
-        yield KINDS["rows_compared"](listed(pairs), shape=list(one.shape), gpus=runs.gpus, outcome=outcome)
+        one, outcome = expected[pairs[0]], _describe_glued(found.get(pairs[0]))
+        yield KINDS["rows_compared"](list_some(pairs), shape=list(one.shape), gpus=runs.gpus, outcome=outcome)
     elif short := [path for path, fit in fits.items() if fit.how == "short"]:
-        yield KINDS["own_length"](listed(short))
-    elif (other := search.layout(numbers=not fits)) and (said := list(_elsewhere(runs, other))):
+        yield KINDS["own_length"](list_some(short))
+    elif (other := search.layout(numbers=not fits)) and (said := list(_report_layout(runs, other))):
         yield from said
         return
     for path, fit in fits.items():
-        yield from _of_output(runs, path, fit)
+        yield from _check_output(runs, path, fit)
     if not fits and runs.mode.many.error is None:  # the model fails with a piece on one GPU alone
         for path in (path for path in expected if path in found):
             one, many = expected[path], found[path]
             if _is_lost(runs, one, many):
-                yield _lost(path, one, many)
-            elif not runs.mode.same(one, many) and not _explained(runs):
-                yield _differs(runs, path, one, many)
+                yield _report_lost_batch(path, one, many)
+            elif not runs.mode.same(one, many) and not _is_difference_explained(runs):
+                yield _report_difference(runs, path, one, many)
 
 
-def _of_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
+def _check_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
     """Yield the finding of one output whose rows lie as ``fit`` says."""
     one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
     if fit.axis not in (None, runs.subject.dim):
-        yield _moved(runs, path, fit.axis)
+        yield _report_moved_batch(runs, path, fit.axis)
     elif fit.axis is not None or fit.how in ("short", "pairs"):
         return
     elif is_number(one):
         # A loss of the user's own is held against one GPU's later.
-        if many is not None and runs.loss is None and not _explained(runs):
-            yield from _number(runs, path, one, many)
+        if many is not None and runs.loss is None and not _is_difference_explained(runs):
+            yield from _check_number(runs, path, one, many)
     elif fit.how == "uncut" and (objects := runs.inputs.objects()):
-        yield KINDS["uncut_input"](listed(objects))
+        yield KINDS["uncut_input"](list_some(objects))
     elif fit.how in ("uncut", "over_rows"):
-        yield _lost(path, one, many)
-    elif many is not None and not runs.mode.same(one, many) and not _explained(runs):
-        yield _differs(runs, path, one, many)
+        yield _report_lost_batch(path, one, many)
+    elif many is not None and not runs.mode.same(one, many) and not _is_difference_explained(runs):
+        yield _report_difference(runs, path, one, many)
 
 
-def _explained(runs: Runs) -> bool:
+def _is_difference_explained(runs: Runs) -> bool:
     """Whether a finding already says why n GPUs fail or differ."""
     error = runs.mode.many.error
-    return runs.has("replicas", "devices") or (error is not None and known(runs, error))
+    return runs.has("check_replicas", "check_devices") or (error is not None and is_explained(runs, error))
 
 
-def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
+def _report_layout(runs: Runs, found: Layout) -> Iterator[Finding]:
     """Yield the findings of a layout other than DataParallel's."""
     runs.batch, dim = found.batch, runs.subject.dim
     for path in found.lists:
         yield KINDS["list_cut"](path, rows=found.batch)
     # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
     alike: dict[tuple[int | None, torch.Size], list[str]] = {}
-    for path, tensor in runs.inputs.scattered().items():
+    for path, tensor in runs.inputs.scattered_tensors().items():
         if (axis := found.inputs.get(path, dim)) != dim:
             alike.setdefault((axis, tensor.shape), []).append(path)
     for (axis, size), paths in alike.items():
-        where, shape = listed(paths), list(size)
+        where, shape = list_some(paths), list(size)
         if axis is None and len(shape) <= dim:
             yield KINDS["input_cut.number"](where, shape=shape, dim=dim)
         elif axis is None:
@@ -102,18 +102,18 @@ def _elsewhere(runs: Runs, found: Layout) -> Iterator[Finding]:
         elif axis == 1 and _is_hidden_state(runs.subject.model, shape):
             yield KINDS["hidden_state_cut"](where, shape=shape, batch=runs.batch)
         elif axis == 1 and dim == 0 and (layers := _not_batch_first(runs.subject.model)):
-            yield KINDS["input_axis.batch_first"](where, shape=shape, layers=listed(layers))
+            yield KINDS["input_axis.batch_first"](where, shape=shape, layers=list_some(layers))
         else:
             yield KINDS["input_axis"](where, shape=shape, batch=runs.batch, axis=axis, dim=dim)
     for path, axis in found.outputs.items():
         one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
         if axis not in (None, dim):
-            yield _moved(runs, path, axis)
+            yield _report_moved_batch(runs, path, axis)
         elif axis is None and many is not None and not runs.mode.same(one, many):
             if not is_number(one) or not one.is_floating_point():
-                yield KINDS["batch_lost.copies"](path, shape=list(one.shape), outcome=_glued(many))
+                yield KINDS["batch_lost.copies"](path, shape=list(one.shape), outcome=_describe_glued(many))
             else:
-                yield from _number(runs, path, one, many)
+                yield from _check_number(runs, path, one, many)
 
 
 def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
@@ -128,7 +128,7 @@ def _not_batch_first(model: nn.Module) -> list[str]:
     return [name or type(one).__name__ for name, one in found if not one.batch_first]
 
 
-def _moved(runs: Runs, path: str, axis: int | None) -> Finding:
+def _report_moved_batch(runs: Runs, path: str, axis: int | None) -> Finding:
     one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
     outcome = PHRASES["batch_moved.unfit"]()
     if many is not None:
@@ -146,27 +146,27 @@ def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
     return list(many.shape) == glued
 
 
-def _lost(path: str, one: Tensor, many: Tensor | None) -> Finding:
-    return KINDS["batch_lost"](path, shape=list(one.shape), outcome=_glued(many))
+def _report_lost_batch(path: str, one: Tensor, many: Tensor | None) -> Finding:
+    return KINDS["batch_lost"](path, shape=list(one.shape), outcome=_describe_glued(many))
 
 
-def _glued(many: Tensor | None) -> str:
+def _describe_glued(many: Tensor | None) -> str:
     """Return the shape of the replicas' results glued together, in words; nothing if they were not glued."""
     return "" if many is None else PHRASES["glued"](wrong=list(many.shape))
 
 
-def _number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
+def _check_number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
     """Yield the finding of a number, most likely a loss, of which each replica computes its own."""
     if many.dim() != 1:
         return
-    ways = runs.mode.ways(path)
+    ways = runs.mode.find_reductions(path)
     if ways:
         method = "mean" if torch.mean in ways else "sum"
         yield KINDS["scalar_output"](path, pieces=many.numel(), method=method, how=PHRASES[method]())
     elif one.is_floating_point():
         yield biased_loss(runs, path, float(one), float(many.mean()))
     else:  # a count, or whether something is so
-        yield _lost(path, one, many)
+        yield _report_lost_batch(path, one, many)
 
 
 def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
@@ -178,34 +178,38 @@ def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
     return KINDS["biased_loss"](where, one=one, mean=mean, sizes=text)
 
 
-def _differs(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
+def _report_difference(runs: Runs, path: str, one: Tensor, many: Tensor) -> Finding:
     gap = difference(one, many)
     runs.say_compared(path, gap, False)
     if uncut := runs.inputs.uncut(runs.batch):
-        return KINDS["uncut_input"](listed(uncut))
+        return KINDS["uncut_input"](list_some(uncut))
     if untracked := [name for name, norm in batch_norms(runs.subject.model) if norm.running_mean is None]:
-        return KINDS["untracked_norm"](listed(untracked))
+        return KINDS["untracked_norm"](list_some(untracked))
     if runs.mode.seeds_itself:
         return KINDS["outputs_differ.seeded"](path, gpus=runs.gpus)
     return KINDS["outputs_differ"](path, gap=gap_text(gap))
 
 
-def rows(runs: Runs) -> Iterator[Finding]:
+def check_row_counts(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: counts the pieces that each input is cut into."""
-    error, found, dim = runs.mode.many.error, runs.inputs.scattered(), runs.subject.dim
+    error, found, dim = runs.mode.many.error, runs.inputs.scattered_tensors(), runs.subject.dim
     sizes = {path: tensor.size(dim) for path, tensor in found.items() if tensor.dim() > dim}
     counts = {path: len(split(size, runs.gpus).pieces) for path, size in sizes.items() if size}
     # An error that a wrong cut explains drops nothing.
-    if runs.mode.agree or len(set(counts.values())) < 2 or (error and (runs.has(*CUT) or _explained(runs))):
+    if (
+        runs.mode.agree
+        or len(set(counts.values())) < 2
+        or (error and (runs.has(*CUT) or _is_difference_explained(runs)))
+    ):
         return
-    pieces = listed([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
+    pieces = list_some([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
     outcome = PHRASES["rows_dropped.silently"](fewest=min(counts.values()))
     if error is not None:
         outcome = PHRASES["rows_dropped.fails"](problem=short_text(error))
     yield KINDS["rows_dropped"](pieces, gpus=runs.gpus, outcome=outcome)
 
 
-def idle(runs: Runs) -> Iterator[Finding]:
+def check_idle_gpus(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: counts the GPUs that get no rows."""
     plan = runs.plan
     if plan.idle:
@@ -214,24 +218,29 @@ def idle(runs: Runs) -> Iterator[Finding]:
         yield KINDS["idle_gpus"](names, batch=plan.batch, gpus=plan.gpus, chunk=plan.chunk, busy=busy)
 
 
-def unexplained(runs: Runs) -> Iterator[Finding]:
+def report_unexplained(runs: Runs) -> Iterator[Finding]:
     """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has a reason."""
     error = runs.mode.many.error
-    if error is None and not runs.mode.agree and runs.mode.reductions is None and not runs.has("returned"):
+    if (
+        error is None
+        and not runs.mode.agree
+        and runs.mode.reductions is None
+        and not runs.has("check_outputs")
+    ):
         expected, found = runs.mode.one.tensors, runs.mode.many.tensors
         for path in dict.fromkeys((*expected, *found)):
             if path not in expected or path not in found or not runs.mode.same(expected[path], found[path]):
                 yield KINDS["outputs_differ"](path, gap=gap_text(inf))
-    if error is None or known(runs, error):
+    if error is None or is_explained(runs, error):
         return
     layouts = [tensor.layout for tensor in runs.inputs.tensors().values()]
     if sparse := [one for one in layouts if one is not torch.strided]:
         yield KINDS["sparse_input"](str(sparse[0]).removeprefix("torch."), problem=short_text(error))
     elif uncut := runs.inputs.uncut(runs.batch):
-        yield KINDS["uncut_input"](listed(uncut))
+        yield KINDS["uncut_input"](list_some(uncut))
     elif is_beyond(error):
-        yield KINDS["not_simulated"].of(error)
+        yield KINDS["not_simulated"].at_error(error)
     else:
         refused = Search(runs.mode).piece_refused()
         alike = KINDS["fails_on_many.piece"] if refused else KINDS["fails_on_many.replicas"]
-        yield (KINDS["fails_in_training"] if runs.mode.training else alike).of(error, gpus=runs.gpus)
+        yield (KINDS["fails_in_training"] if runs.mode.training else alike).at_error(error, gpus=runs.gpus)

@@ -16,14 +16,14 @@ from labkit.base.tree import output_name, tensors, tensors_in
 
 from ..attributes import everything_held, unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
-from ..findings import KINDS, PHRASES, listed
-from ..inputs import opened
+from ..findings import KINDS, PHRASES, list_some
+from ..inputs import open_containers
 from ..references import reference
 from ..result import Finding
 from ..runs import Runs
 
 
-def replicas(runs: Runs) -> Iterator[Finding]:
+def check_replicas(runs: Runs) -> Iterator[Finding]:
     """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
 
     Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
@@ -32,13 +32,13 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         return
     lines: list[str] = []
     try:
-        with runs.mode.quiet():
-            replica = nn.parallel.replicate(runs.mode.fresh(), [0])[0]
+        with runs.mode.comparable_run():
+            replica = nn.parallel.replicate(runs.mode.copy_model(), [0])[0]
             lines = _lines_that_ask_for_parameters(replica)
-            found = tensors(opened(runs.inputs.of(replica)), output_name())
+            found = tensors(open_containers(runs.inputs.call(replica)), output_name())
     except Exception as error:
         if "modified by an inplace" in words(error) or "modified inplace" in words(error):
-            yield KINDS["replica_weights"].of(error)
+            yield KINDS["replica_weights"].at_error(error)
         elif not is_mix(error) and lines:
             outcome = PHRASES["replica_parameters.fails"](problem=short_text(error))
             yield KINDS["replica_parameters"](line_of(error), outcome=outcome)
@@ -47,17 +47,17 @@ def replicas(runs: Runs) -> Iterator[Finding]:
         outcome = PHRASES["replica_parameters.differs"]()
         yield KINDS["replica_parameters"]("".join(lines[:1]), outcome=outcome)
         return
-    other = runs.mode.fresh("cuda:1")
+    other = runs.mode.copy_model("cuda:1")
     try:
-        with runs.mode.quiet(), torch.cuda.device(1):
-            there = tensors(opened(runs.inputs.moved("cuda:1").of(other)), output_name())
+        with runs.mode.comparable_run(), torch.cuda.device(1):
+            there = tensors(open_containers(runs.inputs.move_to("cuda:1").call(other)), output_name())
     except Exception:
         return  # a device that forward names: said elsewhere
     if not runs.mode.all_same(there):
         yield KINDS["device_dependent"]()
 
 
-def references(runs: Runs) -> Iterator[Finding]:
+def check_references(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU with rows in another order, or some of them; compares that with the whole result.
 
     Asked only where n GPUs fail or differ, and an input of whole numbers could be places in another one. What refers
@@ -70,7 +70,7 @@ def references(runs: Runs) -> Iterator[Finding]:
         yield KINDS["rows_refer"](found.path, meaning=meaning, gpus=runs.gpus)
 
 
-def devices(runs: Runs) -> Iterator[Finding]:
+def check_devices(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
 
     Of a tensor that forward gets from elsewhere only the line where the devices met is known.
@@ -82,21 +82,21 @@ def devices(runs: Runs) -> Iterator[Finding]:
     # No parameters, which would have explained the error, and nothing that is not on a GPU.
     left = [name for name in unregistered_tensors(runs.subject.model) if name not in runs.subject.staying]
     if objects:
-        yield KINDS["uncut_input"](listed(objects))
+        yield KINDS["uncut_input"](list_some(objects))
     for where in left:
         yield KINDS["not_registered.tensor"](where)
     if not objects and not left:
-        yield _kept_weight(runs) or KINDS["fixed_device"].of(error)
+        yield _find_kept_weight(runs) or KINDS["fixed_device"].at_error(error)
 
 
-def _kept_weight(runs: Runs) -> Finding | None:
+def _find_kept_weight(runs: Runs) -> Finding | None:
     """Return the finding if a replica on the next GPU computes with a weight of the model itself: who has kept it."""
-    model, calls = runs.mode.fresh(), _Calls()
+    model, calls = runs.mode.copy_model(), _Calls()
     try:
-        with runs.mode.quiet():
+        with runs.mode.comparable_run():
             replica = nn.parallel.replicate(model, [0, 1])[1]
             with calls:
-                runs.inputs.moved("cuda:1").of(replica)
+                runs.inputs.move_to("cuda:1").call(replica)
     except Exception as error:
         last = tensors_in(calls.last) if is_mix(error) else []
         used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}

@@ -12,12 +12,12 @@ from labkit.base.units import cuda_bytes
 
 from ..comparison import SOURCE, Comparison
 from ..errors import is_mix, short_text
-from ..findings import KINDS, PHRASES, gap_text, listed
+from ..findings import KINDS, PHRASES, gap_text, list_some
 from ..result import Finding, GpuMemory
 from ..rounding import difference, largest_gap, same, tolerance
 from ..runs import Runs
-from .alone import known
 from .layout import biased_loss
+from .one_gpu import is_explained
 
 # A gap below this, in units of the largest gradient, may come of a ReLU whose input is zero but for rounding.
 ROUNDED = 0.05
@@ -26,7 +26,7 @@ ROUNDED = 0.05
 SMALL = 2**20
 
 
-def gradients(runs: Runs) -> Iterator[Finding]:
+def check_gradients(runs: Runs) -> Iterator[Finding]:
     """Runs backward on 1 and on n GPUs; compares the loss and every parameter's gradient.
 
     Asked only where the outputs agree, or would if the numbers that replicas have computed were one again. Without a
@@ -38,13 +38,13 @@ def gradients(runs: Runs) -> Iterator[Finding]:
     try:
         first, second = mode.backward(mode.one), mode.backward(mode.many)
     except Exception as error:
-        yield KINDS["loss_fails"].of(error)
+        yield KINDS["loss_fails"].at_error(error)
         return
     if first is None or second is None:
         return
     biased = runs.loss is not None and not same(first, second, mode.one.least)
     if biased:
-        yield _biased(runs, float(first), float(second))
+        yield _report_biased_loss(runs, float(first), float(second))
     one = mode.one.model
     worst, name, agree, count = _worst_gap(one, mode.many.model, tolerance(mode.one.least))
     if not agree and not biased and worst < ROUNDED and _agree_in_double(mode.in_double):
@@ -77,7 +77,7 @@ def _agree_in_double(mode: Comparison) -> bool:
     return one is not None and many is not None and _worst_gap(one, many, tolerance(torch.float64))[2]
 
 
-def _biased(runs: Runs, one: float, many: float) -> Finding:
+def _report_biased_loss(runs: Runs, one: float, many: float) -> Finding:
     """Return the finding of a loss function of the user's whose value differs on n GPUs."""
     ways = set((runs.mode.reductions or {}).values())
     if len(ways) != 1:
@@ -114,7 +114,7 @@ def _gradient(parameter: Tensor) -> Tensor:
     return grad if grad.layout is torch.strided else grad.to_dense()
 
 
-def kept(runs: Runs) -> Iterator[Finding]:
+def check_kept_values(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: compares parameters and buffers after a training forward on 1 and on n GPUs.
 
     What forward replaces by another tensor is not looked at here: ``state`` names that.
@@ -130,12 +130,12 @@ def kept(runs: Runs) -> Iterator[Finding]:
         gaps = {name: difference(*pair) for name, pair in pairs.items() if not mode.same(*pair)}
         if gaps:
             gap = gap_text(max(gaps.values()))
-            yield KINDS[f"kept_from_one_gpu.{what}"](listed(list(gaps)), gap=gap, gpus=runs.gpus)
+            yield KINDS[f"kept_from_one_gpu.{what}"](list_some(list(gaps)), gap=gap, gpus=runs.gpus)
         elif pairs:
             runs.say_compared(PHRASES["kept"](count=len(pairs), what=PHRASES[what]()), 0.0, True)
 
 
-def training_step(runs: Runs) -> Iterator[Finding]:
+def measure_training_step(runs: Runs) -> Iterator[Finding]:
     """Runs a training step on n GPUs in the model's own mode; measures how much memory it takes on each GPU.
 
     Asked only where the wrapped model runs at all. The optimizer's state is reckoned (Adam's, twice the weights),
@@ -149,9 +149,9 @@ def training_step(runs: Runs) -> Iterator[Finding]:
     for gpu in runs.ids:
         torch.cuda.reset_peak_memory_stats(gpu)
     try:
-        runs.step(runs.subject.in_parallel(model, runs.ids))
+        runs.step(runs.subject.wrap_in_parallel(model, runs.ids))
     except Exception as error:
-        if runs.subject.training and not known(runs, error):
+        if runs.subject.training and not is_explained(runs, error):
             yield _failure(runs, error)
         return
     peaks = [max(0, torch.cuda.max_memory_allocated(k) - before[k]) for k in runs.ids]
@@ -168,9 +168,9 @@ def training_step(runs: Runs) -> Iterator[Finding]:
 
 def _failure(runs: Runs, error: Exception) -> Finding:
     if is_mix(error):
-        return KINDS["fixed_device"].of(error)
+        return KINDS["fixed_device"].at_error(error)
     one_row = ".batch_norm" * ("more than 1 value per channel" in short_text(error))
-    return KINDS["fails_in_training" + one_row].of(error, gpus=runs.gpus)
+    return KINDS["fails_in_training" + one_row].at_error(error, gpus=runs.gpus)
 
 
 def _bytes(*tensors: Tensor) -> int:

@@ -17,8 +17,8 @@ import torch
 from labkit.base.language import series
 from labkit.base.ours import is_our_module, is_torch_module
 from labkit_diagnose.errors import short_text
-from labkit_diagnose.findings import UNTAUGHT, declared, listed, taught
-from labkit_diagnose.probes.alone import FEW
+from labkit_diagnose.findings import UNTAUGHT, read_findings, list_some, read_topics
+from labkit_diagnose.probes.one_gpu import FEW
 from labkit_diagnose.result import Finding
 
 from ..calls.call import format_place
@@ -28,8 +28,8 @@ from .records import Loader, Loss, RankRecord, Step
 from .replicas import find_drift, replicas
 
 _TOPICS = Path(__file__).with_name("topics.txt")
-KINDS, PHRASES = declared(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TAUGHT = taught(_TOPICS)  # of the kinds, and of the faults that end ranks
+KINDS, PHRASES = read_findings(_TOPICS, Path(__file__).with_name("kinds.txt"))
+TAUGHT = read_topics(_TOPICS)  # of the kinds, and of the faults that end ranks
 
 # Elements count alike if their weights differ by less.
 _ALIKE = 1e-3
@@ -72,7 +72,7 @@ def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) 
 
 def _places(report: Report) -> str:
     """Return the lines of the user's code, without the functions' names."""
-    return listed(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
+    return list_some(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
 
 
 def _left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
@@ -122,7 +122,7 @@ def _unused(records: Sequence[RankRecord]) -> str:
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
-    told = [where(names=listed(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()]
+    told = [where(names=list_some(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()]
     return "; ".join(told)
 
 
@@ -144,7 +144,7 @@ def _once(found: _Found) -> Iterator[Finding]:
     for number, loader, key, facts in found:
         where = ", ".join(filter(None, [loader.place, _loader(number, loader)]))
         if others := [_loader(number, other) for number, other, *_ in found]:
-            where = PHRASES["also"](where=where, others=listed(others))
+            where = PHRASES["also"](where=where, others=list_some(others))
         yield KINDS[key](where, **facts)
 
 
@@ -196,7 +196,7 @@ def _padded(records: Sequence[RankRecord]) -> _Found:
             twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
             # All of them in several ranks: each evaluates for itself.
             if len(set(rows)) == size < len(rows) < 2 * size and twice:
-                which = listed([str(row) for row in twice])
+                which = list_some([str(row) for row in twice])
                 facts = {"read": len(rows), "rows": size, "which": which}
                 yield number, loaders[0], "rows_counted_twice", facts
                 break
@@ -335,7 +335,7 @@ def _is_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
     names = next((one.stale for one in records if one.stale), [])
     if names:
-        yield KINDS["optimizer_before_sharding"](which=listed(names))
+        yield KINDS["optimizer_before_sharding"](which=list_some(names))
 
 
 def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:

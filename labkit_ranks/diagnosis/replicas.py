@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from labkit_diagnose.findings import listed
+from labkit_diagnose.findings import list_some
 
 from ..calls.faults import format_ranks
 from .records import RankRecord, Watched
@@ -131,7 +131,7 @@ def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[s
         parted = [one for one in found if one.by == by and one.parted()]
         for one in parted:
             first, step = records[one.group[0]], one.parted()
-            names = listed([_clean(other.name) for other in parted if other.group == one.group])
+            names = list_some([_clean(other.name) for other in parted if other.group == one.group])
             line, facts = first.steps[step - 1].line, {"step": step, "who": names}
             hand = first.by_hand.get(id(one.each[0].tensor))
             if by == "norm":

@@ -208,10 +208,10 @@ def test_a_long_list_of_inputs_is_no_reason_to_search_for_ever():
 
 
 def test_the_search_for_another_layout_ends_in_time(monkeypatch, rows):
-    from labkit_diagnose import axes
+    from labkit_diagnose import batch_layout
 
     clock = iter(range(0, 10**6, 30))
-    monkeypatch.setattr(axes, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(batch_layout, "monotonic", lambda: next(clock))
     model = Runs(lambda self, *inputs: self.linear(sum(inputs)).softmax(0))
     assert "outputs_differ" in labkit.diagnose(model, *[X] * 6, gpus=8)
     assert 0 < len(rows) < 40

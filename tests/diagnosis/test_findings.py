@@ -13,7 +13,7 @@ from labkit.base.language import using
 from labkit.base.texts import Text, parse
 from labkit_course.glossary import problems
 from labkit_course.outline import lessons
-from labkit_diagnose.findings import KINDS, PHRASES, UNTAUGHT, declared, listed
+from labkit_diagnose.findings import KINDS, PHRASES, UNTAUGHT, list_some, read_findings
 from labkit_diagnose.probes import PROBES
 from labkit_ranks.calls import faults
 from labkit_ranks.diagnosis import meaning
@@ -158,7 +158,7 @@ def test_a_text_that_lacks_something_is_refused(text, said, tmp_path):
     file = tmp_path / "half.txt"
     file.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=said):
-        declared(file)
+        read_findings(file)
 
 
 def test_texts_go_on_in_the_lines_below(tmp_path):
@@ -180,5 +180,5 @@ def test_what_explains_a_probe_stands_before_it():
 
 
 def test_many_names_are_shortened():
-    assert listed(list("abcde")) == "a, b, c, d, e"
-    assert listed(list("abcdefg")) == "a, b, c, d, e, … (7)"
+    assert list_some(list("abcde")) == "a, b, c, d, e"
+    assert list_some(list("abcdefg")) == "a, b, c, d, e, … (7)"

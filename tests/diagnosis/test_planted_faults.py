@@ -18,19 +18,19 @@ from torch.utils.checkpoint import checkpoint
 import labkit
 from labkit.base.language import using
 from labkit.base.units import cuda_bytes
-from labkit_diagnose.findings import KINDS, Kind, gap_text
+from labkit_diagnose.findings import KINDS, FindingKind, gap_text
 
 
 @pytest.fixture
 def kinds_found(monkeypatch):
     """The keys of the kinds of all findings that are made."""
-    keys, make = set(), Kind.__call__
+    keys, make = set(), FindingKind.__call__
 
     def making(kind, where="", /, **facts):
         keys.add(kind.key)
         return make(kind, where, **facts)
 
-    monkeypatch.setattr(Kind, "__call__", making)
+    monkeypatch.setattr(FindingKind, "__call__", making)
     return keys
 
 

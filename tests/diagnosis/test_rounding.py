@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import labkit
-from labkit_diagnose.rounding import difference, largest_gap, least_precise, same
+from labkit_diagnose.rounding import difference, largest_gap, lowest_precision, same
 
 ONE = torch.tensor([1.0, -2.0, 4.0])
 
@@ -42,9 +42,9 @@ def test_how_much_may_differ_is_that_of_the_least_precise_type():
 
 def test_the_least_precise_type_is_found_in_the_graph():
     weight = ONE.clone().requires_grad_()
-    assert least_precise([ONE.half(), ONE.bfloat16()]) is torch.bfloat16
-    assert least_precise([weight.half().float() * 2]) is torch.float16
-    assert least_precise([weight * 2]) is torch.float32
+    assert lowest_precision([ONE.half(), ONE.bfloat16()]) is torch.bfloat16
+    assert lowest_precision([weight.half().float() * 2]) is torch.float16
+    assert lowest_precision([weight * 2]) is torch.float32
 
 
 def test_nothing_differs_from_nothing():

@@ -41,11 +41,11 @@ class Draws:
         self.drawn = WeakIdKeyDictionary()  # the tensors whose values come from here, and their copies
         self._local = threading.local()
 
-    def here(self) -> AbstractContextManager[object]:
+    def replace_draws(self) -> AbstractContextManager[object]:
         """Return a context manager: inside, this thread draws in this way."""
         return _Mode(self)
 
-    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+    def replace_draws_in_replicas(self, model: nn.Module, seed: int = 0) -> nn.Module:
         """Let the replicas of ``model`` draw in this way, each in its thread, with Python's generators seeded anew."""
         model.register_forward_pre_hook(lambda *_: self._enter(seed), prepend=True)
         model.register_forward_hook(lambda *_: self._leave(), always_call=True)
@@ -79,13 +79,13 @@ class Draws:
         return (2 * self.uniform(like) - 1).erfinv() * 2**0.5
 
 
-class Undrawn(Draws):
+class UnchangedDraws(Draws):
     """Random numbers as they are."""
 
-    def here(self) -> AbstractContextManager[object]:
+    def replace_draws(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def in_every_thread(self, model: nn.Module, seed: int = 0) -> nn.Module:
+    def replace_draws_in_replicas(self, model: nn.Module, seed: int = 0) -> nn.Module:
         return model
 
 
@@ -193,7 +193,7 @@ def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     return keys.size(-1) - 1 - ordered[..., : given["num_samples"]]
 
 
-def _dropped(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+def _dropout(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
     out, mask = result
     keep = 1 - given["p"]
     mask.copy_(draws.uniform(mask) < keep)
@@ -267,7 +267,7 @@ RULES: dict[str, Rule] = {
     "binomial": _fill(lambda draws, result, by: (by["count"] * by["prob"]).round()),
     "_standard_gamma": _fill(lambda draws, result, by: by["self"]),
     "_sample_dirichlet": _fill(lambda draws, result, by: by["self"] / by["self"].sum(-1, keepdim=True)),
-    "native_dropout": _dropped,
+    "native_dropout": _dropout,
     **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
 }
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import labkit
-from labkit_diagnose.same_random import RULES, Draws, python_state, seed_python
+from labkit_diagnose.random_draws import RULES, Draws, python_state, seed_python
 
 # Each draws [rows, 4] and says what lies in it.
 DRAWS = {
@@ -65,7 +65,7 @@ EXACT = {
 
 def drawn(draw, seed, constant=False):
     torch.manual_seed(seed)
-    with Draws(constant).here():
+    with Draws(constant).replace_draws():
         return draw()
 
 
@@ -118,7 +118,7 @@ def test_every_operator_that_draws_is_known():
 
 def test_whether_anything_was_drawn_is_known():
     draws = Draws()
-    with draws.here():
+    with draws.replace_draws():
         torch.ones(3) * 2
         assert not draws.drew
         torch.rand(3)
@@ -127,7 +127,7 @@ def test_whether_anything_was_drawn_is_known():
 
 def test_threads_draw_so_while_the_model_runs_in_them():
     draws, found = Draws(), []
-    model = draws.in_every_thread(nn.Dropout())
+    model = draws.replace_draws_in_replicas(nn.Dropout())
     model.register_forward_hook(
         lambda module, given, out: found.append((out, random.random(), numpy.random.rand()))
     )
@@ -155,14 +155,14 @@ def test_a_forward_that_fails_leaves_no_mode_behind():
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Draws().in_every_thread(Fails())(torch.ones(2))
+        Draws().replace_draws_in_replicas(Fails())(torch.ones(2))
     assert torch.rand(1) != torch.rand(1)
 
 
 def test_within_a_run_python_goes_on_where_it_stands():
     draws = Draws()
-    model = draws.in_every_thread(nn.Identity())
-    with draws.here():
+    model = draws.replace_draws_in_replicas(nn.Identity())
+    with draws.replace_draws():
         random.seed(3)
         first = random.random()
         random.seed(3)

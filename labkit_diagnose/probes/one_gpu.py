@@ -13,10 +13,10 @@ from labkit.base.language import series
 from labkit.base.tree import is_dataclass, leaves, output_name
 
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
-from ..comparison import batch_norms, quiet
-from ..copies import is_library
+from ..comparison import batch_norms, reproducible_run
+from ..deep_copy import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
-from ..findings import KINDS, listed
+from ..findings import KINDS, list_some
 from ..outer_variables import OuterVariables
 from ..result import Finding
 from ..runs import Runs
@@ -25,18 +25,18 @@ from ..runs import Runs
 FEW = 16
 
 
-def model(runs: Runs) -> Iterator[Finding]:
+def check_module(runs: Runs) -> Iterator[Finding]:
     """Runs nothing: looks at what kind of module it is, where it was, and what it holds.
 
     Parameters that only a closure or a global variable holds are not seen.
     """
     subject = runs.subject
     if subject.compiled:
-        yield KINDS["compiled_model"](listed(subject.compiled))
+        yield KINDS["compiled_model"](list_some(subject.compiled))
     if len(subject.places) > 1:
         yield KINDS["several_devices"](series(subject.places))
     if subject.wrapped:
-        yield KINDS["nested_parallel"](listed(subject.wrapped))
+        yield KINDS["nested_parallel"](list_some(subject.wrapped))
     for where, tensor in unregistered_tensors(subject.model).items():
         if isinstance(tensor, nn.Parameter):
             yield KINDS["not_registered.parameter"](where)
@@ -44,13 +44,13 @@ def model(runs: Runs) -> Iterator[Finding]:
         yield KINDS["lazy_modules"]()
 
 
-def alone(runs: Runs) -> Iterator[Finding]:
+def check_forward(runs: Runs) -> Iterator[Finding]:
     """Runs the model in eval mode on one GPU."""
     if runs.mode.one.error is not None:
         yield _failure(runs.mode.one.error)
 
 
-def state(runs: Runs) -> Iterator[Finding]:
+def check_state(runs: Runs) -> Iterator[Finding]:
     """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
 
     What forward writes is told from what it caches by another run, with other rows: a cache stays as it is. A model
@@ -67,29 +67,29 @@ def state(runs: Runs) -> Iterator[Finding]:
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
     seen = _values_seen_by_norms(model)
     try:
-        with quiet(0):
-            runs.inputs.of(model)
+        with reproducible_run(0):
+            runs.inputs.call(model)
     except Exception as error:
         yield _failure(error)
         return
     lost, shared = watch.changes()
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
-        yield KINDS["lazy_modules.made"](listed(made))
+        yield KINDS["lazy_modules.made"](list_some(made))
     around = before.differing(Contents(model, (), outside.values()))
-    written = _written(runs, model, [*lost, *shared], around, outside)
-    if kept := outside.of_functions([name for name in around if name in written]):
-        yield KINDS["shared_state.function"](listed(kept))
+    written = _find_written(runs, model, [*lost, *shared], around, outside)
+    if kept := outside.select_function_names([name for name in around if name in written]):
+        yield KINDS["shared_state.function"](list_some(kept))
     mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
     if lost_then := [name for name in lost if name in written and not _is_internal(model, name)]:
-        yield KINDS["attributes_lost"](listed(lost_then))
+        yield KINDS["attributes_lost"](list_some(lost_then))
     shared_then = [name for name in shared if name in written or mixed]
     if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
-        yield KINDS["shared_state"](listed(shared_then))
+        yield KINDS["shared_state"](list_some(shared_then))
     cached = Contents(model, [name for name in (*lost, *shared) if name not in written], {}).with_tensors()
     if cached and not mixed and _mixes(runs, model):
-        yield KINDS["cache_on_one_gpu"](listed(cached))
+        yield KINDS["cache_on_one_gpu"](list_some(cached))
     if used:
-        yield KINDS["not_registered.module"](listed(list(dict.fromkeys(used))))
+        yield KINDS["not_registered.module"](list_some(list(dict.fromkeys(used))))
     if seen and runs.batch:
         name, values = min(seen.items(), key=lambda pair: pair[1])
         rows = min(runs.plan.sizes)
@@ -98,7 +98,7 @@ def state(runs: Runs) -> Iterator[Finding]:
         yield kind(name, rows=rows, batch=runs.batch, values=values)
 
 
-def _written(
+def _find_written(
     runs: Runs, model: nn.Module, names: list[str], around: list[str], outside: OuterVariables
 ) -> list[str]:
     """Return the attributes and outer variables to which other rows give other contents: all but caches."""
@@ -112,13 +112,13 @@ def _written(
             return tensor
         return tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
 
-    given = runs.inputs.mapped(first_row_only)
+    given = runs.inputs.replace_tensors(first_row_only)
     others = given.tensors()
-    if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered().items()):
+    if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered_tensors().items()):
         return all_names  # all rows are alike: it cannot be told
     try:
-        with quiet(1):
-            given.of(model)
+        with reproducible_run(1):
+            given.call(model)
     except Exception:
         return all_names
     return before.differing(Contents(model, names, outside.values()))
@@ -133,14 +133,14 @@ def _is_internal(model: nn.Module, name: str) -> bool:
 def _mixes(runs: Runs, model: nn.Module) -> bool:
     """Whether ``model``, which has run on one GPU, mixes devices on several."""
     try:
-        with quiet(0):
-            runs.inputs.of(runs.subject.in_parallel(model, runs.ids))
+        with reproducible_run(0):
+            runs.inputs.call(runs.subject.wrap_in_parallel(model, runs.ids))
     except Exception as error:
         return is_mix(error)
     return False
 
 
-def returned(runs: Runs) -> Iterator[Finding]:
+def check_outputs(runs: Runs) -> Iterator[Finding]:
     """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
     whole = runs.mode.one.outputs
     # None first is what PyTorch passes through; beside tensors it is as good as any other.
@@ -160,7 +160,7 @@ def returned(runs: Runs) -> Iterator[Finding]:
         runs.say_outputs()
 
 
-def known(runs: Runs, error: Exception) -> bool:
+def is_explained(runs: Runs, error: Exception) -> bool:
     """Whether a finding already says why ``error`` was raised."""
     if is_mix(error):
         return runs.has("not_registered")
@@ -172,10 +172,10 @@ def known(runs: Runs, error: Exception) -> bool:
 def _failure(error: Exception) -> Finding:
     """Return the finding of a forward that fails on one GPU."""
     if is_beyond(error):
-        return KINDS["not_simulated"].of(error)
+        return KINDS["not_simulated"].at_error(error)
     if "with arguments from the 'CUDA' backend" in words(error):
-        return KINDS["fails_on_one.of_the_cpu"].of(error)
-    return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).of(error)
+        return KINDS["fails_on_one.of_the_cpu"].at_error(error)
+    return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).at_error(error)
 
 
 def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:

@@ -73,7 +73,7 @@ class _Refused(Exception):
 
 def batch_of(inputs: ModelInputs, dim: int = 0) -> int:
     """Return the number of rows as DataParallel counts them: the size that most tensors have in dimension ``dim``."""
-    found = inputs.scattered() or inputs.tensors()
+    found = inputs.scattered_tensors() or inputs.tensors()
     sizes = [tensor.size(dim) for tensor in found.values() if tensor.dim() > dim]
     return max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size)), default=0)
 
@@ -82,11 +82,11 @@ class Search:
     """A search for the dimensions of the batch, by runs of the model on one GPU."""
 
     def __init__(self, mode: Comparison) -> None:
-        self.run, self.agree, self.inputs = mode.evaluated, mode.same, mode.inputs
+        self.run, self.agree, self.inputs = mode.evaluate, mode.same, mode.inputs
         self.gpus, self.dim = len(mode.ids), mode.subject.dim
         self.outputs, self.whole = mode.one.outputs, mode.one.tensors
         self.batch = batch_of(self.inputs, self.dim)
-        self._usual = partial(_cut, self.inputs, _along_rows(self.inputs, self.batch, self.dim))
+        self._usual = partial(_cut, self.inputs, _axes_along_rows(self.inputs, self.batch, self.dim))
 
     def layout(self, numbers: bool = False) -> Layout | None:
         """Return the layout nearest to DataParallel's under which pieces give the rows of ``whole``, or None.
@@ -118,7 +118,7 @@ class Search:
         def rows(found: dict[str, Tensor]) -> list[str]:
             return [path for path, tensor in found.items() if tensor.shape[self.dim : self.dim + 1] == size]
 
-        kept = any(axes.get(path) != self.dim for path in rows(self.inputs.scattered()))
+        kept = any(axes.get(path) != self.dim for path in rows(self.inputs.scattered_tensors()))
         return kept and any(outputs[path] is WHOLE for path in rows(self.whole))
 
     def _numbers(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
@@ -274,25 +274,25 @@ def _cut(inputs: ModelInputs, axes: Axes, piece: Piece) -> ModelInputs:
         axis = axes.get(path)
         return tensor if axis is None else tensor.narrow(axis, piece.start, piece.rows)
 
-    return inputs.mapped(narrowed)
+    return inputs.replace_tensors(narrowed)
 
 
 def _cut_list(inputs: ModelInputs, at: int, piece: Piece) -> ModelInputs:
     """Return the inputs of one piece where the rows are the items of the list ``input at``."""
     items = inputs.args[at]
-    cut = _cut(inputs, _along_rows(inputs, len(items)), piece)
+    cut = _cut(inputs, _axes_along_rows(inputs, len(items)), piece)
     return replace(cut, args=(*cut.args[:at], items[piece.start : piece.stop], *cut.args[at + 1 :]))
 
 
-def _along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
+def _axes_along_rows(inputs: ModelInputs, batch: int, dim: int = 0) -> Axes:
     """Cut along dimension ``dim`` every input that has ``batch`` rows there, and leave the others whole."""
-    found = inputs.scattered()
+    found = inputs.scattered_tensors()
     return {path: dim if tensor.shape[dim : dim + 1] == (batch,) else WHOLE for path, tensor in found.items()}
 
 
 def _candidates(inputs: ModelInputs, dim: int) -> Iterator[tuple[int, Axes]]:
     """Yield batch sizes, each with the dimension to cut of each input tensor; the nearest to DataParallel's first."""
-    found = inputs.scattered()
+    found = inputs.scattered_tensors()
     first = next(iter(found.values()), None)
     usual = batch_of(inputs, dim)
     others = [size for size in (first.shape if first is not None else ()) if size != usual]

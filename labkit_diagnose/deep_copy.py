@@ -43,7 +43,7 @@ def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
             if isinstance(one, torch.jit.ScriptModule):
                 for own, theirs in zip(one.parameters(), other.parameters(), strict=True):
                     theirs.requires_grad_(own.requires_grad)
-    result: Value = _Functions(memo).rebound(copied)
+    result: Value = _Functions(memo).rebind(copied)
     return result
 
 
@@ -80,7 +80,7 @@ class _Functions:
         self._spaces: dict[int, dict[str, Any]] = {}
         self._done: dict[int, Any] = {}  # what was looked into, and for each function the one in its place
 
-    def rebound(self, value: Any) -> Any:
+    def rebind(self, value: Any) -> Any:
         """Return what stands in the place of ``value``: itself, with other functions in it, or another function."""
         if isinstance(value, FunctionType):
             return self._function(value)
@@ -88,17 +88,17 @@ class _Functions:
             function, owner = value.__func__, value.__self__
             # What a class shares with all its objects is put back afterwards; only one object's own is copied.
             shared = getattr(type(owner), getattr(function, "__name__", ""), None) is function
-            return value if shared else MethodType(self.rebound(function), owner)
+            return value if shared else MethodType(self.rebind(function), owner)
         if isinstance(value, BuiltinMethodType):
             owner = value.__self__
             same = owner is None or isinstance(owner, (type, ModuleType)) or id(owner) in self._copies
-            return value if same else getattr(self._copied(owner), value.__name__)
+            return value if same else getattr(self._copy_or_keep(owner), value.__name__)
         if isinstance(value, partial):
-            arguments = [self.rebound(item) for item in value.args]
-            named = {name: self.rebound(item) for name, item in value.keywords.items()}
-            return type(value)(self.rebound(value.func), *arguments, **named)
+            arguments = [self.rebind(item) for item in value.args]
+            named = {name: self.rebind(item) for name, item in value.keywords.items()}
+            return type(value)(self.rebind(value.func), *arguments, **named)
         if isinstance(value, tuple):
-            items = [self.rebound(item) for item in value]
+            items = [self.rebind(item) for item in value]
             same = all(new is old for new, old in zip(items, value, strict=True))
             return value if same else getattr(type(value), "_make", type(value))(items)
         if id(value) in self._copies and id(value) not in self._done:
@@ -107,7 +107,7 @@ class _Functions:
                 if isinstance(inside, (list, dict)):
                     base: Any = base_of(inside)
                     for key, item in pairs_in(inside):
-                        if (other := self.rebound(item)) is not item:
+                        if (other := self.rebind(item)) is not item:
                             base.__setitem__(inside, key, other)
         return value
 
@@ -139,15 +139,15 @@ class _Functions:
             self._done[id(function)] = self._done[id(copied)] = copied
             for cell in fresh:
                 with suppress(ValueError):  # not assigned yet
-                    self._cells[id(cell)].cell_contents = self._copied(cell.cell_contents)
-            copied.__defaults__ = self._copied(function.__defaults__)
-            copied.__kwdefaults__ = self._copied(function.__kwdefaults__)
+                    self._cells[id(cell)].cell_contents = self._copy_or_keep(cell.cell_contents)
+            copied.__defaults__ = self._copy_or_keep(function.__defaults__)
+            copied.__kwdefaults__ = self._copy_or_keep(function.__kwdefaults__)
             copied.__dict__.update(vars(function))
             copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
         done: FunctionType = self._done[id(function)]
         return done
 
-    def _copied(self, value: Any) -> Any:
+    def _copy_or_keep(self, value: Any) -> Any:
         """Return a copy of ``value``; itself if it has none, such as a file. Raises TypeError for a generator."""
         trial = dict(self._memo)
         try:
@@ -158,4 +158,4 @@ class _Functions:
             return value
         self._memo.update(trial)
         self._copies.update(map(id, trial.values()))
-        return self.rebound(copied)
+        return self.rebind(copied)
