@@ -1,7 +1,7 @@
-"""A module's attributes besides its parameters and buffers, and those that a forward pass changes.
+"""Attributes of modules other than parameters and buffers, and how a forward pass changes them.
 
-A replica is a shallow copy that lives for one call. An attribute written in forward is written on that
-copy, and lost; a list or a dict is the same object in every replica, written by all their threads.
+A replica is a shallow copy that lives for one call. A forward that assigns an attribute does so on this copy, and the
+value is lost. A list or dict is the same object in every replica, and all threads write to it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torch import Tensor, jit, nn
 
 T = TypeVar("T")
 
-# What nn.Module itself keeps.
-_OWN = frozenset(nn.Module().__dict__)
-# How far containers in containers are followed.
+# Attributes of nn.Module itself.
+_MODULE_ATTRIBUTES = frozenset(nn.Module().__dict__)
+# Follow containers nested this deep.
 _DEPTH = 3
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 
 
 def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors in plain attributes, containers and objects of modules: ``.to()`` does not move them."""
+    """Return by path the tensors in plain attributes, containers and objects, which ``.to()`` does not move."""
     registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     return {where: one for where, one in _first_held(model, Tensor) if id(one) not in registered}
 
 
 def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules with weights or buffers in plain lists, dicts and objects: the model does not know of them."""
+    """Return by path the modules with weights or buffers in plain lists, dicts and objects, unknown to the model."""
     known = {id(module) for module in model.modules()}
     found = {where: one for where, one in _first_held(model, nn.Module) if id(one) not in known}
     return {where: one for where, one in found.items() if [*one.parameters(), *one.buffers()]}
@@ -42,28 +42,28 @@ def unregistered_modules(model: nn.Module) -> dict[str, nn.Module]:
 def move_unregistered(
     model: nn.Module, device: torch.device | str, staying: frozenset[str] = frozenset()
 ) -> None:
-    """Move the unregistered tensors and modules, except ``staying``, as their owner would have to by hand."""
+    """Move unregistered tensors and modules, except ``staying``, as their owner would do by hand."""
     for where, module in unregistered_modules(model).items():
         if where not in staying:
             module.to(device)
     for where, tensor in unregistered_tensors(model).items():
         if where in staying:
             continue
-        # The tensor itself is moved, as torch/nn/modules/module.py, Module._apply does: whoever holds it, holds it.
+        # Move the tensor in place, as Module._apply does, so that every reference to it sees the change.
         tensor.grad = None
         tensor.data = tensor.data.to(device)
 
 
 class AttributeChanges:
-    """Notes the state of a module when it is made; :meth:`changes` compares it with the state then."""
+    """A snapshot of a model's attributes; :meth:`changes` compares the current attributes with it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._held: list[object] = []  # so that no address is given to another object
+        self._held: list[object] = []  # keeps marked objects alive: ids stay unique
         self._before = {where: (mark(value), inside) for where, value, inside in self._state()}
 
     def changes(self) -> tuple[list[str], list[str]]:
-        """Return the names (``rnn.last_hidden``) of attributes with a new value, and of those changed in place."""
+        """Return the names (``rnn.last_hidden``) of reassigned attributes and of attributes changed in place."""
         lost, shared = [], []
         for where, value, inside in self._state():
             before, contents = self._before.get(where, (None, None))
@@ -79,13 +79,13 @@ class AttributeChanges:
             yield where, value, marks_inside(value, self._held)
         for path, module in self._model.named_modules():
             for name, value in module.named_buffers(recurse=False):
-                # A buffer that is changed in place is kept, from the first replica; only a new tensor is lost.
+                # DataParallel keeps in-place changes of the first replica's buffers; only a new tensor is lost.
                 self._held.append(value)
                 yield f"{path}.{name}".lstrip("."), value, None
 
 
 class Contents:
-    """A copy of the tensors and simple values that attributes of a model, and other variables, hold."""
+    """A copy of the tensors and simple values in attributes of a model and in other variables."""
 
     def __init__(self, model: nn.Module, names: Iterable[str], others: Mapping[str, object]) -> None:
         held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
@@ -93,7 +93,7 @@ class Contents:
         self._found = {name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in values.items()}
 
     def differing(self, other: Contents) -> list[str]:
-        """Return the names of what holds other values in ``other``."""
+        """Return the names whose values differ in ``other``."""
         return [
             name
             for name, found in other._found.items()
@@ -101,7 +101,7 @@ class Contents:
         ]
 
     def with_tensors(self) -> list[str]:
-        """Return the names of what holds tensors."""
+        """Return the names of attributes and variables that hold tensors."""
         found = self._found.items()
         return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
 
@@ -132,58 +132,58 @@ def _have_equal_leaves(one: dict[str, object], other: dict[str, object]) -> bool
 
 
 def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of all modules, with the way to each, except nn.Module's own and computed weights."""
+    """Yield (path, value) for the attributes of all modules, except nn.Module's own and computed weights."""
     for path, module in model.named_modules():
         if isinstance(module, jit.ScriptModule):
-            continue  # what stands there is TorchScript's; a scripted forward cannot reach other Python objects
+            continue  # a scripted forward cannot reach Python attributes
         for name, value in module.__dict__.items():
             computed = {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
-            if name not in _OWN and not computed and not name.startswith("_forward_"):
+            if name not in _MODULE_ATTRIBUTES and not computed and not name.startswith("_forward_"):
                 yield f"{path}.{name}".lstrip("."), value
 
 
 def _first_held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
-    """Return each ``kind`` in attributes of modules once, by the first way to it: ``heads[0]``, ``cache.keys``."""
+    """Return each object of class ``kind`` in attributes once, with its first path: ``heads[0]``, ``cache.keys``."""
     first: dict[int, tuple[str, T]] = {}
-    for way, held in everything_held(model):
+    for path, held in everything_held(model):
         if isinstance(held, kind):
-            first.setdefault(id(held), (way, held))
+            first.setdefault(id(held), (path, held))
     return first.values()
 
 
 def everything_held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield what the attributes of all modules hold, with the way to each, an object as often as it is held."""
+    """Yield (path, object) for every object in the attributes of all modules, once per path."""
     for where, value in attributes_of(model):
         yield from everything_in(value, where, _DEPTH)
 
 
 def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
-    """Yield ``value`` and all that it holds, level by level, with the way to each; each object is looked into once."""
+    """Yield (path, object) for ``value`` and all objects in it, level by level; enter each object once."""
     known: set[int] = set()
     level = [(path, value)]
     for _ in range(depth + 1):
         yield from level
-        objects = {id(item): (way, item) for way, item in level if id(item) not in known}
+        objects = {id(item): (where, item) for where, item in level if id(item) not in known}
         known |= objects.keys()
-        level = [(way + step, inner) for way, item in objects.values() for step, inner in items_of(item)]
+        level = [(where + step, inner) for where, item in objects.values() for step, inner in items_of(item)]
 
 
 def items_of(value: object) -> list[tuple[str, object]]:
-    """Return the items of a container or a plain object, with the last step of the way to each."""
+    """Return (step of the path, item) for the items of a container or the attributes of a plain object."""
     if base_of(value):
         return [(f"[{key!r}]", item) for key, item in pairs_in(value)]
     return [(f".{name}", item) for name, item in _attributes(value).items()]
 
 
 def base_of(value: object) -> type | None:
-    """Return which of Python's own containers ``value`` is, itself or a subclass; None for another object."""
+    """Return the built-in container class of ``value``, which may be of a subclass; None for any other object."""
     return next((base for base in _CONTAINERS if isinstance(value, base)), None)
 
 
 def pairs_in(value: Any) -> list[tuple[Any, Any]]:
-    """Return what a container holds, each with its key or number, or no pairs for another object.
+    """Return (key or index, item) for the items of a container; an empty list for any other object.
 
-    The methods of Python's own types are called, for those of a subclass may fail, make objects, or import packages.
+    Call the built-in class's methods: a subclass's own may fail, create objects, or import packages.
     """
     base: Any = base_of(value)
     pairs = (
@@ -193,7 +193,7 @@ def pairs_in(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """Return the attributes of an object of a user's class, which keeps its state in them; none of another object."""
+    """Return the attributes of an instance of an ordinary class; an empty dict for any other object."""
     if (
         isinstance(value, (*_SIMPLE, nn.Module, Tensor, type, ModuleType, Enum, logging.Logger))
         or hasattr(type(value), "__get__")  # functions and descriptors
@@ -203,7 +203,7 @@ def _attributes(value: object) -> dict[str, object]:
 
 
 def slots_of(value: object) -> list[str]:
-    """Return the names of the ``__slots__`` that ``value`` has filled, of classes written in Python."""
+    """Return the names of ``__slots__`` of Python classes for which ``value`` has a value."""
     kinds = [kind for kind in type(value).__mro__ if kind.__module__ != "builtins"]
     named = [kind.__dict__.get("__slots__", ()) for kind in kinds]
     names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
@@ -211,10 +211,7 @@ def slots_of(value: object) -> list[str]:
 
 
 def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:
-    """Return a mark that changes when something inside ``value`` changes while ``value`` stays the same object.
-
-    ``held`` keeps what is marked, so that no address is given to another object.
-    """
+    """Return a mark that changes when ``value`` is changed in place. Append marked objects to ``held``."""
     if isinstance(value, Tensor):
         return None if isinstance(value, nn.Parameter) or value.is_inference() else value._version
     if isinstance(value, (set, frozenset)):
@@ -227,5 +224,5 @@ def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> obje
 
 
 def mark(value: object) -> object:
-    """Return what stands for ``value`` in comparisons: its type and text if it is simple, else its identity."""
+    """Return a value to compare: type and text of a simple ``value``, the id of any other object."""
     return (type(value), repr(value)) if isinstance(value, _SIMPLE) else id(value)

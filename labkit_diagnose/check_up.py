@@ -1,7 +1,6 @@
-"""The check-up: the user's own model on one GPU and on several, and what differs.
+"""Run the user's own model on one GPU and on several, and explain the differences.
 
-The model and its inputs are copied; nothing of the user's is changed. The runs take place on simulated
-GPUs, so they need none.
+The runs use copies of the model and its inputs, on simulated GPUs: no GPU is needed, and no object of the user changes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,16 +29,14 @@ from .result import SEVERITIES, Diagnosis, Finding
 from .runs import Runs
 from .subject import Subject
 
-# A check-up has torch to itself: of two threads that want one, the second waits.
+# Run one check-up at a time: torch's default dtype, device and random state are shared by all threads.
 _alone = threading.RLock()
 _log = logging.getLogger(__name__)
 
-# As many findings of one kind are told one by one.
+# Join the findings of one kind into one if there are more.
 _FEW = 3
-# Of each GPU: more than any model needs, so that nothing fails for want of memory.
+# Give each GPU more memory than any model needs: an out-of-memory error would hide other faults.
 _PLENTY = "16 TiB"
-
-Copy = TypeVar("Copy")
 
 
 def diagnose(
@@ -51,22 +48,22 @@ def diagnose(
     memory: str | int | None = None,
     dim: int | None = None,
 ) -> Diagnosis:
-    """Would ``model(*inputs, **kwargs)`` survive ``nn.DataParallel`` on ``gpus`` GPUs? A :class:`Diagnosis`.
+    """Check whether ``model(*inputs, **kwargs)`` works under ``nn.DataParallel`` on ``gpus`` GPUs.
 
-    The model runs on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated ones; outputs and
-    gradients are compared, and what differs is explained, each with its fix and the lesson to read.
+    Run the model on one GPU and, wrapped in ``torch.nn.DataParallel``, on ``gpus`` simulated GPUs. Compare outputs and
+    gradients, and return a :class:`Diagnosis` that explains each difference, with a fix and the lesson to read.
 
-    model    the plain model, on any device, or an ``nn.DataParallel`` of it, which is asked about as it is: its
-             ``dim``, ``output_device`` and number of GPUs. It is copied, and never changed.
-    inputs   a batch as training would give it, on any device.
-    gpus     how many GPUs, at least 2; as many as the wrapper given has, or 8.
-    loss     output -> a loss of one number, called with the output on the device of the inputs. Without it,
-             a fixed weighted sum of the outputs stands for it.
-    memory   the memory of the GPUs you think of, "11 GiB": does a training step with Adam fit?
-    dim      the dimension that holds the batch, as in ``nn.DataParallel(model, dim=1)``; the wrapper's, or 0. A wrapper
-             that was made where there is no GPU has forgotten its own.
+    model    the plain model, on any device, or an ``nn.DataParallel`` of it, checked with the wrapper's ``dim``,
+             ``output_device`` and number of GPUs. The check-up runs copies and never changes the model.
+    inputs   a batch as in training, on any device.
+    gpus     the number of GPUs, at least 2. Default: the wrapper's, or 8.
+    loss     a function from the output, on the device of the inputs, to a tensor of one number. Default: a fixed
+             weighted sum of the outputs.
+    memory   the memory of each GPU, such as "11 GiB", to learn whether a training step with Adam fits.
+    dim      the dimension of the batch, as in ``nn.DataParallel(model, dim=1)``. Default: the wrapper's, or 0. A
+             wrapper made on a machine without GPUs does not keep its ``dim``.
 
-    Raises TypeError or ValueError, naming the argument, for arguments that are not as described.
+    Raises TypeError or ValueError naming the argument that does not fit this description.
     """
     if kwargs is not None and not isinstance(kwargs, dict):
         kind = type(kwargs).__name__
@@ -82,7 +79,7 @@ def diagnose(
         gpus, dim, output = _read_wrapper(model, gpus, dim)
         if not any(tensor.dim() > dim for tensor in given.tensors().values()):
             raise wrong(
-                en=f"dim is {dim}, and no input has such a dimension: the first is 0",
+                en=f"dim is {dim}, but no input has that dimension: dimensions are counted from 0",
                 zh=f"dim 是 {dim}，但没有哪个输入有这一维（从 0 开始编号）",
             )
         with protect_user_state(gpus, lambda: Subject(model, given, dim, output)) as subject:
@@ -93,66 +90,67 @@ def diagnose(
 
 
 @contextmanager
-def protect_user_state(gpus: int, copied: Callable[[], Copy]) -> Iterator[Copy]:
-    """Yield the copies that ``copied`` makes; inside, torch sees at least ``gpus`` GPUs, with memory for all.
+def protect_user_state(gpus: int, make_copies: Callable[[], Subject]) -> Iterator[Subject]:
+    """Yield the copies from ``make_copies`` on a machine of at least ``gpus`` GPUs, then restore the user's state.
 
-    Tensors on the GPUs of the machine in use stay valid, since the model or its loss may hold some: those GPUs are
-    lent to the machine of the check-up, and given back with their own size, peak and statistics. The random states
-    of Python, of numpy, of torch and of the GPUs are given back too, and torch's default dtype and device. Gradients
-    are on.
+    Restored are the random states of Python, numpy, torch and the GPUs, torch's default dtype and device, and the size,
+    peak and statistics of each GPU of the machine in use. The check-up borrows those GPUs instead of replacing them, so
+    that tensors on them, held by the model or its loss, stay valid.
     """
-    drawn, state = random.getstate(), torch.random.get_rng_state()
     owner = machine_in_use()
     with ExitStack() as stack:
-        stack.callback(random.setstate, drawn)
+        stack.callback(random.setstate, random.getstate())
         if numpy := sys.modules.get("numpy"):
             stack.callback(numpy.random.set_state, numpy.random.get_state())
-        stack.callback(torch.random.set_rng_state, state)
+        stack.callback(torch.random.set_rng_state, torch.random.get_rng_state())
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        device = torch.get_default_device()  # setting it costs time in every call of torch from then on
-        stack.callback(
-            lambda: None if torch.get_default_device() == device else torch.set_default_device(device)
-        )
+        stack.callback(_restore_default_device, torch.get_default_device())
         if owner is not None:
             stack.enter_context(Machine.lend(owner, gpus, _PLENTY))
-        subject = copied()  # on no GPU of the user's own, and before a machine hides the real ones
+        subject = make_copies()  # before simulate() hides the real GPUs, which may hold the model
         if owner is None:
             stack.enter_context(simulate(gpus, memory=_PLENTY))
         stack.enter_context(torch.enable_grad())
         yield subject
 
 
+def _restore_default_device(device: torch.device) -> None:
+    # Set only what differs: once a default device was set, every call of torch takes longer.
+    if torch.get_default_device() != device:
+        torch.set_default_device(device)
+
+
 def _read_wrapper(model: nn.Module, gpus: object, dim: object) -> tuple[int, int, int | None]:
-    """Return the number of GPUs, the dimension and the output device, from the arguments or from the wrapper given."""
+    """Return the number of GPUs, the batch dimension and the output device, from the arguments or the wrapper."""
     ids, output, own = [], None, None
     if isinstance(model, nn.DataParallel):
-        # Where there is no GPU, torch/nn/parallel/data_parallel.py sets neither dim nor output_device.
+        # Without a GPU, DataParallel.__init__ returns early and sets neither dim nor output_device.
         ids, own = list(model.device_ids), getattr(model, "dim", None)
         output = getattr(model, "output_device", None)
         if ids != list(range(len(ids))):
             raise wrong(
-                en=f"model is wrapped for device_ids={ids}, and the check-up wraps it for the first GPUs, in "
-                "order: give its .module, or wrap it for device_ids=[0, 1, …]",
+                en=f"model is wrapped for device_ids={ids}, but the check-up uses the first GPUs in order: "
+                "pass model.module, or wrap the model for device_ids=[0, 1, …]",
                 zh=f"model 包装时用的是 device_ids={ids}，而检查会按顺序用前几块 GPU 来包装："
                 "请给出它的 .module，或者用 device_ids=[0, 1, …] 包装",
             )
     gpus = integer("gpus", (len(ids) if len(ids) > 1 else 8) if gpus is None else gpus, 2, MOST_GPUS)
     if output is not None and not 0 <= output < gpus:
         raise wrong(
-            en=f"model is wrapped with output_device={output}, and gpus={gpus} has no such GPU",
+            en=f"model is wrapped with output_device={output}, but gpus={gpus} has no such GPU",
             zh=f"model 包装时用的是 output_device={output}，而 gpus={gpus} 里没有这块 GPU",
         )
     if dim is not None and own is not None and dim != own:
         raise wrong(
-            en=f"dim is {dim}, and model is wrapped with dim={own}: give one of them",
-            zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：只给其中一个",
+            en=f"dim is {dim}, but model is wrapped with dim={own}: leave dim out, or pass model.module",
+            zh=f"dim 是 {dim}，而 model 包装时用的是 dim={own}：请去掉 dim，或者传 model.module",
         )
     dim = integer("dim", (own or 0) if dim is None else dim, 0)
     return gpus, dim, output or None
 
 
 def _run_check_up(runs: Runs) -> Diagnosis:
-    """Ask all probes; the worst findings come first."""
+    """Run all probes and return their findings, errors first."""
     one, gpus = runs.subject.name, runs.gpus
     _log.info(say(en=f"{one} runs on one GPU and on {gpus}", zh=f"{one} 在 1 块和 {gpus} 块 GPU 上运行"))
     _ask_probes(runs, "first", "each")
@@ -167,12 +165,18 @@ def _run_check_up(runs: Runs) -> Diagnosis:
     findings = sorted(
         _join_similar_findings(runs.findings), key=lambda finding: SEVERITIES.index(finding.severity)
     )
-    told = tuple(runs.compared), tuple(runs.uncompared)
-    return Diagnosis(runs.subject.name, runs.plan, tuple(findings), runs.memory, *told)
+    return Diagnosis(
+        runs.subject.name,
+        runs.plan,
+        tuple(findings),
+        runs.memory,
+        tuple(runs.compared),
+        tuple(runs.uncompared),
+    )
 
 
 def _join_similar_findings(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Join findings that say the same of several places; those that differ in numbers or shapes, if they are many."""
+    """Join findings whose texts are equal, and more than `_FEW` of one kind whose texts differ in numbers or shapes."""
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         same.setdefault((finding.name, finding.reason, finding.fix), []).append(finding)
@@ -207,29 +211,29 @@ def _check_arguments(model: object, inputs: ModelInputs, loss: object) -> None:
     for path in inputs.packed_sequences():
         raise wrong(
             en=f"{path} is a PackedSequence, which DataParallel cannot scatter: "
-            "pass the padded tensor and the lengths",
+            "pass the padded tensor and the lengths instead",
             zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
         )
     for path, tensor in inputs.tensors().items():
         if tensor.is_meta:
             raise wrong(
-                en=f"{path} is on the meta device: it has no values to compare, make it on the CPU",
+                en=f"{path} is on the meta device and has no values to compare: make it on the CPU",
                 zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
             )
         if tensor.is_nested:
             raise wrong(
-                en=f"{path} is a nested tensor, which has no dimension to cut: pass a padded one",
+                en=f"{path} is a nested tensor, which DataParallel cannot cut: pass a padded tensor",
                 zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise wrong(
-                en=f"model: {name} is on the meta device, without values: make it on the CPU",
+                en=f"model: {name} is on the meta device and has no values: make it on the CPU",
                 zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
             )
     if not any(tensor.dim() for tensor in inputs.tensors().values()):
         raise wrong(
-            en="inputs must hold at least one tensor with rows: give a batch as training would, "
+            en="inputs must hold at least one tensor with rows: pass a batch as in training, "
             "labkit.diagnose(model, batch)",
             zh="inputs 里至少要有一个带行的张量：像训练时那样给一个批次，labkit.diagnose(model, batch)",
         )

@@ -1,4 +1,4 @@
-"""The model on one GPU and, wrapped in DataParallel, on all of them, in eval or in training mode: each run once."""
+"""Run the model on one GPU and, wrapped in DataParallel, on all GPUs, in one mode, and compare the results."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from .subject import Subject
 # The GPU from which DataParallel replicates: device_ids[0].
 SOURCE = "cuda:0"
 
-# What makes one number of a vector: torch.mean, torch.sum.
+# A function from a vector to a number: torch.mean or torch.sum.
 Reduction = Callable[[Tensor], Tensor]
 Loss = Callable[[Any], Any]
 
-# Numbers no further apart than this, in units of the larger, are one but for rounding.
+# Two numbers with a smaller relative difference differ by rounding only.
 _SURE = 1e-6
 
 
 @dataclass
 class Outcome:
-    """The result of one run: its outputs, or the error that it raised.
+    """Outputs or error of one run.
 
-    outputs  without their history.
-    tensors  those among the outputs, by the way to each: ``output[1]['mask']``.
-    least    the least precise type that the outputs were computed in.
-    model    the copy that ran, and what it keeps after the run.
-    live     the outputs with their history, until a backward has used it.
-    replaced parameters and buffers of which forward has made others.
+    outputs  detached.
+    tensors  the tensors in the outputs by path: ``output[1]['mask']``.
+    least    the least precise dtype in the computation of the outputs.
+    model    the copy that ran.
+    live     the outputs with their history, until a backward uses it.
+    replaced names of parameters and buffers that forward replaced by new tensors.
     """
 
     outputs: Any = None
@@ -58,10 +58,10 @@ class Outcome:
 class Comparison:
     """The model in one mode on 1 and on n GPUs.
 
-    training  False: everything in eval mode. True: each module in the mode in which it was given, but BatchNorm is
-              held to its running statistics, since by its nature it computes something else on n GPUs.
-    draws     how random numbers are drawn in all runs.
-    random    whether outputs are random nevertheless, so that only their shapes can be compared.
+    training  False: all modules in eval mode. True: each module in the user's mode, except BatchNorm, which uses
+              its running statistics: statistics of the batch differ on n GPUs by design.
+    draws     replaces random numbers in all runs.
+    random    whether outputs are still random, so that only their shapes can be compared.
     """
 
     def __init__(self, subject: Subject, ids: list[int], loss: Loss | None, training: bool) -> None:
@@ -71,7 +71,7 @@ class Comparison:
         self.random = self.drew_python = False
 
     def copy_model(self, device: str = SOURCE) -> nn.Module:
-        """Return a copy of the model on one GPU, in this mode."""
+        """Return a copy of the model on one GPU, in the compared mode."""
         model = self.subject.copied_to(device)
         if not self.training:
             model.eval()
@@ -81,7 +81,7 @@ class Comparison:
 
     @contextmanager
     def comparable_run(self, seed: int = 0) -> Iterator[None]:
-        """Do as the function of this name; also draw random numbers alike, and put outer variables back."""
+        """Enter :func:`reproducible_run`; also replace random draws, and restore outer variables afterwards."""
         try:
             with reproducible_run(seed), self.draws.replace_draws():
                 yield
@@ -90,13 +90,13 @@ class Comparison:
 
     def evaluate(self, inputs: ModelInputs, seed: int = 0) -> Any:
         """Run the model on ``inputs`` on one GPU."""
-        # With gradients on, as in training: forward may itself call autograd.
+        # Keep gradients on, as in training: forward may itself call autograd.
         with self.comparable_run(seed):
             return open_containers(inputs.call(self.copy_model()))
 
     @cached_property
     def in_double(self) -> Comparison:
-        """The same comparison in double precision, for decisions that rounding would make here."""
+        """The same comparison in double precision, for decisions that rounding would blur in single precision."""
         subject = copy.copy(self.subject)
         subject.model = deep_copy(subject.model).double()
         subject.inputs = subject.inputs.replace_tensors(
@@ -130,7 +130,7 @@ class Comparison:
             found = tensors(outputs, output_name())
         except Exception as error:
             return Outcome(error=error)
-        with suppress(Exception):  # a container of a class of its own keeps its graph
+        with suppress(Exception):  # (some containers cannot be rebuilt; tensors keep their history then)
             outputs = map_tensors(outputs, lambda path, tensor: tensor.detach())
         least = lowest_precision((*found.values(), *self.inputs.tensors().values()))
         ended = {path: tensor.detach() for path, tensor in found.items()}
@@ -149,11 +149,11 @@ class Comparison:
 
     @cached_property
     def agree(self) -> bool:
-        """Whether one and n GPUs give the same values; where values are random, the same shapes."""
+        """Whether 1 and n GPUs give the same values, or the same shapes if values are random."""
         if self._agree():
             return True
         if self.draws.drew and not self.draws.constant:
-            # Drawn for [..., batch], say: the sequence ran over the rows.
+            # The batch may be the last dimension of a draw, so that rows got different values.
             self.draws = Draws(constant=True)
             del self.one, self.many
             if self.one.error is not None or self._agree():
@@ -163,10 +163,10 @@ class Comparison:
 
     @cached_property
     def chance(self) -> str:
-        """What random numbers do that are left as they are, where those made alike for every row hide it.
+        """A fault of the model's random numbers that replaced draws hide.
 
-        "sizes": they say how large an output is, so that pieces do not fit together; "repeated": forward itself seeds
-        them, so that every replica draws those that one GPU draws for the first rows. "" if they do neither.
+        "sizes": random numbers decide the size of an output, so that pieces do not fit together. "repeated": forward
+        seeds them, so that every replica draws the numbers that one GPU draws for the first rows. "": no fault.
         """
         if not (self.draws.drew or self.drew_python) or self.random:
             return ""
@@ -193,7 +193,7 @@ class Comparison:
         return self.many.error is None and self.all_same(self.many.tensors)
 
     def _is_random(self) -> bool:
-        """Whether another run gives other values, by random numbers that are not torch's, or by a clock."""
+        """Return whether a second run gives other values, by a clock or random numbers not from torch."""
         try:
             return not self.all_same(tensors(self.evaluate(self.inputs, seed=1), output_name()))
         except Exception:
@@ -201,7 +201,7 @@ class Comparison:
 
     @cached_property
     def seeds_itself(self) -> bool:
-        """Whether forward seeds Python's or numpy's random numbers: they end alike, however they begin."""
+        """Whether forward seeds Python or numpy: after a run from any seed, their state is the same."""
         if not self.drew_python:
             return False
         ends = []
@@ -211,20 +211,20 @@ class Comparison:
         return any(one is not None and one == other for one, other in zip(*ends, strict=True))
 
     def same(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two results of the model are the same up to the rounding of the types it computes in."""
+        """Return whether two results agree up to rounding in the least precise dtype of the model."""
         if self.random:
             return one.shape == other.shape and one.dtype == other.dtype
         return same(one, other, self.one.least)
 
     def all_same(self, found: dict[str, Tensor]) -> bool:
-        """Whether ``found`` are the outputs that one GPU gives."""
+        """Return whether ``found`` agrees with the outputs on one GPU."""
         whole = self.one.tensors
         alike = (self.same(one, found[path]) for path, one in whole.items())
         return whole.keys() == found.keys() and all(alike)
 
     @cached_property
     def reductions(self) -> dict[str, Reduction] | None:
-        """Return the reductions of the vectors that numbers became on n GPUs; None if other outputs differ too."""
+        """The reduction from the vector on n GPUs to each number on one GPU; None if other outputs differ too."""
         if self.many.error is not None or self.one.tensors.keys() != self.many.tensors.keys():
             return None
         found: dict[str, Reduction] = {}
@@ -236,15 +236,15 @@ class Comparison:
                 return None
             if ways := self.find_reductions(path):
                 found[path] = ways[0]
-            elif self.loss is None:  # a loss of the user's own may know how
+            elif self.loss is None:  # (the user's own loss may reduce the vector correctly)
                 return None
         return found
 
     def find_reductions(self, path: str) -> list[Reduction]:
-        """Return which of mean and sum makes the number ``path`` again of the vector that it became on n GPUs.
+        """Return the reductions, mean or sum, that turn the vector on n GPUs into the number ``path`` on one GPU.
 
-        Before it is trained, a model loses as much by every row: means that are biased agree to four digits. What is
-        so near, but no nearer than rounding explains, double precision decides.
+        In an untrained model every row has about the same loss, so that biased means agree to four digits. Decide such
+        cases in double precision.
         """
         one, many = self.one.tensors[path].reshape(()), self.many.tensors[path]
         reduced: list[Reduction] = [torch.mean, torch.sum]
@@ -263,7 +263,7 @@ class Comparison:
 
     @cached_property
     def pieces(self) -> Outcome:
-        """The model on one GPU, given the pieces one after the other."""
+        """The outcome of the pieces, run one after the other on a single GPU."""
         return self._run(lambda model: partial(self._in_pieces, model))
 
     def _in_pieces(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -276,7 +276,7 @@ class Comparison:
         return map_tensors(found[0], lambda path, _: torch.cat([part[path] for part in parts], dim))
 
     def backward(self, outcome: Outcome) -> Tensor | None:
-        """Compute a run's loss, once, and leave gradients in the parameters; None if the outputs have no gradient."""
+        """Run backward once from the outputs of a run and return the loss; None if the outputs have no gradient."""
         live, outcome.live = outcome.live, None
         with self.comparable_run():
             return loss_of(live, self.loss, self.subject, self.reductions or {})
@@ -285,7 +285,7 @@ class Comparison:
 def loss_of(
     outputs: Any, loss: Loss | None, subject: Subject, reductions: dict[str, Reduction]
 ) -> Tensor | None:
-    """Compute the loss and run its backward; None if the outputs have no gradient."""
+    """Compute the loss, run backward and return the loss; None if the outputs have no gradient."""
     if loss is None:
         value: Any = _weighted_sum(outputs, reductions)
     else:
@@ -293,12 +293,12 @@ def loss_of(
         if not isinstance(value, Tensor):
             raise wrong(
                 TypeError,
-                en=f"loss must return a tensor of one number, it returned {value!r}",
+                en=f"loss must return a tensor of one number, but it returned {value!r}",
                 zh=f"loss 必须返回只含一个数的张量，现在返回的是 {value!r}",
             )
         if not is_number(value):
             raise wrong(
-                en=f"loss must return one number, it returned a tensor of shape {list(value.shape)}",
+                en=f"loss must return one number, but it returned a tensor of shape {list(value.shape)}",
                 zh=f"loss 必须返回一个数，现在返回的张量形状是 {list(value.shape)}",
             )
     if value is None or not value.requires_grad:
@@ -309,9 +309,9 @@ def loss_of(
 
 
 def _weighted_sum(outputs: Any, reductions: dict[str, Reduction]) -> Tensor | None:
-    """Stand for a loss: add up all output values, each with a weight of its own, so that no difference is lost.
+    """Return a substitute for a loss: the sum of all output values with different weights, so that no error cancels.
 
-    Where forward computes the loss, a number among its outputs, that alone is it: beside the outputs it would hide.
+    If forward returns its loss, a number that needs a reduction, use this alone: the outputs would outweigh it.
     """
     total = None
     for path, tensor in tensors(open_containers(outputs), output_name()).items():
@@ -333,15 +333,15 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the BatchNorms of all sorts, with the way to each."""
+    """Yield (path, module) for all BatchNorm layers."""
     kind = nn.modules.batchnorm._BatchNorm
     yield from ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
 
 
 @contextmanager
 def reproducible_run(seed: int) -> Iterator[None]:
-    """Start a run from the same random state as every other, and hide its prints and warnings."""
-    # Not torch.manual_seed, which writes down the whole stack for each kind of device that is not there.
+    """Seed all random generators, and hide prints and warnings inside."""
+    # torch.manual_seed would format the whole stack for each device type that is missing, which is slow.
     torch.default_generator.manual_seed(seed)
     torch.cuda.manual_seed_all(seed)
     seed_python(seed)

@@ -1,7 +1,7 @@
-"""Deep copies in which functions are copied, too: Python's own copies share them with what was copied.
+"""Deep copies including functions, which ``copy.deepcopy`` shares between the original and the copy.
 
-A hook reaches what is around it through its closure: ``m.features.append`` in a copy's hook would write to the user's
-own list. Here such a function becomes another one, whose variables hold copies, or the copy of the model itself.
+A shared hook would write to the user's own objects through its closure, such as ``m.features.append``. Each function in
+a copy made here is a new one, whose variables hold copies, including the copy of the model itself.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .attributes import base_of, everything_held, pairs_in
 
 Value = TypeVar("Value")
 
-# What Python cannot copy, and what copies can share.
+# Python cannot copy locks and modules; copies share them.
 _SHARED = (type(Lock()), type(RLock()), ModuleType)
 
-# Of these modules the variables are no concern of a model's.
-NOT_OWN = (sys.stdlib_module_names - {"__main__"}) | {"torch", "numpy", *ours.PACKAGES}
+# Modules whose variables do not belong to the user's model.
+_LIBRARIES = (sys.stdlib_module_names - {"__main__"}) | {"torch", "numpy", *ours.PACKAGES}
 
 
 def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
-    """Return a deep copy of ``value``; ``known`` says what stands for objects, by their ids, as in Python's memo."""
+    """Return a deep copy of ``value``; ``known`` maps ids of objects to their replacements, as deepcopy's memo does."""
     memo = {} if known is None else known
     if isinstance(value, nn.Module):
         memo.update((id(one), one) for _, one in everything_held(value) if isinstance(one, _SHARED))
-    with torch.no_grad():  # TorchScript's parameters are cloned, with a history that leads to the original
+    with torch.no_grad():  # clones of TorchScript's parameters would have a history
         copied = copy.deepcopy(value, memo)
     if isinstance(value, nn.Module) and isinstance(copied, nn.Module):
         for one, other in zip(value.modules(), copied.modules(), strict=False):
@@ -48,7 +48,7 @@ def deep_copy(value: Value, known: dict[int, Any] | None = None) -> Value:
 
 
 def names_in(code: CodeType) -> dict[str, None]:
-    """Return the names of globals and attributes in ``code``, and in functions that it makes."""
+    """Return the names of globals and attributes in ``code`` and in the functions defined in it."""
     found = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         found |= names_in(constant) if isinstance(constant, CodeType) else {}
@@ -56,37 +56,45 @@ def names_in(code: CodeType) -> dict[str, None]:
 
 
 def is_library(thing: Any) -> bool:
-    """Whether a module, a function or a class is of Python, torch, labkit or a package that is installed."""
+    """Return whether a module, function or class belongs to Python, torch, labkit or an installed package."""
     name = str((thing.__name__ if isinstance(thing, ModuleType) else thing.__module__) or "builtins")
     path = str(getattr(sys.modules.get(name), "__file__", ""))
-    return name.partition(".")[0] in NOT_OWN or bool(re.search(r"[\\/](site|dist)-packages[\\/]", path))
+    return name.partition(".")[0] in _LIBRARIES or bool(re.search(r"[\\/](site|dist)-packages[\\/]", path))
+
+
+def library_objects() -> set[int]:
+    """Return the ids of all variables of libraries' modules."""
+    modules = [module for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
+    return {id(one) for module in modules if is_library(module) for one in [*vars(module).values()]}
 
 
 def belongs_to_library(function: FunctionType) -> bool:
-    """Whether a library's module or class holds ``function``: one that it made for the user, none of them holds."""
-    held: Any = sys.modules.get(function.__module__ or "")
+    """Return whether a library's module or class defines ``function``; False for one it made for the user."""
+    found: Any = sys.modules.get(function.__module__ or "")
     for step in function.__qualname__.split("."):
-        held = getattr(held, step, None)
-    return held is function and is_library(function)
+        found = getattr(found, step, None)
+    return found is function and is_library(function)
 
 
 class _Functions:
-    """Puts copies in the place of functions, in what ``memo`` says to be copies."""
+    """Replace functions by copies, inside the objects that ``memo`` lists as copies."""
 
     def __init__(self, memo: dict[int, Any]) -> None:
         self._memo = memo
         self._copies = set(map(id, memo.values()))
         self._cells: dict[int, CellType] = {}
         self._spaces: dict[int, dict[str, Any]] = {}
-        self._done: dict[int, Any] = {}  # what was looked into, and for each function the one in its place
+        self._done: dict[
+            int, Any
+        ] = {}  # replacements of functions and visited containers, by id of the original
 
     def rebind(self, value: Any) -> Any:
-        """Return what stands in the place of ``value``: itself, with other functions in it, or another function."""
+        """Return the replacement of ``value``: a copied function, or ``value`` itself with functions in it replaced."""
         if isinstance(value, FunctionType):
             return self._function(value)
         if isinstance(value, MethodType):
             function, owner = value.__func__, value.__self__
-            # What a class shares with all its objects is put back afterwards; only one object's own is copied.
+            # OuterVariables restores attributes of classes; copy only functions held by an object.
             shared = getattr(type(owner), getattr(function, "__name__", ""), None) is function
             return value if shared else MethodType(self.rebind(function), owner)
         if isinstance(value, BuiltinMethodType):
@@ -105,9 +113,9 @@ class _Functions:
             self._done[id(value)] = value
             for inside in (value, getattr(value, "__dict__", None)):
                 if isinstance(inside, (list, dict)):
-                    base: Any = base_of(inside)
                     for key, item in pairs_in(inside):
                         if (other := self.rebind(item)) is not item:
+                            base: Any = base_of(inside)
                             base.__setitem__(inside, key, other)
         return value
 
@@ -115,7 +123,7 @@ class _Functions:
         if belongs_to_library(function):
             return function
         if id(function) not in self._done:
-            self._done[id(function)] = function  # it may reach itself
+            self._done[id(function)] = function  # for functions that call themselves
             around, code = function.__globals__, function.__code__
             others: dict[str, Any] = {}
             for name in names_in(code):
@@ -125,11 +133,11 @@ class _Functions:
                 elif id(value) in self._memo:
                     other = self._memo[id(value)]
                 others |= {} if other is value else {name: other}
-            # What `super()` needs is the class, and no state.
+            # `super()` adds the free variable __class__, which holds no state of the model.
             outside = set(code.co_freevars) - {"__class__"}
             if not (outside or others or function.__defaults__ or function.__kwdefaults__):
                 return function
-            if others:  # all functions of a module see what one of them writes
+            if others:  # one copy of the globals for all functions of a module, since they may write there
                 around = self._spaces.setdefault(id(around), dict(around))
                 around.update(others)
             fresh = [cell for cell in function.__closure__ or () if id(cell) not in self._cells]
@@ -148,12 +156,12 @@ class _Functions:
         return done
 
     def _copy_or_keep(self, value: Any) -> Any:
-        """Return a copy of ``value``; itself if it has none, such as a file. Raises TypeError for a generator."""
+        """Return a copy of ``value``, or ``value`` if Python cannot copy it. Raises TypeError for a generator."""
         trial = dict(self._memo)
         try:
             copied = copy.deepcopy(value, trial)
         except Exception:
-            if isinstance(value, GeneratorType):  # what is taken from it could not be put back
+            if isinstance(value, GeneratorType):  # its items could not be put back after a run
                 raise
             return value
         self._memo.update(trial)

@@ -1,4 +1,4 @@
-"""The words of an error of the user's model, and the line of their own code where it happened."""
+"""Classify errors of the user's model, and find the line of the user's code that raised them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from labkit.base.language import say
 from labkit.base.ours import is_our_file
 from simgpu.fidelity import NotSimulated
 
-# Characters of an error message that are shown.
+# Show at most this many characters of an error message.
 _LONGEST = 300
 
 
 def words(error: Exception) -> str:
-    """Return the text of ``error``; nothing if its ``__str__`` fails."""
+    """Return the text of ``error``, or "" if its ``__str__`` fails."""
     try:
         return str(error)
     except Exception:
@@ -23,25 +23,25 @@ def words(error: Exception) -> str:
 
 
 def is_mix(error: Exception) -> bool:
-    """Whether ``error`` says that devices do not agree, in either of PyTorch's forms."""
+    """Return whether ``error`` is one of PyTorch's two errors for tensors on different devices."""
     text = words(error)
     return "to be on the same device" in text or "different from other tensors on" in text
 
 
 def in_replica(error: Exception) -> bool:
-    """Whether a replica raised ``error``, and nothing that comes before or after the replicas."""
+    """Return whether a replica raised ``error``, rather than scatter, replicate or gather."""
     # torch/_utils.py, ExceptionWrapper.reraise
     return bool(re.match(r"Caught \w+ in replica \d", words(error)))
 
 
-# PyTorch's words for a kernel that the CPU lacks and a GPU may have.
+# PyTorch's errors for kernels that the CPU lacks and a GPU may have.
 _NO_KERNEL = re.compile(
     r"\" not implemented for '|with arguments from the 'CPU' backend|are not implemented for the CPU"
 )
 
 
 def is_beyond(error: Exception) -> bool:
-    """Whether ``error`` says what the simulation cannot do, rather than what is wrong with the model."""
+    """Return whether ``error`` is a limit of the simulation, not a fault of the model."""
     return isinstance(error, NotSimulated) or bool(_NO_KERNEL.search(words(error)))
 
 
@@ -56,7 +56,7 @@ def line_of(error: Exception) -> str:
 
 
 def user_line(text: str) -> str:
-    """Return the last line of the user's own code in a traceback; of a library's, but torch's, if there is none."""
+    """Return the last line of the user's own code in a traceback, or else of a library other than torch, or ""."""
     own: tuple[str, str, str] | None = None
     libraries: tuple[str, str, str] | None = None
     for found in _IN_A_FILE.findall(text):
@@ -67,11 +67,11 @@ def user_line(text: str) -> str:
             libraries = libraries if library[1] else found
         elif not path.startswith(("<frozen", sysconfig.get_path("stdlib"))) and function not in _CALLERS:
             own = found
-    if not (last := own or libraries):  # a model that is all a library's has no line of theirs
+    if not (last := own or libraries):
         return ""
     path, line, function = last
     name = re.split(r"[\\/]", path)[-1]
-    # A notebook's cells are files with a number for a name, another one every time.
+    # Jupyter runs a cell as a file with a number for a name, a new one every time.
     name = say(en="the notebook", zh="笔记本") if re.fullmatch(r"\d+\.py", name) else name
     return say(en=f"{name}, line {line}, in {function}", zh=f"{name} 第 {line} 行，{function}")
 
@@ -80,11 +80,11 @@ _LAST_WORDS = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$")
 
 
 def short_text(error: Exception) -> str:
-    """Return the error in one line, without the traceback in the text of a replica's error."""
+    """Return class and message of the error in one line; take them from the traceback in a replica's error."""
     text = words(error).strip()
     kind, lines = type(error).__name__, [line for line in text.splitlines() if line.strip()]
     if text.startswith("Caught ") and len(lines) > 1:
-        # After the frames, which are indented, come the original error's class and words, at the margin.
+        # The original error's class and message follow the indented frames.
         last = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=0)
         last_words = next((found for line in lines[last + 1 :] if (found := _LAST_WORDS.match(line))), None)
         if last_words:

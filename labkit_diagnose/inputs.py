@@ -1,6 +1,4 @@
-"""The inputs of one call of the model, with copies of the tensors that DataParallel would cut; and its outputs, as
-torch's gather takes them apart: more than tuples, lists and dicts.
-"""
+"""Inputs of a call of the model, and outputs as torch's gather sees them."""
 
 from __future__ import annotations
 
@@ -21,69 +19,72 @@ from labkit.base.tree import children, leaves, named_inputs, rebuild, tensors
 from .attributes import everything_in
 from .errors import words
 
-# How far objects are followed that hold tensors: a cache of keys and values is an object with a list of layers.
+# Look for tensors in objects nested this deep: a cache of keys and values is an object with a list of layers.
 _DEPTH = 6
-# What gives more items than this is no output of a model.
+# Ignore iterables with more items: no model returns such outputs.
 _MOST = 10_000
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Positional and keyword inputs; their tensors are ``input 0``, ``input 1['x']``, ``keyword argument 'mask'``."""
+    """Positional and keyword inputs; tensors are named ``input 0``, ``input 1['x']``, ``keyword argument 'mask'``."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors among the inputs, also those in objects of any class, by the way to each."""
+        """Return all tensors by path, including those in objects of any class."""
         found = self.scattered_tensors()
         for held in self._in_objects.values():
             found |= held
         return found
 
     def scattered_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that DataParallel cuts: scatter does not look into dataclasses and other objects."""
+        """Return by path the tensors that DataParallel cuts; scatter ignores dataclasses and other objects."""
         return {path: leaf for path, leaf in self._leaves() if isinstance(leaf, Tensor)}
 
     def replace_tensors(self, change: Callable[[str, Tensor], Tensor]) -> ModelInputs:
-        """Return the inputs with other tensors. Raises ValueError for an object with tensors that cannot be copied."""
+        """Return the inputs with ``change(path, tensor)`` for each tensor.
+
+        Raises ValueError for an object that holds tensors and cannot be copied.
+        """
         values = [_with_new_tensors(value, change, name) for name, value in self._named_inputs()]
         count = len(self.args)
         return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
     def move_to(self, device: torch.device | str) -> ModelInputs:
-        """Return the same inputs with their tensors on ``device``, without their history."""
+        """Return the inputs with tensors on ``device``, detached."""
         return self.replace_tensors(
             lambda path, tensor: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         )
 
     def call(self, module: Callable[..., Any]) -> Any:
-        """Call ``module`` with a copy of these inputs, which it may change in place, or take keys out of."""
-        there = self.tensors().values()
-        copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in there}
+        """Call ``module`` with a copy of the inputs, which it may change in place."""
+        originals = self.tensors().values()
+        copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in originals}
         try:
             args, kwargs = copy.deepcopy((self.args, self.kwargs), dict(copies))
-        except Exception:  # something beside the tensors cannot be copied
+        except Exception:  # an input other than the tensors cannot be copied
             fresh = self.replace_tensors(lambda path, tensor: copies[id(tensor)])
             args, kwargs = fresh.args, fresh.kwargs
         return module(*args, **kwargs)
 
     def packed_sequences(self) -> list[str]:
-        """Return the inputs that look like tuples and cannot be made again from cut tensors."""
+        """Return the names of PackedSequence inputs: tuples that cannot be rebuilt from cut tensors."""
         return [name for name, value in self._named_inputs() if isinstance(value, PackedSequence)]
 
     def objects(self) -> list[str]:
-        """Return the inputs of other classes that hold tensors: DataParallel neither cuts nor moves those."""
+        """Return the paths of objects with tensors inside, which DataParallel neither cuts nor moves."""
         return list(self._in_objects)
 
     @cached_property
     def _in_objects(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors in objects, by the way to each, by the way to the object."""
+        """The tensors in each object: path of the object -> path of the tensor -> tensor."""
         others = ((path, leaf) for path, leaf in self._leaves() if not isinstance(leaf, Tensor))
         return {path: held for path, leaf in others if (held := _tensors_inside(leaf, path))}
 
     def uncut(self, batch: int) -> list[str]:
-        """Return the inputs that have an item for each row and are no tensors: every replica gets all of them."""
+        """Return the paths of inputs with one item per row that are not tensors; every replica gets all items."""
         found = self.objects()
         for name, value in self._named_inputs():
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):
@@ -94,7 +95,7 @@ class ModelInputs:
         return found
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
-        """The values of the inputs where DataParallel looks for tensors, with the way to each."""
+        """Yield (path, value) wherever DataParallel looks for tensors."""
         for name, value in self._named_inputs():
             yield from leaves(value, name, dataclasses=False)
 
@@ -103,12 +104,12 @@ class ModelInputs:
 
 
 def _tensors_inside(value: object, path: str) -> dict[str, Tensor]:
-    """Return the tensors in ``value``, which may be an object, by the way to each."""
-    return {way: item for way, item in everything_in(value, path, _DEPTH) if isinstance(item, Tensor)}
+    """Return the tensors in ``value``, which may be any object, by path."""
+    return {where: item for where, item in everything_in(value, path, _DEPTH) if isinstance(item, Tensor)}
 
 
 def _with_new_tensors(value: Any, change: Callable[[str, Tensor], Tensor], path: str) -> Any:
-    """Return ``value`` with other tensors. Containers are made again, as in ``base/tree.py``; objects are copied."""
+    """Return ``value`` with changed tensors: containers rebuilt as in ``labkit/base/tree.py``, objects copied."""
     if isinstance(value, Tensor):
         return change(path, value)
     inside = children(value, dataclasses=False)
@@ -119,24 +120,24 @@ def _with_new_tensors(value: Any, change: Callable[[str, Tensor], Tensor], path:
     held = _tensors_inside(value, path)
     if not held:
         return value
-    # A deep copy asks its memo first what stands for an object.
-    others: dict[int, Any] = {id(tensor): change(way, tensor) for way, tensor in held.items()}
+    # deepcopy takes an object's replacement from its memo.
+    others: dict[int, Any] = {id(tensor): change(where, tensor) for where, tensor in held.items()}
     try:
         return copy.deepcopy(value, others)
     except Exception as error:
         raise wrong(
-            en=f"{path}: this {type(value).__name__} holds tensors and cannot be copied by copy.deepcopy "
-            f"({type(error).__name__}: {words(error)}), and the check-up runs copies only: pass its tensors",
+            en=f"{path}: this {type(value).__name__} holds tensors, and copy.deepcopy cannot copy it "
+            f"({type(error).__name__}: {words(error)}). The check-up only runs copies: pass the tensors themselves",
             zh=f"{path}：这个 {type(value).__name__} 里有张量，却不能用 copy.deepcopy 复制"
             f"（{type(error).__name__}：{words(error)}），而检查只在副本上运行：请直接传它的张量",
         ) from error
 
 
 def open_containers(value: Any) -> Any:
-    """Return ``value`` with tuples for all objects in it that gather takes apart and puts together again.
+    """Return ``value`` with a tuple in place of each object that gather would rebuild from its items.
 
-    torch/nn/parallel/scatter_gather.py makes ``type(output)`` of the items that are gathered: that is right of each
-    class that is made of what it gives, such as caches of keys and values.
+    torch/nn/parallel/scatter_gather.py calls ``type(output)`` with the gathered items. That works for every class whose
+    constructor takes what iteration gives, such as caches of keys and values.
     """
     inside = children(value)
     if inside is None:
@@ -148,7 +149,7 @@ def open_containers(value: Any) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """Return the items of an object that is made of them; none of another."""
+    """Return the items of an object that ``type(value)(items)`` rebuilds; an empty list for any other object."""
     kind = type(value)
     if isinstance(value, (Tensor, str, bytes, set, frozenset)) or not hasattr(kind, "__iter__"):
         return []
@@ -161,5 +162,5 @@ def _items(value: Any) -> list[Any]:
 
 
 def _shapes(items: list[Any]) -> list[tuple[str, object]]:
-    # The tensors may be others: some caches put what they are given behind what they have, which is nothing yet.
-    return [(way, leaf.shape if isinstance(leaf, Tensor) else type(leaf)) for way, leaf in leaves(items)]
+    # Compare shapes, not tensors: some caches concatenate the given tensors to empty ones.
+    return [(path, leaf.shape if isinstance(leaf, Tensor) else type(leaf)) for path, leaf in leaves(items)]

@@ -1,9 +1,8 @@
-"""Variables outside a model that its functions reach: forwards and hooks may write to them.
+"""Variables outside a model that its forwards and hooks may change: globals and attributes of classes.
 
-What a function has around it in a closure is copied with the model; globals, and what a class shares with all its
-objects, are not: ``HISTORY.append`` writes to the user's own list, from every replica at once. So these variables
-are watched while the copies run, and afterwards are what they were. What belongs to Python or to an installed package
-is neither watched nor written to: it may fill itself when it is first used, and would not do so again.
+A deep copy of the model copies closures, but shares globals and classes with the original: ``HISTORY.append``
+in forward writes to the user's list, from every replica. Watch these variables while the copies run, and restore them
+afterwards. Leave variables of Python and installed packages alone: many fill once, on first use.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from .attributes import attributes_of, base_of, everything_in, items_of, pairs_in, slots_of
-from .deep_copy import belongs_to_library, is_library, names_in
+from .deep_copy import belongs_to_library, is_library, library_objects, names_in
 
-# How far functions in variables of functions, and containers in containers, are followed.
+# Follow functions in variables of functions, and containers in containers, this deep.
 _DEPTH = 3
 
-# Where nn.Module keeps functions that are called at a forward or a backward.
+# Attributes of nn.Module with functions called in forward or backward.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 _CONTAINERS = (list, dict, set, deque)
@@ -39,64 +38,66 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable outside the model: its name, its value, how it is read and set, and whether a change is told."""
+    """A variable outside the model: name, first value, getter, setter, and whether to report a change of it."""
 
     name: str
     value: object
     get: Callable[[], object]
     set: Callable[[Any], object]
-    told: bool = True
+    reported: bool = True
 
 
 class OuterVariables:
-    """The variables that a model's functions reach; :meth:`restore` gives them the values back that they have now."""
+    """The outer variables of a model's functions; :meth:`restore` resets each to its value at :meth:`keep`."""
 
     def __init__(self, model: nn.Module) -> None:
-        reached = _Reached()
+        reached = _ReachedVariables()
         for function in _functions_of(model):
             reached.follow(function, _DEPTH)
         self._reached, self._undo = reached, list[Callable[[], object]]()
 
     def keep(self, others: Iterable[object] = ()) -> None:
-        """Let :meth:`restore` give the variables, and ``others``, the contents back that they have now."""
+        """Remember the contents of the variables, and of ``others``, for :meth:`restore`."""
         variables, kinds = self._reached.variables, self._reached.classes
         self._undo += [partial(one.set, one.value) for one in variables]
-        self._undo += [partial(_refill_class, kind, _data(kind)) for kind in kinds]
-        self._undo += [partial(_clear, cache, cache.cache_info().currsize) for cache in self._reached.caches]
-        modules = [module for module in [*sys.modules.values()] if isinstance(module, ModuleType)]
-        theirs = {id(one) for module in modules if is_library(module) for one in [*vars(module).values()]}
-        shared = [value for kind in kinds for value in _data(kind).values()]
-        for value in (*(one.value for one in variables), *shared, *others):
-            self._undo += _contents(value, theirs, _DEPTH)
+        self._undo += [partial(_refill_class, kind, _class_data(kind)) for kind in kinds]
+        self._undo += [
+            partial(_clear_cache, cache, cache.cache_info().currsize) for cache in self._reached.caches
+        ]
+        shared = [value for kind in kinds for value in _class_data(kind).values()]
+        if values := [*(one.value for one in variables), *shared, *others]:
+            library = library_objects()
+            for value in values:
+                self._undo += _undo_steps(value, library, _DEPTH)
 
     def values(self) -> dict[str, list[object]]:
-        """Return what the variables of each name have now, but for those whose changes are nothing to tell."""
+        """Return the current values by name of the variables whose changes are reported."""
         found: dict[str, list[object]] = {}
         for one in self._reached.variables:
-            if one.told:
+            if one.reported:
                 found.setdefault(one.name, []).append(one.get())
         for kind in self._reached.classes:
-            # A dict of a class is a cache, most likely, as one of a module is; a Function's is none.
+            # Dicts of classes are caches, most likely, except those of autograd Functions.
             every = issubclass(kind, torch.autograd.Function)
-            for name, value in _data(kind).items():
+            for name, value in _class_data(kind).items():
                 if every or not isinstance(value, dict):
                     found.setdefault(f"{kind.__name__}.{name}", []).append(value)
         return found
 
     def select_function_names(self, names: list[str]) -> list[str]:
-        """Return those of ``names`` that a class of an autograd Function has."""
+        """Return the ``names`` that belong to classes of autograd Functions."""
         own = {kind.__name__ for kind in self._reached.classes if issubclass(kind, torch.autograd.Function)}
         return [name for name in names if name.partition(".")[0] in own]
 
     def restore(self) -> None:
-        """Give every variable its value back, and everything in one its contents."""
-        with ExitStack() as stack:  # where one fails, the others are called all the same
+        """Restore the value of every variable, and the contents of every object in one."""
+        with ExitStack() as stack:  # runs all steps even if one fails
             for undo in self._undo:
                 stack.callback(undo)
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:
-    """Yield what may be a function that a forward or a backward calls, and the classes of the modules."""
+    """Yield hooks, classes and attributes of modules: any function that forward or backward may call."""
     kinds: dict[type, None] = {}
     for module in model.modules():
         for hooks in _HOOKS:
@@ -106,27 +107,27 @@ def _functions_of(model: nn.Module) -> Iterator[Any]:
     yield from (value for _, value in attributes_of(model))
 
 
-class _Reached:
-    """Collects what functions reach: variables, classes with what they share, and caches of functions' results."""
+class _ReachedVariables:
+    """The variables, classes and ``lru_cache`` functions that some functions reach."""
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
         self.classes: dict[type, None] = {}
         self.caches: list[Any] = []
-        self._seen: dict[int, object] = {}
+        self._visited: dict[int, object] = {}
         self._named: set[tuple[int, str]] = set()
 
     def follow(self, function: Any, depth: int) -> None:
-        """Collect what ``function``, a function or a class, reaches."""
-        if id(function) in self._seen or depth <= 0:
+        """Collect the variables that ``function``, a function or class, reaches."""
+        if id(function) in self._visited or depth <= 0:
             return
-        self._seen[id(function)] = function
+        self._visited[id(function)] = function
         if isinstance(function, partial):
             for part in (function.func, *function.args, *function.keywords.values()):
                 self.follow(part, depth)
         elif isinstance(function, (MethodType, BuiltinMethodType)):
             owner = function.__self__
-            if not isinstance(owner, nn.Module) and _keeps(owner):  # it cannot be replaced by another
+            if not isinstance(owner, nn.Module) and _has_contents(owner):
                 self.variables.append(Variable(type(owner).__name__, owner, lambda: owner, id))
             if isinstance(function, MethodType):
                 self.follow(function.__func__, depth)
@@ -143,49 +144,52 @@ class _Reached:
                     inside: object = cell.cell_contents
                     if isinstance(inside, (*_FUNCTIONS, type)):
                         self.follow(inside, depth - 1)
-                    elif isinstance(inside, (int, float, str, tuple, Tensor)) or _keeps(inside):
+                    elif isinstance(inside, (int, float, str, tuple, Tensor)) or _has_contents(inside):
                         get, put = (partial(do, cell, "cell_contents") for do in (getattr, setattr))
                         self.variables.append(Variable(name, inside, get, put))
-            self._globals(function.__globals__, names_in(function.__code__), depth)
+            self._collect_globals(function.__globals__, names_in(function.__code__), depth)
 
-    def _globals(self, around: dict[str, Any], names: Iterable[str], depth: int) -> None:
-        module = sys.modules.get(str(around.get("__name__")))
+    def _collect_globals(self, space: dict[str, Any], names: Iterable[str], depth: int) -> None:
+        module = sys.modules.get(str(space.get("__name__")))
         if depth <= 0 or (module is not None and is_library(module)):
             return
         for name in names:
-            value = around.get(name, _ABSENT)
+            value = space.get(name, _ABSENT)
             if isinstance(value, ModuleType):
-                self._globals(vars(value), names, depth - 1)
+                self._collect_globals(vars(value), names, depth - 1)
             elif isinstance(value, (*_FUNCTIONS, type)):
                 self.follow(value if isinstance(value, partial) or not is_library(value) else None, depth - 1)
-            elif not name.startswith("__") and (id(around), name) not in self._named:
-                self._named.add((id(around), name))
-                # A dict of a module is a cache, most likely, of which every replica may fill what it needs.
-                told = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
-                put = partial(around.pop if value is _ABSENT else around.__setitem__, name)
-                self.variables.append(Variable(name, value, partial(around.get, name, _ABSENT), put, told))
+            elif not name.startswith("__") and (id(space), name) not in self._named:
+                self._named.add((id(space), name))
+                # Don't report dicts: a global dict is a cache, most likely, and replicas may fill it.
+                reported = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
+                put = partial(space.pop if value is _ABSENT else space.__setitem__, name)
+                self.variables.append(Variable(name, value, partial(space.get, name, _ABSENT), put, reported))
 
 
-def _data(kind: type) -> dict[str, Any]:
-    """Return what a class shares with its objects beside functions, and what Python itself keeps there."""
+def _class_data(kind: type) -> dict[str, Any]:
+    """Return the attributes of a class other than functions, descriptors and Python's own."""
     own = {name: value for name, value in vars(kind).items() if not name.startswith(("__", "_abc_"))}
     return {name: one for name, one in own.items() if not callable(one) and not hasattr(type(one), "__get__")}
 
 
-def _keeps(value: object) -> bool:
-    """Whether ``value`` is a container, or an object with attributes, and not of a library's class."""
+def _has_contents(value: object) -> bool:
+    """Return whether ``value`` is a built-in container, or an object with attributes whose class is no library's."""
     kind = type(value)
     if isinstance(value, (*_CONTAINERS, SimpleNamespace)):
         return kind.__module__ in ("builtins", "collections", "types") or not is_library(kind)
     return not is_library(kind) and not isinstance(value, (nn.Module, type)) and bool(items_of(value))
 
 
-def _contents(
-    value: Any, theirs: set[int], depth: int, known: dict[int, object] | None = None
+def _undo_steps(
+    value: Any, library: set[int], depth: int, known: dict[int, object] | None = None
 ) -> Iterator[Callable[[], object]]:
-    """Yield what gives the contents back that all in ``value`` has now: containers, objects, tensors, generators."""
+    """Yield functions that restore the contents of ``value``: containers, objects, tensors, random generators.
+
+    Skip objects whose ids are in ``library`` or ``known``.
+    """
     known = {} if known is None else known
-    if id(value) in known or id(value) in theirs or depth <= 0:
+    if id(value) in known or id(value) in library or depth <= 0:
         return
     known[id(value)] = value
     if isinstance(value, Tensor):
@@ -195,11 +199,11 @@ def _contents(
             yield partial(data.copy_, data.clone())
             if value.is_leaf:
                 yield partial(setattr, value, "grad", value.grad)
-                yield from _contents(value.grad, theirs, depth, known)
+                yield from _undo_steps(value.grad, library, depth, known)
     elif isinstance(value, nn.Module):
         yield partial(_refill, vars(value), pairs_in(vars(value)))
         for held in vars(value).values():
-            yield from _contents(held, theirs, _DEPTH, known)
+            yield from _undo_steps(held, library, _DEPTH, known)
     elif isinstance(value, torch.Generator):
         yield partial(value.set_state, value.get_state())
     elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
@@ -210,27 +214,25 @@ def _contents(
         bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
         if bits is not None:
             yield partial(setattr, bits, "state", bits.state)
-    elif _keeps(value) or isinstance(value, tuple):
+    elif _has_contents(value) or isinstance(value, tuple):
         for inside in (value, getattr(value, "__dict__", None)):
             if isinstance(inside, _CONTAINERS):
                 yield partial(_refill, inside, pairs_in(inside))
         for name in slots_of(value):
             yield partial(object.__setattr__, value, name, getattr(value, name))
         for _, held in items_of(value):
-            yield from _contents(held, theirs, depth - 1, known)
+            yield from _undo_steps(held, library, depth - 1, known)
 
 
 def _refill(container: Any, pairs: list[tuple[Any, Any]]) -> None:
-    """Give a container its contents back, if it has others, by the methods of Python's own type alone."""
+    """Restore the items of a container if they changed, using only methods of the built-in class."""
     if _ids(pairs_in(container)) == _ids(pairs):
         return
     base: Any = base_of(container)
-    mapping = issubclass(base, dict)
-    contents = (
-        dict(pairs) if mapping else base(item for _, item in pairs)
-    )  # it may fail: before the other is emptied
+    # Build the contents, which may fail, before emptying the container.
+    contents = dict(pairs) if issubclass(base, dict) else base(item for _, item in pairs)
     base.clear(container)
-    if base is OrderedDict:  # its update calls __setitem__ of the class
+    if base is OrderedDict:  # OrderedDict.update would call __setitem__ of a subclass
         for key, item in pairs:
             base.__setitem__(container, key, item)
     else:
@@ -242,15 +244,15 @@ def _ids(pairs: list[tuple[Any, Any]]) -> list[tuple[int, int]]:
 
 
 def _refill_class(kind: type, inside: dict[str, Any]) -> None:
-    for name in _data(kind).keys() - inside.keys():
+    for name in _class_data(kind).keys() - inside.keys():
         type.__delattr__(kind, name)
     for name, value in inside.items():
         if vars(kind).get(name) is not value:
             type.__setattr__(kind, name, value)
 
 
-def _clear(cache: Any, entries: int) -> None:
-    """Forget results of a function that were kept for the copies, with tensors on GPUs that are none of the user's."""
+def _clear_cache(cache: Any, entries: int) -> None:
+    """Clear an ``lru_cache`` that grew and holds tensors: the GPUs of these tensors end with the check-up."""
     if cache.cache_info().currsize != entries:
         held = (one for result in gc.get_referents(cache) for _, one in everything_in(result, "", _DEPTH))
         if any(isinstance(one, Tensor) for one in held):

@@ -1,9 +1,8 @@
-"""Random draws made alike for every row, so that a batch and its pieces can be compared.
+"""Replace random draws by the same values for every row, to make a batch and its pieces comparable.
 
-On n GPUs a model draws other numbers than on one, whatever the seeds: n tensors of b/n rows are not one of b rows.
-So in a check-up a draw depends neither on the generator nor on the number of rows: along the last dimension it runs
-through a fixed sequence, the same for all rows. Where the last dimension is the batch, or may be (of a draw with
-one dimension only it may), all values are one.
+On n GPUs a model draws other numbers than on one, whatever the seeds. During a check-up a draw therefore runs through a
+fixed sequence along the last dimension, the same for all rows. A draw with one dimension, which may be the batch, gets
+the same value everywhere; so do all draws if the last dimension turns out to be the batch.
 """
 
 from __future__ import annotations
@@ -24,40 +23,41 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.dispatch import is_defined_in_python
 
-# The first of the sequence: below one half, so that what is kept with that probability (dropout) is kept.
+# Start the sequence below one half: dropout with p=0.5 keeps the first value.
 _FIRST, _STEP = 0.3, 0.6180339887498949
 
 Rule = Callable[["Draws", Tensor, dict[str, Any]], Tensor]
 
 
 class Draws:
-    """How random numbers are drawn: in a sequence along the last dimension, or (``constant``) all alike.
+    """A replacement of random draws: a sequence along the last dimension, or (``constant``) one value.
 
-    drew   whether anything was drawn.
+    drew    whether a draw was replaced.
+    drawn   the tensors whose values come from here, and their copies.
     """
 
     def __init__(self, constant: bool = False) -> None:
         self.constant, self.drew = constant, False
-        self.drawn = WeakIdKeyDictionary()  # the tensors whose values come from here, and their copies
+        self.drawn = WeakIdKeyDictionary()
         self._local = threading.local()
 
     def replace_draws(self) -> AbstractContextManager[object]:
-        """Return a context manager: inside, this thread draws in this way."""
-        return _Mode(self)
+        """Return a context manager that replaces draws in the current thread."""
+        return _ReplacingMode(self)
 
     def replace_draws_in_replicas(self, model: nn.Module, seed: int = 0) -> nn.Module:
-        """Let the replicas of ``model`` draw in this way, each in its thread, with Python's generators seeded anew."""
+        """Replace draws in each forward of ``model`` and its replicas; seed Python and numpy before."""
         model.register_forward_pre_hook(lambda *_: self._enter(seed), prepend=True)
         model.register_forward_hook(lambda *_: self._leave(), always_call=True)
         return model
 
     def _enter(self, seed: int) -> None:
-        entered: list[_Mode | None] = self._local.__dict__.setdefault("entered", [])
+        entered: list[_ReplacingMode | None] = self._local.__dict__.setdefault("entered", [])
         if entered or self._local.__dict__.get("inside"):
             entered.append(None)
             return
         seed_python(seed)
-        mode = _Mode(self)
+        mode = _ReplacingMode(self)
         mode.__enter__()
         entered.append(mode)
 
@@ -80,7 +80,7 @@ class Draws:
 
 
 class UnchangedDraws(Draws):
-    """Random numbers as they are."""
+    """Random draws without replacement, for comparisons with the model's own numbers."""
 
     def replace_draws(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -89,8 +89,8 @@ class UnchangedDraws(Draws):
         return model
 
 
-class _Mode(TorchDispatchMode):
-    """Lets torch draw, and replaces the drawn values."""
+class _ReplacingMode(TorchDispatchMode):
+    """Run each random operator, and replace its values by the rule in `RULES`."""
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _Mode(TorchDispatchMode):
         arguments = func._schema.arguments
         named = {one.name: one.default_value for one in arguments} | kwargs
         named |= {one.name: value for one, value in zip(arguments, args, strict=False)}
-        # In place, a draw overwrites what it may depend on; only rrelu's does.
+        # The in-place rrelu overwrites its input, which the rule needs.
         given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
         if rule is None:
             rule, result = _FOLLOWED[name], self._call(func, args, kwargs)
@@ -133,12 +133,10 @@ class _Mode(TorchDispatchMode):
         return result
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # A kernel of the user's is Python: the machine must see it, also where an autograd Function came to it.
-        if not torch._C._len_torch_function_stack() or (
-            func.namespace != "aten" and is_defined_in_python(func)
-        ):
+        # A user's kernel is Python code, whose operators the machine must see, also under an autograd Function.
+        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and is_defined_in_python(func)):
             return func(*args, **kwargs)
-        # In a backward the machine looks on, and the tensors that C++ has made are on no GPU yet: it must not.
+        # Hide other operators from the machine: in backward, tensors made by C++ are not on a simulated GPU yet.
         with torch._C.DisableTorchFunction():
             return func(*args, **kwargs)
 
@@ -146,14 +144,14 @@ class _Mode(TorchDispatchMode):
 def _without_dropout(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Let a kernel of attention drop nothing, forward and backward: it draws inside, where no rule reaches."""
+    """Set ``dropout_p`` of an attention kernel to 0: the kernel draws inside, out of reach of the rules."""
     names = [one.name for one in func._schema.arguments]
     args = tuple(0.0 if name == "dropout_p" else value for name, value in zip(names, args, strict=False))
     return args, kwargs | ({"dropout_p": 0.0} if "dropout_p" in kwargs else {})
 
 
 def python_state() -> object:
-    """Return what stands for the state of Python's and numpy's generators."""
+    """Return the states of Python's and numpy's generators, for comparison."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), numpy and pickle.dumps(numpy.random.get_state())
 
@@ -166,7 +164,7 @@ def seed_python(seed: int) -> None:
 
 
 def _fill(values: Callable[[Draws, Tensor, dict[str, Any]], Any]) -> Rule:
-    """Return a rule that replaces the drawn values by ``values``, computed in double precision."""
+    """Return a rule that writes ``values(draws, result, arguments)`` into the result."""
 
     def rule(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
         result.copy_(values(draws, result, given).expand(result.shape))
@@ -188,7 +186,7 @@ def _multinomial(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
         edges: Tensor = weights.cumsum(-1)
         return torch.searchsorted(edges, (draws.uniform(result) * edges[..., -1:]).contiguous())
     keys = weights / -(-draws.uniform(weights)).log1p()
-    # Of equal ones the last, as in `_backwards`.
+    # Among equal keys take the last, as in `_reverse_equal`.
     ordered = keys.flip(-1).sort(dim=-1, descending=True, stable=True).indices
     return keys.size(-1) - 1 - ordered[..., : given["num_samples"]]
 
@@ -210,8 +208,8 @@ def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     return result.copy_(given["self"] * noise)
 
 
-def _backwards(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
-    """Order drawn values that are all equal: the last comes first."""
+def _reverse_equal(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
+    """Sort values that are all equal in reverse order, so that a random shuffle still moves rows."""
     drawn, (_, places), dim = given["self"], result, given["dim"]
     if drawn.dim() and drawn.numel() and (drawn == drawn.narrow(dim, 0, 1)).all():
         last = drawn.size(dim) - 1
@@ -259,7 +257,7 @@ RULES: dict[str, Rule] = {
     "exponential_": _fill(_exponential),
     "geometric_": _fill(_geometric),
     **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
-    # Backwards: what mixes the rows of a batch by chance is seen to mix them.
+    # Reverse the order, so that a model that shuffles the rows of a batch still differs.
     "randperm": _fill(lambda draws, result, by: torch.arange(len(result) - 1, -1, -1)),
     **dict.fromkeys(("bernoulli", "bernoulli_"), _coins),
     "multinomial": _fill(_multinomial),
@@ -271,11 +269,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
 }
 
-# What is done with drawn values and is drawn too, or is chance.
+# Operators whose result counts as drawn, if their input was drawn.
 _FOLLOWED: dict[str, Rule] = {
     **dict.fromkeys(("_to_copy", "clone", "detach", "alias"), lambda draws, result, given: result),
-    "sort": _backwards,
-    "topk": _backwards,
+    "sort": _reverse_equal,
+    "topk": _reverse_equal,
 }
 
 

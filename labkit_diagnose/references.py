@@ -1,7 +1,7 @@
-"""Inputs whose values are places in another input or in the output, such as edges of a graph or offsets of bags.
+"""Inputs whose values are indices into another input or the output, such as edges of a graph or offsets of bags.
 
-They cannot be cut by themselves: a piece of them names rows that another GPU has. That it is so is shown by running the
-model: where rows are put in another order, and the values that name them are changed alike, the result is the same.
+Such an input cannot be cut independently: a piece refers to rows on another GPU. The proof is a run of the model with
+rows in another order and indices changed accordingly, which gives the same result.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from labkit.base.tree import output_name, tensors
 
 from .comparison import Comparison
 
-# Fewer rows can be in the right order by chance.
+# Inputs with fewer rows may match by chance.
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The values of the input ``path`` are places in another one.
+    """An input ``path`` whose values are indices into another one.
 
-    kind   "rows": each names a row of the input ``of``; "starts": each is where a group of its rows starts;
-           "groups": each says to which row of the output a row of ``of`` belongs.
+    kind   "rows": each value is the index of a row of the input ``of``; "starts": the first row of a group of rows;
+           "groups": the index of the output row to which a row of ``of`` belongs.
     """
 
     path: str
@@ -33,8 +33,8 @@ class Reference:
     kind: str
 
 
-def reference(mode: Comparison) -> Reference | None:
-    """Return the first input that holds places in another one, if there is any."""
+def find_reference(mode: Comparison) -> Reference | None:
+    """Return the first input with indices into another input, or None."""
     for path, values, of, rows in _pairs(mode.inputs.tensors()):
         for kind, holds in (("rows", _names_rows), ("starts", _names_starts), ("groups", _names_groups)):
             if holds(mode, path, values, rows):
@@ -43,7 +43,7 @@ def reference(mode: Comparison) -> Reference | None:
 
 
 def _run_changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """Return the outputs on one GPU for changed inputs; none if the model fails with them."""
+    """Return the outputs on one GPU for changed inputs by path; an empty dict if the model fails with them."""
     try:
         found = tensors(mode.evaluate(mode.inputs.replace_tensors(change)), output_name())
     except Exception:
@@ -52,9 +52,9 @@ def _run_changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> d
 
 
 def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
-    """Yield inputs whose values may be places, each with another input and its number of rows, the smallest first."""
+    """Yield (path, values, other path, rows) for inputs that may hold indices into another one, the smallest first."""
     sized: dict[int, str] = {}
-    # Of those with as many rows, what is measured is a better name than what is counted.
+    # Among inputs with equally many rows, prefer floating-point inputs as the name to show.
     for path, tensor in sorted(found.items(), key=lambda pair: not pair[1].is_floating_point()):
         if tensor.dim():
             sized.setdefault(tensor.size(0), path)
@@ -69,56 +69,58 @@ def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
 
 
 def _names_rows(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
-    """Whether only the order of the result's rows changes when rows, and with them ``values``, change places."""
+    """Return whether reordering the rows, and ``values`` with them, only reorders the rows of the result."""
     if int(values.max()) >= rows:
         return False
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-    places = order.argsort()
+    positions = order.argsort()
 
-    def ordered(tensor: Tensor) -> Tensor:
+    def reorder(tensor: Tensor) -> Tensor:
         return tensor[order.to(tensor.device)] if tensor.shape[:1] == (rows,) else tensor
 
-    def alike(renamed: bool) -> bool:
+    def reorders_only(renumber: bool) -> bool:
         def change(name: str, tensor: Tensor) -> Tensor:
-            if name == path and renamed:
-                tensor = places.to(tensor.device, tensor.dtype)[tensor.long()]
-            return ordered(tensor)
+            if name == path and renumber:
+                tensor = positions.to(tensor.device, tensor.dtype)[tensor.long()]
+            return reorder(tensor)
 
         found = _run_changed(mode, change)
         pairs = [(whole, found[name]) for name, whole in mode.one.tensors.items() if found]
-        return bool(found) and all(mode.same(one, it) or mode.same(ordered(one), it) for one, it in pairs)
+        return bool(found) and all(mode.same(one, it) or mode.same(reorder(one), it) for one, it in pairs)
 
-    # Values that mean something else, such as classes, want no other names, or are not looked at.
-    return alike(renamed=True) and not alike(renamed=False)
+    # Other whole numbers, such as classes, give the same result without renumbering.
+    return reorders_only(renumber=True) and not reorders_only(renumber=False)
 
 
 def _names_starts(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
-    """Whether the first few ``values``, with the rows that they cover, give the first few rows of the result."""
+    """Return whether the first half of ``values``, with the rows of these groups, gives the result's first rows."""
     if values.dim() != 1 or len(values) < 2 or len(values) == rows or not _rises_from_zero(values):
         return False
     groups = len(values) // 2
     stop = int(values[groups])
-    return stop > 0 and any(_begins(mode, path, rows, stop, kept, groups) for kept in (groups, groups + 1))
+    return stop > 0 and any(
+        _gives_first_rows(mode, path, rows, stop, n, groups) for n in (groups, groups + 1)
+    )
 
 
 def _names_groups(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
-    """Whether the rows of the first few groups give the first few rows of the result."""
+    """Return whether the rows of the first half of the groups give the result's first rows."""
     if values.dim() != 1 or len(values) != rows or not _rises_from_zero(values):
         return False
     groups = (int(values[-1]) + 1) // 2
     stop = int((values < groups).sum())
-    return 0 < groups < stop < rows and _begins(mode, path, rows, stop, stop, groups)
+    return 0 < groups < stop < rows and _gives_first_rows(mode, path, rows, stop, stop, groups)
 
 
-def _begins(mode: Comparison, path: str, rows: int, stop: int, kept: int, groups: int) -> bool:
-    """Whether ``kept`` values and ``stop`` rows give the result's first rows: one for each group, or for each row."""
+def _gives_first_rows(mode: Comparison, path: str, rows: int, stop: int, count: int, groups: int) -> bool:
+    """Return whether ``count`` values and ``stop`` rows give the result's first rows, one per group or per row."""
 
-    def first(name: str, tensor: Tensor) -> Tensor:
+    def take_first(name: str, tensor: Tensor) -> Tensor:
         if name == path:
-            return tensor[:kept]
+            return tensor[:count]
         return tensor[:stop] if tensor.shape[:1] == (rows,) else tensor
 
-    found = _run_changed(mode, first)
+    found = _run_changed(mode, take_first)
     fewer = False
     for name, part in found.items():
         whole = mode.one.tensors[name]

@@ -1,4 +1,4 @@
-"""The result of a check-up: findings, and the :class:`Diagnosis` that holds them and shows itself."""
+"""The result of a check-up: a :class:`Diagnosis` with its findings, as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SEVERITIES = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check-up found.
+    """A fault or a remark.
 
     name       the kind of fault, the same in every language: ``"batch_moved"``.
-    severity   "error": it fails or computes something else; "warning": it works, and hardly as intended;
+    severity   "error": the model fails or gives other results; "warning": it runs, but hardly as intended;
                "note": good to know.
-    where      the input, output, module, attribute or line that has the fault.
-    reason     what happens, and why.
-    fix        what to do.
-    lesson     the lesson that explains it, "" if none does.
-    section    the heading in that lesson, in the language in use.
+    where      the input, output, module, attribute or line with the fault.
+    reason     the effect and its cause.
+    fix        the remedy.
+    lesson     the lesson that explains the fault, or "".
+    section    the heading in that lesson, in the current language.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes on one GPU during a training step: the weights it keeps, and the most that lived at one time."""
+    """Bytes on one GPU during a training step: its weights, and the peak of all tensors."""
 
     device: str
     weights: int
@@ -50,13 +50,13 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of :func:`labkit.diagnose`; a bare last expression in a cell shows it.
+    """The result of :func:`labkit.diagnose`; notebooks show it as HTML.
 
-    findings     the worst come first.
-    split        which GPU gets which rows of the batch.
-    memory       the memory of each GPU during a training step; empty if no step could be run.
-    compared     lines of text: what was compared between 1 and n GPUs and how, with the largest difference.
-    uncompared   lines of text: what could not be compared, and why.
+    findings     the findings, errors first.
+    split        the rows of each GPU.
+    memory       the memory of each GPU during a training step; empty if the step failed.
+    compared     sentences about values compared between 1 and n GPUs, with the largest difference.
+    uncompared   sentences about values that could not be compared, with the reason.
     """
 
     model: str
@@ -68,24 +68,24 @@ class Diagnosis:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the model was checked for."""
+        """The number of GPUs that the model was checked for."""
         return self.split.gpus
 
     @property
     def ok(self) -> bool:
-        """Whether there is neither an error nor a warning, and everything could be compared."""
+        """Whether there are no errors and no warnings, and everything could be compared."""
         return not self.uncompared and all(finding.severity == "note" for finding in self.findings)
 
     def count(self, severity: str) -> int:
-        """How many findings are of this severity."""
+        """Return the number of findings of this severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     def __contains__(self, name: str) -> bool:
-        """``"batch_moved" in diagnosis``."""
+        """Return whether there is a finding of this name: ``"batch_moved" in diagnosis``."""
         return any(finding.name == name for finding in self.findings)
 
     def to_json(self) -> str:
-        """Everything as a JSON object, for tools."""
+        """Return all facts as a JSON object, for tools."""
         return json.dumps(self._facts(), indent=1, ensure_ascii=False)
 
     def _facts(self) -> dict[str, object]:
@@ -102,7 +102,7 @@ class Diagnosis:
         }
 
     def summary(self) -> str:
-        """The verdict in one line."""
+        """Return the verdict in one line."""
         errors, warnings = self.count("error"), self.count("warning")
         if self.ok:
             verdict = say(en="nothing wrong was found", zh="没有发现问题")
@@ -113,12 +113,12 @@ class Diagnosis:
         return self._subject() + verdict
 
     def _subject(self) -> str:
-        """How the summary begins: what was checked."""
+        """Return the beginning of the summary: model, batch and GPUs."""
         colon = say(en=": ", zh="：")
         return _told("subject", model=self.model, batch=self.split.batch, gpus=self.gpus) + colon
 
     def _comparisons(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The lines of what was compared and of what could not be, each under its title."""
+        """Return (title, sentences) for the compared and for the uncompared values."""
         found = {"compared": self.compared, "uncompared": self.uncompared}
         return [(_told(title), lines) for title, lines in found.items() if lines]
 
@@ -142,7 +142,7 @@ class Diagnosis:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        # Colours on the edge only: text keeps the notebook's own, in its light and its dark theme.
+        # Colour only the edge: text keeps the colour of the notebook's theme, light or dark.
         parts = [f'<div class="labkit-diagnosis"><p><strong>{escape(self.summary())}</strong></p>']
         for finding in self.findings:
             colour = {"error": "#d1242f", "warning": "#bf8700", "note": "#0969da"}[finding.severity]
@@ -159,8 +159,8 @@ class Diagnosis:
             parts.append("<p>" + "<br>".join([escape(title), *map(_code, facts)]) + "</p>")
         if self.memory:
             parts.append(
-                f"<table><thead><tr><th>GPU</th><th>{say(en='weights kept', zh='常驻权重')}</th>"
-                f"<th>{say(en='most during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
+                f"<table><thead><tr><th>GPU</th><th>{say(en='weights', zh='常驻权重')}</th>"
+                f"<th>{say(en='peak during a step', zh='一步之中的峰值')}</th></tr></thead><tbody>"
             )
             parts += [
                 f"<tr><td>{one.device}</td><td>{localized_bytes(one.weights)}</td><td>{_peak(one.peak)}</td></tr>"
@@ -171,21 +171,21 @@ class Diagnosis:
 
 
 def label(severity: str) -> str:
-    """The severity in the language in use."""
+    """Return the severity in the current language."""
     return _told(severity)
 
 
 def _peak(count: int) -> str:
-    # The machine counts peaks in steps: below the first one, it does not know.
-    return localized_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
+    # The machine measures peaks in steps of PEAK_STEP bytes.
+    return format_bytes_localized(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:
-    """``text`` for HTML, what stands between backticks as code."""
+    """Return ``text`` as HTML, with text between backticks as code."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def lesson_line(lesson: str, section: str) -> str:
-    """The line that says where to read more: ``See lesson 06_batch_dim: Let it be found``."""
+    """Return the reference to a lesson: ``See lesson 06_batch_dim: Let it be found``."""
     return _told("lesson", lesson=lesson, number=lesson[:2], section=section)

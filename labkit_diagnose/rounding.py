@@ -1,4 +1,4 @@
-"""Whether two results are the same up to rounding, and by how much they differ."""
+"""Compare results up to rounding, and measure differences."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Sums over pieces are added in another order: float32 results differ in their last digits.
+# Relative differences caused by adding the same numbers in another order; 1e-4 for dtypes not listed.
 RELATIVE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-9}
 
-# A graph is looked at this far.
+# Visit at most this many nodes of an autograd graph.
 _MOST_NODES = 100_000
 
 
 def is_number(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is one number, of shape [] or [1]: each replica computes its own."""
+    """Return whether ``tensor`` is one number, of shape [] or [1]."""
     return tensor.numel() == 1 and tensor.dim() <= 1
 
 
@@ -43,7 +43,7 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 
 def largest_gap(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference; nan if one of two values alone is a number. Two nans are alike."""
+    """Return the largest absolute difference; two nans count as equal, a nan and a number give nan."""
     gap = float((one - other).abs().max())
     if not isnan(gap):
         return gap
@@ -52,28 +52,28 @@ def largest_gap(one: Tensor, other: Tensor) -> float:
 
 
 def same(one: Tensor, other: Tensor, least: torch.dtype = torch.float64) -> bool:
-    """Whether the two agree up to rounding; ``least`` is the least precise type in which they were computed."""
+    """Return whether two tensors agree up to rounding; ``least`` is the least precise dtype of their computation."""
     return difference(one, other) <= max(tolerance(one.dtype), tolerance(least))
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return how far sums in this type may differ when they are added in another order, in units of the largest."""
+    """Return the largest relative difference from rounding in sums of this dtype."""
     return RELATIVE.get(dtype, 1e-4)
 
 
 def lowest_precision(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Return the type with the fewest digits in which the tensors were computed, by their autograd graphs."""
-    seen: set[object] = set()
+    """Return the least precise floating-point dtype in the tensors' autograd graphs."""
+    visited: set[object] = set()
     nodes: list[Any] = []
     found = {torch.float64}
     for tensor in tensors:
         found.add(tensor.dtype)
         nodes.append(tensor.grad_fn)
-    while nodes and len(seen) < _MOST_NODES:
+    while nodes and len(visited) < _MOST_NODES:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         found.update(one.dtype for one in getattr(node, "_input_metadata", ()))
         nodes += [following for following, _ in node.next_functions]
     return max((dtype for dtype in found if dtype.is_floating_point), key=tolerance)

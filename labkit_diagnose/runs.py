@@ -1,4 +1,4 @@
-"""The runs that all probes share: the model on one GPU and, wrapped in DataParallel, on all of them."""
+"""The runs of the model and the findings so far, shared by all probes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .subject import Subject
 
 
 class Runs:
-    """The runs of a check-up and what was found in them: all its probes share one.
+    """The runs and findings of one check-up.
 
-    inputs      on the source GPU.
-    batch       how many rows they have: by DataParallel's reckoning, until a probe finds the true layout.
-    mode        the comparison that is asked about: the model in eval mode, or in training mode.
+    inputs      the inputs on the source GPU.
+    batch       the number of rows as DataParallel counts them, until a probe finds the true layout.
+    mode        the current comparison: the model in eval mode or in training mode.
     findings    the findings so far, in the order of the probes.
-    names       the names of the findings, and of the probes that made them.
-    compared    lines of text: what was compared between 1 and n GPUs.
-    uncompared  lines of text: what could not be compared, and why.
-    memory      of each GPU during a training step, once it was measured.
+    names       the names of these findings, and of the probes that made them.
+    compared    sentences about values compared between 1 and n GPUs.
+    uncompared  sentences about values that could not be compared, with the reason.
+    memory      the memory of each GPU during a training step, once measured.
     """
 
     def __init__(self, subject: Subject, gpus: int, loss: Loss | None, capacity: int | None) -> None:
@@ -47,28 +47,28 @@ class Runs:
 
     @property
     def plan(self) -> Split:
-        """The plan: which GPU gets which rows."""
+        """The rows of each GPU."""
         return split(self.batch, self.gpus)
 
     @property
     def trains(self) -> bool:
-        """Whether the model has anything to train."""
+        """Whether a parameter of the model requires gradients."""
         return any(parameter.requires_grad for parameter in self.subject.model.parameters())
 
     def has(self, *keys: str) -> bool:
-        """Whether a kind of one of these keys was found, or a probe of one of these names has found something."""
+        """Return whether there is a finding with one of the keys, or from a probe named there."""
         return not self.names.isdisjoint(key.partition(".")[0] for key in keys)
 
     def has_error(self, name: str) -> bool:
-        """Whether a finding of this name was an error: some kinds of it are warnings."""
+        """Return whether a finding of this name is an error; other kinds of the same name may be warnings."""
         return any(one.name == name and one.severity == "error" for one in self.findings)
 
     def add(self, finding: Finding, probe: str, *, in_each_mode: bool) -> None:
-        """Note what the probe of this name has found; ``in_each_mode``: it is asked in eval and in training mode."""
+        """Add a finding of this probe; ``in_each_mode`` says that the probe runs in eval and in training mode."""
         self.names |= {finding.name, probe}
         known = [(one.name, one.where) for one in self.findings]
         if finding in self.findings or (self.mode.training and (finding.name, finding.where) in known):
-            return  # in training mode as in eval mode
+            return  # already found in eval mode
         if in_each_mode and self.mode.training and finding.where:
             finding = replace(finding, where=PHRASES["where_in_training_mode"](where=finding.where))
         self.findings.append(finding)
@@ -82,16 +82,16 @@ class Runs:
         return None
 
     def as_given(self) -> nn.Module:
-        """A copy of the model on one GPU, in the mode in which it was given."""
+        """Return a copy of the model on one GPU, in the user's mode."""
         return self.subject.copied_to(SOURCE)
 
     def step(self, model: nn.Module) -> None:
-        """One forward and backward, as they are in training."""
+        """Run forward and backward, as in training."""
         with reproducible_run(0):
             loss_of(self.inputs.call(model), self.loss, self.subject, {})
 
     def say_how(self) -> None:
-        """Note which random numbers the runs drew, and what was left out."""
+        """Add sentences about random numbers and about modes that were left out."""
         wrong = any(finding.severity == "error" for finding in self.findings)
         if not wrong and not self.uncompared and not any(map(_has_values, (self.evaluation, self.mode))):
             self.uncompared.append(PHRASES["uncompared.no_value"]())
@@ -107,7 +107,7 @@ class Runs:
             self.compared.append(PHRASES["compared.batch_norm"]())
 
     def say_outputs(self) -> None:
-        """Note that the outputs are alike; or, where they are random, that only their shapes are."""
+        """Add a sentence about the comparison of outputs, or of shapes if outputs are random."""
         if not _has_values(self.mode):
             return
         what = PHRASES["outputs"]()
@@ -119,7 +119,7 @@ class Runs:
             self.say_compared(what, max(gaps), True)
 
     def say_compared(self, what: str, gap: float, agree: bool) -> None:
-        """Note that ``what`` was compared between 1 and n GPUs, in the mode that is asked about."""
+        """Add a sentence that ``what`` was compared between 1 and n GPUs, in the current mode."""
         kind = "apart" if not agree else "near" if gap > tolerance(torch.float32) else "same"
         gap_fact = {} if kind == "same" else {"gap": gap_text(gap)}
         self.compared.append(
@@ -131,5 +131,5 @@ class Runs:
 
 
 def _has_values(mode: Comparison) -> bool:
-    """Whether there is anything in the outputs to compare."""
+    """Return whether the outputs contain a value to compare."""
     return any(tensor.numel() for tensor in mode.one.tensors.values())

@@ -1,4 +1,4 @@
-"""Kinds of findings, read once from the text files of this folder: each has a name, a severity, a lesson that teaches it, and its texts.
+"""The kinds of findings, read from the text files of this folder.
 
     %% sparse_input error batch
     en: An input is a sparse tensor, which scatter cannot cut: {problem}.
@@ -6,10 +6,10 @@
     fix en: Pass it dense, `x.to_dense()`.
     fix zh: 以稠密形式传入：`x.to_dense()`。
 
-``KINDS["sparse_input"]("input 0", problem=text)`` is then the finding, in the language in use. One fault may show
-itself in several ways: ``fails_on_many.piece`` and ``fails_on_many.replicas`` are two kinds of the name
-``fails_on_many``. ``%% batch topic 06_batch_dim`` declares a lesson and the heading of a section there, ``%% glued
-phrase`` a part of a sentence, which is filled in as a fact.
+This declares a kind with its name, severity and topic: ``KINDS["sparse_input"]("input 0", problem=text)`` returns a
+finding in the current language. One name may have several kinds, such as ``fails_on_many.piece`` and
+``fails_on_many.replicas``. ``%% batch topic 06_batch_dim`` declares a topic: a lesson and the heading of a section in
+it. ``%% glued phrase`` declares a part of a sentence, to be filled into a text as a fact.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..result import SEVERITIES, Finding
 
 @dataclass(frozen=True)
 class Topic:
-    """Where the course teaches a fault: the notebook's name and the heading of the section there."""
+    """The lesson that teaches a fault, and the heading of the section."""
 
     lesson: str
     heading: Text
 
 
-# Of what no lesson teaches.
+# The topic of kinds that no lesson teaches.
 UNTAUGHT = Topic("", Text("", ""))
 
 
 @dataclass(frozen=True, eq=False)
 class FindingKind:
-    """One thing that a check-up may find; called with where it is and the facts, it makes the :class:`Finding`."""
+    """A kind of finding; a call with the place and the facts returns a :class:`Finding`."""
 
     key: str
     severity: str
@@ -50,12 +50,12 @@ class FindingKind:
 
     @property
     def name(self) -> str:
-        """The name that users see: what the key begins with."""
+        """The name that users see: the key up to the first dot."""
         return self.key.partition(".")[0]
 
     @property
     def facts(self) -> frozenset[str]:
-        """The names of the facts that its texts want."""
+        """The names of the facts in the texts."""
         return self.reason.facts | self.fix.facts
 
     def __call__(self, where: str = "", /, **facts: object) -> Finding:
@@ -66,14 +66,14 @@ class FindingKind:
         return Finding(self.name, self.severity, where, reason, fix, self.topic.lesson, self.topic.heading())
 
     def at_error(self, error: Exception, **facts: object) -> Finding:
-        """The finding where ``error`` was raised in the user's code; what it says is the fact ``problem``."""
+        """Return the finding at the line of the user's code that raised ``error``, the fact ``problem``."""
         return self(line_of(error), problem=short_text(error), **facts)
 
 
 def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]]:
-    """The kinds and the phrases that ``files`` declare, by their keys. A topic stands before its kinds.
+    """Return the kinds and the phrases declared in ``files`` by key. Topics must precede their kinds.
 
-    A kind that names no topic has that which is called as it is, if there is one.
+    A kind without a topic gets the topic of the same name, if there is one.
     """
     topics, kinds, phrases = dict[str, Topic](), dict[str, FindingKind](), dict[str, Text]()
     for file in files:
@@ -90,19 +90,21 @@ def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]
                 topic = topics[more[0]] if more else topics.get(key.partition(".")[0], UNTAUGHT)
                 kinds[key] = FindingKind(key, what, topic, text, entry.texts["fix"])
             else:
-                raise ValueError(f"{file.name}: {' '.join(entry.words)!r} is no severity, or declared twice")
+                raise ValueError(
+                    f"{file.name}: {' '.join(entry.words)!r} has an unknown severity, or is declared twice"
+                )
     return kinds, phrases
 
 
 def read_topics(file: Path) -> dict[str, Topic]:
-    """The topics that ``file`` declares, by their names."""
+    """Return the topics declared in ``file`` by name."""
     return {
         entry.words[0]: Topic(entry.words[2], entry.texts[""]) for entry in parse(file.read_text("utf-8"))
     }
 
 
 def list_some(names: Sequence[str]) -> str:
-    """Some of the names, and how many there are."""
+    """Return the first five names as text, with the total number if there are more."""
     more = say(en=f"… ({len(names)})", zh=f"……（共 {len(names)} 个）")
     return series([*names[:5], *[more] * (len(names) > 5)])
 
@@ -112,6 +114,6 @@ KINDS, PHRASES = read_findings(*(Path(__file__).with_name(f"{name}.txt") for nam
 
 
 def gap_text(gap: float) -> str:
-    """A relative difference in words."""
+    """Return a relative difference in words."""
     percent = f"{100 * gap:.2g}" if gap < 1 else f"{100 * gap:.0f}"
     return PHRASES["gap.other_kind"]() if isinf(gap) else PHRASES["gap"](percent=percent)

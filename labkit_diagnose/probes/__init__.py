@@ -1,4 +1,4 @@
-"""The probes: each asks one thing of the runs. They stand here in the order in which they are asked."""
+"""The probes, in the order of their execution. Each examines the runs for one group of faults."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .training import check_gradients, check_kept_values, measure_training_step
 
 @dataclass(frozen=True)
 class Probe:
-    """One question to the runs.
+    """A function that yields findings, and the conditions for a call of it.
 
-    look           the function that asks it and yields findings.
-    asked          "first"; "each": once in eval and once in training mode; "last": when both are known.
-    explained_by   names of probes and keys of kinds before it: if one has found something, this one is not asked.
-    wants_outputs  whether it is asked only if the model runs on one GPU.
+    look           the function.
+    asked          "first": before the modes are compared; "each": in eval and in training mode; "last": afterwards.
+    explained_by   names of earlier probes and keys of kinds: findings of these make the probe unnecessary.
+    wants_outputs  whether the probe needs a model that runs on one GPU.
     """
 
     look: Callable[[Runs], Iterable[Finding]]

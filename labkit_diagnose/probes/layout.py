@@ -1,4 +1,4 @@
-"""Where the batch is, if it is not where DataParallel looks for it, and how that affects rows and GPUs."""
+"""Probes of the batch: its dimension in inputs and outputs, the number of rows, idle GPUs, unexplained errors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..rounding import difference, is_number
 from ..runs import Runs
 from .one_gpu import is_explained
 
-# What is found of inputs that were to be cut otherwise.
+# Names of findings about inputs with another batch dimension.
 CUT = ("input_cut", "input_axis", "hidden_state_cut", "list_cut")
 
 
 def check_layout(runs: Runs) -> Iterator[Finding]:
-    """Runs pieces on one GPU, cut as DataParallel cuts and in other ways; compares them with the whole result.
+    """Run pieces on one GPU, cut as DataParallel does and along other dimensions; compare them with the whole result.
 
-    Asked only where n GPUs fail or differ. Of many ways to cut many inputs only the nearest are tried, for a
-    minute at most (see :mod:`labkit_diagnose.batch_layout`). Where another way is found, :attr:`Runs.batch` is its batch
-    from now on: ``state`` has looked before.
+    Skip a model that gives the same on n GPUs. The search tries only the layouts nearest to DataParallel's, for one
+    minute at most (see :mod:`labkit_diagnose.batch_layout`). If it finds another layout, set :attr:`Runs.batch` to the
+    number of rows in this one.
     """
     if runs.mode.agree:
         return
@@ -44,12 +44,12 @@ def check_layout(runs: Runs) -> Iterator[Finding]:
         yield KINDS["rows_compared"](list_some(pairs), shape=list(one.shape), gpus=runs.gpus, outcome=outcome)
     elif short := [path for path, fit in fits.items() if fit.how == "short"]:
         yield KINDS["own_length"](list_some(short))
-    elif (other := search.layout(numbers=not fits)) and (said := list(_report_layout(runs, other))):
-        yield from said
+    elif (other := search.layout(numbers=not fits)) and (findings := list(_report_layout(runs, other))):
+        yield from findings
         return
     for path, fit in fits.items():
         yield from _check_output(runs, path, fit)
-    if not fits and runs.mode.many.error is None:  # the model fails with a piece on one GPU alone
+    if not fits and runs.mode.many.error is None:  # the model fails with a piece, but only on one GPU
         for path in (path for path in expected if path in found):
             one, many = expected[path], found[path]
             if _is_lost(runs, one, many):
@@ -59,14 +59,14 @@ def check_layout(runs: Runs) -> Iterator[Finding]:
 
 
 def _check_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
-    """Yield the finding of one output whose rows lie as ``fit`` says."""
+    """Yield the finding for an output with this fit."""
     one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
     if fit.axis not in (None, runs.subject.dim):
         yield _report_moved_batch(runs, path, fit.axis)
     elif fit.axis is not None or fit.how in ("short", "pairs"):
         return
     elif is_number(one):
-        # A loss of the user's own is held against one GPU's later.
+        # With the user's own loss, check_gradients compares the losses.
         if many is not None and runs.loss is None and not _is_difference_explained(runs):
             yield from _check_number(runs, path, one, many)
     elif fit.how == "uncut" and (objects := runs.inputs.objects()):
@@ -78,22 +78,22 @@ def _check_output(runs: Runs, path: str, fit: Fit) -> Iterator[Finding]:
 
 
 def _is_difference_explained(runs: Runs) -> bool:
-    """Whether a finding already says why n GPUs fail or differ."""
+    """Return whether a finding already explains the failure or difference on n GPUs."""
     error = runs.mode.many.error
     return runs.has("check_replicas", "check_devices") or (error is not None and is_explained(runs, error))
 
 
 def _report_layout(runs: Runs, found: Layout) -> Iterator[Finding]:
-    """Yield the findings of a layout other than DataParallel's."""
+    """Yield the findings for a layout other than DataParallel's."""
     runs.batch, dim = found.batch, runs.subject.dim
     for path in found.lists:
         yield KINDS["list_cut"](path, rows=found.batch)
-    # Inputs of one shape that are cut alike, such as the two states of an LSTM, are one finding.
-    alike: dict[tuple[int | None, torch.Size], list[str]] = {}
+    # Make one finding for inputs of the same shape and batch dimension, such as the two states of an LSTM.
+    groups: dict[tuple[int | None, torch.Size], list[str]] = {}
     for path, tensor in runs.inputs.scattered_tensors().items():
         if (axis := found.inputs.get(path, dim)) != dim:
-            alike.setdefault((axis, tensor.shape), []).append(path)
-    for (axis, size), paths in alike.items():
+            groups.setdefault((axis, tensor.shape), []).append(path)
+    for (axis, size), paths in groups.items():
         where, shape = list_some(paths), list(size)
         if axis is None and len(shape) <= dim:
             yield KINDS["input_cut.number"](where, shape=shape, dim=dim)
@@ -122,7 +122,7 @@ def _is_hidden_state(model: nn.Module, shape: list[int]) -> bool:
 
 
 def _not_batch_first(model: nn.Module) -> list[str]:
-    """Return the layers that take their batch in dimension 1, and could be made to take it in dimension 0."""
+    """Return the names of recurrent and attention layers with ``batch_first=False``."""
     kinds = (nn.RNNBase, nn.MultiheadAttention)
     found = [pair for pair in model.named_modules() if isinstance(pair[1], kinds)]
     return [name or type(one).__name__ for name, one in found if not one.batch_first]
@@ -138,7 +138,7 @@ def _report_moved_batch(runs: Runs, path: str, axis: int | None) -> Finding:
 
 
 def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
-    """Whether each replica has given a result of the shape that one GPU gives."""
+    """Return whether each replica gave a result of the shape on one GPU."""
     glued, dim = list(one.shape), runs.subject.dim
     if len(glued) <= dim:
         return False
@@ -151,12 +151,12 @@ def _report_lost_batch(path: str, one: Tensor, many: Tensor | None) -> Finding:
 
 
 def _describe_glued(many: Tensor | None) -> str:
-    """Return the shape of the replicas' results glued together, in words; nothing if they were not glued."""
+    """Return the shape of the gathered output in words, or "" if nothing was gathered."""
     return "" if many is None else PHRASES["glued"](wrong=list(many.shape))
 
 
 def _check_number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[Finding]:
-    """Yield the finding of a number, most likely a loss, of which each replica computes its own."""
+    """Yield the finding for a number, most likely a loss, that each replica computes for its own rows."""
     if many.dim() != 1:
         return
     ways = runs.mode.find_reductions(path)
@@ -165,12 +165,12 @@ def _check_number(runs: Runs, path: str, one: Tensor, many: Tensor) -> Iterator[
         yield KINDS["scalar_output"](path, pieces=many.numel(), method=method, how=PHRASES[method]())
     elif one.is_floating_point():
         yield biased_loss(runs, path, float(one), float(many.mean()))
-    else:  # a count, or whether something is so
+    else:  # a count or a bool
         yield _report_lost_batch(path, one, many)
 
 
 def biased_loss(runs: Runs, where: str, one: float, mean: float) -> Finding:
-    """Return the finding that the mean of the replicas' losses is not the loss of the batch."""
+    """Return the finding that the mean of the replicas' losses differs from the loss of the batch."""
     sizes = runs.plan.sizes
     if len(set(sizes)) == 1:
         return KINDS["biased_loss.even_pieces"](where, one=one, mean=mean)
@@ -191,17 +191,14 @@ def _report_difference(runs: Runs, path: str, one: Tensor, many: Tensor) -> Find
 
 
 def check_row_counts(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing new: counts the pieces that each input is cut into."""
+    """Run nothing new: compare the numbers of pieces of the inputs."""
     error, found, dim = runs.mode.many.error, runs.inputs.scattered_tensors(), runs.subject.dim
     sizes = {path: tensor.size(dim) for path, tensor in found.items() if tensor.dim() > dim}
     counts = {path: len(split(size, runs.gpus).pieces) for path, size in sizes.items() if size}
-    # An error that a wrong cut explains drops nothing.
-    if (
-        runs.mode.agree
-        or len(set(counts.values())) < 2
-        or (error and (runs.has(*CUT) or _is_difference_explained(runs)))
-    ):
+    if runs.mode.agree or len(set(counts.values())) < 2:
         return
+    if error and (runs.has(*CUT) or _is_difference_explained(runs)):
+        return  # another finding explains the error
     pieces = list_some([f"{path} {list(found[path].shape)}: {count}" for path, count in counts.items()])
     outcome = PHRASES["rows_dropped.silently"](fewest=min(counts.values()))
     if error is not None:
@@ -210,7 +207,7 @@ def check_row_counts(runs: Runs) -> Iterator[Finding]:
 
 
 def check_idle_gpus(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing: counts the GPUs that get no rows."""
+    """Run nothing: report GPUs that get no rows."""
     plan = runs.plan
     if plan.idle:
         names = series(f"cuda:{gpu}" for gpu in plan.idle)
@@ -219,7 +216,7 @@ def check_idle_gpus(runs: Runs) -> Iterator[Finding]:
 
 
 def report_unexplained(runs: Runs) -> Iterator[Finding]:
-    """Runs pieces on one GPU: names an error or a difference on n GPUs for which no other probe has a reason."""
+    """Run pieces on one GPU: report an error or difference on n GPUs that no other probe explains."""
     error = runs.mode.many.error
     if (
         error is None

@@ -1,4 +1,4 @@
-"""The model by itself, on one GPU: what it is, whether it runs, what forward changes, and what it returns."""
+"""Probes of the model on one GPU: modules, errors, outputs, and state changed by forward."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..outer_variables import OuterVariables
 from ..result import Finding
 from ..runs import Runs
 
-# Fewer values than this per channel and GPU make BatchNorm's statistics noise.
+# BatchNorm's statistics over fewer values per channel and GPU are noise.
 FEW = 16
 
 
 def check_module(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing: looks at what kind of module it is, where it was, and what it holds.
+    """Run nothing: check the kinds, devices and attributes of modules.
 
-    Parameters that only a closure or a global variable holds are not seen.
+    Parameters held only by a closure or a global variable are not found.
     """
     subject = runs.subject
     if subject.compiled:
@@ -45,19 +45,19 @@ def check_module(runs: Runs) -> Iterator[Finding]:
 
 
 def check_forward(runs: Runs) -> Iterator[Finding]:
-    """Runs the model in eval mode on one GPU."""
+    """Run the model in eval mode on one GPU, and report an error."""
     if runs.mode.one.error is not None:
         yield _failure(runs.mode.one.error)
 
 
 def check_state(runs: Runs) -> Iterator[Finding]:
-    """Runs the model on one GPU in its own mode; compares what it holds before and after, and counts what norms get.
+    """Run the model on one GPU in the user's mode; compare its state before and after, and count values per BatchNorm.
 
-    What forward writes is told from what it caches by another run, with other rows: a cache stays as it is. A model
-    that has one is then run on n GPUs, to see whether it holds for one of them only.
+    A second run with other rows tells results from caches, which stay the same. A model with a cache then runs on n
+    GPUs, to find out whether the cache works on one GPU only.
 
-    What is changed in place deeper than three containers is not seen, nor is a buffer that is changed in place
-    (``kept`` sees it), nor what lies outside the module, but for variables of its hooks and other functions.
+    Not found are in-place changes deeper than three containers, in-place changes of buffers (``check_kept_values``
+    reports these), and changes outside the module, except variables of its hooks and other functions.
     """
     model = runs.as_given()
     watch, outside = AttributeChanges(model), OuterVariables(model)
@@ -65,7 +65,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
-    seen = _values_seen_by_norms(model)
+    norm_values = _count_norm_values(model)
     try:
         with reproducible_run(0):
             runs.inputs.call(model)
@@ -90,8 +90,8 @@ def check_state(runs: Runs) -> Iterator[Finding]:
         yield KINDS["cache_on_one_gpu"](list_some(cached))
     if used:
         yield KINDS["not_registered.module"](list_some(list(dict.fromkeys(used))))
-    if seen and runs.batch:
-        name, values = min(seen.items(), key=lambda pair: pair[1])
+    if norm_values and runs.batch:
+        name, values = min(norm_values.items(), key=lambda pair: pair[1])
         rows = min(runs.plan.sizes)
         values = values * rows // runs.batch
         kind = KINDS["batch_norm.few"] if values < FEW else KINDS["batch_norm"]
@@ -101,7 +101,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
 def _find_written(
     runs: Runs, model: nn.Module, names: list[str], around: list[str], outside: OuterVariables
 ) -> list[str]:
-    """Return the attributes and outer variables to which other rows give other contents: all but caches."""
+    """Return the attributes and outer variables whose contents depend on the rows, so that they are no caches."""
     if not (all_names := [*names, *around]):
         return []
     before = Contents(model, names, outside.values())
@@ -115,7 +115,7 @@ def _find_written(
     given = runs.inputs.replace_tensors(first_row_only)
     others = given.tensors()
     if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered_tensors().items()):
-        return all_names  # all rows are alike: it cannot be told
+        return all_names  # all rows are equal: a second run cannot tell
     try:
         with reproducible_run(1):
             given.call(model)
@@ -125,13 +125,13 @@ def _find_written(
 
 
 def _is_internal(model: nn.Module, name: str) -> bool:
-    """Whether a module of a library keeps the attribute ``name`` for itself: nobody else misses it."""
+    """Return whether the attribute ``name`` is private to a library's module, so that its loss does no harm."""
     owner, _, attribute = name.rpartition(".")
     return attribute.startswith("_") and is_library(type(model.get_submodule(owner)))
 
 
 def _mixes(runs: Runs, model: nn.Module) -> bool:
-    """Whether ``model``, which has run on one GPU, mixes devices on several."""
+    """Return whether ``model``, after a run on one GPU, mixes devices on several."""
     try:
         with reproducible_run(0):
             runs.inputs.call(runs.subject.wrap_in_parallel(model, runs.ids))
@@ -141,9 +141,9 @@ def _mixes(runs: Runs, model: nn.Module) -> bool:
 
 
 def check_outputs(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing new: looks for outputs that cannot be gathered, and whether 1 and n GPUs give the same tensors."""
+    """Run nothing new: report outputs that cannot be gathered; compare the tensors of 1 and n GPUs."""
     whole = runs.mode.one.outputs
-    # None first is what PyTorch passes through; beside tensors it is as good as any other.
+    # Accept None: PyTorch's gather passes it through.
     kinds = [(path, type(leaf)) for path, leaf in leaves(whole, output_name())]
     odd = [f"{path} ({kind.__name__})" for path, kind in kinds if not issubclass(kind, (Tensor, type(None)))]
     if odd:
@@ -161,16 +161,16 @@ def check_outputs(runs: Runs) -> Iterator[Finding]:
 
 
 def is_explained(runs: Runs, error: Exception) -> bool:
-    """Whether a finding already says why ``error`` was raised."""
+    """Return whether a finding already explains ``error``."""
     if is_mix(error):
         return runs.has("not_registered")
-    # What cannot be gathered makes no replica fail.
+    # Outputs that cannot be gathered explain no error in a replica.
     ungathered = not in_replica(error) and runs.has("not_tensors", "dataclass_output", "own_length")
     return ungathered or runs.has("uncut_input", "loss_fails")
 
 
 def _failure(error: Exception) -> Finding:
-    """Return the finding of a forward that fails on one GPU."""
+    """Return the finding for an error of forward on one GPU."""
     if is_beyond(error):
         return KINDS["not_simulated"].at_error(error)
     if "with arguments from the 'CUDA' backend" in words(error):
@@ -178,15 +178,15 @@ def _failure(error: Exception) -> Finding:
     return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).at_error(error)
 
 
-def _values_seen_by_norms(model: nn.Module) -> dict[str, int]:
-    """Count the values per channel of each BatchNorm in training mode: the next forward fills the dict."""
-    seen: dict[str, int] = {}
+def _count_norm_values(model: nn.Module) -> dict[str, int]:
+    """Return a dict that the next forward fills with the values per channel of each BatchNorm in training mode."""
+    counts: dict[str, int] = {}
 
-    def note(name: str, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-        seen[name] = given[0].numel() // max(given[0].size(1), 1)
+    def count(name: str, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        counts[name] = given[0].numel() // max(given[0].size(1), 1)
 
     for name, norm in batch_norms(model):
-        # One that keeps no statistics is the same in both modes: `layout` sees it.
+        # `check_layout` reports layers without running statistics, which are the same in both modes.
         if norm.running_mean is not None and norm.training:
-            norm.register_forward_hook(partial(note, name))
-    return seen
+            norm.register_forward_hook(partial(count, name))
+    return counts

@@ -1,4 +1,4 @@
-"""Whether a replica, and the model on another GPU, give the same as the model on the source GPU, with nothing cut."""
+"""Probes of replicas: whether they, and the model on another GPU, give the same results for the whole batch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..attributes import everything_held, unregistered_tensors
 from ..errors import is_mix, line_of, short_text, user_line, words
 from ..findings import KINDS, PHRASES, list_some
 from ..inputs import open_containers
-from ..references import reference
+from ..references import find_reference
 from ..result import Finding
 from ..runs import Runs
 
 
 def check_replicas(runs: Runs) -> Iterator[Finding]:
-    """Runs the whole batch in a replica on the source GPU, and in the model itself on the next; compares the outputs.
+    """Run the whole batch in a replica on the source GPU, and in the model itself on cuda:1; compare the outputs.
 
-    Asked only where n GPUs fail or differ. A replica that asks for what only later GPUs lack is not seen.
+    Skip a model that gives the same on n GPUs. A fault that needs a third GPU is not found.
     """
     if runs.mode.agree or runs.mode.random:
         return
@@ -52,34 +52,33 @@ def check_replicas(runs: Runs) -> Iterator[Finding]:
         with runs.mode.comparable_run(), torch.cuda.device(1):
             there = tensors(open_containers(runs.inputs.move_to("cuda:1").call(other)), output_name())
     except Exception:
-        return  # a device that forward names: said elsewhere
+        return  # forward names a device: check_devices reports it
     if not runs.mode.all_same(there):
         yield KINDS["device_dependent"]()
 
 
 def check_references(runs: Runs) -> Iterator[Finding]:
-    """Runs the model on one GPU with rows in another order, or some of them; compares that with the whole result.
+    """Run the model on one GPU with rows reordered or left out, to find inputs that hold indices of rows.
 
-    Asked only where n GPUs fail or differ, and an input of whole numbers could be places in another one. What refers
-    to rows of the model's own tables is not seen.
+    Skip a model that gives the same on n GPUs. Indices into tables of the model itself are not found.
     """
     if runs.mode.agree or runs.mode.random:
         return
-    if found := reference(runs.mode):
+    if found := find_reference(runs.mode):
         meaning = PHRASES[f"rows_refer.{found.kind}"](of=found.of)
         yield KINDS["rows_refer"](found.path, meaning=meaning, gpus=runs.gpus)
 
 
 def check_devices(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing new: where replicas mix devices, looks for what scatter and replicate left behind.
+    """Run nothing new, if replicas mix devices: report the tensors that scatter and replicate did not move.
 
-    Of a tensor that forward gets from elsewhere only the line where the devices met is known.
+    For a tensor from outside the model only the line with the error is known.
     """
     error = runs.mode.many.error
     if error is None or not is_mix(error):
         return
     objects = runs.inputs.objects()
-    # No parameters, which would have explained the error, and nothing that is not on a GPU.
+    # Unregistered parameters are reported before; tensors that stay on the CPU cause no such error.
     left = [name for name in unregistered_tensors(runs.subject.model) if name not in runs.subject.staying]
     if objects:
         yield KINDS["uncut_input"](list_some(objects))
@@ -90,29 +89,29 @@ def check_devices(runs: Runs) -> Iterator[Finding]:
 
 
 def _find_kept_weight(runs: Runs) -> Finding | None:
-    """Return the finding if a replica on the next GPU computes with a weight of the model itself: who has kept it."""
-    model, calls = runs.mode.copy_model(), _Calls()
+    """Return the finding if a replica on cuda:1 computes with a weight of the original model, which something kept."""
+    model, calls = runs.mode.copy_model(), _LastCall()
     try:
         with runs.mode.comparable_run():
             replica = nn.parallel.replicate(model, [0, 1])[1]
             with calls:
                 runs.inputs.move_to("cuda:1").call(replica)
     except Exception as error:
-        last = tensors_in(calls.last) if is_mix(error) else []
+        last = tensors_in(calls.arguments) if is_mix(error) else []
         used = {one.untyped_storage().data_ptr() for one in last if one.layout is torch.strided}
         for name, weight in model.named_parameters():
             if weight.numel() and weight.untyped_storage().data_ptr() in used:
                 keepers = (pair for pair in everything_held(model) if _reaches(pair[1], weight))
-                way, keeper = next(keepers, ("", None))
+                path, keeper = next(keepers, ("", None))
                 if isinstance(keeper, (nn.Module, Tensor)):
-                    return KINDS["not_registered.partner"](way, weight=name, problem=short_text(error))
-                where = ", ".join(filter(None, (way, line_of(error))))
+                    return KINDS["not_registered.partner"](path, weight=name, problem=short_text(error))
+                where = ", ".join(filter(None, (path, line_of(error))))
                 return KINDS["fixed_device.kept"](where, weight=name, problem=short_text(error))
     return None
 
 
 def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
-    """Whether ``value`` is ``weight``, a module that has it, or a function that keeps one of them."""
+    """Return whether ``value`` is ``weight``, a module with ``weight``, or a function with a reference to either."""
     kept: list[object] = []
     if isinstance(value, nn.Module):
         return any(weight is one for one in value.parameters())
@@ -125,18 +124,18 @@ def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:
     return value is weight or (depth > 0 and any(_reaches(one, weight, depth - 1) for one in kept))
 
 
-class _Calls(TorchFunctionMode):
+class _LastCall(TorchFunctionMode):
     """Remembers the arguments of the last call of a torch function."""
 
-    last: object = ()
+    arguments: object = ()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.last = args, kwargs
+        self.arguments = args, kwargs
         return func(*args, **(kwargs or {}))
 
 
 def _lines_that_ask_for_parameters(replica: nn.Module) -> list[str]:
-    """Note the lines of the user's code that ask ``replica`` for its parameters: the next forward fills the list."""
+    """Return a list that the next forward fills with the lines of user code that ask ``replica`` for parameters."""
     lines: list[str] = []
 
     def noting(module: nn.Module, name: str) -> Callable[..., Any]:

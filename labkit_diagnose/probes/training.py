@@ -1,4 +1,4 @@
-"""Training on several GPUs: the gradients, the state after a step, and the memory that a step takes."""
+"""Probes of training on several GPUs: gradients, the state after a forward, and the memory of a step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..runs import Runs
 from .layout import biased_loss
 from .one_gpu import is_explained
 
-# A gap below this, in units of the largest gradient, may come of a ReLU whose input is zero but for rounding.
+# A ReLU whose input is zero up to rounding may cause a smaller gap, in units of the largest gradient.
 ROUNDED = 0.05
 
-# Bytes on a GPU that nobody has to think about.
+# Ignore less memory than this, in bytes.
 SMALL = 2**20
 
 
 def check_gradients(runs: Runs) -> Iterator[Finding]:
-    """Runs backward on 1 and on n GPUs; compares the loss and every parameter's gradient.
+    """Run backward on 1 and on n GPUs; compare the loss and the gradient of every parameter.
 
-    Asked only where the outputs agree, or would if the numbers that replicas have computed were one again. Without a
-    loss of the user's own, a fixed weighted sum of the outputs stands for it.
+    Skip a model whose outputs differ, except numbers that a mean or sum over the replicas restores. Without a loss
+    from the user, use a fixed weighted sum of the outputs.
     """
     mode = runs.mode
     if mode.random or mode.reductions is None or not runs.trains or runs.has_error("shared_state"):
@@ -58,7 +58,7 @@ def check_gradients(runs: Runs) -> Iterator[Finding]:
 
 
 def _agree_with_pieces(mode: Comparison) -> bool:
-    """Whether one GPU computes the gradients of n GPUs when it gets the pieces one after the other."""
+    """Return whether the pieces, run one after the other on a single GPU, give the gradients of n GPUs."""
     try:
         mode.backward(mode.pieces)
     except Exception:
@@ -68,7 +68,7 @@ def _agree_with_pieces(mode: Comparison) -> bool:
 
 
 def _agree_in_double(mode: Comparison) -> bool:
-    """Whether the gradients agree in double precision; False if something fails there."""
+    """Return whether the gradients agree in double precision; False if a run fails."""
     try:
         mode.backward(mode.one), mode.backward(mode.many)
     except Exception:
@@ -78,7 +78,7 @@ def _agree_in_double(mode: Comparison) -> bool:
 
 
 def _report_biased_loss(runs: Runs, one: float, many: float) -> Finding:
-    """Return the finding of a loss function of the user's whose value differs on n GPUs."""
+    """Return the finding for a user's loss function whose value differs on n GPUs."""
     ways = set((runs.mode.reductions or {}).values())
     if len(ways) != 1:
         return biased_loss(runs, "loss", one, many)
@@ -87,19 +87,19 @@ def _report_biased_loss(runs: Runs, one: float, many: float) -> Finding:
 
 
 def _worst_gap(one: nn.Module, many: nn.Module, rounding: float) -> tuple[float, str, bool, int]:
-    """Return the largest relative gap between gradients, its parameter, whether it is rounding, and their number."""
-    # A parameter that forward makes is lost with the replica: the model on n GPUs does not have it.
+    """Return (largest relative gap between gradients, name of the parameter, rounding only?, number of gradients)."""
+    # The model on n GPUs lacks parameters that forward creates: they are lost with the replica.
     others, pairs = dict(many.named_parameters()), []
     for name, ours in one.named_parameters():
         theirs = others.get(name)
         if theirs is not None and ours.numel() and (ours.grad is not None or theirs.grad is not None):
             pairs.append((name, _gradient(ours), _gradient(theirs)))
     scale = max((float(a.abs().max()) for _, a, _ in pairs), default=0.0)
-    # Half-precision gradients are sums of rounded numbers: what is small beside the largest is noise.
+    # In half precision, gradients much smaller than the largest are noise from rounding.
     slack, noise = (1e-3, 1e-3) if rounding <= 1e-3 else (2 * rounding, 0.1)
     worst, worst_name = 0.0, ""
     for name, a, b in pairs:
-        # A gradient that is zero but for rounding is held against the largest of all.
+        # Compare a gradient that is zero up to rounding with the largest of all.
         gap = largest_gap(a, b) / max(float(a.abs().max()), noise * scale, 1e-12)
         if not gap <= worst:  # nan too
             worst, worst_name = gap, name
@@ -115,9 +115,9 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def check_kept_values(runs: Runs) -> Iterator[Finding]:
-    """Runs nothing new: compares parameters and buffers after a training forward on 1 and on n GPUs.
+    """Run nothing new: compare parameters and buffers after a training forward on 1 and on n GPUs.
 
-    What forward replaces by another tensor is not looked at here: ``state`` names that.
+    Leave out tensors that forward replaces by new ones, which ``check_state`` reports.
     """
     mode = runs.mode
     one, many = mode.one, mode.many
@@ -136,14 +136,14 @@ def check_kept_values(runs: Runs) -> Iterator[Finding]:
 
 
 def measure_training_step(runs: Runs) -> Iterator[Finding]:
-    """Runs a training step on n GPUs in the model's own mode; measures how much memory it takes on each GPU.
+    """Run a training step on n GPUs in the user's mode, and measure the memory on each GPU.
 
-    Asked only where the wrapped model runs at all. The optimizer's state is reckoned (Adam's, twice the weights),
-    not measured; what CUDA and its caching allocator need besides is not known here.
+    Skip a model that fails on n GPUs. Adam's state is calculated (twice the weights), not measured. The memory of CUDA
+    itself and of the caching allocator is not included.
     """
     if runs.mode.many.error is not None or not runs.trains or runs.has_error("shared_state"):
         return
-    gc.collect()  # what an earlier run left would count as there before, and go during this one
+    gc.collect()  # free tensors of earlier runs before measuring
     before = [torch.cuda.memory_allocated(k) for k in runs.ids]
     model = runs.as_given()
     for gpu in runs.ids:

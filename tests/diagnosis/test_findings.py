@@ -148,7 +148,7 @@ def test_facts_must_be_those_of_the_text():
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("%% half fatal\nen: a\nzh: b\nfix en: c\nfix zh: d", "'half fatal' is no severity"),
+    ("%% half fatal\nen: a\nzh: b\nfix en: c\nfix zh: d", "'half fatal' has an unknown severity"),
     (2 * "%% half note\nen: a\nzh: b\nfix en: c\nfix zh: d\n", "declared twice"),
     ("%% half note\nen: a\nzh: b\nfix zh: d", "'half note' must say everything in English and in Chinese"),
     ("%% half note", "must say everything"),
@@ -175,7 +175,7 @@ def test_what_explains_a_probe_stands_before_it():
     names = [probe.name for probe in PROBES]
     assert len(set(names)) == len(names)
     for at, probe in enumerate(PROBES):
-        assert probe.look.__doc__.startswith("Runs ")
+        assert probe.look.__doc__.startswith("Run ")
         assert set(probe.explained_by) <= {*names[:at], *KINDS}
 
 

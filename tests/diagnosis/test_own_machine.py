@@ -117,7 +117,9 @@ def test_an_object_is_on_the_gpu_of_its_model():
     assert [(f.name, f.where) for f in found.findings] == [("uncut_input", "input 1")]
     kept = Layers(threading.Lock())
     kept.layers[0]["tensor"] = X
-    with pytest.raises(ValueError, match="input 1: this Layers holds tensors and cannot be copied by"):
+    with pytest.raises(
+        ValueError, match="input 1: this Layers holds tensors, and copy.deepcopy cannot copy it"
+    ):
         labkit.diagnose(model, X, kept, gpus=2)
 
 

@@ -1187,8 +1187,8 @@ def test_a_wrapper_is_asked_about_as_it_is(wrapper):
         peaks = [check(wrapper(wide, None, k), MANY, gpus=None).memory[k].peak for k in (0, 1)]
         assert peaks[1] - check(wrapper(wide), MANY, gpus=None).memory[1].peak > MANY.size(0) * 4_000 * 3
         for message, arguments in (
-            ("dim is 0, and model is wrapped with dim=1", {"dim": 0}),
-            ("output_device=3, and gpus=2 has no such GPU", {"gpus": 2}),
+            ("dim is 0, but model is wrapped with dim=1", {"dim": 0}),
+            ("output_device=3, but gpus=2 has no such GPU", {"gpus": 2}),
         ):
             with pytest.raises(ValueError, match=message):
                 labkit.diagnose(wrapper(rnn, output_device=3, dim=1), x, **arguments)
