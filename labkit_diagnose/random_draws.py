@@ -134,7 +134,9 @@ class _ReplacingMode(TorchDispatchMode):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A user's kernel is Python code, whose operators the machine must see, also under an autograd Function.
-        if not torch._C._len_torch_function_stack() or (func.namespace != "aten" and is_defined_in_python(func)):
+        if not torch._C._len_torch_function_stack() or (
+            func.namespace != "aten" and is_defined_in_python(func)
+        ):
             return func(*args, **kwargs)
         # Hide other operators from the machine: in backward, tensors made by C++ are not on a simulated GPU yet.
         with torch._C.DisableTorchFunction():

@@ -177,7 +177,7 @@ def label(severity: str) -> str:
 
 def _peak(count: int) -> str:
     # The machine measures peaks in steps of PEAK_STEP bytes.
-    return format_bytes_localized(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
+    return localized_bytes(count) if count >= PEAK_STEP else say(en="under 16 KiB", zh="不到 16 KiB")
 
 
 def _code(text: str) -> str:

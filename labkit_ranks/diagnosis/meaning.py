@@ -17,7 +17,7 @@ import torch
 from labkit.base.language import series
 from labkit.base.ours import is_our_module, is_torch_module
 from labkit_diagnose.errors import short_text
-from labkit_diagnose.findings import UNTAUGHT, read_findings, list_some, read_topics
+from labkit_diagnose.findings import UNTAUGHT, list_some, read_findings, read_topics
 from labkit_diagnose.probes.one_gpu import FEW
 from labkit_diagnose.result import Finding
 

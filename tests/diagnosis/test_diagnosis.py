@@ -220,7 +220,7 @@ def test_the_search_for_another_layout_ends_in_time(monkeypatch, rows):
 def test_a_peak_below_what_the_machine_counts_in_is_said_to_be():
     found = Diagnosis("Small", split(4, 2), (), (GpuMemory("cuda:0", 48, 0), GpuMemory("cuda:1", 0, 2**20)))
     assert "cuda:0  peak under 16 KiB" in repr(found)
-    assert "cuda:1  1024.00 KiB at most" in repr(found)
+    assert "cuda:1  peak 1024.00 KiB" in repr(found)
     assert "<td>48 bytes</td><td>under 16 KiB</td>" in found._repr_html_()
 
 

@@ -1194,7 +1194,7 @@ def test_a_wrapper_is_asked_about_as_it_is(wrapper):
                 labkit.diagnose(wrapper(rnn, output_device=3, dim=1), x, **arguments)
         with pytest.raises(ValueError, match=r"wrapped for device_ids=\[1, 0\]"):
             labkit.diagnose(wrapper(rnn, [1, 0]), x)
-    with pytest.raises(ValueError, match="dim is 3, and no input has such a dimension"):
+    with pytest.raises(ValueError, match="dim is 3, but no input has that dimension"):
         check(rnn, x, dim=3)
 
 
