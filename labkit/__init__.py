@@ -14,11 +14,11 @@ __version__ = "0.1.0"
 # The functions that every process which is to see a machine calls once torch is there (simgpu/children).
 _ENTRIES = ("simgpu:inherit", "labkit_ranks.processes.process_patches:inherit")
 
-_module_of: dict[str, str] = {}  # public name -> the module that has it; _public fills it
+_module_of: dict[str, str] = {}  # public name -> its module, filled by _public
 
 
 def _public() -> dict[str, str]:
-    """The module of each public name, as ``__init__.pyi`` says."""
+    """Return the module of each public name, read from ``__init__.pyi``."""
     if not _module_of:
         with open(__file__.removesuffix(".py") + ".pyi", encoding="utf-8") as lines:
             for words in map(str.split, lines):
@@ -51,7 +51,7 @@ def load_ipython_extension(shell: object) -> None:
     import_module("labkit_ranks.notebook.magic").load(shell)
 
 
-# The room that draws is loaded when a notebook first shows a picture.
+# Load the pictures only when a notebook first shows one.
 display.svg_of = lambda data: import_module(".view.draw", __name__).svg_of(data)
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:

@@ -1,1 +1,1 @@
-"""Every room may use these: numbers, units, languages, texts, nested structures, pictures of objects, patches."""
+"""Numbers, units, languages, texts, nested structures, patches: used by every package."""

@@ -1,4 +1,4 @@
-"""argparse's own words in the language in use: commands and the notebook's magics read their arguments with it."""
+"""Translate argparse's own words into the language in use, for commands and the notebook's magics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .files import rows_beside
 from .language import get_language
 from .patches import Patch, Patches
 
-# What argparse says, as it asks gettext for it, and the same in Chinese.
+# argparse's English texts, as it passes them to gettext, and their Chinese.
 ARGPARSE = {"usage: ": "用法："} | dict(rows_beside(__file__))
 
 
 def _argparse() -> Iterator[Patch]:
-    # argparse has no other way: the catalogues that gettext reads are chosen by the system's language, as files.
+    # Patched, because gettext chooses its catalogues by the system's language, as files.
     if get_language() == "zh":
         yield Patch(argparse, "_", lambda text: ARGPARSE.get(text, text))
         yield Patch(
@@ -25,5 +25,5 @@ def _argparse() -> Iterator[Patch]:
 
 
 def localize_argparse() -> Patches:
-    """A context in which argparse speaks the language in use: it looks its words up while it parses and prints help."""
+    """Return a context in which argparse parses, and prints help, in the language in use."""
     return Patches(_argparse)

@@ -1,6 +1,6 @@
-"""A program as ``__main__``: what ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` does in a process of its own.
+"""Run a program as ``__main__``, as ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` does in a new process.
 
-It imports the standard library alone: a process pays for what its script imports.
+This module imports the standard library alone: a process pays for what its script imports.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _run_module: Callable[..., object] = runpy._run_module_as_main  # type: ignore[a
 
 
 class MainProgram:
-    """A file, a folder or archive with a ``__main__``, or a module; and its arguments. It is compiled once."""
+    """A script file, a folder or archive with a ``__main__``, or a module, with its arguments. Compiled once."""
 
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         self.script, self.arguments, self.module = script, tuple(arguments), module
-        # As Python says it; who runs it may go to another folder.
+        # Absolute as in Python: the caller may change the working directory.
         self.path = os.path.join(os.getcwd(), script)
         self._code: CodeType | None = None
 
     def run(self, main: ModuleType) -> None:
-        """Run it as ``main``, which is new."""
+        """Run the program as the new module ``main``."""
         sys.modules["__main__"] = main
         vars(main).update(__builtins__=builtins, __annotations__={})
         sys.argv = ["-m" if self.module else self.script, *self.arguments]
@@ -49,14 +49,14 @@ class MainProgram:
     def _source(self) -> bytes:
         try:
             return Path(self.path).read_bytes()
-        except OSError as error:  # in the words of Python itself
+        except OSError as error:  # in Python's own words
             why = f"[Errno {error.errno}] {error.strerror}"
             sys.stderr.write(f"{sys.executable}: can't open file {self.path!r}: {why}\n")
             raise SystemExit(2) from None
 
 
 def exit_code(error: BaseException | None) -> int:
-    """The exit code of a process that ended by ``error``, as its parent is told: negative for a signal."""
+    """Return the exit code for ``error``, as a parent process sees it: negative for a signal."""
     match error:
         case None | SystemExit(code=None):
             return 0
@@ -67,7 +67,7 @@ def exit_code(error: BaseException | None) -> int:
     return 1
 
 
-# (error) -> whether somebody tells of it, so that it is not shown.
+# (error) -> whether to hide the error, because another process reports it.
 hidden_errors: list[Callable[[BaseException], bool]] = []
 
 

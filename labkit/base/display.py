@@ -1,4 +1,4 @@
-"""How domain objects show themselves in a notebook, without knowing who draws them: they inherit :class:`Drawn`.
+"""The base of objects that show a picture in a notebook.
 
 This module imports nothing, because ``import labkit`` loads it.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 
 def _not_drawn(data: object) -> str | None:
-    """No picture, as long as nobody has said who draws."""
+    """Return no picture: the default until the package sets ``svg_of``."""
     return None
 
 
-# Object -> SVG text, or None if it has no picture. The package itself sets a function that asks ``labkit.view``, so
-# that nothing of it is imported until a notebook wants a picture.
+# Object -> SVG text, or None without a picture. ``labkit/__init__`` replaces the function by one that loads
+# ``labkit.view`` at the first picture.
 svg_of = _not_drawn
 
 
 class Drawn:
-    """An object whose picture a bare last expression in a notebook cell shows."""
+    """An object with a picture, shown as the last expression of a notebook cell."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Packages that the core does without, because only some things need them; and how to get one that is missing."""
+"""Optional packages: which extra brings each, and the error that says how to install a missing one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from .language import say
 from .ours import PACKAGES
 
-# The packages that labkit imports beyond its core, by the extra of pyproject.toml that brings them; a test holds it.
+# Optional package -> extra in pyproject.toml. A test compares both.
 EXTRA_OF = dict.fromkeys(
     ("ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
      "nbformat", "papermill"),
@@ -17,7 +17,7 @@ EXTRA_OF = dict.fromkeys(
 
 
 class MissingPackage(ModuleNotFoundError):
-    """A package of an extra, or a part of labkit itself, is not installed; the message is one line that says so."""
+    """An optional package, or a part of labkit, is not installed; the one-line message says what to do."""
 
 
 def need(*packages: str) -> None:
@@ -28,7 +28,7 @@ def need(*packages: str) -> None:
 
 
 def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """``error``, or what says more if it is about a package of an extra, or a part that this labkit comes without."""
+    """Return ``error``, or a clearer one if a package of an extra or a part of labkit is missing."""
     if isinstance(error, MissingPackage):
         return error
     package, _, inner = (error.name or "").partition(".")

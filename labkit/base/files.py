@@ -1,8 +1,8 @@
-"""Writing files of the user's, whole or not at all, whatever happens in between; and saying why one failed.
+"""Write a user's file completely or not at all, and say why a write failed.
 
-The new text is written beside the file and takes its place when it is on the disk: at every moment the file is the
-old one or the new one. A process that is killed may leave its new text there; the next that writes takes it away.
-Tables of text that lie beside modules are read here too.
+The new text goes to a file beside the old one, which replaces it once it is on the disk. So the file is always either
+the old or the new one. A killed process may leave its new file there; the next write removes it. Tables of text beside
+modules are read here too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pathlib import Path
 from .language import say
 
 _BESIDE = ".new"
-_ABANDONED = 3600  # seconds: nobody is still writing a file as old as that
+_ABANDONED = 3600  # seconds after which no program is still writing the file
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Make ``text``, in UTF-8, the content of the file ``path``, whose folder is there. OSError leaves it as it was.
+    """Replace the content of the file ``path`` by ``text`` in UTF-8. An OSError leaves the old content.
 
-    A link stays one, and the file that it names is written. A file without the right to write it, a folder and a
-    device are not replaced.
+    A link stays a link: the file it names is written. A read-only file, a folder or a device is not replaced.
     """
     content = text.encode("utf-8")
     file = real_file(path)
@@ -35,7 +34,7 @@ def write_whole(path: Path, text: str) -> None:
     _take_away_abandoned(file)
     beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}{_BESIDE}")
     try:
-        # Made by open, so that it gets the rights that a new file gets here, not those of a secret one.
+        # os.open gives the permissions of any new file; tempfile would make it private.
         new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with open(new, "wb") as stream:
             stream.write(content)
@@ -48,12 +47,14 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             os.unlink(beside)
         if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # not that of the one beside it
+            error.filename, error.filename2 = str(path), None  # the user's file, not the temporary one
         raise
 
 
 def real_file(path: Path) -> Path:
-    """The file that ``path`` leads to, which may not exist yet; OSError for a folder, a device, a circle of links."""
+    """Return the file that ``path`` leads to, which may not exist yet; OSError for a folder, a device, a circle of
+    links.
+    """
     file = Path(os.path.realpath(path))
     if file.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -65,7 +66,7 @@ def real_file(path: Path) -> Path:
 
 
 def reason(error: OSError) -> str:
-    """Why a file could not be read or written, in a few words, in the language in use."""
+    """Say in a few words why a file could not be read or written."""
     if isinstance(error, TimeoutError):  # of a lock
         return say(en="another program is using it", zh="另一个程序正在使用它")
     known = {getattr(errno, name, -1): say(en=en, zh=zh) for name, en, zh in rows_beside(__file__)}
@@ -75,12 +76,12 @@ def reason(error: OSError) -> str:
 def _take_away_abandoned(file: Path) -> None:
     long_ago = time.time() - _ABANDONED
     for beside in file.parent.glob(f".{escape(file.name)}.????????{_BESIDE}"):
-        with suppress(OSError):  # somebody else's, or somebody else was faster
+        with suppress(OSError):  # not ours, or already removed
             if beside.stat().st_mtime < long_ago:
                 beside.unlink()
 
 
 def rows_beside(module: str) -> list[list[str]]:
-    """The rows of the table of text beside the module with this file, each cut at its bars."""
+    """Read the table in the ``.txt`` beside ``module``: rows, each cut at its bars."""
     text = Path(module).with_suffix(".txt").read_text("utf-8")
     return [[part.strip() for part in row.split("|")] for row in text.splitlines()]

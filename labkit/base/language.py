@@ -1,11 +1,10 @@
 """The language of everything labkit shows: figures, widgets, hints, findings, errors.
 
-Every visible string is written once, both languages side by side: ``say(en="idle", zh="空闲")``.
+Every visible string is written once, in both languages: ``say(en="idle", zh="空闲")``.
 
-The language is the one that was set last (:func:`set_language`, a lesson's ``begin``, ``--lang`` on the command
-line); until one is, the one that the environment variable ``LABKIT_LANG`` names; without it, the one that the user has
-chosen for the whole computer; English if labkit does not speak that.
-However it is written, one rule reads it (:func:`named_language`): ``zh``, ``ZH``, ``zh_CN.UTF-8``, ``zh-Hans``.
+The language is the last one set (:func:`set_language`, a lesson's ``begin``, ``--lang``); else the one in the
+environment variable ``LABKIT_LANG``; else the computer's; else English. :func:`named_language` reads every form:
+``zh``, ``ZH``, ``zh_CN.UTF-8``, ``zh-Hans``.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from contextlib import contextmanager
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 VARIABLE = "LABKIT_LANG"
-_current: str | None = None  # None: nobody has set or asked for one yet
+_current: str | None = None  # None until the language is set or first used
 
 
 def named_language(text: object) -> str | None:
-    """The key of LANGUAGES that ``text`` names, as systems and browsers write them: region, script, capitals aside."""
+    """Return the key of LANGUAGES for ``text``, ignoring region, script and capitals; None for any other text."""
     first = re.split(r"[-_.@]", text.strip().lower())[0] if isinstance(text, str) else None
     return first if first in LANGUAGES else None
 
 
 def check_language(language: object) -> str:
-    """The key of LANGUAGES that ``language`` names; ValueError if it names none."""
+    """Return the key of LANGUAGES for ``language``; raise ValueError for any other."""
     found = named_language(language)
     if found is None:
         known = ", ".join(map(repr, LANGUAGES))
@@ -49,12 +48,12 @@ def set_language(language: str) -> None:
 
 
 def get_language() -> str:
-    """The language in use, ``"en"`` or ``"zh"``: at first what ``LABKIT_LANG`` names, or else the system."""
+    """Return the language in use, ``"en"`` or ``"zh"``."""
     global _current
     if _current is None:
         named = os.environ.get(VARIABLE)
         _current = named_language(named) or (None if named else system_language()) or "en"
-        if named and named_language(named) is None:  # said once, for the language is known from here on
+        if named and named_language(named) is None:  # warns once: _current is set now
             known = ", ".join(LANGUAGES)
             warnings.warn(
                 f"{VARIABLE} must be one of {known}, got {named!r}: English is used "
@@ -65,7 +64,7 @@ def get_language() -> str:
 
 
 def system_language() -> str | None:
-    """The language that the user has chosen for the whole computer, if labkit speaks it."""
+    """Return the computer's language if labkit has it."""
     named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     if not named and sys.platform == "win32":
         import ctypes
@@ -77,7 +76,7 @@ def system_language() -> str | None:
 
 @contextmanager
 def using(language: str) -> Iterator[None]:
-    """Inside, everything is shown in ``language``."""
+    """Use ``language`` inside the context."""
     before = get_language()
     set_language(language)
     try:
@@ -87,15 +86,15 @@ def using(language: str) -> Iterator[None]:
 
 
 def say(*, en: str, zh: str) -> str:
-    """The one of the two texts that is in the language in use."""
+    """Return the text in the language in use."""
     return zh if get_language() == "zh" else en
 
 
 def wrong(kind: type[Exception] = ValueError, *, en: str, zh: str) -> Exception:
-    """The error ``kind`` with the text that is in the language in use: ``raise wrong(en=…, zh=…)``."""
+    """Make an error of ``kind`` in the language in use: ``raise wrong(en=…, zh=…)``."""
     return kind(say(en=en, zh=zh))
 
 
 def series(words: Iterable[object]) -> str:
-    """``a, b, c``; in Chinese ``a、b、c``."""
+    """Join words: ``a, b, c``; in Chinese ``a、b、c``."""
     return say(en=", ", zh="、").join(map(str, words))

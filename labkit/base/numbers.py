@@ -1,4 +1,4 @@
-"""Checks of the arguments that users give, numbers above all. Every error names the argument in the same way."""
+"""Check the arguments that users give, numbers above all. Every error names the argument."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from .language import say
 
 _Kind = TypeVar("_Kind")
 
-# No machine, plan or lesson takes more GPUs than this: a slip of the keyboard would fill the memory.
+# The most GPUs of any machine, plan or lesson: a typing error must not fill the memory.
 MOST_GPUS = 1024
 
 
 def integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """``value`` as an int from ``least`` to ``most`` (None: without end).
+    """Return ``value`` as an int from ``least`` to ``most`` (None: unlimited).
 
-    Raises TypeError if it is no whole number (True and False are none, nor is a tensor of them), ValueError if it is
-    out of range; both name the argument, in the language in use.
+    Raises TypeError if it is no whole number (bools and tensors of them are not), ValueError if it is out of range.
     """
-    # A tensor of torch.bool has an __index__; torch itself need not be loaded to see what it is.
+    # Checked by name, without importing torch: a tensor of torch.bool has an __index__.
     truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
     try:
-        number = None if truth else index(value)  # type: ignore[arg-type]  # what has no __index__ raises
+        number = None if truth else index(value)  # type: ignore[arg-type]  # raises without __index__
     except TypeError:
         number = None
     if number is None:
@@ -36,10 +35,10 @@ def integer(name: str, value: object, least: int, most: int | None = None) -> in
 
 
 def amount(name: str, value: object, *, above: bool = False) -> float:
-    """``value`` if it is a number of at least 0 (``above``: above 0); else TypeError or ValueError."""
+    """Return ``value`` if it is a number of at least 0 (``above``: above 0); else raise TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must(name, value, en="a number", zh="是数"))
-    if above and not value > 0:  # so asked, because nan is not above 0 either
+    if above and not value > 0:  # not "<= 0", which lets nan pass
         raise ValueError(must(name, value, en="above 0", zh="大于 0"))
     if not above and not value >= 0:
         raise ValueError(must(name, value, en="at least 0", zh="不小于 0"))
@@ -47,7 +46,7 @@ def amount(name: str, value: object, *, above: bool = False) -> float:
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """``value`` if it is one of ``known``, else ValueError."""
+    """Return ``value``, or raise ValueError unless ``known`` contains it."""
     if value not in known:
         names = ", ".join(map(repr, known))
         raise ValueError(must(name, value, en=f"one of {names}", zh=f"是 {names} 之一"))
@@ -55,7 +54,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def instance(name: str, value: object, kind: type[_Kind], source: str = "") -> _Kind:
-    """``value`` if it is a ``kind``, else TypeError, which says what gives one: ``source``."""
+    """Return ``value``, or raise TypeError unless it is a ``kind``. ``source`` names a function that returns one."""
     if not isinstance(value, kind):
         en = f"what {source} gives" if source else f"a {kind.__name__}"
         zh = f"是 {source} 的返回值" if source else f"是 {kind.__name__}"
@@ -64,7 +63,7 @@ def instance(name: str, value: object, kind: type[_Kind], source: str = "") -> _
 
 
 def must(name: str, value: object, *, en: str, zh: str, typed: bool = False) -> str:
-    """An error's text about an argument: ``"rows must be at least 1, got 0"``. ``typed``: it names the type, too."""
+    """Return an error's text about an argument: ``"rows must be at least 1, got 0"``. ``typed``: with the type."""
     kind = type(value).__name__
     return say(
         en=f"{name} must be {en}, got {value!r}" + (f" ({kind})" if typed else ""),
@@ -73,5 +72,5 @@ def must(name: str, value: object, *, en: str, zh: str, typed: bool = False) -> 
 
 
 def plural(count: int, noun: str) -> str:
-    """``count`` and the English noun: ``"1 GPU"``, ``"2 GPUs"``."""
+    """Return ``count`` and the English noun: ``"1 GPU"``, ``"2 GPUs"``."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -1,6 +1,6 @@
-"""Whose code a frame, a file or a module is: labkit's, torch's, or else the user's.
+"""Tell whose code a frame, a file or a module is: labkit's, torch's or the user's.
 
-It goes by the package, so that a room can be moved or renamed without anyone being asked about it.
+The package decides, so modules can move within a package.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-# Every package that is ours; no other list of them exists. A test fails when one is left out.
+# Our packages: the only list. A test fails when one is missing.
 PACKAGES = (
     "labkit", "simgpu", "labkit_diagnose", "labkit_ranks", "labkit_content", "labkit_course", "labkit_classroom",
     "labkit_cli",
 )  # fmt: skip
-HOME = Path(__file__).parents[2]  # the packages stand side by side in it: a checkout, or site-packages
+HOME = Path(__file__).parents[2]  # the folder of all packages: a checkout, or site-packages
 FOLDERS = tuple(str(HOME / name) + os.sep for name in PACKAGES)
 # A learner reads and repairs the broken models and scripts of labkit_content: their frames and lines are the user's.
 _HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_content{os.sep}"))
-# The engine is ordinary PyTorch that a script calls as it calls torch.nn.parallel. It is no part of the simulation:
-# tracebacks show its frames, as they show torch's.
+# The engine is ordinary PyTorch and no part of the simulation: tracebacks show its frames, as they show torch's.
 SHOWN = f"{FOLDERS[0]}engine{os.sep}"
-# For the same reason a recording wraps its functions as it wraps torch's, wherever a script finds them.
+# For the same reason, a recording may patch the engine's functions, as torch's.
 _WRAPPED = re.compile(r"labkit(\.engine(\..*)?)?")
 
 
@@ -37,14 +36,14 @@ def is_our_module(name: object) -> bool:
 
 
 def is_ours_to_change(owner: object) -> bool:
-    """Whether ``owner`` is a module or a class of labkit's whose own code can be changed instead of patched.
+    """Whether ``owner`` is a module or a class of labkit's, which must be changed instead of patched.
 
-    Some classes stand for torch's and have their names; their functions tell where they are from.
+    Classes that replace torch's have torch's names; their functions tell the module.
     """
     name = owner.__name__ if isinstance(owner, ModuleType) else ""
     if isinstance(owner, type):
         made: Any = vars(owner).get("__init__")
-        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # not one put there
+        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # none assigned later
         name = str(getattr(made, "__module__", "")) if own else owner.__module__
     return is_our_module(name) and not _WRAPPED.fullmatch(name)
 
@@ -60,15 +59,16 @@ def is_our_file(path: str) -> bool:
 
 
 def is_hidden_file(path: str) -> bool:
-    """Whether a traceback leaves out the frames of the file at ``path``, which are the simulation's."""
+    """Whether tracebacks leave out frames of the file at ``path``: those of the simulation."""
     return path.startswith(_HIDDEN) and not path.startswith(SHOWN)
 
 
 def frames_of_threads() -> dict[int, FrameType]:
-    """The frame at which each thread is now, by the thread's ident.
+    """Return each thread's current frame, by the thread's ident.
 
-    No garbage is collected meanwhile: Python 3.11 up to 3.11.8 holds a lock that a thread which begins waits for, with
-    the interpreter's own, and whoever a collection lets run would hang (github.com/python/cpython/issues/106883).
+    Garbage collection is off meanwhile: up to 3.11.8, Python holds a lock here that a starting thread waits for while
+    holding the interpreter's, so a thread that a collection lets run would hang
+    (github.com/python/cpython/issues/106883).
     """
     collects = gc.isenabled()
     gc.disable()
@@ -80,13 +80,13 @@ def frames_of_threads() -> dict[int, FrameType]:
 
 
 def line_here() -> str:
-    """The user's line from which this thread came here, ``"train.py:41"``; "" if it came from none.
+    """Return the user's line that led here, ``"train.py:41"``; "" without one.
 
-    A thread that torch or labkit has started, as for a replica, came from where the main thread stands.
+    A thread that torch or labkit has started, as for a replica, gets the main thread's line.
     """
     line = _line_of(sys._getframe(1))
     main = threading.main_thread()
-    # Of a thread's own, a frame would keep all it holds.
+    # The current thread's own frame is left out: a reference would keep its locals alive.
     if not line and threading.current_thread() is not main:
         line = _line_of(frames_of_threads().get(main.ident or 0))
     return line
@@ -102,7 +102,7 @@ def _line_of(frame: FrameType | None) -> str:
 
 
 def torch_files(*names: str) -> tuple[str, ...]:
-    """Where these files of torch's package lie (``"_dynamo/eval_frame.py"``). It does not import torch."""
+    """Return the paths of files in torch's package (``"_dynamo/eval_frame.py"``), without importing torch."""
     spec = importlib.util.find_spec("torch")
     folder = Path(str(spec and spec.origin)).parent
     return tuple(str(folder / name) for name in names)

@@ -1,7 +1,7 @@
-"""Changes to other people's modules and classes, as tables: one loop puts a table in, one takes it out exactly.
+"""Patches of other people's modules and classes, as tables that one loop puts in and takes out exactly.
 
-A table is a list of :class:`Patch`, and every change stands in one. So one loop over the tables tells what is changed
-in torch, and whether everything is back.
+A table is a list of :class:`Patch`. Every change is in one, so a loop over the tables tells what is changed in torch,
+and whether all of it is undone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .language import wrong
 from .ours import is_ours_to_change
 
 _ABSENT = object()
-# Two tables may name one owner: of two threads that put theirs in at once, each would remember half of the other's.
+# Two tables may name one owner: threads putting both in at once would each save half of the other's changes.
 _changing = threading.RLock()
-# And no child may be left with half a table, or a lock that nobody gives back.
+# Held across a fork, so that no child gets half a table or a lock without a holder.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
@@ -35,7 +35,7 @@ class _Change(NamedTuple):
 
 
 class Patch(_Change):
-    """One change: while the table is in, ``owner.name`` is ``value``. ``owner`` is a module, a class, or alike.
+    """A change to put in with its table: ``owner.name`` becomes ``value``. ``owner`` is a module, a class, or alike.
 
     Raises TypeError where the owner is labkit's own: a reader of its code would not see what it does.
     """
@@ -53,7 +53,7 @@ class Patch(_Change):
 
     @classmethod
     def wrap(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
-        """The change by which ``function(real, …)`` is called in place of the function ``owner.name`` that is real."""
+        """Make a patch that calls ``function(real, …)`` in place of ``real``, the function ``owner.name``."""
         real = getattr(owner, name)
 
         @wraps(real)
@@ -65,7 +65,7 @@ class Patch(_Change):
 
 
 class Patches:
-    """A table that is in or out; also a context manager, inside which it is in.
+    """A table of patches that is in or out; also a context manager.
 
     The first user puts it in, the last one takes it out, on whichever threads they are.
 
@@ -79,7 +79,7 @@ class Patches:
         self._before: list[_Change] = []
 
     def put_in(self) -> None:
-        """Put the table in, unless it is. If one patch cannot be put in, none is, and the error goes on."""
+        """Put the table in, unless it is in. If a patch fails, undo the others and raise the error."""
         with _changing:
             if not self._users:
                 try:
@@ -94,7 +94,7 @@ class Patches:
             self._users += 1
 
     def take_out(self) -> None:
-        """Undo one :meth:`put_in`; with the last one everything is as it was."""
+        """Undo one :meth:`put_in`; the last call restores everything."""
         with _changing:
             self._users -= 1
             if not self._users:
@@ -116,7 +116,7 @@ class Patches:
 
 
 class CType:
-    """A type of C as an owner of patches: its attributes cannot be set, the entries of its dictionary can.
+    """A C type as an owner of patches: its attributes cannot be set, but the entries of its dictionary can.
 
     ``type.__setattr__`` refuses types that are marked immutable. So the dictionary itself is changed, and
     ``PyType_Modified`` (Objects/typeobject.c) tells the interpreter, which caches what it looked up. From Python 3.12
@@ -134,7 +134,7 @@ class CType:
         entries = gc.get_referents(kind.__dict__)
         if [type(one) for one in entries] != [dict] or not hasattr(api, "PyType_Modified"):
             raise NotImplementedError(f"the dictionary of {kind} cannot be changed")
-        # vars() first asks the instance's type, where __dict__ is the property below.
+        # Set on object: this class's own __setattr__ writes the patched type's entries.
         object.__setattr__(self, "_kind", kind)
         object.__setattr__(self, "_entries", entries[0])
         object.__setattr__(self, "_modified", partial(api.PyType_Modified, ctypes.py_object(kind)))

@@ -30,7 +30,7 @@ _LABEL = re.compile(r"(?:(?P<label>[a-z]+) )?(?P<language>en|zh): ")
 
 
 class InBoth:
-    """Has a text in both languages; ``str()`` is the one in use."""
+    """A text in both languages; ``str()`` gives the one in use."""
 
     en: str
     zh: str
@@ -41,13 +41,13 @@ class InBoth:
 
 @dataclass(frozen=True)
 class Text(InBoth):
-    """One text in both languages."""
+    """A text in both languages."""
 
     en: str
     zh: str
 
     def in_language(self, language: str) -> str:
-        """The text in ``language``."""
+        """Return the text in ``language``."""
         return self.zh if language == "zh" else self.en
 
     @cached_property
@@ -56,11 +56,11 @@ class Text(InBoth):
         return frozenset(name for _, name, _, _ in Formatter().parse(self.en + self.zh) if name)
 
     def __call__(self, **facts: object) -> str:
-        """The text in the language in use, with its facts. Raises TypeError if these are not the ones it wants."""
+        """Fill in the facts, in the language in use. Raises TypeError if the names are not those of :attr:`facts`."""
         return fill_texts([self], **facts)[0]
 
     def fill(self, facts: Mapping[str, Any]) -> Text:
-        """The text with its facts, in both languages; of a fact that is a Text, each language takes its own.
+        """Fill in the facts, in both languages; a fact that is a Text gives each language its own.
 
         ``{rows:row}`` is a number with its English noun, ``1 row`` or ``2 rows``, ``{n:batch/batches}`` one with an odd
         plural; any other format is Python's own.
@@ -84,7 +84,7 @@ class _Filling(Formatter):
 
 
 def fill_texts(texts: Iterable[Text], **facts: object) -> list[str]:
-    """``texts`` in the language in use, each with those of the facts that it wants; together they want all of them."""
+    """Fill ``texts`` in the language in use, each with its own facts; TypeError for a missing or unused fact."""
     texts = list(texts)
     wanted = frozenset[str]().union(*(text.facts for text in texts))
     if facts.keys() != wanted:
@@ -94,7 +94,7 @@ def fill_texts(texts: Iterable[Text], **facts: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """The words of one ``%%`` line and what stands below it.
+    """An entry of a file: the words of its ``%%`` line and the texts below.
 
     texts   by their labels; that of ``en:`` and ``zh:`` is ``""``.
     code    the lines that begin with ``|``.
@@ -106,10 +106,10 @@ class Entry:
 
 
 def parse(text: str) -> list[Entry]:
-    """The entries of a file. Raises ValueError that names a line out of place, or a text that lacks a language."""
-    # The words of each entry, its texts (label -> language -> text) and its code.
+    """Return the entries of a file. Raises ValueError for a line out of place and for a text that lacks a language."""
+    # For each entry: words, texts (label -> language -> text), code.
     found: list[tuple[tuple[str, ...], dict[str, dict[str, str]], list[str]]] = []
-    both: dict[str, str] = {}  # the text that may go on, by language
+    both: dict[str, str] = {}  # the text that the next line may continue, by language
     language = ""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -136,13 +136,13 @@ def parse(text: str) -> list[Entry]:
 
 
 def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
-    """The texts in the file ``.txt`` beside a module's ``.py``, by the words of their ``%%`` lines."""
+    """Return the texts in the ``.txt`` beside ``module``, by the words of their ``%%`` lines."""
     entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
     return {entry.words: entry.texts[""] for entry in entries}
 
 
 def text_function(module: str) -> Callable[..., str]:
-    """The function that gives a text beside ``module`` by its words, in the language in use, with its facts."""
+    """Return a function that looks up a text beside ``module`` by its words and fills in the facts."""
     texts = texts_beside(module)
 
     def look_up(*words: str, **facts: object) -> str:
@@ -152,5 +152,5 @@ def text_function(module: str) -> Callable[..., str]:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: Chinese letters take two."""
+    """Return the width of a text in a terminal's columns: Chinese letters take two."""
     return sum(1 + (east_asian_width(letter) in "FW") for letter in text)

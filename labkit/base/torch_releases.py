@@ -19,7 +19,7 @@ def is_tried(version: str) -> bool:
 
 @cache
 def warn_if_untried(version: str) -> None:
-    """One line, once, on a release that was not tried."""
+    """Warn once about a release that was not tried."""
     if not is_tried(version):
         tried = ", ".join(TRIED)
         warnings.warn(

@@ -1,9 +1,8 @@
-"""Nested structures, walked in one way: their items, the path to each, and the same structure with other items.
+"""Walk nested structures: their items, the path to each, and a copy with other items.
 
-Containers are what ``torch.nn.parallel`` walks, by ``isinstance``: tuples (namedtuples and torch's own return types
-among them), lists and dicts, subclasses included; and, as labkit's gather puts them together, dataclasses.
-torch's pytree and optree go by exact type instead, so that a subclass of list is a leaf there: with them the
-engine would cut other things than PyTorch does.
+Containers are what ``torch.nn.parallel`` walks, by ``isinstance``: tuples (also namedtuples and torch's return types),
+lists and dicts, with subclasses; and dataclasses, which labkit's gather puts together. torch's pytree and optree go by
+exact type, so a subclass of list is a leaf there, and the engine would cut other things than PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from .language import say
 
-# The commonest leaves, to see quickly that there is nothing inside.
+# The commonest leaves, skipped first.
 _SCALARS = frozenset({int, float, bool, str, type(None)})
 
 
@@ -27,12 +26,12 @@ def is_dataclass(value: object) -> bool:
 
 
 def _fields(value: Any) -> list[str]:
-    """The names of the fields that a dataclass's object has; one with ``init=False`` may not have been set."""
+    """Return the names of a dataclass object's fields that are set; one with ``init=False`` may not be."""
     return [field.name for field in _dataclasses.fields(value) if hasattr(value, field.name)]
 
 
 def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]] | None:
-    """The items directly in ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
+    """Return the items of ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
 
     dataclasses   False: they are leaves, as they are to ``torch.nn.parallel.scatter``.
     """
@@ -46,7 +45,7 @@ def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]
 
 
 def rebuild(value: Any, items: Sequence[Any]) -> Any:
-    """A container like ``value`` with ``items`` in the place of its :func:`children`.
+    """Return a container like ``value`` with ``items`` in place of its :func:`children`.
 
     Subclasses are kept: a namedtuple, one of torch's return types, a tuple or a dict of another class is made as
     ``torch.nn.parallel.gather`` makes it, from its items or pairs. Where the constructor wants other arguments
@@ -70,7 +69,7 @@ def rebuild(value: Any, items: Sequence[Any]) -> Any:
                 object.__setattr__(other, key, item)
         return other
     if isinstance(value, tuple):
-        if hasattr(kind, "_make"):  # a namedtuple takes its fields one by one
+        if hasattr(kind, "_make"):  # namedtuple
             return kind._make(items)
         made = _construct(kind, items)
         return tuple.__new__(kind, items) if made is None else made
@@ -84,7 +83,7 @@ def rebuild(value: Any, items: Sequence[Any]) -> Any:
 
 
 def _construct(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
-    """``kind(items)``; None if it does not take them."""
+    """Return ``kind(items)``, or None if that fails."""
     try:
         return kind(items)
     except TypeError:
@@ -92,24 +91,24 @@ def _construct(kind: Callable[[Any], Any], items: Sequence[Any]) -> Any:
 
 
 def input_name(at: int) -> str:
-    """The name in messages of the positional argument number ``at`` of a forward."""
+    """Return the name of a forward's positional argument ``at``, for messages."""
     return say(en=f"input {at}", zh=f"输入 {at}")
 
 
 def named_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a forward by what messages call them: ``input 0``, ``keyword argument 'mask'``."""
+    """Return a forward's arguments by their names in messages: ``input 0``, ``keyword argument 'mask'``."""
     named = {input_name(at): value for at, value in enumerate(args)}
     called = say(en="keyword argument", zh="关键字参数")
     return named | {f"{called} {name!r}": value for name, value in kwargs.items()}
 
 
 def output_name() -> str:
-    """The name in messages of that which a forward returns."""
+    """Return the name of a forward's output, for messages."""
     return say(en="output", zh="输出")
 
 
 def leaves(value: object, path: str = "", *, dataclasses: bool = True) -> Iterator[tuple[str, Any]]:
-    """Everything in ``value`` that is no container, with the way to it: ``output[1]['mask']``."""
+    """Yield every leaf of ``value`` with its path: ``output[1]['mask']``."""
     inside = children(value, dataclasses=dataclasses)
     if inside is None:
         yield path, value
@@ -119,13 +118,13 @@ def leaves(value: object, path: str = "", *, dataclasses: bool = True) -> Iterat
 
 
 def tensors(value: object, path: str = "", *, dataclasses: bool = True) -> dict[str, Tensor]:
-    """The tensors in ``value``, by the way to each."""
+    """Return the tensors in ``value``, by path."""
     found = leaves(value, path, dataclasses=dataclasses)
     return {way: leaf for way, leaf in found if isinstance(leaf, Tensor)}
 
 
 def map_tensors(value: Any, change: Callable[[str, Tensor], Any], path: str = "") -> Any:
-    """``value`` with each tensor replaced by ``change(path, tensor)``; what has no tensor inside is kept as it is."""
+    """Return ``value`` with each tensor replaced by ``change(path, tensor)``; parts without tensors are kept."""
     if isinstance(value, Tensor):
         return change(path, value)
     inside = children(value)
@@ -138,7 +137,7 @@ def map_tensors(value: Any, change: Callable[[str, Tensor], Any], path: str = ""
 
 
 def tensors_in(*values: object) -> list[Tensor]:
-    """The tensors in ``values``, in order: :func:`tensors` for paths that many operations take."""
+    """Return the tensors in ``values``, in order: faster than :func:`tensors`, for code that many operations run."""
     found: list[Tensor] = []
     _collect(values, found)
     return found

@@ -1,11 +1,11 @@
-"""Widgets as outputs of notebook cells, and the style that a page needs for them."""
+"""Widgets as outputs of notebook cells, and the style for their page."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# JupyterLab shows pictures that stand alone as images, which cannot see its theme and have a width of their own. What
-# a lesson shows besides (explorers, questions) brings this to the page.
+# JupyterLab shows a cell's picture as an image, which cannot see the theme and keeps its width. Explorers and questions
+# bring this style to the page.
 PAGE_STYLE = (
     "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
     ".jp-RenderedSVG img{max-width:100%}</style>"
@@ -13,7 +13,7 @@ PAGE_STYLE = (
 
 
 def live(widget: Any) -> dict[str, Any]:
-    """A widget as a cell's output, by ipywidgets 8 or 7 (Colab has 7.7); {} where nothing can show widgets."""
+    """Return a widget as a cell's output, by ipywidgets 8 or 7 (Colab has 7.7); {} if widgets cannot be shown."""
     if hasattr(widget, "_repr_mimebundle_"):
         return widget._repr_mimebundle_() or {}
     model = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}

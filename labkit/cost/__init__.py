@@ -1,4 +1,4 @@
-"""What a training step costs on given hardware: seconds, from sizes alone."""
+"""Predict the seconds of a training step on given hardware, from sizes alone."""
 
 from .hardware import PROFILES as PROFILES
 from .hardware import Hardware as Hardware

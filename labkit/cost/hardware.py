@@ -1,7 +1,7 @@
-"""GPUs and the links between them, and what sums and gathers over these links take: one model for DDP and for plans.
+"""GPUs, their links, and the time of collectives over the links: one model for DDP and for plans.
 
-A ring's time is its bytes over its slowest link, and a latency for each of its steps; what goes beside computing slows
-it. The numbers were fitted to published measurements (:mod:`.published`, docs/plan.md) or are the makers' own.
+A ring's time is its bytes over its slowest link plus a latency for each step; collectives beside computing slow it. The
+numbers were fitted to published measurements (:mod:`.published`, docs/plan.md) or are the makers' own.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Hardware:
                 amount(field.name, value, above=positive)
 
     def message_seconds(self, nbytes: float, span: int) -> float:
-        """A message over the slowest link that joins ``span`` GPUs next to each other.
+        """Return the seconds of a message over the slowest link among ``span`` neighbouring GPUs.
 
-        Raises ValueError where so many are not joined.
+        Raises ValueError if the hardware has fewer.
         """
         if span <= self.machine_size:
             return nbytes / self.reduce_bandwidth + self.latency
@@ -75,7 +75,9 @@ class Hardware:
 
 
 def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int = 0) -> float:
-    """A ring all-reduce of ``nbytes`` over ``gpus`` GPUs, spread over ``span`` (by default next to each other)."""
+    """Return the seconds of a ring all-reduce of ``nbytes`` over ``gpus`` GPUs, spread over ``span`` (default:
+    neighbours).
+    """
     if gpus == 1:
         return 0.0
     steps = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span or gpus)
@@ -83,12 +85,14 @@ def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int =
 
 
 def star_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
-    """The same sum through GPU 0: all others send it ``nbytes``, one after the other, and it sends as many back."""
+    """Return the seconds of the same sum through GPU 0, which receives ``nbytes`` from each other GPU, then sends as
+    many.
+    """
     return 2 * (gpus - 1) * hardware.message_seconds(nbytes, gpus)
 
 
 def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, messages: int = 1) -> float:
-    """All-gathers, or reduce-scatters, of ``nbytes`` in all, in so many messages: rings, whatever their size."""
+    """Return the seconds of all-gathers or reduce-scatters, rings of any size, of ``nbytes`` in all."""
     if gpus == 1:
         return 0.0
     between = min(hardware.machines(span), gpus) - 1
@@ -97,7 +101,9 @@ def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, mess
 
 
 def collective_seconds(kind: str, nbytes: float, members: int, span: int, hardware: Hardware) -> float:
-    """A collective of ``members`` ranks spread over ``span`` GPUs, with ``nbytes`` in all on each."""
+    """Return the seconds of a collective of ``members`` ranks spread over ``span`` GPUs; ``nbytes`` is each rank's
+    total.
+    """
     if kind in ("all_reduce", "reduce"):
         return all_reduce_seconds(nbytes, hardware, members, span)
     if kind in ("send", "recv"):
@@ -106,13 +112,15 @@ def collective_seconds(kind: str, nbytes: float, members: int, span: int, hardwa
 
 
 def send_seconds(nbytes: float, hardware: Hardware, span: int) -> float:
-    """A message between two GPUs of ``span``; between machines by the network of one GPU alone."""
+    """Return the seconds of a message between two GPUs of ``span``; between machines, over one GPU's share of the
+    network.
+    """
     between = (hardware.network_bandwidth or 0.0) / hardware.machine_size
     return nbytes / (hardware.reduce_bandwidth if span <= hardware.machine_size else between) + hardware.start
 
 
 def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardware) -> float:
-    """A copy between two devices of a machine, "cpu" or "cuda:1"; 0 if it is none."""
+    """Return the seconds of a copy between two devices of a machine, "cpu" or "cuda:1"; 0 on one device."""
     if not nbytes or source in (None, device):
         return 0.0
     return nbytes / (_HOST if "cpu" in (device, source) else hardware.reduce_bandwidth) + hardware.start
@@ -120,7 +128,7 @@ def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardw
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU, and the ``links`` of machines that have it. Bandwidth in bytes a second.
+    """A GPU and the ``links`` of its machines. Bandwidth in bytes a second.
 
     flops       dense peak in 16 bits. (Twice that stands in data sheets, for sparse matrices.)
     memory      bytes, of which ``usable`` can be allocated.
@@ -138,7 +146,7 @@ class Accelerator:
 
     @property
     def usable(self) -> float:
-        """The bytes left beside CUDA's context, NCCL's buffers and pieces between blocks: 92 %."""
+        """The bytes that can be allocated beside CUDA's context, NCCL's buffers and fragments: 92 %."""
         return 0.92 * self.memory
 
 
@@ -159,12 +167,12 @@ def _read_profiles() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
     return links, gpus
 
 
-# From the table beside this, which says where the figures are from.
+# hardware.txt has the figures and their sources.
 PROFILES, ACCELERATORS = _read_profiles()
 
 
 def accelerator(called: str) -> Accelerator:
-    """The GPU that a user names ("h100", "A100-40"). Raises ValueError otherwise."""
+    """Return the GPU that a user names ("h100", "A100-40"). Raises ValueError for an unknown one."""
     found = ACCELERATORS.get(called.lower().replace("_", "-").removesuffix("-80"))
     if found is None:
         known = ", ".join(ACCELERATORS)

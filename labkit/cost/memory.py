@@ -17,7 +17,7 @@ from ..base.texts import Text
 from .settings import SOFTWARE, Plan, Software
 from .sizes import Sizes
 
-# The kinds of bytes, in both languages.
+# The kinds of bytes.
 KINDS = {
     kind: Text(kind, zh)
     for kind, zh in (

@@ -1,7 +1,7 @@
-"""The seconds of an ATen operator on a GPU.
+"""Predict the seconds of an ATen operator on a GPU.
 
-The longer of its operations over the share of the peak that its shape reaches, its bytes over the memory's bandwidth,
-and a kernel's start.
+The time is the longest of three: operations over the share of the peak that the shape reaches, bytes over the memory's
+bandwidth, and a kernel's start.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 
 
 @cache
 def _operations() -> Mapping[Any, Callable[..., Any]]:
-    """Operators, with the functions by which torch counts their operations.
+    """Return torch's functions that count operations, by operator.
 
-    Loading it warns where there is no triton, of whose kernels nothing runs here: the warning is not let through.
+    Importing them warns if triton is missing; nothing here needs it, so the warning is hidden.
     """
     log = logging.getLogger("torch.utils.flop_counter")
     log.disabled = True
@@ -39,7 +39,7 @@ def _operations() -> Mapping[Any, Callable[..., Any]]:
 def operator_seconds(
     func: Any, args: Any, kwargs: Any, results: Any, gpu: Accelerator
 ) -> tuple[float, float]:
-    """The number of operations that ``func`` does, and the seconds that it takes."""
+    """Return the operations of ``func`` and its seconds."""
     moved = sum(one.numel() * one.element_size() for one in tensors_in(args, kwargs, results))
     seconds = max(_START, moved / gpu.bandwidth)
     packet = func.overloadpacket
@@ -47,7 +47,7 @@ def operator_seconds(
     if count is None:
         return 0.0, seconds
     flops = float(count(*args, **kwargs, out_val=results))
-    if not flops:  # of no rows, as where an expert got no token
+    if not flops:  # no rows, as for an expert without tokens
         return 0.0, seconds
     first = next(one for one in tensors_in(args))
     slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16

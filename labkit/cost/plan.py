@@ -45,7 +45,7 @@ TENSORS = 9
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step of a plan: ``seconds`` by part, ``memory`` of the fullest GPU by kind, in bytes."""
+    """The forecast of a step: ``seconds`` by part, ``memory`` of the fullest GPU by kind, in bytes."""
 
     plan: Plan
     sizes: Sizes
@@ -68,9 +68,9 @@ class Forecast:
 
     @property
     def reserved(self) -> float:
-        """Bytes that nvidia-smi shows: beside the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
-        training anatomy"), NCCL's buffers, and where activations are computed again pieces between blocks, 15 % of what
-        is cut (the mean of eight models in GMLake, arXiv 2401.08156).
+        """The bytes that nvidia-smi shows: the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
+        training anatomy"), NCCL's buffers, and with recomputation fragments between blocks, 15 % of the blocks (mean of
+        eight models in GMLake, arXiv 2401.08156).
         """
         pieces = 0.15 / 0.85 * self.memory["activations"] if self.plan.recompute else 0.0
         return self.peak + 2 * 2**30 + pieces
@@ -92,12 +92,12 @@ class Forecast:
 
     @property
     def largest(self) -> str:
-        """The kind that takes most of the memory."""
+        """The kind with the most bytes."""
         return max(self.memory, key=lambda kind: self.memory[kind])
 
     @property
     def no_fit_reason(self) -> str:
-        """Why it does not fit; "" if it does."""
+        """The reason why the plan does not fit; "" if it does."""
         if self.fits:
             return ""
         needed, there, most = (
@@ -111,7 +111,7 @@ class Forecast:
 def forecast(
     sizes: Sizes, plan: Plan, gpu: Accelerator | str = "h100", software: Software | None = None
 ) -> Forecast:
-    """The seconds and bytes of a step of ``plan`` on GPUs of one kind, such as "h100"."""
+    """Forecast a step of ``plan`` on GPUs of one kind, such as "h100"."""
     gpu = accelerator(gpu) if isinstance(gpu, str) else gpu
     check_plan(sizes, plan)
     software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
@@ -187,7 +187,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
 
 
 def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
-    """The seconds of a product of an m × k and a k × n matrix in 16 bits."""
+    """Return the seconds of a product of an m × k and a k × n matrix in 16 bits."""
     share = gpu.product
     for side in (m, k, n):
         share *= side / (side + HALF_SIDE)
@@ -195,5 +195,5 @@ def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
 
 
 def _longer(one: float, other: float) -> float:
-    """The longer of two that go on at once, and a little more where they are alike."""
+    """Return the longer of two times that run at once, and a little more if they are alike."""
     return float((one**SHARP + other**SHARP) ** (1 / SHARP))

@@ -1,6 +1,6 @@
-"""Published figures beside the model's predictions and their errors: ``python -m labkit.cost.published``.
+"""Published figures beside the model's predictions and errors: ``python -m labkit.cost.published``.
 
-A figure that a number of the model was fitted to says so; the others check it. Each error stands beside that of
+A figure that a number of the model was fitted to says so; the others check the model. Each error stands beside that of
 the null model, perfect scaling, in which only computing takes time.
 """
 
@@ -28,7 +28,9 @@ GPT2_GRADIENTS = tuple(4 * size for size in (768, 768, *_BLOCK * 12, 786_432, 38
 
 @dataclass(frozen=True)
 class Figure:
-    """A published step and its measured ``seconds``; the number ``fitted`` was fitted to it. ``rows`` is per GPU."""
+    """A published step and its measured ``seconds``; ``fitted``: the number of the model fitted to it. ``rows`` per
+    GPU.
+    """
 
     source: str
     what: str
@@ -42,7 +44,7 @@ class Figure:
 
     @property
     def predicted_seconds(self) -> float:
-        """The model's seconds for it."""
+        """The model's seconds."""
         step = data_parallel_step if self.method == "data_parallel" else ddp_step
         return step(self.work, self.hardware, self.rows * self.gpus, self.gpus).seconds
 
@@ -67,18 +69,18 @@ def _figures() -> Iterator[Figure]:
         yield Figure(source, what, work, PROFILES[links], method, int(gpus), int(rows), found, fitted)
 
 
-# From the table beside this. A workload that is not above is told there: a step on one GPU, and its parameters.
+# From published.txt, which gives a workload that is not above by a step on one GPU and its parameters.
 FIGURES = tuple(_figures())
 
 
 def mean_errors(figures: tuple[Figure, ...]) -> tuple[float, float]:
-    """The mean absolute error of the model and of the null model, as shares."""
+    """Return the mean absolute errors of the model and of the null model, as shares."""
     count = len(figures)
     return sum(abs(f.error) for f in figures) / count, sum(abs(f.null_error) for f in figures) / count
 
 
 def report() -> str:
-    """Every figure with both errors, and their means over those that nothing was fitted to."""
+    """Return every figure with both errors, and the mean errors of the figures that nothing was fitted to."""
     lines = [f"{'':<46} {'GPUs':>4} {'measured':>9} {'model':>9} {'error':>7} {'null':>7}"]
     for f in FIGURES:
         method = "DataParallel" if f.method == "data_parallel" else "DDP"

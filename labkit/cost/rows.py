@@ -1,4 +1,4 @@
-"""Rows of measured runs, in the columns of a table of such, and the model's errors on them: ``labkit plan --check``."""
+"""Read tables of measured runs, and measure the model's errors on them: ``labkit plan --check``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .settings import SOFTWARE, Plan, check_plan
 from .sizes import Sizes
 
 _SPEEDS = ("sec_per_step", "tokens_per_s_per_gpu")
-# The sizes of models that rows name without giving them: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
+# Sizes of models that rows only name: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
 _MPT = {
     "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
     "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64),
 }  # fmt: skip
 _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
-# Marks by which a GPU's name is recognized.
+# Part of a GPU's name -> key in ACCELERATORS.
 _GPUS = {
     "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
 }  # fmt: skip
-# Usual words for ZeRO's stages, in small letters, without blanks, dashes and underscores; numbers are read first.
+# Usual words for ZeRO's stages, in lower case, without blanks, dashes and underscores. Digits are read first.
 _STAGES = {
     0: "^$|^none|^no|^false|fsdp=0|^ddp|^dp$", 1: "dist(ributed)?opt|shardedopt", 2: "shardgradop",
     3: "fullshard|fsdp|hybridshard|hsdp",
 }  # fmt: skip
-# Trainers by a word of a row's set, source or note; the others are FSDP from stage 2 on, and else Megatron.
+# Trainer by a word in a row's set, source or note; without one, FSDP from stage 2 on, else Megatron.
 _TRAINERS = (
     ("megatron-deepspeed|bigscience|bloom|prequel", "megatron-2021"), ("nanotron|ultra-?scale", "nanotron"),
     ("internevo", "internevo"), ("mosaic", "mosaic"),
@@ -134,7 +134,7 @@ def _row(one: Mapping[str, str]) -> Row:
     if dp * tp * pp != gpus or not gpus:
         raise wrong(en="dp · tp · pp is not gpus", zh="dp · tp · pp 不等于 gpus")
     sizes, micro = _sizes(one, tp), _parse_count(one, "mbs", 1)
-    batch = _parse_count(one, "gbs_seqs") or dp * micro * 4  # where nothing is said
+    batch = _parse_count(one, "gbs_seqs") or dp * micro * 4  # if the row does not say
     stage, group = _stage(one, dp)
     about = " ".join(one.get(name, "") for name in ("set", "source", "note", "trainer")).lower()
     named = (trainer for words, trainer in _TRAINERS if re.search(words, about))
@@ -223,7 +223,7 @@ class Errors:
 
 
 def errors(rows: Iterable[Row]) -> list[Errors]:
-    """The model's errors by set, in the order of the sets."""
+    """Return the model's errors by set, in the order of the sets."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
         sets.setdefault(row.set, []).append(row)

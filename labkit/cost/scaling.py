@@ -1,4 +1,4 @@
-"""A step, and an all-reduce around a ring and through one GPU, on more and more GPUs."""
+"""Predict a step, and an all-reduce by ring and by star, on more and more GPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scaling(Drawn):
 
 
 def doublings(times: int) -> tuple[int, ...]:
-    """1, 2, 4, … GPUs, doubled ``times`` times."""
+    """Return 1, 2, 4, … GPUs, doubled ``times`` times."""
     return tuple(2**at for at in range(times + 1))
 
 
@@ -79,9 +79,9 @@ def predict_scaling(
 
 @dataclass(frozen=True)
 class Race(Drawn):
-    """For "ring" and "star" one entry per number of GPUs in ``counts``, with gradients of ``nbytes`` bytes each.
+    """A ring and a star that sum gradients of ``nbytes`` bytes: for "ring" and "star" one entry per number of GPUs.
 
-    carried   bytes that the busiest link carries in one direction.
+    carried   bytes over the busiest link in one direction.
     seconds   until every GPU has the sum.
     """
 

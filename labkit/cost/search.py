@@ -1,4 +1,4 @@
-"""All plans for a model on so many GPUs: those that fit, fastest first, and why the others do not."""
+"""Try all plans for a model on a number of GPUs: those that fit, fastest first, and why the others do not."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Plans(Drawn):
 
     @property
     def no_fit_reason(self) -> str:
-        """The plan that needs the least, where none fits."""
+        """The text for when no plan fits: the smallest plan and its need."""
         least = min(self.others, key=lambda one: one.peak)
         facts = {"count": len(self.others), "gpus": self.gpus, "gpu": self.gpu.name}
         return _TEXTS["none",](**facts, plan=least.plan, needs=least.no_fit_reason)
 
     @property
     def front(self) -> tuple[Forecast, ...]:
-        """The plans that fit of which none is both faster and smaller, smallest first."""
+        """The Pareto front of the fitting plans: no other is both faster and smaller. Smallest first."""
         found: list[Forecast] = []
         for one in sorted(self.fitting, key=lambda one: (one.peak, one.seconds)):
             if not found or one.seconds < found[-1].seconds:
@@ -55,7 +55,7 @@ class Plans(Drawn):
         return tuple(found)
 
     def table(self, most: int = 12) -> str:
-        """The fastest plans as a table, and below it why the others do not fit."""
+        """Return the fastest plans as a table, and below why the others do not fit."""
         lines, yes = [f"  {_TEXTS['head',]}"], str(_TEXTS["yes",])
         again = {True: yes + " " * (9 - columns(yes)), False: f"{'-':<9}"}
         for one in self.fitting[:most]:
@@ -87,9 +87,9 @@ class Plans(Drawn):
 
 
 def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -> Plans:
-    """Every plan for ``sizes`` on ``gpus`` GPUs.
+    """Try every plan for ``sizes`` on ``gpus`` GPUs.
 
-    batch   sequences a step; by default as many as make about four million tokens, at least one a GPU.
+    batch   sequences a step; by default about four million tokens' worth, at least one a GPU.
     """
     gpus = integer("gpus", gpus, 1)
     if batch is None:
@@ -107,7 +107,9 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
 
 
 def candidate_plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
-    """The plans that there are: tensors within a machine (with sequence parallelism), whole heads, layers, batches."""
+    """Yield every plan worth trying: tensor parallelism within a node (with sequence parallelism), whole heads and
+    layers.
+    """
     for tp in _divisors(gpus):
         if tp > gpu.links.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
             continue

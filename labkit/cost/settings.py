@@ -1,4 +1,4 @@
-"""A plan's settings and a trainer's: what decides on a step's memory and time beside a model's sizes."""
+"""Settings of a plan and of a trainer, which decide on a step's memory and time beside a model's sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sizes import Sizes
 
 @dataclass(frozen=True)
 class Software:
-    """A trainer: its speed, and the bytes that its published code holds beside the model's states.
+    """A trainer: its speed, and the bytes that its code allocates beside the model's states.
 
     start         seconds in which Python starts the kernels of one layer's forward; backward takes as long.
     overlap       the share of the gradients' way that goes beside backward.
@@ -63,7 +63,7 @@ SOFTWARE = {
     "nanotron": Software(0.0004, 1, moved=1.83, logits=8, gated=4, passing=2, bucket=2, packed=True),
     "internevo": Software(0.0004, 1, step=0.168, moved=1.83, gated=4, adam=10, flat=True),
 }
-# Values that these fields of a plan may have.
+# The allowed values of these fields of Plan.
 _WORDS = {
     "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
     "sp": ("True", "False", "gathered"),
@@ -72,7 +72,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model and its batch are shared among dp · tp · pp GPUs.
+    """A plan: how dp · tp · pp GPUs share a model and its batch.
 
     stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
     micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """Over how many ranks the optimizer's state is sharded."""
+        """The number of ranks that shard the optimizer's state."""
         return min(self.group or self.dp, self.dp) if self.stage else 1
 
     def __str__(self) -> str:
@@ -119,14 +119,14 @@ class Plan:
 
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:
-    """Refuse a plan whose numbers are none, or that cannot cut ``sizes``: the argument, its value, what to do."""
+    """Raise an error, naming the argument, if a number of ``plan`` is out of range or cannot divide ``sizes``."""
     for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
         integer(name, getattr(plan, name), 1)
     integer("stage", plan.stage, 0, 3)
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
-    # More ranks than kv_heads hold copies. A group of all ranks and more is all.
+    # More ranks than kv_heads is allowed: they hold copies. So is a group larger than dp, which is all ranks.
     for name, value, of, count in (
         ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn),
         ("pp · chunks", parts, "layers", 0 if plan.spread else sizes.layers),

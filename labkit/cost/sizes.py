@@ -1,4 +1,4 @@
-"""A transformer from its sizes: parameters, operations, and the bytes that a layer keeps for backward."""
+"""A transformer from its sizes: parameters, operations, and the bytes that a layer saves for backward."""
 
 from __future__ import annotations
 
@@ -52,18 +52,20 @@ class Sizes:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, without the norms' few."""
+        """The parameters of a layer, without those of the norms."""
         attention = 2 * self.hidden * (self.hidden + self.kv_width)
         return attention + (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """The parameters of the model."""
         tables = self.vocab * self.hidden * (1 if self.tied else 2)
         return self.layers * (self.layer_parameters + 2 * self.hidden) + tables + self.hidden
 
     def token_flops(self) -> float:
-        """Operations for one token, forward and backward: six a parameter in a product, and attention (causal)."""
+        """Return the operations for a token, forward and backward: six a parameter in a product, and causal
+        attention.
+        """
         products = self.layers * self.layer_parameters + self.vocab * self.hidden
         return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
 
@@ -71,7 +73,7 @@ class Sizes:
         self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
         gated: int = 4,
     ) -> float:  # fmt: skip
-        """The bytes of a layer's activations in 16 bits that ``rows`` sequences keep on each of ``tp`` ranks.
+        """Return the bytes of a layer's activations in 16 bits for ``rows`` sequences on each of ``tp`` ranks.
 
         sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": what is
                     gathered for a product is kept, and not gathered again in backward.
@@ -100,7 +102,7 @@ class Sizes:
 
 
 def read_sizes(path: Path) -> Sizes:
-    """The sizes in a TOML file, whose keys are those of :class:`Sizes`. Raises ValueError if it has others."""
+    """Read sizes from a TOML file with the keys of :class:`Sizes`. Raises ValueError for other keys."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 
 from ..base.language import wrong
 from ..base.numbers import amount
-from ..plans.buckets import BUCKET  # the last one is sent when backward is over
+from ..plans.buckets import BUCKET  # the last bucket is sent when backward is over
 from ..plans.split import split
 from ..trace.events import Event
 from ..trace.trace import Trace
@@ -28,7 +28,7 @@ _BACKWARD = 2 / 3
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step computes and moves.
+    """The computing and the data of a step.
 
     seconds_per_row  forward and backward of one row on one GPU.
     parameter_bytes  of the weights (their gradients have as many).
@@ -57,7 +57,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Step:
-    """A step as its parts, one after the other: pairs of a name and seconds."""
+    """A step as consecutive parts: pairs of a name and seconds."""
 
     parts: tuple[tuple[str, float], ...]
 
@@ -68,13 +68,13 @@ class Step:
 
 
 def perfect_step(work: Workload, rows: int, gpus: int) -> Step:
-    """``rows`` in all on ``gpus`` GPUs, if nothing but computing took time: the null model."""
+    """Predict a step of ``rows`` rows in all if only computing took time: the null model."""
     forward, backward = computing_seconds(work, rows, gpus)
     return Step((("forward", forward), ("backward", backward)))
 
 
 def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
-    """A step of ``nn.DataParallel`` with ``rows`` in all on ``gpus`` GPUs of one machine.
+    """Predict a step of ``nn.DataParallel`` with ``rows`` rows in all on ``gpus`` GPUs of one machine.
 
     Raises ValueError if a machine has fewer GPUs.
     """
@@ -107,7 +107,9 @@ def data_parallel_step(work: Workload, hardware: Hardware, rows: int, gpus: int)
 
 
 def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
-    """A step of ``DistributedDataParallel`` with ``rows`` in all on ``gpus`` GPUs, on as many machines as it takes."""
+    """Predict a step of ``DistributedDataParallel`` with ``rows`` rows in all on ``gpus`` GPUs, on one machine or
+    several.
+    """
     reduce = all_reduce_seconds(work.parameter_bytes, hardware, gpus)
     last = reduce * min(1.0, BUCKET / max(work.parameter_bytes, 1))
     forward, backward = ddp_computing(work, hardware, -(-rows // gpus), reduce > last)
@@ -115,7 +117,7 @@ def ddp_step(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Step:
 
 
 def ddp_computing(work: Workload, hardware: Hardware, rows: int, beside: bool) -> tuple[float, float]:
-    """Seconds of forward and backward of DDP; ``beside``: sums go beside backward, and slow it."""
+    """Return the seconds of DDP's forward and backward; ``beside``: all-reduces run beside backward and slow it."""
     forward, backward = (
         seconds * (1 + hardware.ddp_overhead) for seconds in computing_seconds(work, rows, 1)
     )
@@ -124,7 +126,9 @@ def ddp_computing(work: Workload, hardware: Hardware, rows: int, beside: bool) -
 
 @dataclass(frozen=True)
 class Overlap:
-    """A step: seconds of forward and backward, and of each bucket its bytes and when its all-reduce began and ended."""
+    """A step with overlap: seconds of forward and backward, and each bucket's bytes, begin and end of its
+    all-reduce.
+    """
 
     forward: float
     backward: float
@@ -144,7 +148,7 @@ class Overlap:
 def overlap(
     work: Workload, hardware: Hardware, rows: int, gpus: int, buckets: Sequence[Sequence[int]]
 ) -> Overlap:
-    """Predict a step with ``rows`` rows on each of ``gpus`` GPUs, whose gradients leave in ``buckets`` of bytes.
+    """Predict a step with ``rows`` rows on each of ``gpus`` GPUs, whose gradients are sent in ``buckets`` of bytes.
 
     Backward's time is shared out by bytes: a gradient is there when as large a share of it is over.
     """
@@ -161,13 +165,13 @@ def overlap(
 
 
 def computing_seconds(work: Workload, rows: int, gpus: int) -> tuple[float, float]:
-    """Seconds of forward and backward of the largest piece."""
+    """Return the seconds of forward and backward of the largest piece."""
     seconds = -(-rows // gpus) * work.seconds_per_row
     return seconds * (1 - _BACKWARD), seconds * _BACKWARD
 
 
 def step_trace(work: Workload, hardware: Hardware, rows: int, gpus: int) -> Trace:
-    """The events of one predicted step; it lasts as long as ``data_parallel_step(...)`` says.
+    """Return the events of a predicted step, as long as :func:`data_parallel_step` says.
 
     Copies leave and enter the home device, cuda:0, one after the other.
     """

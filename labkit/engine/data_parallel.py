@@ -26,7 +26,7 @@ def data_parallel(
     dim: int = 0,
     module_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """``module(*inputs, **module_kwargs)`` computed on several GPUs: scatter, replicate, apply, gather.
+    """Compute ``module(*inputs, **module_kwargs)`` on several GPUs: scatter, replicate, apply, gather.
 
     device_ids      the GPUs (default: all); the module must be on the first, the source device.
     output_device   where the result goes (default: the source device; -1: the CPU).
@@ -103,9 +103,9 @@ class DataParallel(nn.DataParallel[nn.Module]):
         return self.gather(outputs, self.output_device)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Also takes the wrapped module's own ``state_dict``, whose keys do not begin with ``module.``."""
+        """Load a state dict; also the wrapped module's own, whose keys do not begin with ``module.``."""
         own = self.state_dict().keys()
-        # More of its keys fit with it than without: a layer of the module may be called module, too.
+        # Compare how many keys match with and without the prefix: a layer may be called "module" too.
         bare = len(own & {f"module.{key}" for key in state_dict}) > len(own & state_dict.keys())
         load = self.module.load_state_dict if bare else super().load_state_dict
         return load(state_dict, *args, **kwargs)
@@ -146,7 +146,7 @@ class DataParallel(nn.DataParallel[nn.Module]):
 
 
 def _choose(device_ids: Sequence[Device] | None) -> list[torch.device]:
-    """The devices meant by ``device_ids``; all GPUs for None, none if there is no GPU."""
+    """Return the devices in ``device_ids``; all GPUs for None, none if there is no GPU."""
     if not torch.cuda.is_available():
         return []
     count = torch.cuda.device_count()
@@ -167,7 +167,7 @@ def _choose(device_ids: Sequence[Device] | None) -> list[torch.device]:
 
 
 def _warn_imbalance(device_ids: Sequence[int]) -> None:
-    """PyTorch's warning: one GPU has less than 75 % of another's memory or multiprocessors."""
+    """Warn as PyTorch does if one GPU has less than 75 % of another's memory or multiprocessors."""
     properties = [torch.cuda.get_device_properties(index) for index in device_ids]
     for name in ("total_memory", "multi_processor_count"):
         values = [getattr(found, name) for found in properties]

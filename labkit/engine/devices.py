@@ -1,4 +1,4 @@
-"""Device arguments, in every form that torch.nn.parallel takes them."""
+"""Device arguments, in every form that torch.nn.parallel accepts."""
 
 from __future__ import annotations
 

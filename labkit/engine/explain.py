@@ -1,4 +1,4 @@
-"""Explanations: the usual cause of an error in a replica, and attributes that are lost with it; each with a fix."""
+"""Explain the usual cause of an error in a replica, and warn of attributes lost with a replica; each with a fix."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from ..base.language import say, series
 from ..base.texts import texts_beside
 
-# The attributes that nn.Module itself keeps, and those that replicate adds.
+# Attributes of nn.Module itself, and those added by replicate.
 OWN = {*vars(nn.Module()), "_former_parameters", "_is_replica"}
 _SHOWN = 5
 _TEXTS = texts_beside(__file__)
 
 
 def hint(error: BaseException, replica: nn.Module, device: torch.device, inputs: Sequence[Any]) -> str:
-    """A sentence or more to add to ``error``, or nothing. Looked for only once there is an error."""
+    """Return sentences to add to ``error``, or "". Called only after an error."""
     try:
         found = [
             say(en=f"Hint: {text}.", zh=f"提示：{text}。") for text in _hints(error, replica, device, inputs)
@@ -53,7 +53,7 @@ def _hints(
 
 
 def _describe_wrong_device(value: Any, device: torch.device) -> str | None:
-    """The text about an attribute that is not on ``device`` because replicate does not know it; None if it is fine."""
+    """Describe an attribute left on another device because replicate cannot see it; None if there is none."""
     if isinstance(value, Tensor):
         if value.device != device:
             return _TEXTS["tensor",](device=value.device)
@@ -75,17 +75,17 @@ def _describe_wrong_device(value: Any, device: torch.device) -> str | None:
 
 
 class Attributes:
-    """The attributes of ``replica`` as they are now. Those that forward sets are lost with the replica."""
+    """The attributes of ``replica`` now, to find those set by forward, which are lost with the replica."""
 
     def __init__(self, replica: nn.Module) -> None:
         self._before = [
             (name, module, dict(vars(module)))
             for name, module in replica.named_modules()
-            if not module._forward_pre_hooks  # weight_norm's, for example, write an attribute anew for each call
+            if not module._forward_pre_hooks  # weight_norm's, for example, set an attribute at each call
         ]
 
     def warn_of_lost(self) -> None:
-        """Warn, by name, of those that have been set meanwhile."""
+        """Warn, by name, of the attributes set since."""
         lost = [
             f"{name}.{key}" if name else key
             for name, module, before in self._before
@@ -101,7 +101,7 @@ class Attributes:
 
 
 class NoParameters(dict[str, Any]):
-    """The parameters of a replica: none. Asking for them warns, because a sum over them would silently be 0."""
+    """The empty parameters of a replica. Reading them warns, because a sum over them would silently be 0."""
 
     def items(self) -> Any:
         if not self:

@@ -1,7 +1,7 @@
-"""The four collectives as autograd Functions, each beside its dual, by which the gradients come back.
+"""The four collectives as autograd Functions, each with the dual for its backward.
 
-:class:`Broadcast` and :class:`ReduceAdd` are each other's backward, and so are :class:`Scatter` and :class:`Gather`;
-so derivatives of any order work. They answer to ``torch/nn/parallel/_functions.py``.
+:class:`Broadcast` and :class:`ReduceAdd` are each other's backward, and so are :class:`Scatter` and :class:`Gather`; so
+derivatives of any order work. They correspond to ``torch/nn/parallel/_functions.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 from torch.cuda.comm import broadcast_coalesced
 
-# About as many bytes travel as one: the joined copy takes as much memory again (torch.cuda.comm's buffer_size).
+# Bytes of a joined copy, which takes as much memory again (torch.cuda.comm's buffer_size).
 _TOGETHER = 10 * 2**20
 
 
@@ -32,8 +32,8 @@ class Broadcast(Function):
     @staticmethod
     def forward(ctx: Any, devices: list[torch.device], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.devices = devices
-        # Autograd sees to it that a gradient has its tensor's type (torch/csrc/autograd/engine.cpp,
-        # validate_outputs), so tensors that travel together now can do so on the way back.
+        # Autograd gives a gradient the dtype of its tensor (torch/csrc/autograd/engine.cpp, validate_outputs), so
+        # tensors grouped now can be grouped in backward too.
         ctx.groups = groups_of(tensors)
         copies = copy_to(tensors, devices, ctx.groups)
         fixed = [at for at, needed in enumerate(ctx.needs_input_grad[1:]) if not needed]
@@ -106,13 +106,13 @@ class Gather(Function):
 
 
 def by_device(tensors: Sequence[Tensor], devices: Sequence[torch.device]) -> list[Sequence[Tensor]]:
-    """Tensors that stand device by device, as a sequence for each device."""
+    """Split tensors in the order of ``devices`` into a sequence for each device."""
     count = len(tensors) // len(devices)
     return [tensors[at : at + count] for at in range(0, len(tensors), count)]
 
 
 def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The groups of tensors that can travel as one, by their places: of one type, in the order of their dimensions.
+    """Group tensors to be sent as one: their positions, by dtype, in order.
 
     Joining forgets strides: channels_last weights must travel alone to arrive as channels_last. A 1 × 1
     convolution's are contiguous either way, but their strides still choose the kernel that is used.
@@ -120,8 +120,8 @@ def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
     groups: list[list[int]] = []
     room: dict[torch.dtype, int] = {}  # bytes that the last group of each type may still take
     last: dict[torch.dtype, list[int]] = {}
-    # How a tensor lies in memory is no function mode's business (torch.set_default_device is one, a simulated
-    # machine another), and passing one costs twenty times what the answer does, for each weight in each call.
+    # Bypass function modes (torch.set_default_device, a simulated machine) to ask for strides: a mode costs twenty
+    # times as much as the answer, for each weight in each call.
     with torch._C.DisableTorchFunction():
         for at, tensor in enumerate(tensors):
             if (
@@ -139,14 +139,14 @@ def groups_of(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _alone(count: int, groups: list[list[int]]) -> set[int]:
-    """The places from 0 to ``count`` - 1 that are in no group."""
+    """Return the positions below ``count`` that are in no group."""
     return set(range(count)).difference(*groups)
 
 
 def copy_to(
     tensors: Sequence[Tensor], devices: list[torch.device], groups: list[list[int]]
 ) -> list[list[Tensor]]:
-    """``tensors`` on each device: the originals on the first, copies on the others.
+    """Copy ``tensors`` to each device: the originals on the first, copies on the others.
 
     Those that can travel together do, in PyTorch's own coalesced broadcast. Each copy has a version counter of
     its own: writing to one in place must not look like a change of its neighbours to a graph that saved them
@@ -159,7 +159,7 @@ def copy_to(
     alone = sorted(_alone(len(tensors), [joined]))
     sent = broadcast_coalesced([tensors[at] for at in joined], devices) if joined else [[] for _ in devices]
     copies = [list(tensors), *sent[1:]]
-    if joined != list(range(len(tensors))):  # types take turns, or some travel alone
+    if joined != list(range(len(tensors))):  # dtypes alternate, or some tensors are sent alone
         for at, device in enumerate(devices[1:], start=1):
             placed = dict(zip(joined, sent[at], strict=True))
             placed |= {place: tensors[place].to(device).data for place in alone}
@@ -168,7 +168,7 @@ def copy_to(
 
 
 def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[list[int]]) -> list[Tensor]:
-    """The sum on ``device`` of each weight's gradients; ``given`` has the gradients of all weights by device.
+    """Sum each weight's gradients on ``device``; ``given`` has the gradients of all weights by device.
 
     Added in device order, as ``torch.cuda.comm.reduce_add`` does, so that the sums are the same bit for bit.
     """
@@ -180,10 +180,10 @@ def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[lis
     for places in groups:
         group = [[gradients[at] for at in places] for gradients in given]
         try:
-            # Joined one by one: each device's is freed when it has been added. (One alone is not copied to be joined.)
+            # Flatten device by device: each flat copy is freed once added. (A single tensor is not copied.)
             total = _sum(device, map(_flatten_dense_tensors, group), fresh=len(places) > 1)
         except RuntimeError:
-            # Asking each of them whether it is sparse would cost more than the sum: only where flattening fails.
+            # Look for sparse gradients only after flattening failed: asking each would cost more than the sum.
             if not any(gradient.is_sparse for gradients in group for gradient in gradients):
                 raise
             alone.update(places)
@@ -201,10 +201,10 @@ def sum_on(device: torch.device, given: list[Sequence[Tensor]], groups: list[lis
 
 
 def _sum(device: torch.device, tensors: Iterator[Tensor], *, fresh: bool = False) -> Tensor:
-    """The sum of ``tensors`` on ``device``, where the first is. The first becomes the sum itself if it is ``fresh``."""
+    """Sum ``tensors`` on ``device``, which holds the first. A ``fresh`` first tensor is added to in place."""
     total = next(tensors)
     for tensor in tensors:
-        # Gradients themselves may still be wanted by others, so that the first addition makes a new tensor.
+        # The first addition makes a new tensor: other code may still hold the gradient.
         total = total.add_(tensor.to(device)) if fresh else total + tensor.to(device)
         fresh = not total.is_sparse
     return total

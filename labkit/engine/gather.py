@@ -1,4 +1,4 @@
-"""gather: the replicas' outputs put together again."""
+"""gather: put the replicas' outputs together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .functions import Gather, apply
 
 
 def gather(outputs: Sequence[Any], target_device: Device, dim: int = 0) -> Any:
-    """The replicas' ``outputs`` as one, on ``target_device`` (-1 or "cpu": the CPU).
+    """Gather the replicas' ``outputs`` into one, on ``target_device`` (-1 or "cpu": the CPU).
 
     Tensors are concatenated along ``dim``; tuples, lists, dicts, namedtuples and dataclasses are walked.
 
@@ -65,11 +65,11 @@ def _gather(outputs: list[Any], device: torch.device, dim: int, path: str) -> An
 
 
 def _in_order_of(first: dict[Any, Any], output: dict[Any, Any], replica: int, path: str) -> dict[Any, Any]:
-    """The pairs of ``output`` in the order that the keys have in ``first``."""
+    """Return ``output`` with its keys in the order of ``first``."""
     if output.keys() != first.keys():
         odd = sorted(map(repr, output.keys() ^ first.keys()))
         raise ValueError(
-            # PyTorch's own words, and what they leave out.
+            # PyTorch's own words, then the keys.
             "All dicts must have the same number of keys"
             + say(
                 en=f": {path} differs between replica 0 and replica {replica} in {', '.join(odd)}",

@@ -1,4 +1,4 @@
-"""parallel_apply: each replica runs on its own input, on its own device, together with the others."""
+"""parallel_apply: run each replica on its own input, on its own device, together with the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .explain import hint
 
 
 def thread_state() -> Callable[[], AbstractContextManager[None]]:
-    """The settings that PyTorch keeps for each thread: makes a context that sets this thread's in another.
+    """Capture PyTorch's thread-local settings, and return a context to set them in another thread.
 
     PyTorch itself passes on only grad mode and whether autocast is on: its replicas lose the autocast
     dtype, inference mode and the default device.
@@ -43,7 +43,7 @@ def parallel_apply(
     kwargs_tup: Sequence[dict[str, Any]] | None = None,
     devices: Any = None,
 ) -> list[Any]:
-    """The outputs of ``modules[i](*inputs[i], **kwargs_tup[i])`` on ``devices[i]``, in order.
+    """Return the outputs of ``modules[i](*inputs[i], **kwargs_tup[i])`` on ``devices[i]``, in order.
 
     An exception in a replica is raised here with the replica, its device, the shapes of its inputs and the
     original traceback; if several replicas fail, all are named.
@@ -94,11 +94,11 @@ def _combine_failures(
     inputs: Sequence[Any],
     kwargs_tup: Sequence[dict[str, Any]],
 ) -> Exception:
-    """One exception of the first failure's class that tells of all of them."""
+    """Make an exception of the first failure's class that describes all failures."""
     first, error = min(failures.items())
     text = "".join(traceback.format_exception(error))
     message = (
-        # PyTorch's own words, and in them what the replica was given.
+        # PyTorch's own words, with the replica's input.
         f"Caught {type(error).__name__} in replica {first} on {places[first]}"
         + say(
             en=f", given {_shapes(inputs[first], kwargs_tup[first])}.",
@@ -109,7 +109,7 @@ def _combine_failures(
     others = [
         f"replica {at} on {places[at]}: {type(other).__name__}: {other}"
         for at, other in sorted(failures.items())
-        if at != first and not isinstance(other, turns.Deadlock)  # which tells each the same
+        if at != first and not isinstance(other, turns.Deadlock)  # whose text is the same for all
     ]
     if others:
         message += say(en="Failed too:", zh="同样出错的还有：") + "\n  " + "\n  ".join(others)
@@ -117,9 +117,9 @@ def _combine_failures(
     try:
         combined = type(error)(message)
     except Exception:
-        combined = RuntimeError(message)  # classes that cannot be made from one text
+        combined = RuntimeError(message)  # for classes whose constructor takes no single text
     for failed in failures.values():
-        # Their tracebacks hold the frames that hold them: without this, tensors would wait for the collector.
+        # Break the cycle of traceback, frame and exception: tensors would wait for the garbage collector.
         failed.with_traceback(None)
     combined.failures = failures  # type: ignore[attr-defined]  # ours, on an exception of any class
     return combined

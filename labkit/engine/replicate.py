@@ -1,6 +1,6 @@
-"""replicate: a module copied to several devices, so that gradients come back to the original.
+"""replicate: copy a module to several devices, so that gradients reach the original.
 
-It answers to ``torch/nn/parallel/replicate.py``; the copying of the weights is :class:`.functions.Broadcast`.
+Corresponds to ``torch/nn/parallel/replicate.py``; :class:`.functions.Broadcast` copies the weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .functions import Broadcast, apply, by_device, copy_to, groups_of
 
 
 def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = False) -> list[nn.Module]:
-    """Copies of ``network`` on each of ``devices``; the first is the source device, where the network must be.
+    """Copy ``network`` to each of ``devices``; the first is the source device, where the network must be.
 
     With ``detach=False`` the replicas' parameters are connected to the originals by autograd. As in PyTorch
     they are plain tensors, so ``replica.parameters()`` is empty; buffers of the first replica are the
@@ -57,7 +57,7 @@ def replicate(network: nn.Module, devices: Sequence[Device], detach: bool = Fals
 
 
 def _collect_tensors(modules: list[nn.Module], kind: str) -> list[Tensor]:
-    """The parameters or buffers of ``modules``, each once: a weight that two modules share is copied once."""
+    """Return the parameters or buffers of ``modules``, each once: a weight that two modules share is copied once."""
     tensors = (tensor for module in modules for tensor in getattr(module, kind).values())
     return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
 
@@ -89,13 +89,12 @@ def _broadcast(
 def _build_replicas(
     modules: list[nn.Module], tensors: list[Tensor], copies: list[list[Tensor]], detached: bool
 ) -> list[nn.Module]:
-    """The tree of ``modules`` (its root first) once for each of ``copies``, which stand for its ``tensors``.
+    """Build the tree of ``modules`` (its root first) once for each of ``copies`` of its ``tensors``.
 
-    What all replicas have in common is looked up once, not for each of them. The first of ``copies`` are the originals
-    if they are ``detached``.
+    Plans shared by all replicas are made once. If ``detached``, the first of ``copies`` are the originals.
     """
     places = {id(one): at for every in (modules, tensors) for at, one in enumerate(every)}
-    places[id(None)] = -1  # None stands behind the last of them, so that an empty place stays empty
+    places[id(None)] = -1  # an unset place refers to the None appended to each list
     plans = [_Plan(module, places) for module in modules]
     parents = [(at, plan.children) for at, plan in enumerate(plans) if plan.children]
     networks = []
@@ -112,7 +111,7 @@ def _build_replicas(
 
 
 class _Plan:
-    """The plan of one module's copies, which come out as ``nn.Module._replicate_for_data_parallel`` makes them.
+    """A plan to copy a module, with the result of ``nn.Module._replicate_for_data_parallel``.
 
     It is written out because PyTorch spends most of its time in ``nn.Module.__setattr__`` for each attribute.
 
@@ -131,7 +130,7 @@ class _Plan:
         self._state: dict[str, Any] = {} if self._own else {**vars(module), "_is_replica": True}
 
     def twin(self, copies: list[Tensor | None], detached: bool) -> nn.Module:
-        """A second object with the module's attributes; its tensors are of ``copies``, its children are missing."""
+        """Return a copy of the module with tensors of ``copies`` and without children."""
         if self._own:
             replica: nn.Module = self._module._replicate_for_data_parallel()
             state = vars(replica)
@@ -152,8 +151,8 @@ class _Plan:
                 continue
             former[name] = copy
             if detached:
-                # Without gradients the first replica's parameters are the originals, and nn.Parameters: PyTorch's
-                # setattr registers them, so that this replica alone has parameters.
+                # Without gradients the first replica's parameters are the original nn.Parameters. PyTorch's setattr
+                # registers them, so only the first replica has parameters.
                 named[name] = copy
             elif self._plain:
                 state[name] = copy  # as nn.Module.__setattr__ does with a tensor that is no parameter

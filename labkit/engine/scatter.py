@@ -1,4 +1,4 @@
-"""scatter: the inputs cut over devices."""
+"""scatter: cut the inputs over devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .functions import Scatter, apply
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Device], dim: int = 0) -> Sequence[Any]:
-    """``inputs`` once for each device: tensors are cut, containers walked, other objects shared.
+    """Cut ``inputs`` over devices: tensors are cut, containers walked, other objects shared.
 
     A tensor gives a tuple of pieces; anything else a list. With fewer rows than devices there are fewer
     entries than devices.
@@ -34,14 +34,14 @@ def _scatter(value: Any, devices: list[torch.device], dim: int) -> Sequence[Any]
     rows = zip(*(_scatter(item, devices, dim) for _, item in inside), strict=False)
     if isinstance(value, dict) or hasattr(value, "_fields"):
         return [tree.rebuild(value, row) for row in rows]
-    # As PyTorch does (torch/nn/parallel/scatter_gather.py): what is not a namedtuple loses its own class here.
+    # As in PyTorch (torch/nn/parallel/scatter_gather.py), subclasses other than namedtuples become plain.
     return [list(row) if isinstance(value, list) else row for row in rows]
 
 
 def scatter_kwargs(
     inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, target_gpus: Sequence[Device], dim: int = 0
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
-    """Positional and keyword inputs for each device: two tuples of equal length.
+    """Scatter positional and keyword inputs: return two tuples with an entry for each device.
 
     Raises ValueError, naming the arguments, where tensors would be cut into different numbers of pieces:
     PyTorch drops rows there without a word, or fails later without a name.
@@ -55,9 +55,9 @@ def scatter_kwargs(
 
 
 def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: int) -> int:
-    """Into how many pieces the inputs are cut: the number of replicas that get work."""
+    """Return the number of pieces that the inputs are cut into: the number of replicas with work."""
     named = tree.named_inputs(inputs, kwargs)
-    found: dict[str, tuple[int, int]] = {}  # the way to each tensor -> its pieces, its rows
+    found: dict[str, tuple[int, int]] = {}  # path of each tensor -> pieces, rows
     for name, value in named.items():
         for path, tensor in tree.tensors(value, name, dataclasses=False).items():
             if tensor.dim() == 0:
@@ -97,7 +97,7 @@ def _pieces(inputs: tuple[Any, ...], kwargs: dict[str, Any], devices: int, dim: 
 
 
 def _plain_lists(value: Any, path: str) -> Iterator[tuple[str, int]]:
-    """The lists of texts or numbers in ``value``: the way to each, and its length."""
+    """Yield the path and length of each list of texts or numbers in ``value``."""
     if type(value) is list and all(isinstance(item, (str, int, float)) for item in value):
         yield path, len(value)
     for step, item in tree.children(value, dataclasses=False) or ():

@@ -1,1 +1,1 @@
-"""Explorers: controls that move a plan, and the picture that follows."""
+"""Explorers: controls for a plan, and a picture that follows."""

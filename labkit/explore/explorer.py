@@ -1,7 +1,7 @@
-"""The base of all explorers: named state, controls that set it, a picture that follows it.
+"""The base of all explorers: state, controls that set the state, and a picture of it.
 
-An explorer does no arithmetic of its own: its picture is made by the plan, the engine and the view from
-its state. State is plain attributes: setting one moves the control, moving the control sets it.
+An explorer computes nothing itself: the plan, the engine and the view make its picture from the state. State is plain
+attributes: setting one moves the control, and moving the control sets the attribute.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..view.svg import to_svg
 from .static import Control, static_html
 
 _Found = TypeVar("_Found")
-_LABELS = texts_beside(__file__)  # the names of the controls
-_WIDTH = "min(140px, 36%)"  # how wide they are
+_LABELS = texts_beside(__file__)  # labels of the controls
+_WIDTH = "min(140px, 36%)"  # width of labels
 # ipywidgets draws the arrow of a list black, in the dark too.
 _ARROW = (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='-4 -6 18 18'%3E"
@@ -39,7 +39,7 @@ _NAMES = Path(__file__).with_suffix(".html").read_text("utf-8").rstrip()
 
 
 class Explorer:
-    """Base of the explorers. A subclass gives ``drawn``, and says what its state may be.
+    """Base of the explorers. A subclass defines :meth:`make_picture` and the values of its state.
 
     limits    for a state that is a whole number: the least and the greatest. A slider moves it.
     choices   for any other state: its values. A list shows them.
@@ -61,7 +61,7 @@ class Explorer:
     def __init__(self, **state: Any) -> None:
         self._language = get_language()
         self._state: dict[str, Any] = {}
-        for name, value in state.items():  # one by one: what a state may be may depend on those before it
+        for name, value in state.items():  # one by one: allowed values may depend on earlier states
             self._state[name] = self._check_state(name, value)
         self._picture = widgets.HTML(layout={"overflow": "auto"})  # in very little room it can be scrolled
         self._sentence = widgets.HTML()
@@ -78,23 +78,25 @@ class Explorer:
         self._show()
 
     def option_labels(self, name: str) -> dict[str, str]:
-        """The names of the values of the choice ``name``: what explorer.txt calls them, or else they themselves."""
+        """Return the labels of the choice ``name``: from explorer.txt, or the values themselves."""
         return {value: str(_LABELS.get((name, value), value)) for value in self.choices[name]}
 
     def make_picture(self) -> Picture:
-        """The picture of the state."""
+        """Make the picture of the state."""
         raise NotImplementedError
 
     def span(self, name: str) -> tuple[int, int]:
-        """The least and the greatest value of the state ``name`` now; a subclass may let it depend on others."""
+        """Return the least and greatest value of the state ``name`` now; a subclass may compute them from other
+        states.
+        """
         return self.limits[name]
 
     def picture(self) -> str:
-        """The picture of the state as SVG text."""
+        """Return the picture of the state as SVG text."""
         return to_svg(self.make_picture(), panel=True)
 
     def sentence(self) -> str:
-        """The picture of the state in words."""
+        """Return the picture's description in words."""
         return self.make_picture().description
 
     def __getattr__(self, name: str) -> Any:
@@ -109,7 +111,7 @@ class Explorer:
             self._controls[name].value = self._check_state(name, value)
         elif name.startswith("_") or "_picture" not in self.__dict__ or name == "widget":
             super().__setattr__(name, value)
-        else:  # a slip of the pen would otherwise move nothing, without a word
+        else:  # a misspelt name would silently move nothing
             raise AttributeError(self._has_no(name))
 
     def _has_no(self, name: str) -> str:
@@ -120,7 +122,7 @@ class Explorer:
         )
 
     def _make_controls(self) -> dict[str, widgets.Widget]:
-        """A slider or a list for each state."""
+        """Make a slider or a list for each state."""
         made = {}
         for name, value in self._state.items():
             label = str(_LABELS[self.labels.get(name, name),])
@@ -137,21 +139,21 @@ class Explorer:
         return made
 
     def _make_play(self) -> widgets.Play:
-        """Play, pause, stop, repeat; the browser moves the slider with it."""
+        """Make play, pause, stop and repeat buttons; the browser moves the slider with them."""
         name, slider = self.plays, self._controls[self.plays]
         play = widgets.Play(value=self._state[name], min=slider.min, max=slider.max, interval=1500)
         play.add_class("labkit-play")
-        # Kept, because the link ends with the object.
+        # Kept alive: the link ends with its object.
         self._link = widgets.jslink((play, "value"), (slider, "value"))
         return play
 
     def _make_page(self) -> widgets.HTML:
-        """Style and script that the page around the explorer needs once; nothing of it can be seen."""
+        """Return the style and script that the page needs once, invisible."""
         buttons = say(en="Play or pause|Back to the start|Repeat", zh="播放或暂停|回到开头|循环")
         return widgets.HTML(_STYLE + _NAMES.replace("PLAY", buttons), layout={"display": "none"})
 
     def _in_line(self, control: widgets.Widget) -> widgets.HBox:
-        """A control without a label of its own, in line with the others."""
+        """Put a label before a control that has none, in line with the others."""
         layout = {
             "width": _WIDTH, "margin": "2px 8px 2px 2px", "display": "flex", "justify_content": "flex-end",
         }  # fmt: skip
@@ -179,21 +181,21 @@ class Explorer:
         self._picture.value = to_svg(drawn, panel=True)
 
     def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
-        """Call ``make()`` in the language that the explorer was made in; the notebook may have changed it since."""
+        """Call ``make()`` in the language that the explorer was made in; the notebook may use another by now."""
         with using(self._language):
             return make()
 
     def html(self, *, most: int = 300, budget: int = 90_000) -> str:
-        """The explorer as a piece of HTML in which its controls work without a kernel, for a page of one's own.
+        """Return the explorer as HTML whose controls work without a kernel, for a page of your own.
 
-        most     how many pictures are made for it, at most; the sliders keep as many of their values as that allows.
-        budget   how many characters they may take.
+        most     the most pictures to make; sliders keep as many values as that allows.
+        budget   the most characters they may take.
         """
         moving = tuple(name for name in self._state if name not in self.stays)
         return self._static_html(moving, most=most, budget=budget)
 
     def _static_html(self, names: tuple[str, ...], **bounds: int) -> str:
-        """The explorer without a kernel: the controls ``names`` move, the others stay; and so does the state."""
+        """Return the explorer as static HTML: the controls ``names`` move, the others and the state stay."""
         before = dict(self._state)
         controls = []
         for name in names:
@@ -208,7 +210,7 @@ class Explorer:
 
         def draw_state(values: tuple[Any, ...]) -> str:
             self._state.update(zip(names, values, strict=True))
-            for name in self.limits:  # what one may be can depend on the others
+            for name in self.limits:  # the limits of one can depend on others
                 if name in self._state:
                     self._state[name] = min(self._state[name], self.span(name)[1])
             return self._in_own_language(self.picture)

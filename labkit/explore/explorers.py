@@ -1,4 +1,4 @@
-"""The explorers: the states that each may have, and the picture of a state."""
+"""The explorers: the states of each, and the picture of a state."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class StarExplorer(_AllReduceExplorer):
 
 
 class LinkedExplorer(Explorer):
-    """Base of those with a menu of links: where there is one machine only, GPUs are no more than it has."""
+    """Base of explorers with a menu of links: on one machine, the number of GPUs is limited to its size."""
 
     choices = {"link": tuple(PROFILES)}
 
     def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
-        self._state = state  # the links first: of them depends how many GPUs there can be
+        self._state = state  # the links first: they limit the number of GPUs
         most = min(usual, self.span("doublings")[1])
         super().__init__(**state, doublings=most if doublings is None else doublings)
 

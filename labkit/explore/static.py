@@ -1,9 +1,8 @@
-"""A piece of HTML for readers without a kernel, in which the controls of an explorer still move.
+"""Explorers as HTML for readers without a kernel, with controls that still work.
 
-The pictures are made beforehand, for every combination of the values that the controls keep, and packed together:
-what several of them draw is written once, so that some hundreds of them take 100 kB. A page where scripts run
-unpacks them and gets a slider or a list for each control, which mouse and keyboard move; where none run, the picture
-stands alone, and there is no dead control beside it.
+The pictures are made beforehand for every combination of the kept values and packed together: shared elements are
+stored once, so hundreds of pictures take 100 kB. Where scripts run, a slider or a list for each control appears;
+elsewhere the picture stands alone.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-# How many pictures a notebook's output holds, and how many characters of them: made whenever an explorer is shown.
+# The most pictures, and characters of them, in a notebook's output, which is made whenever an explorer is shown.
 MOST, BUDGET = 24, 60_000
 
-# Where an element ends and the next tag begins.
+# Between the end of an element and the next tag.
 _BETWEEN = re.compile("(?<=>)(?=<)")
 
 # No ids, so that any number of explorers share a page: the script finds its own surroundings.
@@ -32,7 +31,7 @@ _SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 @dataclass(frozen=True)
 class Control:
-    """One control: its label, its values in order, the one that it stands at, and how it shows them.
+    """A control: its label, values in order, current value and look.
 
     names    the values in words; by default as they are.
     listed   a list to choose from, whose values all stay; else a slider, of whose values some may be left out.
@@ -49,7 +48,7 @@ class Control:
     weight: int = 1
 
     def some(self, room: int) -> list[Any]:
-        """At most ``room`` of its values (at least 2), the one that it stands at among them."""
+        """Return at most ``room`` of the values (at least 2), including the current one."""
         values = list(self.values)
         if len(values) <= room:
             return values
@@ -69,7 +68,7 @@ def static_html(
     most: int = MOST,
     budget: int = BUDGET,
 ) -> str:
-    """An explorer as HTML whose controls move without a kernel.
+    """Return an explorer as HTML whose controls work without a kernel.
 
     drawn    the picture as SVG, given a value of each control.
     words    the picture at the values of now, in words.
@@ -116,7 +115,7 @@ def static_html(
 
 
 def _grid(controls: Sequence[Control], most: int) -> list[list[Any]]:
-    """The values that each control keeps, so that there are at most ``most`` combinations, if sliders can do it."""
+    """Choose the values that each control keeps: at most ``most`` combinations, as far as sliders can reduce them."""
     rooms = [len(one.values) for one in controls]
     grid = [one.some(room) for one, room in zip(controls, rooms, strict=True)]
     while prod(map(len, grid)) > most:
@@ -130,9 +129,9 @@ def _grid(controls: Sequence[Control], most: int) -> list[list[Any]]:
 
 
 def _pack_pictures(pictures: Sequence[str]) -> str:
-    """Pictures as the script above unpacks them: a table of their elements, and for each the numbers of its own.
+    """Pack pictures for the script above: a table of elements, and for each picture the numbers of its elements.
 
-    A number that follows the one before it is left out.
+    A number that follows the one before is left out.
     """
     table: dict[str, int] = {}
     rows = []

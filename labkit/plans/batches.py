@@ -1,4 +1,4 @@
-"""One pass over the data: batches of rows, each split over GPUs, as a ``DataLoader`` hands them out."""
+"""Plan one pass over the data: batches of rows, each split over GPUs, as a ``DataLoader`` gives them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .split import Split, sizes_text, split
 
 @dataclass(frozen=True)
 class Batches(Drawn, Sequence[Split]):
-    """One pass over ``rows`` rows in batches of ``batch_size``, each batch split over ``gpus`` GPUs.
+    """A pass over ``rows`` rows in batches of ``batch_size``, each split over ``gpus`` GPUs.
 
     A sequence: ``len(plan)`` batches, of which ``plan[3]`` is how the fourth is split. No batch is kept, because a
     pass may have a thousand million of them; :attr:`kinds` has those that differ.
@@ -28,7 +28,7 @@ class Batches(Drawn, Sequence[Split]):
 
     @property
     def full(self) -> int:
-        """How many batches have ``batch_size`` rows."""
+        """The number of full batches."""
         return self.rows // self.batch_size
 
     @property
@@ -43,13 +43,13 @@ class Batches(Drawn, Sequence[Split]):
 
     @cached_property
     def kinds(self) -> tuple[tuple[Split, int], ...]:
-        """The splits that differ, in order, and how many batches each has: the full ones, then the short one."""
+        """The different splits with their numbers of batches: full ones, then the short one."""
         sizes = ((self.batch_size, self.full), (self.short, 1))
         return tuple((split(size, self.gpus), times) for size, times in sizes if size and times)
 
     @property
     def total(self) -> int:
-        """How many batches there are, also where ``len`` cannot say it."""
+        """The number of batches, even where ``len`` overflows."""
         return self.full + bool(self.short)
 
     def __len__(self) -> int:

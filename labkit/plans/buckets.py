@@ -1,20 +1,20 @@
-"""The buckets in which DDP sends gradients: sizes in, groups of them out."""
+"""Fill DDP's buckets with gradients: sizes in, groups of sizes out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MIB = 2**20
-# DDP's own, in bytes: a bucket is sent once it has as many; the first, which is to leave early, has fewer.
+# DDP's bucket sizes in bytes; the first is smaller, to be sent early.
 BUCKET, FIRST = 25 * MIB, MIB
 
 
 def buckets(
     sizes: Iterable[int], most: int = BUCKET, first: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """Gradients of ``sizes`` bytes, in the order in which backward makes them, in buckets as DDP fills them.
+    """Put gradients of ``sizes`` bytes, in the order of backward, into buckets as DDP does.
 
-    A bucket is full once it has ``most`` bytes (the first: ``first``, by default as many): a gradient is never cut, so
+    A bucket is full once it has ``most`` bytes (the first: ``first``, by default ``most``). A gradient is never cut, so
     a bucket may have more.
     """
     found: list[list[int]] = [[]]

@@ -31,7 +31,7 @@ KINDS = ("weights", "activations", "outputs", "gradients", "optimizer")
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one GPU, by their purpose."""
+    """The bytes on a GPU, by purpose."""
 
     weights: int = 0
     activations: int = 0
@@ -47,14 +47,14 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Footprints(Drawn):
-    """The memory of all GPUs, cuda:0 first. ``capacity``: bytes that each GPU has, None if that is of no interest."""
+    """The memory of all GPUs, cuda:0 first. ``capacity``: the bytes of each GPU, None if unknown."""
 
     gpus: tuple[Footprint, ...]
     capacity: int | None = None
 
     @property
     def over_capacity(self) -> tuple[int, ...]:
-        """The GPUs on which more is wanted than they have."""
+        """The GPUs that need more bytes than their capacity."""
         if self.capacity is None:
             return ()
         return tuple(gpu for gpu, found in enumerate(self.gpus) if found.total > self.capacity)
@@ -67,7 +67,7 @@ class Footprints(Drawn):
 
 @dataclass(frozen=True)
 class Occupancy(Drawn):
-    """How full each GPU is: bytes in use and bytes there are, cuda:0 first."""
+    """The bytes in use and the capacity of each GPU, cuda:0 first."""
 
     used: tuple[int, ...]
     capacities: tuple[int, ...]
@@ -85,7 +85,7 @@ def data_parallel_memory(
     rows: int, gpus: int, *, weights: int, activations: int = 0, outputs: int = 0, optimizer: int = 0,
     capacity: int | None = None, running: bool = True,
 ) -> Footprints:  # fmt: skip
-    """The bytes that a training step of ``nn.DataParallel`` puts on each GPU, by the model in this module's text.
+    """Return the bytes on each GPU in a training step of ``nn.DataParallel``, by the model in this module's text.
 
     rows         rows in the batch, split over ``gpus`` GPUs.
     weights      bytes of the parameters.
@@ -123,7 +123,7 @@ def data_parallel_memory(
 def million_parameters(
     rows: int, gpus: int, parameters: int, optimizer: str = "Adam", **sizes: Any
 ) -> Footprints:
-    """:func:`data_parallel_memory` of a model with ``parameters`` million float32 parameters.
+    """Call :func:`data_parallel_memory` for a model with ``parameters`` million float32 parameters.
 
     optimizer   a key of OPTIMIZERS.
     sizes       the other arguments of :func:`data_parallel_memory`.

@@ -1,4 +1,4 @@
-"""The devices in a call of ``nn.DataParallel``: of the module, the input, the replicas, the output."""
+"""Plan the devices of a call of ``nn.DataParallel``: of the module, the input, the replicas, the output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .split import Split, split
 
 @dataclass(frozen=True)
 class Placement(Drawn):
-    """Devices by name, ``"cpu"`` or ``"cuda:1"``.
+    """The devices of a call by name, ``"cpu"`` or ``"cuda:1"``.
 
     replicas   the devices named by ``device_ids``, in their order; the first is :attr:`home`. Replica k gets piece k.
     module     where the module is, or the first part of it that is not at home.
@@ -61,7 +61,7 @@ def placement(
     model: Any, batch: Any = "cpu", *, rows: int = 7, output_device: int | str | None = None,
     module: int | str | None = None, gpus: int | None = None,
 ) -> Placement:  # fmt: skip
-    """Plan on which devices ``model(batch)`` has its parts, without calling it.
+    """Plan the devices of ``model(batch)`` without calling the model.
 
     model          a model wrapped in ``DataParallel``, or its ``device_ids``, such as ``[1, 0]``.
     batch          the input, a tensor; or the name of the device that it is on.
@@ -109,7 +109,7 @@ def placement(
 
 
 def _name(argument: str, device: object) -> str:
-    """``device`` as ``"cpu"`` or ``"cuda:1"``; -1 is the CPU, as PyTorch has it."""
+    """Return ``device`` as ``"cpu"`` or ``"cuda:1"``; -1 is the CPU, as in PyTorch."""
     text = str(device)
     if isinstance(device, bool):
         text = "?"

@@ -1,11 +1,11 @@
-"""The messages by which ranks sum their gradients, around a ring or through rank 0: integers alone.
+"""Plan the messages by which ranks sum their gradients, around a ring or through rank 0: integers alone.
 
 Each rank's gradient is cut into as many chunks as there are ranks. In a *ring*, every rank sends one chunk to the next
-rank in every step. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds what it gets, after which each
-rank has one finished chunk; in as many more (all-gather) the finished chunks go round and replace the others.
+rank in every step. In the first ``ranks - 1`` steps (reduce-scatter) the receiver adds it to its own, until each rank
+has one finished chunk; in as many more (all-gather) the finished chunks go round and replace the others.
 
-In a *star*, the others send all their chunks to rank 0, one rank in a step, and rank 0 sends the sums back, to one rank
-in a step. These are as many steps, but each takes as long as it takes to send ``ranks`` chunks over one link.
+In a *star*, the other ranks send all their chunks to rank 0, one rank a step; then rank 0 sends the sums back, to one
+rank a step. A star takes the same number of steps, but each is as long as ``ranks`` chunks over one link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..base.numbers import MOST_GPUS, integer, plural
 
 @dataclass(frozen=True)
 class Send:
-    """``source`` sends its ``chunk`` to ``target``, which adds it to its own (``adds``) or puts it in its place."""
+    """A message: ``target`` adds the ``chunk`` of ``source`` to its own (``adds``) or replaces its own."""
 
     source: int
     target: int
@@ -30,38 +30,38 @@ class Send:
 
 @dataclass(frozen=True)
 class AllReduce(Drawn):
-    """An all-reduce over ``ranks`` ranks; ``step`` is the one that is drawn, None for the whole of it."""
+    """An all-reduce over ``ranks`` ranks. ``step``: the step to draw, None for all."""
 
     ranks: int
     step: int | None = None
 
     @property
     def steps(self) -> int:
-        """How many steps it takes: 2 × (ranks − 1)."""
+        """The number of steps: 2 × (ranks − 1)."""
         return 2 * (self.ranks - 1)
 
     def sends(self, step: int) -> tuple[Send, ...]:
-        """The messages of ``step`` (1 to :attr:`steps`)."""
+        """Return the messages of ``step`` (1 to :attr:`steps`)."""
         raise NotImplementedError
 
     def summed_ranks(self, step: int, rank: int, chunk: int) -> range:
-        """After ``step`` (0 to :attr:`steps`): the ranks whose gradients are summed in a chunk that ``rank`` holds.
+        """Return the ranks whose gradients are summed in a chunk of ``rank`` after ``step`` (0 to :attr:`steps`).
 
-        A number of the range that is too large begins at 0 again: it stands for rank ``number % ranks``.
+        The range may go past the last rank: a number ``n`` means rank ``n % ranks``.
         """
         raise NotImplementedError
 
     def time(self, step: int) -> Fraction:
-        """When ``step`` is over; 1 is the time that a whole gradient takes over one link."""
+        """Return the end of ``step``; 1 is the time of a whole gradient over one link."""
         raise NotImplementedError
 
     @property
     def carried(self) -> Fraction:
-        """How many whole gradients the busiest link carries in one direction."""
+        """The gradients that the busiest link carries in one direction, as a number of whole gradients."""
         raise NotImplementedError
 
     def chunk_sums(self, step: int) -> tuple[tuple[frozenset[int], ...], ...]:
-        """After ``step`` (0 to :attr:`steps`): for each rank, for each chunk, whose gradients are summed in it."""
+        """Return, for each rank and each chunk after ``step`` (0 to :attr:`steps`), the ranks summed in the chunk."""
         step = integer("step", step, 0, self.steps)
         ranks = range(self.ranks)
         return tuple(
@@ -76,21 +76,21 @@ class Ring(AllReduce):
 
     @property
     def chunks_sent(self) -> int:
-        """Chunks, each 1/ranks of the gradient, that each rank sends (and receives) in all."""
+        """The chunks, each 1/ranks of the gradient, that a rank sends (and receives) in all."""
         return self.steps
 
     def sends(self, step: int) -> tuple[Send, ...]:
         step = integer("step", step, 1, self.steps)
         adds = step < self.ranks
-        # A rank passes on what it received in the step before: a sum so far, then a finished chunk.
+        # A rank forwards the chunk of the step before: a partial sum, then a finished chunk.
         return tuple(
             Send(rank, (rank + 1) % self.ranks, (rank + 1 - step) % self.ranks, adds)
             for rank in range(self.ranks)
         )
 
     def summed_ranks(self, step: int, rank: int, chunk: int) -> range:
-        # In step d a rank is sent the chunk that d + 1 ranks have added to by then, itself as the last of them; the
-        # finished one comes round by ``ranks - 1`` steps, and then as many more as it is away from who finished it.
+        # In step d a rank receives a chunk that d + 1 ranks, itself the last, have added to. A finished chunk arrives
+        # ``ranks - 1`` steps later, plus the distance from the rank that finished the chunk.
         distance = (rank - chunk) % self.ranks
         if step >= self.ranks - 1 + (distance + 1) % self.ranks:
             return range(self.ranks)

@@ -1,4 +1,4 @@
-"""Shapes of tensors that are cut over GPUs and glued together again: integers alone."""
+"""Cut shapes of tensors over GPUs and join them again: integers alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Cut(Drawn):
-    """The tensors among a model's inputs, each with its name and its shape, as scatter cuts them over ``gpus`` GPUs."""
+    """The tensors in a model's inputs, each a name and a shape, as scatter cuts them over ``gpus`` GPUs."""
 
     tensors: tuple[tuple[str, Shape], ...]
     gpus: int
@@ -28,7 +28,7 @@ class Cut(Drawn):
 
 
 def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
-    """The shapes of the pieces of a tensor that is cut over ``gpus`` GPUs along dimension ``dim``.
+    """Return the shapes of the pieces of a tensor cut over ``gpus`` GPUs along dimension ``dim``.
 
     >>> cut_shape((32, 512, 65), 2)
     ((16, 512, 65), (16, 512, 65))
@@ -41,7 +41,7 @@ def cut_shape(shape: Shape, gpus: int, dim: int = 0) -> tuple[Shape, ...]:
 
 
 def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
-    """The shape of the tensor that gather makes of tensors of these shapes, glued along dimension ``dim``.
+    """Return the shape of tensors of these shapes, gathered along dimension ``dim``.
 
     >>> gathered_shape([(65, 16, 5530), (65, 16, 5530)])
     (130, 16, 5530)
@@ -69,12 +69,12 @@ def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape as PyTorch's messages write it: ``[32, 65]``."""
+    """Format a shape as PyTorch's messages do: ``[32, 65]``."""
     return str(list(shape))
 
 
 def dimension(name: str, dim: int, dims: int) -> int:
-    """``dim`` counted from the front, or an error that names it."""
+    """Return ``dim`` counted from the front; raise an error naming the argument if it is out of range."""
     if not dims:
         raise wrong(
             en=f"{name} names a dimension, but a scalar has none",

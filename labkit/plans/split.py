@@ -1,8 +1,8 @@
-"""The split of a batch over GPUs, each with its rows, from integers alone.
+"""Split a batch over GPUs: integers alone.
 
-The rule is that of :func:`torch.chunk`, which ``torch.nn.DataParallel`` uses: with ``batch`` rows on
-``gpus`` GPUs a piece has ``ceil(batch / gpus)`` rows, pieces are handed out in order until the rows run
-out, so the last piece may be short and the GPUs after it stay idle.
+The rule is that of :func:`torch.chunk`, which ``torch.nn.DataParallel`` uses: with ``batch`` rows on ``gpus`` GPUs a
+piece has ``ceil(batch / gpus)`` rows. Pieces are handed out in order until the rows run out, so the last piece may be
+short, and the GPUs after it stay idle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..base.display import Drawn
 from ..base.language import say, series
 from ..base.numbers import MOST_GPUS, integer, plural
 
-# Longer lists are not written out.
+# The longest list written out.
 _LONG = 10
 
 
@@ -27,7 +27,7 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many rows the piece has."""
+        """The number of rows."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Split(Drawn):
-    """How ``batch`` rows fall on ``gpus`` GPUs: one :class:`Piece` per GPU that gets work."""
+    """The split of ``batch`` rows over ``gpus`` GPUs: a :class:`Piece` for each GPU with work."""
 
     batch: int
     gpus: int
@@ -47,12 +47,12 @@ class Split(Drawn):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows per piece, as ``torch.chunk`` would cut them."""
+        """The rows of each piece, as ``torch.chunk`` cuts them."""
         return tuple(piece.rows for piece in self.pieces)
 
     @property
     def rows_by_gpu(self) -> tuple[int, ...]:
-        """Rows per GPU, one entry for each GPU, 0 where it is idle."""
+        """The rows of each GPU; 0 for an idle one."""
         return self.sizes + (0,) * (self.gpus - len(self.pieces))
 
     @property
@@ -72,7 +72,7 @@ class Split(Drawn):
         return last if last.rows < self.chunk else None
 
     def gpu_of(self, row: int) -> int:
-        """The GPU that gets row ``row`` (0 ≤ row < batch)."""
+        """Return the GPU of row ``row`` (0 ≤ row < batch)."""
         row = integer("row", row, 0, self.batch - 1)
         return row // self.chunk
 
@@ -114,7 +114,7 @@ def split(batch: int, gpus: int) -> Split:
 
 
 def sizes_text(size: int, times: int, last: int | None) -> str:
-    """``times`` sizes that are alike, and a last one: ``30, 30, 30, 10``; a long list as ``33 × 3, 1``."""
+    """Format ``times`` equal sizes and a last one: ``30, 30, 30, 10``; a long list as ``33 × 3, 1``."""
     end = [] if last is None else [last]
     if times + len(end) <= _LONG:
         return series([size] * times + end) or say(en="none", zh="没有")

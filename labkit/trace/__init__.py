@@ -1,1 +1,1 @@
-"""Traces: the events of a run, and the recording that catches them."""
+"""Traces: the events of a run, and their recording."""

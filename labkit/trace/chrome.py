@@ -1,7 +1,7 @@
-"""Events in Chrome's trace format, which Perfetto and chrome://tracing open.
+"""Write events in Chrome's trace format, which Perfetto and chrome://tracing open.
 
-A track is a line of spans there: a thread of a process. Rank r is process r + 1, with a track for each of its devices
-and each group that it meets. Process 0 has a track for each device on which something happened that no rank did.
+Its tracks are lines of spans, each a thread of a process. Rank r is process r + 1, with a track for each of its devices
+and each of its groups. Process 0 has a track for each device with events of no rank.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .memory import MemorySample
 
 _ARGUMENTS = ("source", "shapes", "outputs", "nbytes", "call", "replica", "parent")
 _MET = ("group", "sequence", "ranks", "waited", "last", "async_op", "place", "shapes", "outputs", "nbytes")
-# The tracks of groups begin so.
+# Prefix of the tracks of groups.
 _GROUP = "group "
 
-_Track = tuple[int, int]  # the numbers of its process and thread
-_Tracks = dict[tuple[int | None, str], _Track]  # by the rank and the device or group
+_Track = tuple[int, int]  # process, thread
+_Tracks = dict[tuple[int | None, str], _Track]  # by (rank, device or group)
 
 
 def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str:
-    """The events as JSON, times in microseconds.
+    """Return the events as JSON, times in microseconds.
 
-    Arrows go from the member of a group that came last to the others; a rank's memory is a counter.
+    Arrows lead from a group's last member to the others; a rank's memory is a counter.
     """
     tracks = _tracks(events)
     told = []
@@ -59,7 +59,7 @@ def _tracks(events: Sequence[Event]) -> _Tracks:
 
 
 def _track_name(event: Event) -> str:
-    """The name of the event's track: a group of ranks, or a device."""
+    """Return the name of the event's track: a process group, or a device."""
     return f"{_GROUP}{event.group}" if event.phase == "collective" else event.device
 
 
@@ -83,7 +83,7 @@ def _span(event: Event, track: _Track) -> dict[str, Any]:
 
 
 def _arrows(events: Sequence[Event], tracks: _Tracks) -> list[dict[str, Any]]:
-    """Of each collective, arrows from the call of the member that came last to where the others went on."""
+    """Make arrows from the call of each collective's last member to where the others continued."""
     found: list[dict[str, Any]] = []
     for number, meeting in enumerate(meetings_of(events)):
         source = max(meeting.parts, key=lambda part: (part.rank == part.last, part.start))

@@ -10,7 +10,7 @@ from ..base.language import wrong
 
 
 class Curves(Drawn):
-    """The losses of trainings beside one another: ``Curves(one_gpu=[1.4, 1.1, …], data_parallel=[…])``.
+    """The losses of several trainings: ``Curves(one_gpu=[1.4, 1.1, …], data_parallel=[…])``.
 
     losses   by the name of each training: its loss at each step. All have equally many, finite numbers.
 

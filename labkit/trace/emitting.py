@@ -1,10 +1,9 @@
-"""Telling of events: code that does the work calls :func:`emit`, and each recording that is open gets the event.
+"""Emit events: code that does the work calls :func:`emit`, and each open recording gets the event.
 
-``labkit.record()`` holds a recording open. With none open, :data:`recording` is None and nothing is spent.
+``labkit.record()`` opens a recording. Without one, :data:`recording` is None and nothing is spent.
 
-Each thread knows its :class:`Place`: in which data-parallel call it is, on which replica, inside which verb. So an
-event is told where it belongs when it happens. While ranks run, :func:`tell_ranks` says of which rank a thread is, and
-the events of a rank are timed by its own clock.
+Each thread has a :class:`CallPlace`: its data-parallel call, replica and verb, which :func:`emit` adds to the event.
+While ranks run, :func:`tell_ranks` provides the rank of a thread, and the rank's own clock times its events.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .trace import Trace
 
 
 class Opened:
-    """A data-parallel call that has begun; ``parent`` is the call in one of whose replicas that was."""
+    """A data-parallel call that has begun; ``parent`` is the call whose replica made it, if any."""
 
     def __init__(self) -> None:
         self.parent = _place.get().call
@@ -31,7 +30,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class CallPlace:
-    """The place of a thread: its call, its replica, and its verb, a phase that may have copies of its own."""
+    """A thread's place: the call, the replica, and the verb, a phase that may copy tensors itself."""
 
     call: Opened | None = None
     replica: int | None = None
@@ -43,13 +42,13 @@ _place: ContextVar[CallPlace] = ContextVar("labkit_place", default=_NOWHERE)
 
 
 def place() -> CallPlace:
-    """The place of this thread now."""
+    """Return the place of this thread."""
     return _place.get()
 
 
 @contextmanager
 def set_place(here: CallPlace) -> Iterator[None]:
-    """Inside, this thread is at ``here``."""
+    """Put this thread at ``here`` inside the context."""
     token = _place.set(here)
     try:
         yield
@@ -59,9 +58,9 @@ def set_place(here: CallPlace) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Open:
-    """A recording that is open, and the numbers of the calls that it has seen, in order.
+    """An open recording, and the calls it has seen, numbered in order.
 
-    rank   the rank that opened it. It gets that rank's events alone, as in a process of its own; None: all events.
+    rank   the rank that opened it, which gets that rank's events alone, as in a process of its own; None: all events.
     """
 
     trace: Trace
@@ -70,12 +69,12 @@ class _Open:
 
 
 class EventClock:
-    """What events are timed by: this computer's clock."""
+    """The clock of events: this computer's."""
 
     now: Callable[[], float] = staticmethod(perf_counter)
 
     def span_of_event(self, started: float, phase: str, device: str, **facts: Any) -> tuple[float, float]:
-        """Return when an event began that ends now, having begun when :meth:`now` said ``started``; and its seconds."""
+        """Return the begin and the seconds of an event that ends now; ``started`` is a reading of :meth:`now`."""
         return started, perf_counter() - started
 
 
@@ -83,23 +82,23 @@ clock = EventClock()
 
 
 def time_by(other: EventClock) -> EventClock:
-    """Time events by ``other`` from now on; return the clock before."""
+    """Time events by ``other`` from now on; return the clock used before."""
     global clock
     before, clock = clock, other
     return before
 
 
-# The recordings that are open, innermost last; every one of them gets every event, from any thread (but see _Open).
+# The open recordings, innermost last. Each gets every event, from any thread, unless a rank opened it (see _Open).
 recording: list[_Open] | None = None
 _lock = threading.Lock()
-# Says which rank this thread is of, and the time of that rank's clock; None while no ranks run.
+# Returns the current thread's rank and the time on the rank's clock; None while no ranks run.
 _ranks: Callable[[], tuple[int, float] | None] | None = None
 
 
 def tell_ranks(here: Callable[[], tuple[int, float] | None] | None) -> None:
-    """From now on ask ``here`` of which rank a thread is (None: of none), with the seconds on that rank's clock.
+    """Set ``here``, which returns a thread's rank and the seconds on that rank's clock; None for a thread of no rank.
 
-    None in its place: no ranks run any more.
+    Pass None when ranks run no more.
     """
     global _ranks
     _ranks = here
@@ -110,7 +109,7 @@ def _rank_here() -> tuple[int, float] | None:
 
 
 def begin() -> Trace:
-    """Open a recording and return its trace (empty so far)."""
+    """Open a recording and return its trace, still empty."""
     global recording
     trace, here = Trace(), _rank_here()
     with _lock:
@@ -119,7 +118,7 @@ def begin() -> Trace:
 
 
 def end(trace: Trace) -> None:
-    """Close the recording that :func:`begin` opened, and put its events in order."""
+    """Close a recording and sort its events."""
     global recording
     with _lock:
         recording = [other for other in recording or () if other.trace is not trace] or None
@@ -150,19 +149,19 @@ def emit(phase: str, device: str, *, started: float, replica: int | None = None,
 
 
 def emit_at(event: Event) -> None:
-    """Add an event of a rank whose ``start`` and ``seconds`` are already those of that rank's clock."""
+    """Add an event of a rank whose ``start`` and ``seconds`` are on that rank's clock."""
     with _lock:
         for open_ in _open_for(event.rank):
             open_.trace.events.append(event)
 
 
 def sample(found: MemorySample) -> None:
-    """Add a sample of the memory that a rank's GPU had in use at one moment of its clock."""
+    """Add a sample of a rank's GPU memory in use."""
     with _lock:
         for open_ in _open_for(found.rank):
             open_.trace.samples.append(found)
 
 
 def _open_for(rank: int | None) -> Iterator[_Open]:
-    """The open recordings that get the events of ``rank``."""
+    """Yield the open recordings that get the events of ``rank``."""
     return (open_ for open_ in recording or () if open_.rank in (None, rank))

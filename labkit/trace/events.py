@@ -1,4 +1,4 @@
-"""An event: one thing that happened on one device; and a meeting: the events of one collective of ranks."""
+"""Events: something that happened on a device; and meetings: the events of one collective of ranks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from .memory import MemorySample
 
-# The phases of a data-parallel call, a plain copy between devices, and a collective of ranks: one that all came to, and
-# one in which a rank stood when the run was ended.
+# The phases of a data-parallel call; a plain copy between devices; a completed collective of ranks, and one still
+# pending when the run ended.
 PHASES = ("replicate", "scatter", "parallel_apply", "gather", "copy", "collective", "stuck")
-# Collectives of two ranks, which meet as source and destination, not as a group.
+# Messages between two ranks, not collectives of a group.
 PAIRS = ("send", "recv")
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened on one device.
+    """An event on one device.
 
     phase       one of PHASES. ``parallel_apply`` is the computation of one replica, ``collective`` one rank's part in
                 a collective.
@@ -77,29 +77,29 @@ class Event:
 
     @property
     def meeting(self) -> tuple[object, ...]:
-        """The same for the parts of all members in one collective, and for those of no other."""
+        """The key shared by the events of one collective, over all members."""
         return self.group, self.name in PAIRS, self.ranks, self.sequence
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """One collective: the parts of its members in it, in the order of ranks. A trace may have only some of them."""
+    """A collective: the events of its members, in the order of ranks. A trace may have only some of them."""
 
     parts: tuple[Event, ...]
 
     @property
     def kind(self) -> str:
-        """``"all_reduce"``; of two ranks ``"send"``."""
+        """The kind of collective, ``"all_reduce"``; for a message ``"send"``."""
         return self.parts[0].name if self.parts[0].name not in PAIRS else PAIRS[0]
 
     @property
     def last_arrival(self) -> float:
-        """When the last member came, by the clock of all of them."""
+        """The time when the last member arrived."""
         return max(part.start + part.waited for part in self.parts)
 
     @property
     def stop(self) -> float:
-        """When the last member had its result."""
+        """The time when the last member had its result."""
         return max(part.stop for part in self.parts)
 
     @property
@@ -109,18 +109,18 @@ class Meeting:
 
 
 def devices_of(events: Iterable[Event]) -> tuple[str, ...]:
-    """Devices that occur, the CPU first, then GPUs by number."""
+    """Return the devices that occur, the CPU first, then GPUs by number."""
     names = {name for event in events for name in (event.device, event.source) if name}
     return tuple(sorted(names, key=lambda name: (name != "cpu", int(name.partition(":")[2] or 0))))
 
 
 def ranks_of(found: Iterable[Event | MemorySample]) -> tuple[int, ...]:
-    """Ranks that occur; () where none ran."""
+    """Return the ranks that occur; () without ranks."""
     return tuple(sorted({one.rank for one in found if one.rank is not None}))
 
 
 def meetings_of(events: Iterable[Event]) -> tuple[Meeting, ...]:
-    """The collectives of ranks among them, in the order in which they were met."""
+    """Return the collectives of ranks in ``events``, by the arrival of their last members."""
     parts: dict[tuple[object, ...], list[Event]] = {}
     for event in events:
         if event.phase == "collective":

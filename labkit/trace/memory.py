@@ -1,4 +1,4 @@
-"""The memory that ranks' GPUs had in use, moment by moment."""
+"""The memory in use on ranks' GPUs over time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..base.display import Drawn
 from ..base.language import say
 from ..base.units import bytes_text
 
-# The label of a sample that was taken when an optimizer had made a step.
+# The label of a sample taken after an optimizer's step.
 STEP = "optimizer.step()"
 
 
 @dataclass(frozen=True)
 class MemorySample:
-    """The bytes that live on a GPU at one moment.
+    """The bytes in use on a GPU at one moment.
 
     rank     whose it is; None where no ranks run.
     device   the rank's GPU: ``"cuda:1"``.
@@ -42,32 +42,32 @@ class MemoryTimeline(Drawn):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that it has samples of."""
+        """The ranks with samples."""
         return tuple(sorted({found.rank for found in self.samples if found.rank is not None}))
 
     @property
     def lanes(self) -> dict[str, int | str]:
-        """The ranks, or else the GPUs, that it has samples of: their names, and by what :meth:`of` knows them."""
+        """The ranks, or else the GPUs, with samples: names, and keys for :meth:`lane_samples`."""
         devices = dict.fromkeys(found.device for found in self.samples)
         return {f"rank {rank}": rank for rank in self.ranks} or {device: device for device in devices}
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """The moments at which optimizers had made a step, by the clock of the first rank."""
+        """The times of optimizer steps, on the clock of the first rank."""
         found = (one for lane in self.lanes.values() if (one := self.lane_samples(lane)))
         return tuple(one.at for one in next(found, ()) if one.label == STEP)
 
     def lane_samples(self, lane: int | str) -> tuple[MemorySample, ...]:
-        """The samples of one rank, by its clock, or of one GPU."""
+        """Return the samples of a rank, by its clock, or of a GPU."""
         found = (one for one in self.samples if lane == (one.rank if isinstance(lane, int) else one.device))
         return tuple(sorted(found, key=lambda one: one.at))
 
     def peak(self, lane: int | str) -> int:
-        """The most bytes that this rank, or GPU, had in use; 0 if it was never looked at."""
+        """Return the peak bytes of a rank or GPU; 0 without samples."""
         return max((found.peak for found in self.lane_samples(lane)), default=0)
 
     def __repr__(self) -> str:
-        """A line for each rank or GPU: its peak, in which step, at what work and on which line of the user's."""
+        """Return a line for each rank or GPU: its peak, the step, the work and the user's line."""
         lines = []
         for name, lane in self.lanes.items():
             top = max(self.lane_samples(lane), key=lambda one: one.peak)

@@ -1,12 +1,11 @@
-"""record: a trace of data-parallel calls, by labkit's engine and by torch.nn.parallel alike.
+"""Record a trace of data-parallel calls, by labkit's engine and by torch.nn.parallel alike.
 
 While a recording is open, the calls, the four verbs and the backward of each collective are wrapped where they are
-looked up (:func:`_table`). With none open nothing is wrapped, so not recording costs nothing.
+looked up (:func:`_table`). Without one nothing is wrapped, so not recording costs nothing.
 
-A call is opened where ``DataParallel.forward`` or ``data_parallel`` begins, and for verbs called by hand at the
-first of them, and again at the first scatter or replicate after the replicas have run.
-The thread's :class:`.emitting.Place` carries it into the verbs and the replicas' threads, and what autograd keeps of a
-collective carries it into backward.
+A call begins at ``DataParallel.forward`` or ``data_parallel``; for verbs called by hand, at the first verb, and at the
+first scatter or replicate after the replicas have run. The thread's :class:`.emitting.CallPlace` carries the call into
+the verbs and the replicas' threads, and autograd's context of a collective carries it into backward.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from . import emitting as trace
 from .emitting import CallPlace, Opened
 from .trace import Trace
 
-# The call that verbs called by hand have begun, and whether its replicas have run.
+# The current call of verbs called by hand, and whether its replicas have run.
 _by_hand: ContextVar[tuple[Opened | None, bool]] = ContextVar("labkit_by_hand", default=(None, False))
 
 
@@ -50,15 +49,15 @@ def record() -> Iterator[Trace]:
 
 
 def _table() -> Iterator[Patch]:
-    """The functions that are wrapped while a recording is open."""
+    """Yield the patches while a recording is open."""
     theirs, ours = (
         import_module("torch.nn.parallel.data_parallel"),
         import_module("labkit.engine.data_parallel"),
     )
-    # Where the verbs are looked up: by the two data_parallel modules, and by code that calls them by hand.
+    # The places where the two data_parallel modules, and code that calls verbs by hand, look them up.
     for package in (theirs, ours, nn.parallel, import_module("labkit.engine"), import_module("labkit")):
         for name, recorded in _VERBS.items():
-            if hasattr(package, name):  # which loads those of labkit that are loaded on first use
+            if hasattr(package, name):  # hasattr loads labkit's lazy names
                 yield Patch.wrap(package, name, recorded)
     for kind in (theirs.DataParallel, ours.DataParallel):
         yield Patch.wrap(kind, "forward", _call)
@@ -72,15 +71,15 @@ def _table() -> Iterator[Patch]:
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A data-parallel call, to which everything inside belongs."""
+    """Run a data-parallel call: everything inside belongs to it."""
     with trace.set_place(CallPlace(Opened())):
         return function(*args, **kwargs)
 
 
 def _verb(phase: str, tell: Callable[..., None], verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A verb whose events ``tell(started, result, *args)`` emits."""
+    """Run a verb, then emit its events by ``tell(started, result, *args)``."""
     if trace.place().verb is not None:
-        return verb(*args, **kwargs)  # of another verb, which tells of it
+        return verb(*args, **kwargs)  # inside another verb, which emits its own event
     call = _call_here(phase)
     started = trace.clock.now()
     with trace.set_place(CallPlace(call, verb=phase)):
@@ -91,7 +90,7 @@ def _verb(phase: str, tell: Callable[..., None], verb: Callable[..., Any], *args
 
 
 def _call_here(phase: str) -> Opened:
-    """The call that a verb belongs to: the one that goes on, or one that is made of verbs called by hand."""
+    """Return the call of a verb: the current call, or one made of verbs called by hand."""
     here = trace.place()
     if here.call is not None and here.replica is None:
         return here.call
@@ -147,19 +146,19 @@ def _parallel_apply(
 
 
 class _Replica:
-    """Stands for a replica in parallel_apply and notes when it runs, forward and backward."""
+    """A replica in parallel_apply, recorded in forward and backward."""
 
     def __init__(self, module: nn.Module, device: str | None, place: CallPlace) -> None:
         self._module, self._device, self._place = module, device, place
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)  # labkit's parallel_apply looks through a replica that has failed
+        return getattr(self._module, name)  # labkit's parallel_apply inspects a failed replica
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         given, name = _tensors((inputs, kwargs)), type(self._module).__name__
         device = self._device or _device_of(given) or "cpu"
         before = _by_hand.get()
-        _by_hand.set((None, False))  # verbs that forward calls by hand are a call of their own
+        _by_hand.set((None, False))  # verbs that forward calls by hand form a new call
         try:
             with trace.set_place(self._place):
                 started = trace.clock.now()
@@ -178,14 +177,16 @@ class _Replica:
     def _watch_backward(
         self, given: list[Tensor], made: list[Tensor], device: str, facts: dict[str, Any]
     ) -> None:
-        """The backward of a replica lasts from its outputs' gradient to its last parameter's or input's."""
+        """Record the replica's backward, from the gradient of its outputs to the last gradient of a parameter or
+        input.
+        """
         weights = [t for m in self._module.modules() for t in getattr(m, "_former_parameters", {}).values()]
         ends = list({id(t): t for t in weights + given if t.requires_grad}.values())
         starts = [tensor for tensor in made if tensor.requires_grad]
         if not starts or not ends or not torch.is_grad_enabled():
             return
         started: list[float] = []
-        # Not self, which has the replica: its weights would live until the next gc.collect().
+        # Not self: the hooks would keep the replica's weights alive until the next gc.collect().
         place = self._place
 
         def begin(grad: Tensor) -> None:
@@ -196,19 +197,19 @@ class _Replica:
                 with trace.set_place(place):
                     trace.emit("parallel_apply", device, started=started.pop(), **facts)
 
-        # Both are called once for each backward pass, of which there may be several through one graph.
+        # Both hooks run once for each backward pass; one graph may have several.
         register_multi_grad_hook(starts, begin, mode="any")
         register_multi_grad_hook(ends, finish, mode="all")
 
 
 def _remembering(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
-    """A collective's forward, which leaves its place for the backward."""
+    """Run a collective's forward, and keep its place for the backward."""
     ctx.labkit_place = trace.place()
     return forward(ctx, *args)
 
 
 def _backward(phase: str, outward: bool, backward: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
-    """A collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
+    """Record a collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
     call = getattr(ctx, "labkit_place", CallPlace()).call
     started = trace.clock.now()
     with trace.set_place(CallPlace(call, verb=phase)):
@@ -264,7 +265,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "parallel_apply": _parallel_apply,
     "gather": partial(_verb, "gather", _gather),
 }
-# The collectives that have a backward: of which phase they are, and whether tensors go out to the devices in it.
+# Collectives with a backward -> phase, whether the backward sends tensors out to the devices.
 _COLLECTIVES = {
     "Scatter": ("scatter", False),
     "Gather": ("gather", True),

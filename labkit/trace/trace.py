@@ -1,4 +1,4 @@
-"""A trace: the events of a run, in order, with devices, shapes, bytes and seconds. It is plain data."""
+"""A trace: the events of a run, in order, with devices, shapes, bytes and seconds. Plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .memory import MemorySample, MemoryTimeline
 
 @dataclass(repr=False)
 class Trace(Drawn):
-    """Events in the order in which they were finished. In a notebook it shows itself as a timeline.
+    """Events in the order in which they finished. In a notebook a trace shows itself as a timeline.
 
     samples   of ranks: how much memory they had in use.
     """
@@ -35,22 +35,22 @@ class Trace(Drawn):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices that occur, the CPU first, then GPUs by number."""
+        """The devices that occur, the CPU first, then GPUs by number."""
         return devices_of(self.events)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that occur; () where none ran."""
+        """The ranks that occur; () without ranks."""
         return ranks_of([*self.events, *self.samples])
 
     @property
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """The process groups that met, each with its members, in order of their first meeting."""
+        """The process groups and members, in the order of the first collectives."""
         return {e.group: e.ranks for e in self.events if e.phase == "collective" and e.name not in PAIRS}
 
     @property
     def memory(self) -> MemoryTimeline:
-        """The memory that each rank had in use, over time."""
+        """The memory of each rank's GPU over time."""
         return MemoryTimeline(tuple(self.samples))
 
     def only(
@@ -65,7 +65,7 @@ class Trace(Drawn):
         group: str | None = None,
         name: str | None = None,
     ) -> Trace:
-        """The events that match every given value, as a trace of the same clock."""
+        """Return the events that match every given value, as a trace of the same clock."""
         asked = {
             "phase": phase, "direction": direction, "device": device, "call": call, "replica": replica,
             "rank": rank, "group": group, "name": name,
@@ -78,16 +78,18 @@ class Trace(Drawn):
         return Trace(kept, self.origin, samples)
 
     def in_window(self, start: float, stop: float) -> Trace:
-        """The events at some time from ``start`` to ``stop`` (seconds, as in the events); of the same clock."""
+        """Return the events that overlap ``start`` to ``stop`` (seconds, as in the events), as a trace of the same
+        clock.
+        """
         kept = [event for event in self.events if event.stop >= start and event.start <= stop]
         return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
 
     def meetings(self) -> tuple[Meeting, ...]:
-        """The collectives of ranks in it, in the order in which they were met."""
+        """Return the collectives of ranks, by the arrival of their last members."""
         return meetings_of(self.events)
 
     def waiting_seconds(self) -> dict[tuple[int, int], float]:
-        """Seconds that ranks stood still: by the rank that stood and the one that came last."""
+        """Return the seconds that ranks waited: {(waiting rank, last rank): seconds}."""
         found: dict[tuple[int, int], float] = {}
         for event in self.events:
             if event.rank is not None and event.last is not None and event.waited:
@@ -96,7 +98,7 @@ class Trace(Drawn):
         return found
 
     def __repr__(self) -> str:
-        """A short table: a line for each phase and each kind of collective, in the order in which they began."""
+        """Return a short table: a line for each phase and kind of collective, in the order of their first events."""
         if not self.events:
             return say(en="Trace: no events", zh="Trace：没有事件")
         first, last = min(e.start for e in self.events), max(e.stop for e in self.events)
@@ -130,9 +132,10 @@ class Trace(Drawn):
         return "\n".join(lines)
 
     def calls(self) -> tuple[Call, ...]:
-        """The data-parallel calls in it, in order of their first events, each as a trace of the same clock.
+        """Return the data-parallel calls, in the order of their first events, each as a trace of the same clock.
 
-        Calls of several threads, and a call inside a replica of another, are apart. Events of no call are left out.
+        Calls of several threads, and a call inside a replica of another, are separate. Events outside calls are left
+        out.
         """
         groups: dict[int, list[Event]] = {}
         for event in sorted(self.events, key=lambda event: event.start):
@@ -141,24 +144,26 @@ class Trace(Drawn):
         return tuple(Call(group, self.origin) for group in groups.values())
 
     def to_json(self) -> str:
-        """The events as a JSON array of objects."""
+        """Return the events as a JSON array of objects."""
         return json.dumps([asdict(event) for event in self.events], indent=1)
 
     def to_chrome(self) -> str:
-        """The events in Chrome's trace format (JSON), which Perfetto and chrome://tracing open.
+        """Return the events in Chrome's trace format (JSON), which Perfetto and chrome://tracing open.
 
-        A row for each device; of ranks a process for each, with a row for each group, and arrows where they meet.
-        Times in microseconds since the recording began, or on the ranks' clock.
+        Each device is a row; each rank is a process with a row for each group, and arrows connect the members of
+        collectives. Times in microseconds since the recording began, or on the ranks' clock.
         """
         return chrome_json(self.events, self.samples)
 
 
 @dataclass(repr=False)
 class Call(Trace):
-    """The events of one data-parallel call. In a notebook it shows itself as the way of the batch, there and back."""
+    """The events of a data-parallel call. In a notebook it shows itself as the flow of the batch, forward and
+    backward.
+    """
 
     def __repr__(self) -> str:
-        """A line without seconds, so that it is the same in every run."""
+        """Return a line without seconds: the same in every run."""
         devices = series(_shorten_names(self.devices))
         return say(
             en=f"Call: {plural(len(self), 'event')} on {devices}",
@@ -167,12 +172,12 @@ class Call(Trace):
 
 
 def _shorten_names(devices: tuple[str, ...]) -> list[str]:
-    """Device names; more than three GPUs in a row as the first and the last."""
+    """Return device names; of more than four, the first two and the last."""
     return list(devices) if len(devices) <= 4 else [*devices[:2], "…", devices[-1]]
 
 
 def _total_coverage(events: list[Event]) -> float:
-    """The seconds in which at least one of the events went on."""
+    """Return the seconds in which at least one of the events ran."""
     seconds, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start):
         seconds += max(0.0, event.stop - max(end, event.start))

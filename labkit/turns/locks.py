@@ -31,14 +31,14 @@ from . import scheduler as schedulers
 from . import task as tasks
 from .deadlock import SERVANTS
 
-# Modules whose functions wait for their caller: skip their frames to find the line that a user wrote.
+# Modules whose functions wait for their caller: skip their frames to find the user's line.
 _WAITING = {"threading", "queue", "concurrent.futures._base"}
 _RLOCK = type(threading.RLock())
 
 
 @cache
 def lock_patches() -> tuple[Patch, ...]:
-    """Return the patches of methods in which a thread can wait, and of those that end a wait.
+    """Return the patches of methods in which a thread can wait or end a wait.
 
     Empty where these types cannot be changed.
     """
@@ -75,8 +75,7 @@ def _is_free(lock: Any) -> bool:
     return repr(lock).startswith("<unlocked") if type(lock) is _RLOCK else not lock.locked()
 
 
-# These run wherever a lock is taken while replicas take turns, even at the interpreter's end, when modules have lost
-# their names: so closures hold the names that are needed.
+# These run even at the interpreter's end, when modules have lost their names: so closures hold the names needed.
 
 
 def _wrap_acquire(real: Callable[..., bool], kind: str) -> Callable[..., bool]:

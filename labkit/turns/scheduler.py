@@ -91,7 +91,7 @@ class BaseTaskGroup:
 
 
 class BaseTask:
-    """A task as other threads change it, while they hold the scheduler's lock."""
+    """A task as other threads change it while holding the scheduler's lock."""
 
     def __init__(self, group: BaseTaskGroup, name: str, begin: Callable[[], object]) -> None:
         self.group, self.name = group, name
@@ -101,7 +101,7 @@ class BaseTask:
         self.state, self.waits = State.NEW, NOTHING
         # An error to raise in the task's thread at its next turn, or when it yields.
         self.error: BaseException | None = None
-        # Called in the task's thread at the begin of each turn. Tasks that it calls inherit it.
+        # Called in the task's thread at the start of each turn, and inherited by tasks of inner calls.
         self.on_turn: Callable[[], object] | None = None if group.caller is None else group.caller.on_turn
         self.ends_on_yield = False
         # Whether the scheduler has chosen the task and its thread has not woken yet.
@@ -139,7 +139,7 @@ class BaseTask:
         self._end.open()
 
     def end(self) -> None:
-        """Raise :class:`TaskEnded` in the task's thread, unless that is this thread."""
+        """Raise :class:`TaskEnded` in the task's thread, unless called from there."""
         ran = self.state is State.RUNNING
         self.error = TaskEnded()
         self.finish()
@@ -160,7 +160,7 @@ class BaseTask:
 
 
 class Scheduler:
-    """Runs one task at a time: those of a call, and of the calls that these tasks make themselves.
+    """Runs one task at a time: the tasks of a call, and of the calls made by these tasks.
 
     Change it within ``with scheduler:`` only. A machine that watches locks does not see the scheduler's lock, and an
     interrupt cannot leave it locked.
@@ -174,8 +174,8 @@ class Scheduler:
         self.switches = 0
         # The task that holds each lock that was seen to be taken, by the lock's id.
         self.lock_holders: dict[int, BaseTask] = {}
-        # The thread outside that made the call, and the tasks it waits for. When these are over it may be about to help
-        # the others.
+        # The outside thread that made the call, and the tasks it waits for. When these are over, the thread may be
+        # about to help the others.
         self.caller = threading.get_ident()
         self.awaited: Sequence[BaseTask] = ()
         self._choosing = False
@@ -219,7 +219,7 @@ class Scheduler:
         return chosen
 
     def run_next(self, host: BaseTaskGroup | None = None) -> BaseTask | None:
-        """Run the first task that can run, unless one runs; return a new one of ``host``, as :meth:`yield_turn`."""
+        """Unless a task runs, run the first that can; return a new one of ``host``, as :meth:`yield_turn`."""
         if self.running is not None or self._choosing or not self.live:
             return None
         # Before looking: a thread that releases a lock from now on will look again.
@@ -247,7 +247,7 @@ class Scheduler:
         return None
 
     def end_tasks(self, group: BaseTaskGroup | None = None) -> None:
-        """End all tasks, or those of ``group`` and of calls made within it. The running one yields."""
+        """End all tasks, or those of ``group`` and its inner calls. The running task yields."""
         for task in [one for one in self.live if group is None or one.group.is_within(group)]:
             self.live.remove(task)
             task.end()
@@ -255,7 +255,7 @@ class Scheduler:
             stalled.discard(self)
 
     def interrupt_tasks(self) -> None:
-        """Raise KeyboardInterrupt in each task that has begun, at its next turn; others never begin."""
+        """Raise KeyboardInterrupt in each started task at its next turn; the others never begin."""
         with self:
             for task in tuple(self.live):
                 if task.state is State.NEW:
@@ -279,7 +279,7 @@ class Scheduler:
     def end_running(self) -> None:
         """End the running task: others have waited too long."""
         running = self.running
-        if running is not None and not running.woken:  # one that is just waking may be one of these others
+        if running is not None and not running.woken:  # a waking task may be one of the others
             self.running = None
             self.live.remove(running)
             running.end()
@@ -299,7 +299,7 @@ class Scheduler:
                 _leave(self._lock)
 
     def reset_after_fork(self) -> None:
-        """Forget the tasks: a forked child lacks their threads, and one of them may have held the lock."""
+        """Forget the tasks: a forked child lacks their threads, and any of them may have held the lock."""
         self._lock, self.running = threading.RLock(), None
         while self.live:
             self.live.pop().finish()
@@ -348,7 +348,7 @@ class Scheduler:
 
 
 def wake_stalled() -> None:
-    """Run any task whose wait is ready: a thread outside may have released what it waits for."""
+    """Run any task whose wait is ready: a thread outside may have released the awaited thing."""
     for scheduler in tuple(stalled):
         with scheduler:
             scheduler.run_next()

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.1
 
 
 class ScheduledTask(BaseTask):
-    """One task of a :class:`.task_group.TaskGroup`; its own thread gets it from :func:`current_task`."""
+    """A task of a :class:`.task_group.TaskGroup`; its own thread gets it from :func:`current_task`."""
 
     def __init__(
         self, group: BaseTaskGroup, scheduler: Scheduler, name: str, begin: Callable[[], object]
@@ -147,7 +147,7 @@ class ScheduledTask(BaseTask):
         self.woken = False
 
     def _abort(self) -> None:
-        """End all tasks: this thread was interrupted while it was not running."""
+        """End all tasks: the thread was interrupted while its task was not running."""
         here.task = None
         self.scheduler.abort()
 
@@ -171,13 +171,13 @@ here = _Here()
 
 
 def current_task() -> ScheduledTask | None:
-    """Return the task of this thread; None for a thread that is no task."""
+    """Return the current thread's task, or None."""
     return here.task
 
 
 @contextmanager
 def keep_turn() -> Iterator[None]:
-    """Inside, this thread keeps its turn even while it waits."""
+    """Keep the turn inside the context, even while the thread waits."""
     task, here.task = here.task, None
     try:
         yield

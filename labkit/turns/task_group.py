@@ -10,13 +10,13 @@ from typing import Any, cast
 from .scheduler import BaseTaskGroup, Scheduler, State, TaskEnded, TaskWait
 from .task import ScheduledTask, here
 
-# Seconds that an interrupted task has to reach a wait, where it meets the interrupt.
+# Seconds for an interrupted task to reach a wait, where the interrupt is raised.
 _INTERRUPT_SECONDS = 0.5
 _NO_WATCH = nullcontext()
 
 
 class TaskGroup(BaseTaskGroup):
-    """The tasks of one call, of which one runs at a time.
+    """The tasks of a call. One runs at a time.
 
     names      of the tasks, for messages.
     order      who goes first, second, …, by number; default: as given. Numbers too large are left out.
@@ -77,11 +77,11 @@ class TaskGroup(BaseTaskGroup):
         functions: Sequence[Callable[[], Any]],
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> list[Any]:
-        """Call one function for each task and return their results.
+        """Call a function for each task and return the results.
 
-        They run in the caller's thread until one has to wait, the rest in threads, within ``context()``: a fresh thread
-        has cold caches, and OpenMP gives it a new pool. An error in a function, or an interrupt of the caller, ends the
-        other tasks and is raised here.
+        Functions run in the caller's thread until one has to wait, the rest in threads, within ``context()``: a fresh
+        thread has cold caches, and OpenMP gives it a new pool. An error in a function, or an interrupt of the caller,
+        ends the other tasks and is raised here.
         """
         tasks = list(self.tasks)
         self._functions, self._context = dict(zip(tasks, functions, strict=True)), context
@@ -102,7 +102,7 @@ class TaskGroup(BaseTaskGroup):
                 self.scheduler.abort()
             raise
         finally:
-            # Failures hold this frame, and tasks their group: without this, tensors would wait for the collector.
+            # Break cycles of failures, frames, tasks and group: tensors would wait for the garbage collector.
             for task in tasks:
                 task.failure = task.result = None
             failure, tasks, self._functions = None, [], {}
@@ -147,7 +147,7 @@ class TaskGroup(BaseTaskGroup):
                 self.tasks.clear()
 
     def run_task(self, task: ScheduledTask, function: Callable[[], Any]) -> None:
-        """Call ``function`` as ``task``, in the thread that was started for it."""
+        """Call ``function`` as ``task``, in the task's own thread."""
         with suppress(TaskEnded):
             try:
                 task.enter_thread()
@@ -157,7 +157,7 @@ class TaskGroup(BaseTaskGroup):
                 task.leave_thread()
 
     def _run_first(self) -> ScheduledTask | None:
-        """Make the first task the running one, and return it."""
+        """Make the first task the running one and return it."""
         self._is_started = True
         ordered = self.tasks
         if self._order is not None:
@@ -188,7 +188,7 @@ class TaskGroup(BaseTaskGroup):
         parent: ScheduledTask | None,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        """Run ``first`` in this thread, and then each next task that has not begun."""
+        """Run ``first`` in the current thread, and then each next task that has not begun."""
         if parent is not None:
             parent.state, parent.waits = State.WAITING, TaskWait(self._is_over)
         task: ScheduledTask | None = first
@@ -224,7 +224,7 @@ def run_together(
     functions: Sequence[Callable[[], Any]],
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> list[Any]:
-    """Call each of ``functions`` in its own thread, within ``context()``, and return their results.
+    """Call each of ``functions`` in a new thread, within ``context()``, and return their results.
 
     They race, as on real GPUs, unless one of :data:`task_group_factories` gives a group, as a simulated machine does.
     The first error is raised here when all have ended.

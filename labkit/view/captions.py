@@ -1,4 +1,4 @@
-"""Captions: what pictures say, in titles, legends, lanes and descriptions. Their texts are in ``captions.txt``."""
+"""The words of pictures: titles, legends, lanes and descriptions, from ``captions.txt``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The ``draw_…`` functions, which give matplotlib Axes, and the SVG that objects show of themselves in a notebook.
+"""The ``draw_…`` functions, which return matplotlib Axes, and the SVG of objects in a notebook.
 
-The modules of :mod:`labkit.view.pictures` make pictures of plans and traces; what users give is converted here.
+The modules of :mod:`labkit.view.pictures` make the pictures; this one converts and checks what users pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .svg import to_svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The picture that a bare object at the end of a cell shows; rooms beside the core add theirs to shown.pictures.
+# Type -> its picture in a notebook. Other packages add theirs to shown.pictures.
 _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Split: split_picture,
     Batches: batches_picture,
@@ -55,22 +55,24 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
 
 
 def svg_of(data: object) -> str | None:
-    """The picture of a plan, a trace or a prediction, on a panel so that it reads on any background; else None."""
+    """Return the picture of a plan, a trace or a prediction, on a panel that fits any background; None for other
+    objects.
+    """
     kind = type(data)
     make = _SHOWN.get(kind) or shown.pictures.get(f"{kind.__module__}.{kind.__qualname__}")
     return make and to_svg(make(data), panel=True)
 
 
 def draw(make: Callable[[], Picture], ax: Axes | None) -> Axes:
-    """Paint what ``make`` gives into ``ax``, or a new figure if there is none; returns the Axes."""
+    """Paint the picture that ``make`` returns into ``ax``, or a new figure; return the Axes."""
     need("matplotlib")
-    from .figure import paint  # it is heavy, and loaded for the first figure
+    from .figure import paint  # matplotlib is heavy: loaded for the first figure
 
     return paint(make, ax)
 
 
 def draw_split(data: Split | int, gpus: int | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw who gets which rows; returns the matplotlib Axes.
+    """Draw which GPU gets which rows; returns the matplotlib Axes.
 
     data   a :class:`labkit.Split`, or the number of rows, with ``gpus`` beside it.
     ax     the Axes to draw into; a new figure if not given.
@@ -107,7 +109,7 @@ def draw_all_reduce(data: AllReduce | int, step: int | None = None, *, ax: Axes 
 def draw_memory(
     data: Footprints | Sequence[Footprint] | MemoryTimeline | Trace, *, ax: Axes | None = None
 ) -> Axes:
-    """Draw what is on each GPU; returns the matplotlib Axes.
+    """Draw the memory of each GPU; returns the matplotlib Axes.
 
     data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU. Of ranks a
            trace or its ``memory``: how many bytes were in use, when.

@@ -1,4 +1,4 @@
-"""Pictures painted by matplotlib, into the caller's Axes, leaving matplotlib's own settings alone."""
+"""Paint pictures with matplotlib into the caller's Axes, without changing matplotlib's settings."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from .palette import colour, ink
 from .picture import Box, Line, Picture
 
 _PIXELS_PER_INCH = 100
-# More boxes than this are painted as one collection.
+# The most boxes painted as patches; more become one collection.
 _MOST_PATCHES = 300
-# Fonts with Chinese characters, the best first.
+# Fonts with Chinese characters, best first.
 _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "PingFang SC", "Heiti SC",
     "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Noto Sans CJK JP",
 )  # fmt: skip
-# How the files of such fonts are called; every face in them has the characters.
+# File names of Chinese fonts, all of whose faces have the characters.
 _CHINESE_FILES = re.compile(
     r"CJK|NotoSansSC|SourceHanSans|PingFang|STHeiti|Hiragino|msyh|simhei|wqy", re.IGNORECASE
 )
 
 
 def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
-    """Paint the picture that ``make`` gives into ``ax`` (or a new figure); returns the Axes.
+    """Paint the picture that ``make`` returns into ``ax`` (or a new figure); return the Axes.
 
-    Without a Chinese font on the computer, matplotlib would draw empty boxes: the picture is then made in
-    English, with a warning that says so.
+    Without a Chinese font, matplotlib would draw empty boxes: the picture is then made in English, with a warning.
     """
     if ax is not None and not isinstance(ax, Axes):
         raise TypeError(must("ax", ax, en="a matplotlib Axes", zh="是 matplotlib 的 Axes", typed=True))
@@ -78,7 +77,7 @@ def paint(make: Callable[[], Picture], ax: Axes | None = None) -> Axes:
             ha={"start": "left", "middle": "center", "end": "right"}[text.anchor], va="baseline",
             color=None if text.gpu is None else ink(text.gpu, text.tint), alpha=0.65 if text.muted else 1,
             fontweight="bold" if text.bold else "normal",
-            # Chinese fonts lack signs such as ✗; matplotlib's own font, which follows, has them.
+            # Chinese fonts lack signs such as ✗; matplotlib's own font has them.
             family="monospace" if text.mono else family and [family, "DejaVu Sans"], zorder=4,
         )  # fmt: skip
     return ax
@@ -104,7 +103,7 @@ def _box(ax: Axes, box: Box, strong: str) -> None:
 
 
 def _boxes_at_once(ax: Axes, boxes: tuple[Box, ...]) -> None:
-    """Thousands of boxes as one collection: some ten times quicker than as many patches."""
+    """Paint thousands of boxes as one collection: ten times faster than as patches."""
     edges = [(b.x, b.y, b.x + b.width, b.y + b.height) for b in boxes]
     corners = [((left, top), (right, top), (right, low), (left, low)) for left, top, right, low in edges]
     ax.add_collection(
@@ -127,7 +126,7 @@ def _line(ax: Axes, line: Line, ink_colour: str) -> None:
 
 @cache
 def chinese_font() -> str | None:
-    """The name of an installed font with Chinese characters, or None."""
+    """Return the name of an installed font with Chinese characters, or None."""
     found = _by_name()
     if found is None:
         _add_new_fonts()
@@ -136,25 +135,22 @@ def chinese_font() -> str | None:
 
 
 def _by_name() -> str | None:
-    """The best of the fonts that matplotlib's list knows by a name of ours."""
+    """Return the best known Chinese font in matplotlib's list."""
     known = {font.name for font in font_manager.fontManager.ttflist}
     return next((name for name in _CHINESE if name in known), None)
 
 
 def _by_file() -> str | None:
-    """Any face of a Chinese font's file: matplotlib may know a collection by other faces of it than ours."""
+    """Return any face of a known Chinese font file: matplotlib may list a collection under other faces."""
     faces = {f.name for f in font_manager.fontManager.ttflist if _CHINESE_FILES.search(f.fname)}
     return min(faces, key=lambda name: ("Mono" in name, "Serif" in name, name), default=None)
 
 
 def _add_new_fonts() -> None:
-    """Tell matplotlib of Chinese fonts that were installed after it made its list.
-
-    It makes the list once for each user, and keeps it.
-    """
+    """Add Chinese fonts installed after matplotlib made its list, which it makes once for each user."""
     known = {font.fname for font in font_manager.fontManager.ttflist}
     for path in font_manager.findSystemFonts():
         if path not in known and _CHINESE_FILES.search(path):
-            # A file may be no font that matplotlib can read.
+            # matplotlib may be unable to read the file.
             with suppress(OSError, RuntimeError):
                 font_manager.fontManager.addfont(path)

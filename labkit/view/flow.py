@@ -1,4 +1,4 @@
-"""One data-parallel call as facts, from a recording or from a split: the pieces and outputs of each GPU."""
+"""The facts of a data-parallel call, from a recording or a split: the pieces and outputs of each GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..trace.trace import Trace
 
 @dataclass(frozen=True)
 class Share:
-    """One GPU's part in a call: it gets ``given`` (and ``more`` other tensors) and makes ``made``, if that is known."""
+    """A GPU's part in a call: the shape of its piece (and the number of other tensors) and of its output, if known."""
 
     device: str
     given: Shape
@@ -24,7 +24,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Flow:
-    """One call. ``source`` holds the batch, ``home`` the module, ``target`` the output; ``idle`` GPUs get no piece."""
+    """A call. ``source`` holds the batch, ``home`` the module, ``target`` the output; ``idle`` GPUs get no piece."""
 
     source: str
     home: str
@@ -37,20 +37,17 @@ class Flow:
 
     @property
     def batch(self) -> Shape | None:
-        """Shape of the batch before it was cut."""
+        """The shape of the batch before scatter."""
         return _gathered_shape([share.given for share in self.shares])
 
     @property
     def output(self) -> Shape | None:
-        """Shape of the gathered output."""
+        """The shape of the gathered output."""
         return _gathered_shape([share.made for share in self.shares])
 
 
 def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
-    """The ``call``-th data-parallel call of a recording.
-
-    Raises ValueError if the recording holds no such call.
-    """
+    """Return the ``call``-th data-parallel call of a recording. Raises ValueError if there is none."""
     calls = [one for one in trace.calls() if len(one.only(phase="scatter", direction="forward"))]
     if not calls:
         raise wrong(
@@ -83,7 +80,7 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
 
 
 def flow_of_split(plan: Split) -> Flow:
-    """The call that a split stands for: its rows go from home, cuda:0, through a Linear(5, 2)."""
+    """Return an example call for a split: its rows go from cuda:0 through a Linear(5, 2)."""
     given = cut_shape((plan.batch, 5), plan.gpus)
     shares = tuple(Share(f"cuda:{gpu}", piece, (piece[0], 2)) for gpu, piece in enumerate(given))
     idle = tuple(f"cuda:{gpu}" for gpu in range(len(given), plan.gpus))

@@ -1,4 +1,4 @@
-"""Places in a picture: lanes, axes of time, legends, texts that fit, and lines about things that are not drawn."""
+"""Layout of pictures: lanes, time axes, legends, texts that fit, and lines about things left out."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from ..base.units import duration
 from .picture import WIDTH, Box, Label, Line, Sketch
 
-# How far the baseline of a text in the middle of a lane is below that middle, as a share of the text's size.
+# Distance from a lane's middle to the baseline of its text, as a share of the text size.
 BASELINE = 0.35
-# More lanes than this cannot be read.
+# The most readable lanes.
 MOST_LANES = 64
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Lanes one below another, each with a name on its left and a note on its right, in text of one size."""
+    """Lanes below one another, each with a name on the left and a note on the right, in one text size."""
 
     top: float
     left: float
@@ -27,36 +27,35 @@ class Lanes:
 
     @property
     def width(self) -> float:
-        """Width of a lane between its name and its note."""
+        """The width of a lane between its name and its note."""
         return WIDTH - self.left - self.right
 
     def y(self, at: int) -> float:
-        """The upper edge of lane ``at``; of the one after the last, where the lanes end."""
+        """Return the upper edge of lane ``at``; for the number of lanes, the lower edge of all."""
         return self.top + at * self.high
 
     def line(self, at: int) -> float:
-        """The baseline of text in lane ``at``."""
+        """Return the baseline of text in lane ``at``."""
         return self.y(at) + self.high / 2 + self.size * BASELINE
 
     def name(self, at: int, words: str, *, muted: bool = False) -> Label:
-        """``words`` left of lane ``at``."""
+        """Write ``words`` left of lane ``at``."""
         size = fit_size(words, self.left - 10, self.size)
         return Label(self.left - 8, self.line(at), words, size, "end", muted=muted)
 
     def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Label:
-        """``words`` right of lane ``at``, smaller if they want more room than there is."""
+        """Write ``words`` right of lane ``at``, smaller if they need it."""
         size = fit_size(words, self.right - 10, self.size, bold)
         return Label(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
 
     def placeholder(self, at: int, words: str) -> Label:
-        """``words`` in lane ``at``, where nothing is drawn."""
+        """Write ``words`` into the empty lane ``at``."""
         return Label(self.left, self.line(at), words, fit_size(words, self.width, self.size), muted=True)
 
     def iterate_shown(
         self, sketch: Sketch, shown: Sequence[int | range], describe: Callable[[range], str]
     ) -> Iterator[tuple[int, int]]:
-        """Give the lane and the number of each of ``shown`` that is drawn by itself; for each range between, put the
-        line that ``describe`` says into its lane."""
+        """Yield lane and number of each thing shown by itself; put ``describe(range)`` into the lane of each range."""
         for at, things in enumerate(shown):
             if isinstance(things, range):
                 sketch.add(self.placeholder(at, describe(things)))
@@ -65,14 +64,14 @@ class Lanes:
 
     def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
             tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
-        """A box in lane ``at``, as high as there is room."""
+        """Make a box in lane ``at``, as high as fits."""
         y, high = self.y(at) + self.pad, self.high - 2 * self.pad
         return Box(x, y, width, high, gpu, label, dashed, tint=tint, tip=tip)
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Time along the lanes, from ``first`` at their left to ``last`` at their right, in seconds."""
+    """A time axis along the lanes, from ``first`` at the left to ``last`` at the right, in seconds."""
 
     lanes: Lanes
     first: float
@@ -84,14 +83,14 @@ class TimeAxis:
 
     @property
     def scale(self) -> float:
-        """Pixels for each second."""
+        """Pixels for a second."""
         return self.lanes.width / self.seconds
 
     def x(self, at: float) -> float:
         return self.lanes.left + (at - self.first) * self.scale
 
     def marks(self, bottom: float) -> Iterator[Line | Label]:
-        """A line down to ``bottom`` at each round time, and under it how long that is after the first."""
+        """Yield a line down to ``bottom`` at each round time, with the time since the first below."""
         for tick in ticks(self.seconds):
             x = self.lanes.left + tick * self.scale
             yield Line(x, self.lanes.top - 4, x, bottom, muted=True)
@@ -102,7 +101,9 @@ def legend(
     left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
     size: float = 11,
 ) -> list[Box | Line | Label]:  # fmt: skip
-    """A legend: each entry's words stand ``mark`` right of its marks (drawn as if at 0), ``gap`` before the next."""
+    """Make a legend: each entry's words stand ``mark`` right of its marks (given at 0), ``gap`` before the next
+    entry.
+    """
     found: list[Box | Line | Label] = []
     for words, marks in entries:
         for shape in marks:
@@ -116,8 +117,9 @@ def legend(
 
 
 def choose_shown(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:
-    """Choose what stands in the lanes for ``working`` things and, after them, ``idle`` ones: numbers are drawn one by
-    one; of a range a line tells, because more than ``most`` lanes cannot be read.
+    """Choose what to show of ``working`` and then ``idle`` things: numbers by themselves, a range as one line.
+
+    most   the most lanes; of more things, the first ``head`` and the last ``tail`` are shown.
     """
     rest = range(working, working + idle)
     shown: list[int | range] = [*range(min(working, most))]
@@ -127,30 +129,30 @@ def choose_shown(working: int, idle: int = 0, *, most: int, head: int, tail: int
 
 
 def group_neighbours(count: int, most: int) -> list[range]:
-    """``count`` things in at most ``most`` groups of neighbours, which are drawn as one where they are too many."""
+    """Split ``count`` things into at most ``most`` groups of neighbours, to draw each group as one."""
     step = -(-count // most) or 1
-    step += step > 1 and step % 2 == 0  # odd, or all groups of GPUs would get shades of one colour
+    step += step > 1 and step % 2 == 0  # odd, so that groups of GPUs get different colours
     return [range(at, min(at + step, count)) for at in range(0, count, step)]
 
 
 def devices(gpus: range) -> str:
-    """The name of neighbours: ``cuda:3``, ``cuda:3–cuda:5``."""
+    """Name neighbouring GPUs: ``cuda:3``, ``cuda:3–cuda:5``."""
     return f"cuda:{gpus[0]}" + f"–cuda:{gpus[-1]}" * (len(gpus) > 1)
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide a text is set, in pixels; on the safe side for the fonts in use."""
+    """Estimate the width of a text in pixels, rather too wide than too narrow."""
     return sum(size * (1.0 if ord(letter) > 0x2E80 else 0.6) for letter in text)
 
 
 def fit_size(text: str, width: float, size: float, bold: bool = False) -> float:
-    """``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
+    """Return ``size``, or the smaller one at which ``text`` fits into ``width`` pixels."""
     wanted = text_width(text, size) * (1.08 if bold else 1)
     return size if wanted <= width else size * width / wanted
 
 
 def fit_text(text: str, width: float, size: float) -> str:
-    """``text``, or as much of it as ``width`` pixels hold, with an ellipsis; "" if not even one letter fits."""
+    """Cut ``text`` to ``width`` pixels, with an ellipsis; "" if not even one letter fits."""
     if text_width(text, size) <= width:
         return text
     while text and text_width(text + "…", size) > width:
@@ -158,7 +160,7 @@ def fit_text(text: str, width: float, size: float) -> str:
     return text and text + "…"
 
 
-# Up to so many lanes: how high each is, the size of its text, how far what is in it stays from its edges.
+# For each limit on the number of lanes: height, text size, padding.
 Heights = Sequence[tuple[int, float, float, float]]
 _HEIGHTS: Heights = ((8, 28, 13.0, 2.0), (16, 22, 12.0, 2.0), (32, 15, 10.5, 2.0))
 
@@ -166,7 +168,7 @@ _HEIGHTS: Heights = ((8, 28, 13.0, 2.0), (16, 22, 12.0, 2.0), (32, 15, 10.5, 2.0
 def lanes(
     count: int, top: float, left: float, right: float, heights: Heights = _HEIGHTS, pad: float = 2.0
 ) -> Lanes:
-    """``count`` lanes, the lower the more there are; ``pad`` is for more lanes than ``heights`` has a row for."""
+    """Make ``count`` lanes, lower the more there are; ``pad`` is for more lanes than ``heights`` has a row for."""
     look = next((rest for most, *rest in heights if count <= most), [12.5, 9.5, pad])
     return Lanes(top, left, right, *look)
 
@@ -174,13 +176,13 @@ def lanes(
 def gpu_lanes(
     working: int, top: float, left: float, right: float, idle: int = 0
 ) -> tuple[list[int | range], Lanes]:
-    """The GPUs that are drawn one by one, the ranges of those that are not, and a lane for each of both."""
+    """Return the GPUs to show (numbers, and ranges as one line) and their lanes."""
     shown = choose_shown(working, idle, most=MOST_LANES, head=12, tail=3)
     return shown, lanes(len(shown), top, left, right)
 
 
 def ticks(seconds: float) -> list[float]:
-    """Round times from 0 on, at most eight of them, that fit into ``seconds``."""
+    """Return at most eight round times from 0 to ``seconds``."""
     step = 1e-9
     while seconds / step > 7:
         step *= 2.5 if f"{step:e}"[0] == "2" else 2

@@ -1,4 +1,4 @@
-"""A recording as a page of its own: one file, no network, no script; both languages, light and dark."""
+"""Show a recording as a web page: one file without network and scripts, in both languages, light and dark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def timeline_page(trace: Trace, title: str, left_out: int = 0, times: str = "") -> str:
-    """A trace in time, as HTML: the whole of it, its first call and its last.
+    """Return a trace in time as HTML: the whole, its first call and its last.
 
     Of ranks the whole, its beginning and its end, who waited for whom, and how much memory each had in use.
 
@@ -74,7 +74,7 @@ def _note(left_out: int) -> str:
 
 
 def _call_chapters(trace: Trace) -> Iterator[Chapter]:
-    """The chapters of a recording on one process."""
+    """Yield the chapters for a recording of one process."""
     calls = trace.calls()
     chapters = [(say(en="The whole run", zh="整个运行过程"), trace)]
     if len(calls) > 1:
@@ -89,5 +89,5 @@ DEVICE_TIMELINE = Timeline(timeline_picture, _call_chapters)
 
 
 def timeline_of(trace: Trace) -> Timeline:
-    """Gives the timeline of ``trace``: of ranks a lane for each rank, else for each device."""
+    """Return the timeline for ``trace``: with ranks, a lane for each rank, else for each device."""
     return shown.rank_timeline if trace.ranks and shown.rank_timeline else DEVICE_TIMELINE

@@ -1,7 +1,7 @@
-"""One colour per device, the same in every picture.
+"""One colour per device, in every picture.
 
-Eight colours that stay apart under the common colour-vision deficiencies (Okabe and Ito, "Color Universal
-Design", 2008), then lighter and darker ones of each. Past eight, position and label tell GPUs apart.
+Eight colours that are distinct under the common colour-vision deficiencies (Okabe and Ito, "Color Universal Design",
+2008), then lighter and darker ones. Past eight, position and label tell GPUs apart.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ _BASE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E
 _SHIFTS = (0.0, 0.35, -0.25, 0.55, -0.4, 0.2, -0.12, 0.45)
 
 
-# Stands for the CPU where a GPU's number is wanted.
+# The CPU's number among GPUs.
 CPU = -1
 _CPU = "#4B5563"
 
 
 def number(device: str) -> int:
-    """The number of a device by its name: ``"cuda:3"`` is 3, ``"cuda"`` 0, the CPU :data:`CPU`."""
+    """Return the number of a device: ``"cuda:3"`` is 3, ``"cuda"`` 0, the CPU :data:`CPU`."""
     kind, _, ordinal = device.partition(":")
     return CPU if kind == "cpu" else int(ordinal or 0)
 
 
 @cache
 def colour(gpu: int, tint: float = 0.0) -> str:
-    """The fill of ``cuda:<gpu>`` (or of :data:`CPU`), as #rrggbb; with ``tint`` (0 to 1) that much white in it."""
+    """Return the fill of ``cuda:<gpu>`` (or of :data:`CPU`) as #rrggbb, with a share ``tint`` of white."""
     shift = _SHIFTS[gpu // len(_BASE) % len(_SHIFTS)]
     full = _CPU if gpu == CPU else _mix_with_white(_BASE[gpu % len(_BASE)], shift)
     return _mix_with_white(full, tint) if tint else full
@@ -33,7 +33,7 @@ def colour(gpu: int, tint: float = 0.0) -> str:
 
 @cache
 def ink(gpu: int, tint: float = 0.0) -> str:
-    """Black or white, whichever reads better on the device's colour (relative luminance, WCAG 2)."""
+    """Return black or white, whichever is readable on the device's colour (relative luminance, WCAG 2)."""
     channels = [int(colour(gpu, tint)[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -42,7 +42,7 @@ def ink(gpu: int, tint: float = 0.0) -> str:
 
 
 def _mix_with_white(colour: str, shift: float) -> str:
-    """Lighter for a shift above 0 (1 is white), darker below (-1 is black)."""
+    """Lighten for a shift above 0 (1 is white), darken below (-1 is black)."""
     target = 255 if shift > 0 else 0
     channels = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
     mixed = [round(c + (target - c) * abs(shift)) for c in channels]

@@ -36,9 +36,9 @@ class Box:
     hatched: bool = False
 
     def strokes(self, apart: float = 6.0) -> tuple[tuple[float, float, float, float], ...]:
-        """The slanting strokes of a hatched box, each from one point to another; none of any other box.
+        """Return the slanting strokes of a hatched box, each from one point to another; () for other boxes.
 
-        They go on in a neighbouring box.
+        They line up with those of neighbouring boxes.
         """
         if not self.hatched:
             return ()
@@ -66,7 +66,7 @@ class Line:
     over: bool = False
 
     def head(self, size: float = 7.0) -> tuple[tuple[float, float], ...]:
-        """The three corners of the arrow head at the end of the line."""
+        """Return the corners of the arrow head at the end of the line."""
         dx, dy = self.x2 - self.x1, self.y2 - self.y1
         length = hypot(dx, dy) or 1.0
         dx, dy = dx / length * size, dy / length * size
@@ -98,7 +98,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Picture:
-    """Lines, boxes over them, then texts. ``description`` says in words what is to be seen."""
+    """Lines, boxes over them, then texts. ``description`` is the picture in words."""
 
     width: float
     height: float
@@ -110,14 +110,14 @@ class Picture:
 
 @dataclass
 class Sketch:
-    """A picture in the making: shapes are added to it, and painted in the order of :class:`Picture`."""
+    """A picture in the making."""
 
     boxes: list[Box] = field(default_factory=list)
     texts: list[Label] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
 
     def add(self, *shapes: Box | Line | Label) -> None:
-        """Put shapes over those that are there."""
+        """Add shapes on top."""
         for shape in shapes:
             if isinstance(shape, Box):
                 self.boxes.append(shape)
@@ -127,5 +127,5 @@ class Sketch:
                 self.lines.append(shape)
 
     def picture(self, height: float, description: str) -> Picture:
-        """The picture of all shapes so far, as wide as all pictures."""
+        """Return the picture of all shapes so far, as wide as all pictures."""
         return Picture(WIDTH, height, tuple(self.boxes), tuple(self.texts), description, tuple(self.lines))

@@ -1,6 +1,6 @@
-"""A table of pictures by the object that they show, to which the rooms beside the core add their own.
+"""Registry of pictures by the type that they show, to which other packages add theirs.
 
-This module imports no picture, so that a room can say early what it shows and load it late.
+This module imports no picture, so that a package can register early and load late.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 from ..trace.trace import Trace
 from .picture import Picture
 
-# The heading of a chapter on a trace's page, its picture, and a text below.
+# A chapter of a trace's page: heading, picture, text below.
 Chapter = tuple[str, Picture, str]
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """How traces of one sort are shown in time: in a picture, and in the chapters of a page."""
+    """How to show a kind of trace in time: as a picture, and as chapters of a page."""
 
     picture: Callable[[Trace], Picture]
     chapters: Callable[[Trace], Iterable[Chapter]]
 
 
-# The picture that a bare object at the end of a cell shows, by the full name of its type, which need not be loaded.
+# Full name of a type, which need not be loaded -> its picture in a notebook.
 pictures: dict[str, Callable[[Any], Picture]] = {}
-# Where ranks ran; None as long as nothing that runs ranks is loaded.
+# For traces of ranks; None until labkit_ranks is loaded.
 rank_timeline: Timeline | None = None
 
 
 def register_rank_timeline(timeline: Timeline) -> None:
-    """From now on ``timeline`` shows traces of ranks."""
+    """Show traces of ranks by ``timeline`` from now on."""
     global rank_timeline
     rank_timeline = timeline

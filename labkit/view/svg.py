@@ -1,4 +1,4 @@
-"""Pictures painted as SVG text: quick, sharp, and with text that the reader's own fonts set."""
+"""Paint pictures as SVG text: fast, sharp, and set in the reader's own fonts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', sans-serif"
 )
-# Boxes less wide than this, in pixels, have no edge.
+# Boxes narrower than this many pixels have no edge.
 _NARROW = 2.5
-# Of a panel, in the light and in the dark.
+# Colours of a panel: light, dark.
 _INK, _PAPER, _EDGE = ("#1f2328", "#e6edf3"), ("#ffffff", "#1c2128"), ("#d0d7de", "#444c56")
-# An image asks the element that shows it, a drawing in a page that page; JupyterLab says its theme in an attribute.
+# An image takes the theme of its <img>, an inline SVG that of the page; JupyterLab sets an attribute.
 _THEMES = (
     ".labkit-card:root{color-scheme:light dark}[data-jp-theme-light=false] .labkit-card{color-scheme:dark}"
     f".labkit-card{{color:light-dark{_INK}}}"
@@ -24,10 +24,10 @@ _THEMES = (
 
 
 def to_svg(picture: Picture, *, panel: bool = False) -> str:
-    """``picture`` as an <svg> element.
+    """Return ``picture`` as an <svg> element.
 
-    panel   False: text takes the colour of its surroundings. True: a panel behind it, light or dark, whichever fits
-            the page that the picture is in or is an image of; light where that cannot be known.
+    panel   False: text takes the colour of its surroundings. True: a panel behind, light or dark as the page that
+            contains the SVG or shows it as an image; light if that is unknown.
     """
     width, height = _number(picture.width), _number(picture.height)
     look = f'class="labkit-card" color="{_INK[0]}" ' if panel else ""
@@ -69,7 +69,7 @@ def _box(box: Box) -> str:
     if box.strong:
         edge = 'stroke="currentColor" stroke-width="2"'
     elif box.width < _NARROW:
-        edge = ""  # it would hide the colour
+        edge = ""  # an edge would hide the colour
     fill = colour(box.gpu, box.tint)
     return f'<rect {place} fill="{fill}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
 

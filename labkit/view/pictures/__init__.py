@@ -1,1 +1,1 @@
-"""The pictures, a module each (charts have one): what it accepts, where everything stands, what it says in words."""
+"""The pictures, one module each (charts share one): data in, shapes and a description out."""

@@ -1,9 +1,8 @@
-"""The picture of one data-parallel call: scatter → replicas → gather, and the way back.
+"""The picture of a data-parallel call: scatter → replicas → gather, forward and backward.
 
-A box has the colour of the device that holds what it stands for; batch, pieces and outputs are as high as they have
-rows. Forward runs from left to right, backward (pale boxes, dashed arrows) from right to left; what stays on its
-device has no arrow head. :data:`STEPS` are the moments of a call; the picture of one
-step shows what is there by then, at the place where the whole picture has it.
+A box has the colour of its device; batch, pieces and outputs are as high as they have rows. Forward runs from left to
+right, backward (pale boxes, dashed arrows) from right to left; a tensor that stays on its device has a line without
+arrow head. :data:`STEPS` are the steps of a call; the picture of one step shows what exists by then.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ STEPS = (
     "gather backward", "parallel_apply backward", "replicate backward",
 )  # fmt: skip
 _BATCH, _SCATTER, _REPLICATE, _APPLY, _GATHER, _GRADIENT, _BACK, _REDUCE = range(8)
-# The columns: (left edge, width) of the batch, of the three cells of a replica's lane, of the output, of its gradient.
+# The columns (left edge, width): batch; the three cells of a replica's lane; output; its gradient.
 _IN, _PIECE, _REPLICA, _MADE = (16, 84), (178, 92), (306, 108), (438, 84)
 _OUT, _GRADIENT_OUT = (598, 62), (664, 40)
 _FORWARD, _BACKWARD, _GAP, _SIZE = 27, 20, 11, 12
-_PART = 20.0  # the words of a piece in the whole batch do not touch those of the next
-_LEAST = 3.0  # a piece of no rows is as high as this
-# More working GPUs than this are not drawn one by one: the first ones, a line that counts, the last ones.
+_PART = 20.0  # room for a piece's words in the whole batch
+_LEAST = 3.0  # the height of an empty piece
+# The most GPUs drawn one by one; of more, the first and the last, with a line between.
 _MOST, _HEAD, _TAIL = 8, 4, 2
 _PALE = 0.62
 _CODE = (
@@ -46,10 +45,10 @@ _CODE = (
 
 
 def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
-    """One call.
+    """Draw a call.
 
     source   a split, or a trace, of which call number ``call`` is drawn.
-    step     a position in :data:`STEPS`: what is there by then, with the line of code; None: everything.
+    step     a position in :data:`STEPS`: only what exists by then, with the line of code; None: everything.
     """
     flow = _flow(source, call)
     step = None if step is None else integer("step", step, 0, len(STEPS) - 1)
@@ -67,7 +66,7 @@ def _flow(source: Flow | Split | Trace, call: int) -> Flow:
 
 
 def _description(flow: Flow, step: int | None) -> str:
-    """The call, or one step of it, in one sentence."""
+    """Describe the call, or one step of it, in a sentence."""
     batch, output, gpus = _shape(flow.batch), _shape(flow.output), len(flow.shares)
     if step is None:
         text = caption("call", flow=flow, batch=batch, output=output, gpus=gpus)
@@ -86,7 +85,7 @@ class _Painter:
     def __init__(self, flow: Flow, step: int | None) -> None:
         self.flow, self.step, self.sketch = flow, step, Sketch()
         self.backward = flow.backward or step is not None
-        # Of a call on one GPU a recording has seen no output.
+        # A recording of a call on one GPU has no output.
         self.made = step is not None or any(share.made is not None for share in flow.shares)
         self.given_rows = [_rows(share.given) for share in flow.shares]
         self.made_rows = [_rows(share.made) for share in flow.shares]
@@ -111,7 +110,7 @@ class _Painter:
         return self.step is None or self.step >= step
 
     def _code(self, y: float) -> float:
-        """Write the lines of code in two columns, the one at hand in bold."""
+        """Write the lines of code in two columns, the current one in bold."""
         shape = ", ".join(map(str, self.flow.batch or ()))
         home = ".to(home)" * (self.flow.source == self.flow.home)
         for at, (line, steps) in enumerate(_CODE):
@@ -122,7 +121,7 @@ class _Painter:
         return y + 3 * 17 + 16
 
     def _module(self, y: float) -> float:
-        """Draw the module, its device beside it and its gradient below; returns the lower edge."""
+        """Draw the module, its device beside and its gradient below; return the lower edge."""
         flow, (left, width), gpu = self.flow, _REPLICA, number(self.flow.home)
         words = fit_text(flow.module or say(en="module", zh="模块"), width - 8, _SIZE)
         home = say(en=f"⌂ {flow.home}, home", zh=f"⌂ {flow.home}，主设备")
@@ -138,7 +137,7 @@ class _Painter:
         return y + _FORWARD + 1 + _BACKWARD
 
     def _lane(self, at: int, y: float) -> float:
-        """Draw the lane of GPU number ``at``: forward and, below it, backward; returns the lower edge."""
+        """Draw the lane of GPU number ``at``: forward and, below, backward; return the lower edge."""
         share = self.flow.shares[at]
         device, middle = share.device, y + _FORWARD / 2
         made = _shape(share.made)
@@ -164,7 +163,7 @@ class _Painter:
         return back + _BACKWARD
 
     def _placeholder(self, words: str, y: float) -> float:
-        """Draw a line about GPUs that are not drawn one by one, or have no work; returns its lower edge."""
+        """Draw a line about GPUs without a lane; return the lower edge."""
         left, right = _PIECE[0], _end(_MADE)
         self.sketch.add(
             Box(left, y, right - left, _FORWARD, dashed=True),
@@ -173,7 +172,7 @@ class _Painter:
         return y + _FORWARD
 
     def _scatter(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
-        """Draw the whole batch, and arrows to where its pieces go."""
+        """Draw the whole batch, and arrows to its pieces."""
         flow, (left, width), gpu = self.flow, _IN, number(self.flow.source)
         edges = _edges(self.given_rows, first, bottom)
         self._title(_IN, edges[0], say(en="batch", zh="批次"), flow.batch, flow.source)
@@ -189,7 +188,7 @@ class _Painter:
             if high >= _SIZE + 2:
                 line = (edges[one] + edges[other]) / 2 + _SIZE * 0.36
                 self.sketch.add(Label(left + width / 2, line, words, size, "middle", gpu=gpu))
-            elif other == len(edges) - 1 and edges[1] - edges[0] >= _SIZE + 2:  # a short last piece
+            elif other == len(edges) - 1 and edges[1] - edges[0] >= _SIZE + 2:  # short last piece
                 self.sketch.add(Label(left + width / 2, edges[-1] + 12, words, min(size, 10.0), "middle"))
         for shares, y in working:
             device, high = flow.shares[shares[0]].device, _high(self.given_rows, shares[0])
@@ -198,7 +197,7 @@ class _Painter:
             self._arrow(_SCATTER, left + width, out, _PIECE[0] - 1, into, stays=device == flow.source)
 
     def _gather(self, working: list[tuple[range, float]], first: float, bottom: float) -> None:
-        """Draw the joined output, with arrows from its parts, and its gradient, with arrows to where that goes."""
+        """Draw the joined output and its gradient, with arrows from and to the parts."""
         flow, (left, width), gpu = self.flow, _OUT, number(self.flow.target)
         edges = _edges(self.made_rows, first, bottom)
         high = edges[-1] - edges[0]
@@ -238,7 +237,7 @@ class _Painter:
         self._line(_REPLICATE, _REPLICA[0], out, down, out)
         above, below = out, back
         for shares, y in working:
-            if len(shares) > 1:  # the trunk goes on under the line about them
+            if len(shares) > 1:  # the trunk continues under their line
                 self._line(_REPLICATE, down, above, down, y)
                 self._line(_REDUCE, up, below, up, y, dashed=True)
                 above = below = y + _FORWARD
@@ -259,7 +258,7 @@ class _Painter:
         self, column: tuple[float, float], y: float, title: str, shape: Shape | None, device: str, *,
         right: bool = False, muted: bool = False,
     ) -> None:  # fmt: skip
-        """Write the name of a box, its shape and its device in three lines above it."""
+        """Write a box's name, shape and device in three lines above."""
         x, anchor = (_end(_GRADIENT_OUT), "end") if right else (column[0], "start")
         where = say(en=f"on {device}", zh=f"在 {device} 上")
         words, room = _shape(shape), _end(_GRADIENT_OUT) - _OUT[0]
@@ -273,9 +272,9 @@ class _Painter:
         self, column: tuple[float, float], y: float, device: str, words: str, step: int, label: str, high: float, *,
         name: bool = False,
     ) -> None:  # fmt: skip
-        """Draw a box that is there from ``step`` on, dashed before. ``name``: its text is there before, too, and bold.
+        """Draw a box that exists from ``step`` on, dashed before. ``name``: always write its text, in bold.
 
-        Where the box is too low for its text, the text is below it.
+        If the box is too low, the text goes below.
         """
         (x, width), high = column, max(high, _LEAST)
         back = step in (_GRADIENT, _BACK, _REDUCE)
@@ -299,13 +298,13 @@ class _Painter:
     def _arrow(
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
     ) -> None:
-        """Draw the arrow of what moves in ``step``; without a head if it ``stays`` on its device."""
+        """Draw the arrow of a tensor that moves in ``step``; without a head if the tensor ``stays`` on its device."""
         self._line(step, x1, y1, x2, y2, arrow=not stays, stays=stays, **look)
 
     def _line(
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
     ) -> None:
-        """Draw a line that is there from ``step`` on: strong in that step, unless its thing ``stays``, faint after."""
+        """Draw a line from ``step`` on: strong in that step (unless the tensor ``stays``), faint later."""
         if self._is_reached(step):
             now = self.step == step
             faint = stays if self.step is None else not now
@@ -313,24 +312,24 @@ class _Painter:
 
 
 def _end(column: tuple[float, float]) -> float:
-    """The right edge of a column."""
+    """Return the right edge of a column."""
     return column[0] + column[1]
 
 
 def _rows(shape: Shape | None) -> int:
-    """The length of a piece's dimension 0; a scalar becomes one entry."""
+    """Return the rows of a piece; a scalar counts as one."""
     return 0 if shape is None else shape[0] if shape else 1
 
 
 def _high(rows: list[int], at: int) -> float:
-    """The height of a piece, as a share of the greatest piece's."""
+    """Return the height of a piece, as a share of the largest."""
     return rows[at] / (max(rows) or 1)
 
 
 def _edges(rows: list[int], top: float, bottom: float) -> list[float]:
-    """The edges of pieces that lie joined, one below the other, in the middle between ``top`` and ``bottom``.
+    """Return the edges of joined pieces, one below the other, in the middle between ``top`` and ``bottom``.
 
-    Where there is room, a row is as high as in the lanes; a piece is high enough for its words.
+    If there is room, a row is as high as in the lanes, and a piece high enough for its words.
     """
     total = sum(rows)
     room = max(bottom - top - 36, min(_PART * len(rows), bottom - top - 24))
@@ -342,14 +341,14 @@ def _edges(rows: list[int], top: float, bottom: float) -> list[float]:
 
 
 def _span(start: int, stop: int) -> str:
-    """``rows 0–3``."""
+    """Format rows: ``rows 0–3``."""
     if stop - start < 2:
         return say(en=f"row {start}", zh=f"第 {start} 行") if stop > start else ""
     return say(en=f"rows {start}–{stop - 1}", zh=f"第 {start}–{stop - 1} 行")
 
 
 def _entries(flow: Flow) -> list[tuple[range, str]]:
-    """The lanes: the shares that stand in each, and the line that is said of those that are not drawn."""
+    """Return the lanes: the GPUs of each, and a text for GPUs not drawn by themselves."""
     working = len(flow.shares)
     entries = []
     for at in choose_shown(working, len(flow.idle), most=_MOST, head=_HEAD, tail=_TAIL):
@@ -363,7 +362,7 @@ def _entries(flow: Flow) -> list[tuple[range, str]]:
 
 
 def _describe_group(flow: Flow, gpus: range) -> str:
-    """A line about GPUs that are not drawn one by one: all of them idle, or none."""
+    """Describe GPUs not drawn by themselves: all of them idle, or none."""
     names = [*(share.device for share in flow.shares), *flow.idle][gpus.start : gpus.stop]
     first, last, count = names[0], names[-1], len(names)
     span = first if count == 1 else say(en=f"{first} to {last}", zh=f"{first} 到 {last}")

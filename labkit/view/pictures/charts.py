@@ -1,6 +1,6 @@
-"""Charts of values against a count (of GPUs, of steps): lines told apart by dashes, marks and a name at their end.
+"""Charts of values against a count (of GPUs, of steps): scaling, a race of two all-reduces, losses.
 
-How training scales, a race of two all-reduces, and trainings beside one another are shown so.
+Lines differ by dashes, marks and a name at their end.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ..picture import Box, Label, Line, Picture, Sketch
 
 TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
-# The two charts of a picture: left edge and width of what the axes span. Right of it are the names.
+# The two charts of a picture: left edge and width of the axes. Names stand on the right.
 CHARTS = ((58, 206), (418, 206))
-# The same of a picture with a single chart.
+# The same for a single chart.
 WIDE = ((58, 516),)
 _MARK, _NAME = 7.0, 10.5
-# Of more counts, some are drawn.
+# The most counts drawn.
 _MOST_COUNTS = 128
 _TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
-# The names of trainings that are words; any other is shown as it was given.
+# Names of trainings to translate; others are shown as given.
 _NAMED = ("one_gpu", "data_parallel", "mean_of_means")
-# By the order in which they are given: so curves that lie on one another can all be seen.
+# Looks by order, so that overlapping curves can all be seen.
 _SQUARES = {"dashed": True, "mark": "square"}
 _LOOKS: tuple[dict[str, Any], ...] = ({"strong": True}, {"mark": "disc"}, _SQUARES, {"dashed": True}, {})
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One method's line: ``name`` in full, ``short`` at its end. ``mark``: "disc", "square", or "" for none.
+    """A line: ``name`` in full, ``short`` at its end. ``mark``: "disc", "square", or "" for none.
 
     values   for each chart a value for each count, None where there is none.
     """
@@ -56,7 +56,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """The upward axis: a title with its unit, the value at the top, how ticks and values are written.
+    """The vertical axis: title with unit, value at the top, and formats for ticks and values.
 
     bottom   the value at the foot. Above 0, a power of ten, each factor of ten is equally high, and the top is a power
              of ten too.
@@ -69,13 +69,13 @@ class Axis:
     bottom: float = 0.0
 
     def share(self, value: float) -> float:
-        """How far up ``value`` is: 0 at the foot, 1 at the top."""
+        """Return the height of ``value``: 0 at the foot, 1 at the top."""
         if self.bottom:
             return min(max(log10(value / self.bottom) / log10(self.top / self.bottom), 0.0), 1.0)
         return min(value / self.top, 1.0)
 
     def ticks(self) -> list[float]:
-        """The values that have a line across."""
+        """Return the values with a horizontal line."""
         if not self.bottom:
             return [self.top * share for share in (0, 0.25, 0.5, 0.75, 1)]
         decades = round(log10(self.top / self.bottom))
@@ -84,10 +84,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Counts:
-    """The axis to the right: ``numbers`` of ``unit``, called ``title``.
-
-    GPUs stand so that each doubling is equally far, anything else so that each step is.
-    """
+    """The horizontal axis: ``numbers`` of ``unit``, called ``title``. GPUs are on a logarithmic scale."""
 
     numbers: Sequence[int]
     title: str
@@ -98,7 +95,7 @@ class Counts:
         return self.unit != "GPU"
 
     def places(self, left: float, across: float) -> list[float]:
-        """The place of each of them."""
+        """Return the place of each number."""
         at = [float(count) if self.even else log2(count) for count in self.numbers]
         low, high = min(at), max(at)
         if high == low:
@@ -106,7 +103,7 @@ class Counts:
         return [left + 8 + (across - 16) * (place - low) / (high - low) for place in at]
 
     def axis_labels(self, places: list[float]) -> list[Label]:
-        """As many as there is room for under the axis, the last one always; of even steps the round ones."""
+        """Return the labels that fit under the axis, always the last one; on an even scale, round numbers."""
         last, texts, edge = self.numbers[-1], list[Label](), -1e9
         apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, last + 1) if last / a <= 12) if self.even else 1
         free = places[-1] - text_width(str(last), 11) / 2 - 4
@@ -119,14 +116,14 @@ class Counts:
 
 
 def decades(values: Sequence[float]) -> tuple[float, float]:
-    """The powers of ten around ``values``, of which those that are 0 do not count: foot and top of an axis."""
+    """Return the powers of ten around the values above 0: foot and top of an axis."""
     some = [value for value in values if value > 0] or [1.0]
     low, high = floor(log10(min(some))), ceil(log10(max(some)))
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def _key(curves: Sequence[Curve]) -> list[Box | Line | Label]:
-    """The legend over the charts."""
+    """Make the legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
     for curve in curves:
         line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
@@ -137,7 +134,7 @@ def _key(curves: Sequence[Curve]) -> list[Box | Line | Label]:
 def _chart(
     at: int, span: tuple[float, float], axis: Axis, counts: Counts, curves: Sequence[Curve]
 ) -> list[Box | Line | Label]:
-    """Chart number ``at`` in ``span``, the left edge and the width of what its axes span."""
+    """Make chart number ``at``; ``span``: left edge and width of its axes."""
     left, across = span
     places = counts.places(left, across)
     found: list[Box | Line | Label] = [Label(left - 46, TOP - 18, axis.title, 12, bold=True)]
@@ -154,7 +151,7 @@ def _chart(
             for x, count, value in zip(places, counts.numbers, curve.values[at], strict=True)
             if value is not None and (value or not axis.bottom)
         ]  # fmt: skip
-        # Without marks the line may be one stroke where it is straight; its dashes then stay whole.
+        # A straight line without marks is one stroke, so that its dashes stay whole.
         flat = not curve.mark and len({round(y, 3) for _, y, *_ in points}) == 1
         for one, other in pairwise([points[0], points[-1]] if flat else points):
             found.append(Line(*one[:2], *other[:2], dashed=curve.dashed, strong=curve.strong))
@@ -163,7 +160,7 @@ def _chart(
             found += _marks(x, y, curve, f"{curve.key} {count} {axis.title}", tip)
         if points:
             ends.append((points[-1][0] + 9, points[-1][1], curve.short))
-    last = places[-1] + 9  # behind a line that ends before it the others go on
+    last = places[-1] + 9  # a line that ends earlier is crossed by the others
     names = _label_ends([end for end in ends if end[0] == last])
     lines = [shape for shape in found if isinstance(shape, Line)]
     names += [_label_inner_end(end, lines, names) for end in ends if end[0] < last]
@@ -171,7 +168,7 @@ def _chart(
 
 
 def _label_inner_end(end: tuple[float, float, str], lines: Sequence[Line], names: Sequence[Label]) -> Label:
-    """The name of a line that ends among others: as near to its end as no line and no name crosses it."""
+    """Label a line that ends before the others, as near to its end as no line and no label is crossed."""
     x, y, words = end
     stop = x + text_width(words, _NAME)
     taken = [(name.y - _NAME, name.y) for name in names if name.x < stop]
@@ -191,7 +188,7 @@ def _label_inner_end(end: tuple[float, float, str], lines: Sequence[Line], names
 def charts_picture(
     curves: Sequence[Curve], axes: Sequence[Axis], counts: Counts, note: str, description: str
 ) -> Picture:
-    """One chart, or two side by side, of the same methods; ``note`` stands at the foot."""
+    """Draw one chart, or two side by side, of the same methods, with ``note`` at the foot."""
     sketch = Sketch()
     sketch.add(*_key(curves))
     for at, span in enumerate(CHARTS if len(axes) > 1 else WIDE):
@@ -208,7 +205,7 @@ def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[
 
 
 def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
-    """Names at the ends of lines, the lower ones pushed down (and all up again) where they would meet."""
+    """Label the ends of lines, moving labels down (and all up again) where they would meet."""
     high = 13.0
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
     ys = [y for _, y, _ in ordered]
@@ -222,7 +219,7 @@ def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
 
 
 def nice(value: float) -> float:
-    """The next of 1, 1.2, 1.6, 2, 3, 4, 6, 8 times a power of ten that is at least ``value``."""
+    """Return the next of 1, 1.2, 1.6, 2, 3, 4, 6, 8 times a power of ten that is at least ``value``."""
     power = 1e-9
     while power * 10 < value:
         power *= 10
@@ -230,8 +227,8 @@ def nice(value: float) -> float:
 
 
 def scaling_picture(found: Scaling) -> Picture:
-    """Two charts: the time of a step on the left, efficiency on the right."""
-    # Of each group of neighbours the last is drawn, and the first count of all.
+    """Draw two charts: the time of a step on the left, efficiency on the right."""
+    # Draw the last of each group, and the first count of all.
     shown = sorted({0, *(group[-1] for group in group_neighbours(len(found.counts), _MOST_COUNTS))})
     counts = [found.counts[n] for n in shown]
     some = ["some"] if len(counts) < len(found.counts) else []
@@ -259,7 +256,7 @@ def scaling_picture(found: Scaling) -> Picture:
 
 
 def _scaling_in_words(found: Scaling) -> str:
-    """The prediction for the most GPUs."""
+    """Describe the prediction for the most GPUs."""
     count, perfect = found.counts[-1], found.seconds["perfect"][-1] or 0.0
     ddp, last = found.efficiency("ddp")[-1], found.efficiency("data_parallel")[-1]
     text = caption("scaling", rows=found.rows, gpus=count, time=duration(perfect, digits=4), ddp=ddp)
@@ -269,7 +266,7 @@ def _scaling_in_words(found: Scaling) -> str:
 
 
 def race_picture(found: Race) -> Picture:
-    """Two charts: on the left the bytes over the busiest link, on the right the time."""
+    """Draw two charts: on the left the bytes over the busiest link, on the right the time."""
     size, unit = _unit(max(map(max, found.carried.values())) or 1.0)
     carried = {way: [value / size for value in values] for way, values in found.carried.items()}
     star, through = say(en="star", zh="星形"), say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）")
@@ -278,7 +275,7 @@ def race_picture(found: Race) -> Picture:
         Curve("star", through, star, (carried["star"], found.seconds["star"]), strong=True, mark="square"),
         Curve("ring", ring, ring, (carried["ring"], found.seconds["ring"]), mark="disc"),
     )
-    # On these axes both ways can be read: the star is soon a thousand times the ring.
+    # Logarithmic axes, because the star soon takes a thousand times as long as the ring.
     link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
     low, high = decades([*carried["star"], *carried["ring"]])
     axes = [Axis(link, high, "{:.4g}".format, f"{{:.4g}} {unit}".format, low)]
@@ -289,7 +286,7 @@ def race_picture(found: Race) -> Picture:
 
 
 def _unit(nbytes: float) -> tuple[int, str]:
-    """The largest unit of which ``nbytes`` are at least one; decimal, as links are measured."""
+    """Return the largest decimal unit that ``nbytes`` reaches, as links are measured."""
     return next(((size, unit) for size, unit in _UNITS if nbytes >= size), _UNITS[-1])
 
 
@@ -302,7 +299,7 @@ def _race_in_words(found: Race) -> str:
 
 
 def curves_picture(found: Curves) -> Picture:
-    """One chart: upwards the loss, to the right the steps."""
+    """Draw one chart of losses over steps."""
     names = {name: caption("curve", name) if name in _NAMED else name for name in found.losses}
     curves = []
     for at, (name, values) in enumerate(found.losses.items()):

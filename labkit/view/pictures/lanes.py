@@ -1,6 +1,4 @@
-"""Pictures with a lane for each GPU, batch or tensor: a split, one pass over the data, inputs as scatter cuts them,
-what fills the memory of each GPU, and how much of it is in use.
-"""
+"""Pictures with a lane for each GPU, batch or tensor: splits, batches, inputs, memory by kind and memory in use."""
 
 from __future__ import annotations
 
@@ -28,16 +26,14 @@ from ..layout import (
 )
 from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
-_LEFT = 76  # where lanes of GPUs begin
+_LEFT = 76  # the left edge of lanes of GPUs
 _TOP, _BAR = 30, 26  # the whole batch, above the lanes of its pieces
-# Below this many pixels a row is not drawn apart from its neighbours.
+# The fewest pixels for a row of its own.
 _FINEST = 4.0
 
 
 def split_picture(plan: Split) -> Picture:
-    """A batch of 0 to any number of rows on top, and below it a lane for each GPU with the rows it gets; of very many
-    GPUs the first and the last.
-    """
+    """Draw a batch on top and below a lane for each GPU with its rows; of very many GPUs the first and the last."""
     working = len(plan.sizes) if plan.batch else 0
     shown, lane = gpu_lanes(working, _TOP + _BAR + 14, _LEFT, 126, len(plan.idle))
     scale, end = lane.width / max(plan.batch, 1), WIDTH - lane.right
@@ -51,7 +47,7 @@ def split_picture(plan: Split) -> Picture:
         sketch.add(*_ruler(plan.batch, scale))
     else:
         sketch.add(Box(_LEFT, _TOP, lane.width, _BAR, dashed=True))
-    # The batch is cut into rows where they can be seen apart, else into pieces.
+    # Cut the batch into rows if they are wide enough, else into pieces.
     if plan.batch and scale < _FINEST:
         sketch.add(*_pieces(plan, _LEFT, _TOP, scale, _BAR))
 
@@ -70,7 +66,7 @@ def split_picture(plan: Split) -> Picture:
             continue
         piece = plan.pieces[gpu]
         x, width = _LEFT + piece.start * scale, piece.rows * scale
-        if scale >= _FINEST:  # the rows of the piece, one by one, on top
+        if scale >= _FINEST:  # the piece's rows, on top
             for row in range(piece.rows):
                 label = f"cuda:{gpu} row {piece.start + row}"
                 sketch.add(Box(x + row * scale, _TOP, scale, _BAR, gpu, label))
@@ -99,7 +95,7 @@ def split_picture(plan: Split) -> Picture:
 
 
 def rows_text(count: int) -> str:
-    """``1 row``, ``2 rows``."""
+    """Format ``1 row``, ``2 rows``."""
     return say(en=plural(count, "row"), zh=f"{count} 行")
 
 
@@ -108,7 +104,7 @@ def _rows_note(count: int, short: bool) -> str:
 
 
 def _pieces(plan: Split, x: float, y: float, scale: float, height: float) -> list[Box]:
-    """A batch in one bar, cut into the pieces that GPUs get; neighbours as one where they are very many."""
+    """Draw a batch as a bar, cut into pieces; very many pieces are drawn in groups."""
     boxes = []
     for group in group_neighbours(len(plan.pieces), MOST_LANES):
         first, last = plan.pieces[group[0]], plan.pieces[group[-1]]
@@ -119,7 +115,7 @@ def _pieces(plan: Split, x: float, y: float, scale: float, height: float) -> lis
 
 
 def _ruler(batch: int, scale: float) -> list[Label]:
-    """Row numbers over the batch: the first, the last, and round ones between where there is room."""
+    """Label rows of the batch: the first, the last, and round ones between."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, batch) if s * scale > 26)
     marks = [row for row in range(0, batch, step) if row == 0 or (batch - 1 - row) * scale > 26]
     marks = marks + [batch - 1] if batch > 1 else marks
@@ -127,12 +123,12 @@ def _ruler(batch: int, scale: float) -> list[Label]:
 
 
 _LANE, _SIZE = 30, 13
-# More batches than this are not drawn one by one: the first ones, a line that counts the others, the last.
+# The most batches drawn one by one; of more, the first and the last two, with a line between.
 _MOST = 12
 
 
 def batches_picture(plan: Batches) -> Picture:
-    """One pass over the data: a lane for each batch, cut into the pieces of GPUs; a row is equally wide in all."""
+    """Draw a pass over the data: a lane for each batch, cut into pieces, at one scale."""
     left = min(max(84, 24 + _SIZE * 0.6 * len(f"batch {plan.total}")), 168)
     lane = Lanes(12, left, 190, _LANE, _SIZE)
     scale = lane.width / plan.batch_size
@@ -173,7 +169,7 @@ def batches_picture(plan: Batches) -> Picture:
 
 
 def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, scale: float) -> list[Label]:
-    """On one GPU the rows' numbers in the dataset; on several, how many rows each piece has."""
+    """Label the pieces: on one GPU with row numbers of the dataset, on several with numbers of rows."""
     first = number * plan.batch_size
     found = []
     for piece in batch.pieces:
@@ -188,8 +184,9 @@ def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, 
 
 
 def inputs_picture(cut: Cut) -> Picture:
-    """A model's inputs as scatter cuts them: a lane for each tensor, dimension 0 of it across the picture, so that what
-    lies below one another is given to the same replica.
+    """Draw a model's inputs as scatter cuts them: a lane for each tensor, dimension 0 across.
+
+    Pieces below one another go to the same replica.
     """
     shown = choose_shown(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
     lane = lanes(len(shown), 40, 96, 110)
@@ -216,13 +213,13 @@ def inputs_picture(cut: Cut) -> Picture:
     return sketch.picture(lane.y(len(shown)) + 8, f"{title}: {cut!r}")
 
 
-# Kinds of bytes are told apart by how pale they are, in the order of KINDS, and one of the palest by its strokes.
+# Kinds differ by tint, in the order of KINDS; one of the palest is also hatched.
 _PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
 _HATCHED = "gradients"
 
 
 def memory_picture(memory: Footprints) -> Picture:
-    """The bytes on each GPU, stacked by what they are for; a byte is equally wide on all of them."""
+    """Draw the bytes on each GPU, stacked by kind, at one scale."""
     top = 50
     shown, lane = gpu_lanes(len(memory.gpus), top, _LEFT, 172)
     scale = lane.width / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
@@ -277,7 +274,7 @@ def memory_picture(memory: Footprints) -> Picture:
 
 
 def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
-    """The look of a kind on each of some GPUs, side by side."""
+    """Draw the look of a kind on each of some GPUs, side by side."""
     width, hatched = 28 / max(len(gpus), 1), label.endswith(_HATCHED)
     return [
         Box(at * width, 12, width, 14, gpu, label, tint=tint, hatched=hatched) for at, gpu in enumerate(gpus)
@@ -289,7 +286,7 @@ def _bytes(count: int) -> str:
 
 
 def occupancy_picture(machine: Occupancy) -> Picture:
-    """The GPUs of a machine: each as long as its memory and filled as far as it is in use, at one scale."""
+    """Draw the GPUs of a machine as bars of their memory, filled as far as it is in use, at one scale."""
     count = len(machine.used)
     shown, lane = gpu_lanes(count, 34, _LEFT, 172)
     scale = lane.width / max(machine.capacities, default=1)
@@ -313,7 +310,7 @@ def occupancy_picture(machine: Occupancy) -> Picture:
             lane.bar(at, _LEFT, machine.capacities[gpu] * scale, label=f"cuda:{gpu} memory", tip=tip),
             lane.note(at, say(en=f"{used} of {capacity}", zh=f"{used} / {capacity}"), muted=not found),
         )
-        if found:  # too little to see at this scale is shown all the same
+        if found:  # at least two pixels, to be seen
             sketch.add(lane.bar(at, _LEFT, max(found * scale, 2.0), gpu, label=f"cuda:{gpu} used", tip=tip))
     used = bytes_text(sum(machine.used))
     description = title + say(en=f", {used} in use.", zh=f"，显存共用去 {used}。")

@@ -1,4 +1,4 @@
-"""The picture of memory over time: a lane for each rank, as high as the bytes in use on its GPU."""
+"""The picture of memory over time: a lane for each rank or GPU, as high as the bytes in use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..picture import Box, Label, Line, Picture, Sketch
 _LEFT, _RIGHT, _TOP = 76, 118, 44
 _HEIGHTS = ((4, 52, 13.0, 3.0), (8, 38, 12.5, 3.0), (16, 26, 11.5, 2.0), (32, 17, 10.5, 1.5))
 _PALE = 0.6
-# The most that are drawn of one rank (which leaves two pixels for each), and of all together.
+# The most samples drawn of a rank (two pixels each), and the most boxes of all.
 _MOST, _MOST_BOXES = 240, 1800
-# More steps of training are not marked.
+# The most training steps marked.
 _MOST_STEPS = 60
 
 
 def memory_time_picture(memory: MemoryTimeline) -> Picture:
-    """The bytes that each rank or GPU had in use, over time; a byte is equally high on all, each peak is marked."""
+    """Draw the bytes in use on each rank or GPU over time, at one scale, with each peak marked."""
     names = list(memory.lanes)
     shown = choose_shown(len(names), most=MOST_LANES, head=40, tail=4)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
@@ -54,7 +54,7 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
 def _lane(
     time: TimeAxis, place: int, name: str, found: list[MemorySample], most: int
 ) -> list[Box | Line | Label]:
-    """One rank's lane: from sample to sample the bytes in use, over them those that came and went; and its peak."""
+    """Draw a lane: the bytes in use between samples, above them temporary bytes, and the peak."""
     shapes: list[Box | Line | Label] = []
     lane = time.lanes
     floor, tall = lane.y(place) + lane.high - lane.pad, lane.high - 2 * lane.pad - 2
@@ -83,9 +83,7 @@ def _lane(
 
 
 def _merge_samples(samples: tuple[MemorySample, ...], apart: float) -> list[MemorySample]:
-    """``samples``, those as one that are less than ``apart`` seconds from the one before: what is in use at the last
-    of them, and the highest of their peaks.
-    """
+    """Merge samples less than ``apart`` seconds apart: the last one's bytes, the highest peak."""
     found, parts = [samples[0]], samples[1:]
     peak = 0
     for sample in parts:

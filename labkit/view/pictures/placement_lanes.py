@@ -1,4 +1,4 @@
-"""The picture of a placement: a lane for each device, with the things on it before, during and after the call."""
+"""The picture of a placement: a lane for each device, with its contents before, during and after the call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 _NAME, _BEFORE, _DURING, _AFTER = (12, 98), (118, 140), (330, 180), (582, 124)  # left edge and width
 _TOP, _HIGH, _GAP, _CELL, _SIZE = 42, 62, 8, 24, 12
 _PALE = 0.62
-# More GPUs than this are not drawn one by one.
+# The most GPUs drawn one by one.
 _MOST, _HEAD, _TAIL = 8, 5, 1
 
 
 def placement_picture(found: Placement) -> Picture:
-    """The place of everything; arrows lead from where a thing is to where it is sent."""
+    """Draw the place of everything, with arrows to where it is sent."""
     sketch = Sketch()
     for (x, width), when in ((_BEFORE, "before"), (_DURING, "during"), (_AFTER, "after")):
         sketch.add(Label(x + width / 2, 24, caption("placement", when), 13, "middle", bold=True))
@@ -47,14 +47,14 @@ def placement_picture(found: Placement) -> Picture:
 
 
 def _working(found: Placement) -> dict[str, range]:
-    """The rows of each device that computes, in the order of ``device_ids``."""
+    """Return the rows of each device that computes, in the order of ``device_ids``."""
     pieces = found.plan.pieces
     names = found.replicas or (found.module,)
     return {name: range(p.start, p.stop) for name, p in zip(names, pieces, strict=False) if p.rows}
 
 
 def _choose_devices(found: Placement) -> list[str | range]:
-    """The CPU if anything is there, the GPUs by number; of very many, some as a range."""
+    """Return the CPU if it holds anything, and the GPUs by number; of very many, some as a range."""
     cpu = "cpu" in (found.batch, found.output, found.module)
     named = {found.module, found.batch, found.output, found.home}
     shown: list[str | range] = ["cpu"] * cpu
@@ -62,7 +62,7 @@ def _choose_devices(found: Placement) -> list[str | range]:
         if isinstance(at, int):
             shown.append(f"cuda:{at}")
             continue
-        begin = at.start  # what is named is drawn also from the middle of those that are not
+        begin = at.start  # GPUs that hold something are always drawn
         for gpu in at:
             if f"cuda:{gpu}" in named:
                 shown += [range(begin, gpu)] * (gpu > begin) + [f"cuda:{gpu}"]
@@ -72,7 +72,7 @@ def _choose_devices(found: Placement) -> list[str | range]:
 
 
 def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Label]:
-    """One device's lane."""
+    """Draw a device's lane."""
     gpu, home = number(device), device == found.home
     rows, upper, lower = _working(found).get(device), y + 6, y + _HIGH - 6 - _CELL
     part = found.replicas.index(device) if device in found.replicas else None
@@ -103,7 +103,7 @@ def _lane(found: Placement, device: str, y: float) -> list[Box | Line | Label]:
         shapes += _cell(_DURING, (upper + lower) / 2, None, say(en="idle", zh="空闲"), "idle")
     elif device.startswith("cuda") and device not in (found.module, found.batch, found.output):
         middle = _DURING[0] + _DURING[1] / 2, y + _HIGH / 2 + _SIZE * BASELINE
-        # One that is named has nothing to show where the call fails before anything is sent.
+        # A GPU in device_ids holds nothing if the call fails before sending.
         words = "" if part is not None else say(en="not in device_ids", zh="不在 device_ids 里")
         shapes.append(Label(*middle, words, _SIZE, "middle", muted=True))
     if device == found.output and not found.error:
@@ -124,7 +124,7 @@ def _cell(
 
 
 def _arrows(found: Placement, lanes: dict[str, float], device: str) -> list[Line]:
-    """The arrows to ``device`` before it computes, and from it afterwards; a thing that stays has no arrow head."""
+    """Draw arrows to ``device`` before it computes, and from it afterwards; without a head within a device."""
     lines = []
     upper, lower = 6 + _CELL / 2, _HIGH - 6 - _CELL / 2
     before = ((found.module, device, _BEFORE, _DURING, upper), (found.batch, device, _BEFORE, _DURING, lower))

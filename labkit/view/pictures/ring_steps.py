@@ -1,6 +1,6 @@
 """The picture of an all-reduce: a lane for each rank, a cell for each chunk, a stripe for each gradient in it.
 
-One step has the ranks and what they send beside it and, below, a clock on which the ring and the star run together.
+A single step also has a circle of ranks with the messages and, below, a clock that compares ring and star.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from ..palette import CPU
 from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP, _LANE, _GAP = 76, 12, 44, 30, 22
-# Of one step: the middle of the ranks' circle and its radius, the left edge of the lanes, the width of what is right
-# of them: who sends what.
+# For a single step: middle and radius of the circle, left edge of the lanes, width of the notes on the right.
 _CIRCLE, _RADIUS, _LANES, _NOTES = 122, 84, 300, 160
 _NODE = (30, 22)
 _MOST_NODES = 64
-_LEAST = 2 * _RADIUS + 24  # the height of the circle with its ranks
-_FINEST = 6.0  # below this many pixels a cell has no outline of its own
-_MOST = 8  # ranks drawn one by one; of more, the first seven and the last
-_MOST_CELLS = 64  # of more chunks, neighbours are drawn as one
+_LEAST = 2 * _RADIUS + 24  # height of the circle with its ranks
+_FINEST = 6.0  # the fewest pixels for a cell's outline
+_MOST = 8  # the most ranks drawn; of more, the first seven and the last
+_MOST_CELLS = 64  # the most cells; more chunks are drawn in groups
 
 
 def all_reduce_picture(plan: AllReduce) -> Picture:
-    """One step, or the beginning, the middle and the end side by side."""
+    """Draw one step, or the beginning, the middle and the end side by side."""
     shown = choose_shown(plan.ranks, most=_MOST, head=_MOST - 1, tail=1)
     one = plan.step is not None
     lane = Lanes(_TOP, _LANES if one else _LEFT, _NOTES if one else _RIGHT, _LANE, 13, pad=3)
@@ -69,9 +68,9 @@ def _description(plan: AllReduce) -> str:
 
 
 def _circle(plan: AllReduce, step: int) -> list[Box | Line | Label]:
-    """The ranks, of a star with rank 0 in the middle, and an arrow for each that sends in ``step``."""
+    """Draw the ranks (of a star around rank 0) and an arrow for each sender in ``step``."""
     middle, star = _TOP + 4 + _RADIUS, isinstance(plan, Star)
-    # Of very many, some: the first of each group of neighbours.
+    # Of very many ranks, draw the first of each group.
     around = [group[0] + star for group in group_neighbours(plan.ranks - star, _MOST_NODES)]
     places = {0: (float(_CIRCLE), float(middle))}
     for at, rank in enumerate(around):
@@ -104,7 +103,7 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Label]:
 
 
 def _sends_text(plan: AllReduce, step: int) -> str:
-    """The line above the ranks: what they send in ``step``."""
+    """Return the line above the circle: what ranks send in ``step``."""
     adds = step < plan.ranks
     rank = step if adds else step - plan.ranks + 1
     way = "ring" if isinstance(plan, Ring) else "star"
@@ -112,10 +111,10 @@ def _sends_text(plan: AllReduce, step: int) -> str:
 
 
 def _arrow_between(one: tuple[float, float], other: tuple[float, float], size: tuple[float, float]) -> Line:
-    """An arrow from box to box of ``size``, whose middles are given."""
+    """Draw an arrow between boxes of ``size``, given their middles."""
     dx, dy = other[0] - one[0], other[1] - one[1]
     length = hypot(dx, dy) or 1.0
-    # How far from its middle the way leaves a box.
+    # Distance from a box's middle to its edge along the line.
     sideways = size[0] / 2 / abs(dx / length) if dx else length
     upwards = size[1] / 2 / abs(dy / length) if dy else length
     out = min(min(sideways, upwards) + 2, length * 0.3)
@@ -124,7 +123,7 @@ def _arrow_between(one: tuple[float, float], other: tuple[float, float], size: t
 
 
 def _label_line(line: Line, words: str) -> Label:
-    """``words`` beside the middle of a line, outside the circle."""
+    """Write ``words`` beside the middle of a line, outside the circle."""
     x, y = (line.x1 + line.x2) / 2, (line.y1 + line.y2) / 2
     dx, dy = x - _CIRCLE, y - (_TOP + 4 + _RADIUS)
     across = line.y2 - line.y1, line.x1 - line.x2  # a quarter turn
@@ -135,7 +134,7 @@ def _label_line(line: Line, words: str) -> Label:
 
 
 def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
-    """A bar each for the ring and the star: their time so far; 1 is a whole gradient over one link."""
+    """Draw a bar for the ring and one for the star: their time so far; 1 is a whole gradient over one link."""
     if plan.ranks == 1:
         return []
     now, longest = plan.time(step), Star(plan.ranks).time(plan.steps)
@@ -167,7 +166,7 @@ def _title(plan: AllReduce, step: int) -> str:
 def _panel(
     plan: AllReduce, step: int, shown: list[int | range], lane: Lanes, left: float, width: float
 ) -> list[Box | Label]:
-    """The chunks that each rank holds; a cell is filled as far as its sum is finished, a stripe for each gradient."""
+    """Draw the chunks of each rank: a cell is filled as far as its sum is done, with a stripe for each gradient."""
     found: list[Box | Label] = [
         Label(left + width / 2, _TOP - 26, _title(plan, step), 13, "middle", bold=True)
     ]
@@ -197,7 +196,7 @@ def _panel(
 
 
 def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
-    """A rank's chunks: from the bottom up a stripe in each summed rank's colour, in one over neighbouring chunks."""
+    """Draw a rank's chunks: from the bottom up a stripe for each summed rank, joined over neighbouring chunks."""
     high, across = row.height / plan.ranks, row.width / plan.ranks
     held = [
         {number % plan.ranks for number in plan.summed_ranks(step, rank, chunk)}
@@ -216,7 +215,7 @@ def _stripes(plan: AllReduce, step: int, rank: int, row: Box) -> list[Box]:
 
 
 def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> Box:
-    """The stripe of a cell where there are many ranks: in the rank's own colour, as high as the sum is on average."""
+    """Draw a cell where ranks are many: in the rank's colour, as high as the average share of the sum."""
     parts = sum(len(plan.summed_ranks(step, rank, chunk)) for chunk in chunks) / len(chunks)
     high = cell.height / plan.ranks * parts
     words = f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks[0]} to {chunks[-1]}"
@@ -224,7 +223,7 @@ def _share(plan: AllReduce, step: int, rank: int, chunks: range, cell: Box) -> B
 
 
 def _receive_notes(plan: AllReduce, shown: list[int | range], lane: Lanes) -> list[Label]:
-    """Right of one step: which chunk each rank has just received, and from whom."""
+    """Write, right of one step, the chunk that each rank has just received, and the sender."""
     if not plan.step:
         return []
     by_target: dict[int, list[Send]] = {}

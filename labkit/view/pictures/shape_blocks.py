@@ -1,7 +1,7 @@
-"""The picture of the wrong batch dimension: the outputs of the replicas, and how gather glues them.
+"""The picture of a wrong batch dimension: the replicas' outputs, and how gather joins them.
 
-Gather glues along dimension 0, whatever that dimension means. Each panel has the replicas' outputs apart on
-the left and glued on the right; up and down is dimension 0, across is dimension 1. Dashed is what one GPU gives.
+Gather concatenates along dimension 0, whatever that means. Each panel has the outputs on the left and the gathered one
+on the right; dimension 0 is vertical, dimension 1 horizontal. Dashed is the result of one GPU.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ..layout import BASELINE, devices, fit_size, fit_text, group_neighbours
 from ..picture import Box, Label, Line, Picture, Sketch
 
 _PANEL, _MARGIN, _TOP = 352, 16, 70
-# In a panel: greatest width of a block, where labels, the arrow and the glued block begin.
+# In a panel: width of a block; left edges of labels, arrow and gathered block.
 _ACROSS, _LABEL, _ARROW, _GLUED = 72, 78, 226, 258
 _TALL, _SIZE = 168, 10.5
-# Of more pieces, neighbours are drawn as one.
+# The most pieces drawn; more are drawn in groups.
 _MOST = 64
 
 
 def shapes_picture(shape: Shape, gpus: int, *, batch_dim: int = 0) -> Picture:
-    """The outputs of the replicas, glued by gather, if the batch is on dimension ``batch_dim``.
+    """Draw the replicas' outputs, and their gathering, if the batch is in dimension ``batch_dim``.
 
-    shape   the output of the model for the whole batch on one GPU.
+    shape   the model's output for the whole batch on one GPU.
     """
     shape = tuple(shape)
     batch_dim = dimension("batch_dim", batch_dim, len(shape))
@@ -46,7 +46,7 @@ def _description(shape: Shape, gpus: int, batch_dim: int) -> str:
 
 
 def gathered_output(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
-    """The shape that gather gives for outputs cut along ``batch_dim``; None where gather fails."""
+    """Return the shape of outputs cut along ``batch_dim`` and gathered; None if gather fails."""
     try:
         return gathered_shape(cut_shape(shape, gpus, batch_dim), 0)
     except ValueError:
@@ -54,7 +54,7 @@ def gathered_output(shape: Shape, gpus: int, batch_dim: int) -> Shape | None:
 
 
 def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line | Label]:
-    """One panel, whose left edge is ``x``."""
+    """Draw a panel with its left edge at ``x``."""
     pieces, output = cut_shape(shape, gpus, batch_dim), gathered_output(shape, gpus, batch_dim)
     title = caption("shapes", "panel", dim=batch_dim) if batch_dim else caption("shapes", "panel", "first")
     alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
@@ -75,7 +75,7 @@ def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line
 def _blocks(
     x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None
 ) -> list[Box | Line | Label]:
-    """The pieces apart, with their shapes beside them, and glued."""
+    """Draw the pieces with their shapes, and the gathered output."""
     groups = group_neighbours(len(pieces), _MOST)
     up = _TALL / max(sum(piece[0] for piece in pieces), 1)
     wide = _ACROSS / max(*shape[1:2], 1, 1)
@@ -94,7 +94,7 @@ def _blocks(
             if output is not None:
                 found.append(Box(x + _GLUED, top, width, height, group[0], f"glued {name}"))
         middle, last = y + height / 2, group is groups[-1]
-        # From the last label, and from the last of all.
+        # The distance to the previous label, and to the last of all.
         apart = min(middle - labelled, end - heights[-1] / 2 - middle)
         if last or apart >= _SIZE + 2:
             beside = width + _LABEL - _ACROSS
@@ -105,7 +105,7 @@ def _blocks(
         top += height
     if output is None:
         found.append(Box(x + _GLUED, _TOP + 10, _ACROSS, _TALL, dashed=True, label="nothing"))
-    elif output != shape:  # what it should have been, at the same scale
+    elif output != shape:  # the right shape, at the same scale
         height = max(min(shape[0] * up, _TALL), 3.0)
         found.append(Box(x + _GLUED, _TOP + 10, _ACROSS, height, None, "wanted", dashed=True, strong=True))
     return found
@@ -114,7 +114,7 @@ def _blocks(
 def _verdict(
     x: float, shape: Shape, pieces: tuple[Shape, ...], output: Shape | None, batch_dim: int
 ) -> list[Label]:
-    """Two lines that say whether it went well."""
+    """Write in two lines whether the result is right."""
     y, wanted = _TOP + _TALL + 46, shape_text(shape)
     if output is None:
         sizes = sorted({piece[batch_dim] for piece in pieces}, reverse=True)

@@ -1,4 +1,4 @@
-"""The picture of a trace in time: a lane for each device, a bar for each thing that happened on it."""
+"""The picture of a trace in time: a lane for each device, a bar for each event."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ..picture import Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP = 76, 36, 54
 _PALE = 0.55
-# How much of a lane's height the arrival of data takes; computing takes all of it.
+# The share of a lane's height for arriving data; computing takes all.
 _THIN = 0.55
-# The phases that have a name of our own; others are called as what was recorded.
+# The phases with a caption; others are shown by the event's name.
 _NAMED = ("replicate", "scatter", "parallel_apply", "gather", "copy")
-# Of more steps than this their names are not written below the time: bars have tips.
+# The most steps named below the time; bars have tips.
 _MOST_STEPS = 12
-# Of more bars, neighbours of one kind are drawn as one.
+# The most bars drawn; more are merged by kind.
 _MOST_BARS = 2000
 
 
 def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
-    """The trace in time: a lane for each device.
+    """Draw a trace in time, with a lane for each device.
 
     moment   seconds since the recording began, marked by a line across all lanes; None: no line.
     """
     names = trace.devices
-    shown = choose_shown(len(names), most=MOST_LANES + 1, head=40, tail=4)  # the CPU has one, too
+    shown = choose_shown(len(names), most=MOST_LANES + 1, head=40, tail=4)  # with the CPU
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT)
     first, last = _span(trace)
     time = TimeAxis(lane, first, last)
@@ -66,7 +66,7 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
 
 
 def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Label]:
-    """The names of the steps in which data moved, each below its time; of neighbours without room, in one text."""
+    """Name the steps in which data moved, below their times; names without room are joined with their neighbours."""
     spans: dict[str, tuple[float, float]] = {}
     for event in trace:
         if event.phase in _NAMED and event.phase not in ("parallel_apply", "copy"):
@@ -89,7 +89,7 @@ def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Label]:
 
 
 def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | Label]:
-    """One device's lane: a bar for each event; data that arrive at the same time have bars one below the other."""
+    """Draw a device's lane: a bar for each event; data arriving at the same time are stacked."""
     lane, found = time.lanes, list[Box | Label]()
     tiers, count = _tiers([event for event, _ in bars if event.phase != "parallel_apply"])
     for event, many in bars:
@@ -114,7 +114,7 @@ def _lane(time: TimeAxis, at: int, bars: list[tuple[Event, int]]) -> list[Box | 
 
 
 def moment_of(trace: Trace, share: float) -> float:
-    """The time at ``share`` (0 to 1) of the trace, in seconds since the recording began."""
+    """Return the time at ``share`` (0 to 1) of the trace, in seconds since the recording began."""
     first, last = _span(trace)
     return first + share * (last - first)
 
@@ -144,7 +144,7 @@ def _description(trace: Trace, moment: float | None) -> str:
 
 
 def _legend(slot: float) -> list[Box | Line | Label]:
-    """The legend: the meaning of tall, thin and pale bars; of bars added up, the ``slot`` of seconds."""
+    """Make the legend: tall, thin and pale bars; with merged bars, the ``slot`` of seconds."""
     kinds = (
         (14, 0.0, say(en="computing", zh="计算")),
         (14 * _THIN, 0.0, say(en="data arriving", zh="数据到达")),
@@ -158,18 +158,17 @@ def _legend(slot: float) -> list[Box | Line | Label]:
 
 
 def _span(trace: Trace) -> tuple[float, float]:
-    """When the first event began and the last ended, in seconds since the recording began."""
+    """Return when the first event began and the last ended, in seconds since the recording began."""
     first = min((event.start for event in trace), default=0.0)
     last = max((event.stop for event in trace), default=0.0)
     return first, max(last, first + 1e-6)
 
 
 def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, list[tuple[Event, int]]], float]:
-    """For each device its events and how many of them each stands for; and the seconds over which
-    they are added up.
+    """Merge events into bars: return the events of each device with their counts, and the seconds of a slot.
 
-    Pieces of one collective arrive together and are drawn as one bar. Where that leaves more bars than can be
-    read, those of one kind that begin in the same short time are added up, and kinds follow one another.
+    Pieces of one collective arrive together and form one bar. If more bars remain than can be read, those of a kind
+    that begin in the same slot are added up, and kinds follow one another.
     """
     found: dict[tuple[str, str, str, float], list[Event]] = {}
     for event in events:
@@ -194,7 +193,7 @@ def _bars(events: list[Event], first: float, last: float) -> tuple[dict[str, lis
 
 
 def _tiers(events: list[Event]) -> tuple[dict[int, int], int]:
-    """A tier for each event such that no two in a tier overlap, by the event's identity; and how many tiers."""
+    """Assign a tier to each event (by its id) so that none in a tier overlap; return also the number of tiers."""
     tiers: dict[int, int] = {}
     ends: list[float] = []
     for event in sorted(events, key=lambda event: event.start):
@@ -207,7 +206,7 @@ def _tiers(events: list[Event]) -> tuple[dict[int, int], int]:
 
 
 def _drop_covered(texts: list[Label], boxes: list[Box]) -> list[Label]:
-    """The texts without those in a bar that another bar lies over."""
+    """Drop the texts in bars that other bars cover."""
     kept = []
     for text in texts:
         if text.gpu is not None:
