@@ -1,4 +1,4 @@
-"""``python -m simgpu`` prints what is simulated and what is not."""
+"""Print what is simulated and what is not: ``python -m simgpu``."""
 
 from .fidelity import table
 

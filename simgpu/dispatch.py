@@ -1,4 +1,4 @@
-"""Who else sees an operator: the machine's own mode, other dispatch modes, kernels that are written in Python."""
+"""The face's names around dispatch: the machine's mode, other dispatch modes, operators defined in Python."""
 
 from .features.dispatch.libraries import is_defined_in_python as is_defined_in_python
 from .ops.mode import MachineMode as MachineMode

@@ -1,8 +1,8 @@
-"""The table of the documentation: the parts of CUDA that are faithful here, approximated, and absent.
+"""Document which parts of CUDA are faithful, approximated, and absent.
 
-The rows stand in ``fidelity.txt``. ``python -m simgpu`` prints the table; ``docs/simulated.md`` is that print,
-and what ``labkit_ranks`` has to say of ranks (:mod:`labkit_ranks.fidelity`). The functions of ``torch._C``
-are listed from the code that answers them and from torch.cuda's own sources, what is changed from the patches.
+``python -m simgpu`` prints the rows of ``fidelity.txt``; ``docs/simulated.md`` adds those on ranks
+(:mod:`labkit_ranks.fidelity`). The functions of ``torch._C`` are listed from the code that answers them and from
+torch.cuda's sources, the changes in torch from the patches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAITHFUL, APPROXIMATED, ABSENT = "faithful", "approximated", "absent"
 
 
 def parts(of: str) -> tuple[tuple[str, str, str], ...]:
-    """The rows of the table beside the module with the file ``of``: what, how, and a sentence on it."""
+    """Return the rows of the table beside the file ``of``: what, how, and a sentence."""
     return tuple((what, how, note) for how, what, note in rows_beside(of))
 
 
@@ -38,19 +38,19 @@ PARTS = parts(__file__)
 
 
 def provided_functions() -> list[str]:
-    """The functions of ``torch._C`` that the machine answers."""
+    """Return the names of the functions of ``torch._C`` that the machine answers."""
     return sorted(functions_of(Machine(1)))
 
 
 def missing_functions() -> list[str]:
-    """The CUDA functions of ``torch._C`` that torch.cuda's sources mention and the machine does not answer."""
+    """Return the CUDA functions of ``torch._C`` that torch.cuda's sources mention and the machine lacks."""
     folder = Path(torch.cuda.__file__).parent
     text = "".join(path.read_text("utf-8") for path in sorted(folder.glob("*.py")))
     return sorted(set(re.findall(r"_C\.(_cuda_\w+|_nccl_\w+)", text)) - set(provided_functions()))
 
 
 def table() -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     rows = [
         f"| **{how}** | {what} | {note} |"
         for how in (FAITHFUL, APPROXIMATED, ABSENT)
@@ -80,26 +80,28 @@ def _changes(rows: Iterable[Patch]) -> str:
 
 
 def owner_name(owner: Any) -> str:
-    """The name of a module, a class, or the class of a single object."""
+    """Return the name of a module, of a class, or of an object's class."""
     if isinstance(owner, type):
         return f"{owner.__module__}.{owner.__qualname__}"
     return getattr(owner, "__name__", None) or owner_name(type(owner))
 
 
 def patched_names(rows: Iterable[Patch]) -> dict[str, list[str]]:
-    """The modules and classes outside ``torch._C`` that ``rows`` change, each with the names."""
+    """Return the patched names of each module and class outside ``torch._C``."""
     found: dict[str, list[str]] = {}
     for owner, name, _ in rows:
-        if name == "__torch_dispatch__":  # of whichever modules are loaded
+        if name == "__torch_dispatch__":  # the classes depend on the loaded modules
             found["every class of tensors or modes that has it"] = [name]
             continue
         where = owner_name(owner)
-        if where.startswith("torch.distributed.tensor."):  # if it is loaded: table.STAYS says it
+        if where.startswith(
+            "torch.distributed.tensor."
+        ):  # patched only if loaded; a row of table.STAYS says so
             continue
         found.setdefault(where, []).append(name)
     return {owner: sorted(names) for owner, names in sorted(found.items()) if owner != "torch._C"}
 
 
 def format_names(names: list[str]) -> str:
-    """Names as Markdown."""
+    """Return ``names`` as Markdown."""
     return ", ".join(f"`{name}`" for name in names)

@@ -1,4 +1,4 @@
-"""The functions of torch that need more than the short path of :mod:`.ops.mode`, each with what answers it."""
+"""Handlers for the functions of torch that need more than the short path of :mod:`.ops.mode`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Handler = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class ByDtype(dict[torch.dtype | None, Handler]):
-    """The handlers of a function for some dtypes of its first tensor; with all others it is an ordinary call."""
+    """Handlers of a function by the dtype of its first tensor; other dtypes take the short path."""
 
 
-# function -> its handler; None: it is called as it is, since nothing is made and nothing can mix.
+# function -> its handler; None: call the function itself, because it makes no tensor and mixes no devices.
 # Getters of C classes are fresh objects at every access but equal ones, so a dict finds them.
 HANDLERS: dict[object, Handler | ByDtype | None] = {}
 
 
 def functions_named(names: str) -> list[Any]:
-    """The functions that ``names`` are in torch (``"cat Tensor.add Tensor.grad.__get__"``), those that are there."""
+    """Return torch's functions of these names (``"cat Tensor.add Tensor.grad.__get__"``), without missing ones."""
     found = (_find_function(name) for name in names.split())
     return [function for function in found if function is not None]
 
 
 def functions_in_row(what: str) -> list[Any]:
-    """The functions in the row ``what`` of ``handlers.txt``, those that are there."""
+    """Return the functions in the row ``what`` of ``handlers.txt``, without missing ones."""
     return functions_named(_LISTS[what])
 
 
@@ -55,7 +55,7 @@ def handles(*functions: object) -> Callable[[Handler], Handler]:
 
 
 def wraps_handlers(*functions: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put the decorated function around what answers ``functions`` so far, which it is given as its first argument."""
+    """Wrap the handlers of ``functions`` by the decorated function, which gets the wrapped handler first."""
 
     def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         for function in dict.fromkeys(functions):

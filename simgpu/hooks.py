@@ -1,8 +1,7 @@
-"""The places where a feature of torch takes part in the work of the machine's core.
+"""Hooks by which features of torch take part in the work of the machine's core.
 
-The core asks the functions in these lists and knows nobody by name; a module of :mod:`.features` puts its own in when
-it is imported. With a list empty, the machine does what an ordinary training script needs. What answers a single
-function of torch is registered in :mod:`.handlers`.
+The core calls the functions in these lists; a module of :mod:`.features` adds its own when imported. With empty lists,
+the machine does what an ordinary training script needs. Handlers of single functions are in :mod:`.handlers`.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Hook(list[F], Generic[F]):
-    """The functions that are asked at one place."""
+    """List of the functions to call at one place."""
 
     def add(self, function: F) -> F:
-        """Put ``function`` in; usable as a decorator."""
+        """Add ``function``; usable as a decorator."""
         self.append(function)
         return function
 
     @contextmanager
     def adding(self, function: F) -> Iterator[None]:
-        """Inside, ``function`` is in."""
+        """Add ``function`` for the time of a ``with`` block."""
         self.append(function)
         try:
             yield
@@ -34,39 +33,39 @@ class Hook(list[F], Generic[F]):
             self.remove(function)
 
 
-# (machine) -> what is changed in torch while the machine is in use.
+# (machine) -> the patches to torch while the machine is in use.
 patches: Hook[Callable[[Any], Iterator[Patch]]] = Hook()
-# (machine) -> an object whose methods answer the functions of ``torch._C`` of the same names.
+# (machine) -> an object whose methods replace the functions of ``torch._C`` of the same names.
 torch_c_answers: Hook[Callable[[Any], object]] = Hook()
-# (): a machine is to be opened; raises where none may be.
+# (): called before a machine opens; raises where it must not.
 machine_opening: Hook[Callable[[], object]] = Hook()
-# (machine): it comes into use; what stays for the process is done here.
+# (machine): called when the machine comes into use, for changes that stay for the process.
 machine_opened: Hook[Callable[[Any], object]] = Hook()
-# (function of torch) -> whether its call checks and places its tensors itself, though their devices differ.
+# (function of torch) -> whether a call on mixed devices checks and places its tensors itself.
 places_itself: Hook[Callable[[Any], bool]] = Hook()
-# (function, args, kwargs, error, gpu) -> what a call on the GPU gives instead, or raise what CUDA raises. After
-# NotImplemented the next one is asked, and in the end the error is raised.
+# (function, args, kwargs, error, gpu) -> the result of a call that the CPU's kernels failed, or raise CUDA's error.
+# After NotImplemented the next function is asked; in the end the error itself is raised.
 call_failed: Hook[Callable[[Any, tuple[Any, ...], dict[str, Any], Exception, Any], Any]] = Hook()
-# (machine, outputs) -> a context manager in which autograd's engine runs from these outputs on.
+# (machine, outputs) -> a context manager around a backward pass from ``outputs``.
 backward_contexts: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hook()
-# (machine): calls in half precision may come.
+# (machine): called before calls in half precision.
 half_precision: Hook[Callable[[Any], object]] = Hook()
-# (machine): the host waits for a GPU.
+# (machine): called when the host waits for a GPU.
 host_waited: Hook[Callable[[Any], object]] = Hook()
-# (machine): the host waits for a GPU, or takes what it has enqueued, where CUDA's sync debug mode does not look.
+# (machine): the same for waits that CUDA's sync debug mode ignores.
 device_waited: Hook[Callable[[Any], object]] = Hook()
-# (machine) -> whether all of these waits, and the operators below, are to be told of now.
+# (machine) -> whether every wait and operator must be reported now.
 is_followed: Hook[Callable[[Any], bool]] = Hook()
-# (machine): an operator runs on a GPU, while somebody follows.
+# (machine): called for each operator on a GPU, while ``is_followed``.
 operator_ran: Hook[Callable[[Any], object]] = Hook()
-# (event, stream or None): it was recorded, or is waited for, there or on the stream that this thread has chosen.
+# (event, stream; None: the current one): called when an event is recorded, or waited for.
 event_recorded: Hook[Callable[[Any, Any], object]] = Hook()
 event_awaited: Hook[Callable[[Any, Any], object]] = Hook()
-# (gpu, storage): the storage lives on the GPU from now on.
+# (gpu, storage): called when a storage is put on a GPU.
 storage_taken: Hook[Callable[[Any, Any], object]] = Hook()
-# (): a tensor that C++ made was met, and counts by itself.
+# (): called when Python meets a tensor that C++ made.
 tensor_met: Hook[Callable[[], object]] = Hook()
-# () -> whether CUDA is in use where this thread runs; None: the machine knows.
+# () -> whether CUDA is initialized for this thread; None: ask the machine.
 cuda_initialized: Hook[Callable[[], bool | None]] = Hook()
-# (class of tensors or of dispatch modes): it was made while the machine is in use.
+# (class of tensors or of dispatch modes): called when one is defined while a machine is in use.
 class_made: Hook[Callable[[type], object]] = Hook()

@@ -37,11 +37,11 @@ _MOST_DRAWN = 64
 class Machine:
     """A simulated machine, in use from its making until :meth:`close` (or the end of its ``with`` block).
 
-    gpus       the simulated GPUs, a tuple.
-    order      how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
-    model      what the GPUs pass for.
-    numbers    which GPUs of the computer these are, where CUDA_VISIBLE_DEVICES hides some or changes their order.
-    description   the machine in words for child processes (:mod:`simgpu.children.environment`), all of it.
+    gpus          the simulated GPUs, a tuple.
+    order         how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
+    model         the GPU model.
+    numbers       physical numbers of the GPUs, where CUDA_VISIBLE_DEVICES hides or reorders some.
+    description   text of the whole machine for child processes (:mod:`simgpu.children.environment`).
     """
 
     def __init__(
@@ -64,25 +64,25 @@ class Machine:
         self.current = Current()
         self.stream_ids: Iterator[int] = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = False
-        self.chosen: set[int] = set()  # the GPUs that were, by torch.cuda.set_device and its like
+        self.chosen: set[int] = set()  # numbers of the GPUs chosen by torch.cuda.set_device and its like
         self.numbers = tuple(range(gpus) if numbers is None else numbers)
         self.description = self._describe_for_children().text() if description is None else description
         self._patches = Patches(lambda: table(self))
         self._layers: list[Patches] = []
         self._in_block = False
-        # The thread that opened it, and another one that ended it.
+        # The thread that opened the machine, and the other thread that ended it.
         self._thread = threading.current_thread()
         self._ended_by: threading.Thread | None = None
 
     # For torch.
 
     def has_initialized_cuda(self) -> bool:
-        """Whether CUDA is in use in this process: a GPU was chosen, or something was put on one."""
-        known = [found for used in hooks.cuda_initialized if (found := used()) is not None]
+        """Whether this process uses CUDA: it chose a GPU, or put a tensor on one."""
+        known = [found for ask in hooks.cuda_initialized if (found := ask()) is not None]
         return known[0] if known else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
-        """The GPU with this number (or the current one, for a negative number), or CUDA's own error."""
+        """Return GPU ``index`` (the current one for None or a negative number), or raise CUDA's own error."""
         if not self.gpus:
             raise RuntimeError("No CUDA GPUs are available")
         if index is None or index < 0:
@@ -92,7 +92,7 @@ class Machine:
         return self.gpus[index]
 
     def resolve(self, device: int | str | torch.device) -> Gpu | None:
-        """The GPU that ``device`` (a string, a number, a torch.device) means; None for any other device."""
+        """Return the GPU for ``device`` (a string, a number, a torch.device); None for other devices."""
         if isinstance(device, int) and not isinstance(device, bool):
             return self.gpu(device)
         device = torch.device(device)
@@ -101,23 +101,23 @@ class Machine:
         return self.gpu(self.current.index if device.index is None else device.index)
 
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
-        """The device that really holds values of ``target``; for the host, ``device`` itself (or the CPU)."""
+        """Return the device that really holds the values of ``target``; for the host, ``device`` or the CPU."""
         return torch.device("cpu" if target is not None or device is None else device)
 
     def use_in_thread(self) -> ModeEntered:
-        """Context manager: inside, this thread sees the machine (it may already)."""
+        """Return a context manager inside which this thread sees the machine."""
         return ModeEntered(self.mode)
 
     # For users.
 
     def memory(self, gpu: int) -> int:
-        """Bytes allocated on this GPU, as ``torch.cuda.memory_allocated`` counts them."""
+        """Return the bytes allocated on GPU number ``gpu``, as ``torch.cuda.memory_allocated`` does."""
         return self.gpus[integer("gpu", gpu, 0, len(self.gpus) - 1)].live()
 
     def open(self) -> Machine:
-        """Come into use instead of the machine that is in use now; the end of a ``with`` block brings that one back."""
-        for may_it in hooks.machine_opening:
-            may_it()
+        """Replace the machine in use. The end of a ``with`` block restores the previous one."""
+        for check in hooks.machine_opening:
+            check()
         with _changing:
             refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:
@@ -136,7 +136,7 @@ class Machine:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
         with _changing:
             if self in _opened and not self._in_block:
-                # Nothing brings back the machines below: a plain call opened this one in their place.
+                # This machine replaced those below by a plain call, so nothing restores them.
                 _end_plain_below(_opened.index(self))
                 _opened.remove(self)
             self._end()
@@ -149,7 +149,7 @@ class Machine:
             try:
                 refuse_beside_a_block()
             except RuntimeError:
-                # Nobody else would end it, and it would come back at the end of the other thread's block.
+                # Otherwise this machine would come back into use at the end of the other thread's block.
                 if self in _opened:
                     _opened.remove(self)
                 self._end()
@@ -169,7 +169,7 @@ class Machine:
             self._in_block = False
             if self not in _opened:
                 return
-            # A machine that a plain call opened inside the block ends with it. (A block above it is another thread's.)
+            # End machines opened inside the block by a plain call. A block above belongs to another thread.
             at = _opened.index(self)
             while at + 1 < len(_opened) and not _opened[at + 1]._in_block:
                 _opened.pop(at + 1)._end()
@@ -185,11 +185,11 @@ class Machine:
             self._ended_by = threading.current_thread()
         if machine_in_use() is self:
             self.deactivate()
-        take_off_stack(self.mode)  # also where another machine has been opened since, on another thread
+        take_off_stack(self.mode)  # needed if another thread has opened a machine since
         self.mode.retire()
 
     def activate(self) -> None:
-        """From now on torch sees this machine."""
+        """Let torch see this machine."""
         prepare_process(self)
         self.random.begin()
         self._patches.put_in()
@@ -201,24 +201,23 @@ class Machine:
             layer.put_in()
 
     def deactivate(self) -> None:
-        """From now on torch is as it really is."""
+        """Restore torch as it really is."""
         for layer in reversed(self._layers):
             layer.take_out()
         set_machine_in_use(None)
-        # A thread that is still running may have the mode on its stack: it must do nothing from now on.
         self._patches.take_out()
         for gpu in self.gpus:
             gpu.suspend()
         take_off_stack(self.mode)
 
     def add_patches(self, patches: Patches) -> None:
-        """Put ``patches`` in on top of the machine's own, now and whenever it comes back into use."""
+        """Apply ``patches`` on top of the machine's own, now and whenever the machine comes back into use."""
         if machine_in_use() is self:
             patches.put_in()
         self._layers.append(patches)
 
     def remove_patches(self, patches: Patches) -> None:
-        """Undo :meth:`add_patches`, if that came to its end."""
+        """Undo :meth:`add_patches`; do nothing if that raised."""
         if patches not in self._layers:
             return
         at = self._layers.index(patches)
@@ -227,11 +226,11 @@ class Machine:
         if machine_in_use() is self:
             for one in (*reversed(above), patches):
                 one.take_out()
-            for one in above:  # each was made from what it found
+            for one in above:  # made again from what is there now
                 one.put_in()
 
     def stale_text(self, gpu: Gpu) -> str:
-        """The words for a tensor on ``gpu`` while this machine is not the one in use."""
+        """Return the error text for a tensor on ``gpu`` while another machine, or none, is in use."""
         now = machine_in_use()
         used = now.describe() if now is not None else say(en="none", zh="没有")
         there = now is None or gpu.index < len(now.gpus)
@@ -252,7 +251,7 @@ class Machine:
         )  # fmt: skip
 
     def describe(self) -> str:
-        """``simulate(gpus=2)``, and whether it is closed."""
+        """Return ``"simulate(gpus=2)"``, with ", closed" after :meth:`close`."""
         return f"simulate(gpus={len(self.gpus)})" + (say(en=", closed", zh="，已关闭") if self.closed else "")
 
     def __repr__(self) -> str:
@@ -280,10 +279,9 @@ class Machine:
     @staticmethod
     @contextmanager
     def lend(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
-        """Inside, torch sees a machine with the GPUs of ``owner``, the one in use, and as many more as make ``gpus``.
+        """Replace ``owner``, the machine in use, by one with its GPUs and more, ``gpus`` in all, in a ``with`` block.
 
-        Each has ``memory``, replicas run in device order, and random states are the new machine's own. Afterwards
-        ``owner`` is in use again.
+        Each GPU has ``memory``, replicas run in device order, and random states are separate.
         """
         machine = Machine(max(gpus, len(owner.gpus)), memory)
         with ExitStack() as back:
@@ -295,7 +293,7 @@ class Machine:
 
 
 def refuse_beside_a_block() -> None:
-    """Raise if another thread is within a machine's block: it would lose that machine."""
+    """Raise if another thread is inside a machine's ``with`` block, because it would lose that machine."""
     with _changing:
         for machine in _opened:
             other = machine._thread
@@ -314,23 +312,22 @@ def _one_at_a_time(other: threading.Thread) -> RuntimeError:
     )
 
 
-# The machines that are open, the one that torch sees last. Those below it wait: a ``with`` block for its own code
-# to go on, another for the block above it to end. One that was closed inside its block keeps its place to the
-# block's end, so that the machine before it comes back there and not earlier.
+# The open machines; torch sees the last. The others come back when the ``with`` blocks above end. A machine closed
+# inside its own block keeps its place until the block ends, so that the previous one does not come back earlier.
 _opened: list[Machine] = []
-# Two threads may open and close machines at the same time: the lock makes each change whole.
+# Threads may open and close machines at the same time.
 _changing = threading.RLock()
 
 
 def _end_plain_below(at: int) -> None:
-    """End the machines directly below ``_opened[at]`` that no block holds."""
+    """End the machines directly below ``_opened[at]`` that are in no ``with`` block."""
     while at and not _opened[at - 1]._in_block:
         at -= 1
         _opened.pop(at)._end()
 
 
 def _settle() -> None:
-    """Let torch see the last of the machines that are open."""
+    """Let torch see the last open machine."""
     last = _opened[-1] if _opened and not _opened[-1].closed else None
     now = machine_in_use()
     if now is not last:
@@ -341,11 +338,11 @@ def _settle() -> None:
     if last is None:
         _forget_default_device()
     else:
-        last.use_in_thread().__enter__()  # this thread too, if another opened it
+        last.use_in_thread().__enter__()  # another thread may have opened the machine
 
 
 def _forget_default_device() -> None:
-    """Undo a ``torch.set_default_device`` to a GPU that is gone: torch could make no tensor any more."""
+    """Undo ``torch.set_default_device`` to a GPU that is gone; otherwise torch could not make any tensor."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if context is not None and context.device.type == "cuda" and not torch.cuda.is_available():
         torch.set_default_device(None)

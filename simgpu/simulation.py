@@ -1,4 +1,4 @@
-"""simulate() and use_gpus(): a machine from what a user asks for, or the computer's own GPUs."""
+"""Open a simulated machine, or the computer's own GPUs: simulate() and use_gpus()."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def simulate(
     order: Sequence[int] | str | None = None,
     gpu_model: str | None = None,
 ) -> Machine:
-    """From now on, torch sees ``gpus`` simulated GPUs.
+    """Let torch see ``gpus`` simulated GPUs.
 
-    Works as a plain call (``close()`` ends it, or the next call) and as a context manager.
+    Usable as a plain call (until ``close()`` or the next call) and as a context manager.
 
     gpus        how many, 1 to 1024.
-    memory      of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU. Default: what the
-                model has, 16 GiB without one.
-    backing     where values are really kept: "cpu", and nowhere else.
-    order       of the replicas of a data-parallel call: None runs them in device order, so that what they
-                print is the same every time; "threads" lets them race as on real GPUs; a list such as
+    memory      of each GPU: bytes, text like "16 GiB", or a list with an entry for each GPU. Default: that of the
+                model, 16 GiB without one.
+    backing     where values are really kept: "cpu" is the only choice.
+    order       of the replicas of a data-parallel call: None runs them in device order, so that their output
+                is the same every time; "threads" lets them race as on real GPUs; a list such as
                 [2, 0, 1] runs them in that order.
-    gpu_model   whose name, compute capability, processors and memory torch.cuda tells: "V100", "A100-40", "A100-80",
-                "H100", "H200", "T4", "L4" or "RTX 4090". Default: a GPU of labkit's own.
+    gpu_model   gives torch.cuda's name, compute capability, processors and memory: "V100", "A100-40", "A100-80",
+                "H100", "H200", "T4", "L4" or "RTX 4090". Default: an invented GPU.
 
-    Raises TypeError or ValueError, naming the argument, and RuntimeError within another thread's block, before
-    anything is changed.
+    Raises TypeError or ValueError, naming the argument, and RuntimeError while another thread is in a machine's
+    ``with`` block, before changing anything.
     """
     gpus = integer("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
@@ -57,26 +57,23 @@ def simulate(
 
 
 def inherit() -> Machine | None:
-    """Open the machine that the environment tells of, in a child process; None if it tells of none.
+    """Open the machine that the environment of this child process describes; return None without one.
 
-    A plain call, as ``simulate()``, but CUDA_VISIBLE_DEVICES counts here, and errors are shown without our frames.
+    Unlike ``simulate()``, follow CUDA_VISIBLE_DEVICES and show errors without labkit's frames.
     """
-    told = os.environ.get(children.MACHINE)
-    if told is None:
+    text = os.environ.get(children.MACHINE)
+    if text is None:
         return None
-    found = children.parse_description(told)
+    found = children.parse_description(text)
     hide_labkit_frames()
     warn_if_untried(torch.__version__)
     return _take_over(
-        Machine(**found.options(os.environ), numbers=found.visible_gpus(os.environ), description=told)
+        Machine(**found.options(os.environ), numbers=found.visible_gpus(os.environ), description=text)
     )
 
 
 def use_gpus(gpus: int) -> Machine | RealGpus:
-    """``gpus`` GPUs (≥ 0): real ones if the computer has enough, else simulated ones.
-
-    Simulated ones keep their values on the CPU, whatever real GPU there is.
-    """
+    """Use ``gpus`` (≥ 0) real GPUs if the computer has enough, else simulated ones, whose values are on the CPU."""
     gpus = integer("gpus", gpus, 0, MOST_GPUS)
     refuse_beside_a_block()
     machine = machine_in_use()
@@ -95,7 +92,7 @@ def _take_over(machine: Machine) -> Machine:
 
 
 def _check_backing(backing: object) -> None:
-    """Refuse the place of former versions for values: a real GPU, on which they were never tried."""
+    """Refuse a real GPU as the place of values, which earlier versions allowed and nobody ever tried."""
     if str(backing) != "cpu":
         raise wrong(
             en=f"backing must be 'cpu', got {backing!r}: the values of simulated GPUs are kept on the CPU",
@@ -107,20 +104,20 @@ _open: RealGpus | None = None
 
 
 class RealGpus:
-    """The first ``count`` of the computer's GPUs, from now until :meth:`close` (or the next machine)."""
+    """The computer's first ``count`` GPUs, in use until :meth:`close` or the next machine."""
 
     def __init__(self, count: int) -> None:
         global _open
         release()
         self.gpus = tuple(range(count))
         self.closed = False
-        # DataParallel and the programs of the lessons ask this for "all GPUs".
+        # DataParallel and the lessons take "all GPUs" from device_count.
         self._patches = Patches(lambda: [Patch(torch.cuda, "device_count", lambda: count)])
         self._patches.put_in()
         _open = self
 
     def memory(self, gpu: int) -> int:
-        """Bytes allocated on this GPU."""
+        """Return the bytes allocated on GPU number ``gpu``."""
         return torch.cuda.memory_allocated(gpu)
 
     def close(self) -> None:
@@ -152,6 +149,6 @@ class RealGpus:
 
 
 def release() -> None:
-    """End the limit that is open, if one is."""
+    """Close the open :class:`RealGpus`, if there is one."""
     if _open is not None:
         _open.close()

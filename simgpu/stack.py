@@ -1,4 +1,4 @@
-"""Puts the machine's modes on a thread's stacks of modes, and takes them off."""
+"""Put the machine's modes on a thread's mode stacks, and take them off."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from labkit.base.patches import Patch
 
-# Whether a function mode that is given types of subclasses hands the call on to these (see ops/mode.py): not within
-# DisableTorchFunctionSubclass, which a subclass's own code puts around what is to be a tensor's.
+# Whether a function mode must pass a call with subclasses on to their __torch_function__ (see ops/mode.py). False
+# within DisableTorchFunctionSubclass.
 hands_on = _is_torch_function_enabled
 _asks_nobody = torch.Tensor.__torch_dispatch__
 _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
 
 
 class ModeEntered:
-    """Puts a mode on this thread's stack, unless it is there.
+    """Context manager that puts a mode on this thread's stack, unless it is there.
 
-    It goes below the others: what is already there (``with torch.device(...)``) will take off the topmost.
-    Only the default device must stay below it, where torch looks for it.
+    The mode goes below the others, because ``with torch.device(...)`` will take off the topmost. Only the default
+    device stays below, where torch looks for it.
     """
 
     __slots__ = ("_mode", "_pushed")
@@ -45,7 +45,7 @@ class ModeEntered:
     def __enter__(self) -> None:
         mode = self._mode
         there = _len_torch_function_stack()
-        if not there:  # as in every handler, hook and backward
+        if not there:  # the usual case: every handler, hook and backward
             _push_on_torch_function_stack(mode)
             self._pushed = True
             return
@@ -68,10 +68,10 @@ class ModeEntered:
 
 
 class OperatorMode(TorchDispatchMode):
-    """A dispatch mode of the machine's own, which sees each ATen operator in :meth:`operator`.
+    """Base of the machine's dispatch modes: :meth:`operator` gets each ATen operator.
 
-    It comes and goes without torch's notes for compilers: an exit that calls deeper than its enter fails where the
-    stack of Python ends between the two, and the mode stays.
+    Enter and exit skip torch's bookkeeping for compilers. Its exit calls deeper than its enter, so near Python's
+    recursion limit it would fail and leave the mode on the stack.
     """
 
     def __enter__(self) -> Any:
@@ -82,12 +82,10 @@ class OperatorMode(TorchDispatchMode):
         _pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A mode for fake tensors comes after this one, and answers for its own: they leave it to that.
-        if _current(_FAKE) is not None:
+        if _current(_FAKE) is not None:  # FakeTensorMode is next and answers
             return func(*args, **(kwargs or {}))
-        # A class of tensors that answers operators itself (what they are made of, their sizes) is asked next, with
-        # this mode on: it sees what is done to the tensors inside (torch/csrc/utils/python_arg_parser.cpp,
-        # handle_torch_function_no_python_arg_parser).
+        # Tensor subclasses with a __torch_dispatch__ are asked next, with this mode on, so that it sees the operators
+        # on their inner tensors (python_arg_parser.cpp, handle_torch_function_no_python_arg_parser).
         asked = any(kind.__torch_dispatch__ is not _asks_nobody for kind in types)
         return NotImplemented if asked else self.operator(func, args, kwargs or {})
 
@@ -97,7 +95,7 @@ class OperatorMode(TorchDispatchMode):
 
 
 def others_dispatch() -> bool:
-    """Whether this thread has a dispatch mode that is not the machine's own."""
+    """Whether this thread has a dispatch mode that is not one of the machine's."""
     return _len_torch_dispatch_stack() > 0 and not all(
         isinstance(mode, OperatorMode) for mode in _get_current_dispatch_mode_stack()
     )
@@ -109,7 +107,7 @@ def on_stack(mode: TorchFunctionMode) -> bool:
 
 
 def take_off_stack(mode: TorchFunctionMode) -> bool:
-    """Take ``mode`` off this thread's stack, at any depth. Returns whether it was there."""
+    """Take ``mode`` off this thread's stack at any depth; return whether it was there."""
     above: list[TorchFunctionMode] = []
     found = False
     while _len_torch_function_stack() and not found:
@@ -123,18 +121,18 @@ def take_off_stack(mode: TorchFunctionMode) -> bool:
 
 
 def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Iterator[Patch]:
-    """Each context manager of the class ``kind`` brings ``mode(manager)`` with it; None: nothing.
+    """Let entering a context manager of class ``kind`` also push ``mode(manager)``, unless that is None.
 
-    One object can be entered several times, and can outlast the machine: its modes are kept on it.
+    The pushed modes are kept on the object: it can be entered several times, and outlast the machine.
     """
     enter_real, leave_real = kind.__enter__, kind.__exit__
 
     def enter(self: Any) -> Any:
-        brought = mode(self)
-        entered = enter_real(self)  # if it fails, nothing was brought
-        if brought is not None:
-            self.__dict__.setdefault("_labkit_modes", []).append(brought)
-            _push_on_torch_function_stack(brought)
+        pushed = mode(self)
+        entered = enter_real(self)  # may raise, before anything is pushed
+        if pushed is not None:
+            self.__dict__.setdefault("_labkit_modes", []).append(pushed)
+            _push_on_torch_function_stack(pushed)
         return entered
 
     def exit_(self: Any, *exc_info: Any) -> Any:
@@ -142,7 +140,7 @@ def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Ite
             return leave_real(self, *exc_info)
         finally:
             modes = self.__dict__.get("_labkit_modes")
-            # It can be anywhere on the stack. If it is not there, as within backward, the next end takes it off.
+            # The mode can be anywhere on the stack. If it is missing, as within backward, a later exit removes it.
             if modes and take_off_stack(modes[-1]):
                 modes.pop()
 
@@ -152,7 +150,7 @@ def with_mode(kind: Any, mode: Callable[[Any], TorchFunctionMode | None]) -> Ite
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Inside, this thread's stack of function modes is empty."""
+    """Empty this thread's stack of function modes for a ``with`` block."""
     modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
     try:
         yield

@@ -1,8 +1,7 @@
-"""Tracebacks as the real machine would give them: without the frames of the simulation.
+"""Show tracebacks as on a real machine, without the simulation's frames.
 
-For processes that see a machine by their environment (``labkit run`` and its children) and for ranks, whose tracebacks
-are the script's own; in a notebook, where ``simulate()`` was called by name, nothing is hidden. With
-``LABKIT_TRACEBACK=full`` in the environment nothing is hidden anywhere.
+This applies to processes that inherit a machine (``labkit run`` and its children) and to ranks. A notebook that calls
+``simulate()`` sees all frames, and so does everyone with ``LABKIT_TRACEBACK=full`` in the environment.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from labkit.base import ours
 from labkit.base.patches import Patch, Patches
 
 FULL = "LABKIT_TRACEBACK"
-# Where torch's own Python asks a function mode, such as ours.
+# Where torch's own Python calls a function mode, such as ours.
 _ASKING = overrides.handle_torch_function.__code__
 # Files of torch that wrap a dispatch mode's method (torch/_compile.py, disable_dynamo).
 _WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")
-# An error in a replica, or in a worker, stands as text in the message of the error that is raised for it.
+# torch quotes the traceback of a replica or worker in the message of the error that it raises.
 _AS_TEXT = re.compile(r'^ *File "(.*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 
 
 def hide_labkit_frames() -> None:
-    """From now on uncaught errors of this process are shown without our frames."""
+    """Show uncaught errors of this process without labkit's frames from now on."""
     show, show_in_thread = sys.excepthook, threading.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -39,30 +38,28 @@ def hide_labkit_frames() -> None:
         show(kind, error, error.__traceback__)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None:  # it could not be kept
+        if args.exc_value is None:  # Python has dropped the error
             show_in_thread(args)
             return
         strip_labkit_frames(args.exc_value)
         facts = args.exc_type, args.exc_value, args.exc_value.__traceback__, args.thread
         show_in_thread(threading.ExceptHookArgs(facts))
 
-    # Both, since scripts ask whether the one is still the other.
+    # Both, because scripts compare the two.
     sys.excepthook = sys.__excepthook__ = excepthook
     threading.excepthook = in_thread
     Patches(patch_printed_tracebacks).put_in()
 
 
 def patch_printed_tracebacks(here: Callable[[], object] = lambda: True) -> Iterator[Patch]:
-    """A script that writes an error itself (``print_exc``, ``logging.exception``) writes it without our frames, too.
+    """Hide labkit's frames from a script that prints an error itself (``print_exc``, ``logging.exception``).
 
     here   whether this thread is the script's.
     """
 
     def begin(real: Any, text: Any, kind: Any, value: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
         if here() and not _shows_all_frames():
-            trace = _strip_frames(
-                trace
-            )  # those of the errors that it came from are told by this function, too
+            trace = _strip_frames(trace)  # causes come here by themselves
         real(text, kind, value, trace, *args, **kwargs)
 
     yield Patch.wrap(traceback.TracebackException, "__init__", begin)
@@ -73,7 +70,7 @@ def _shows_all_frames() -> bool:
 
 
 def strip_labkit_frames(error: BaseException | None) -> None:
-    """Take our frames out of the traceback of ``error`` and of those that it came from."""
+    """Remove labkit's frames from the traceback of ``error`` and of its causes."""
     if _shows_all_frames():
         return
     seen: set[int] = set()
@@ -86,7 +83,7 @@ def strip_labkit_frames(error: BaseException | None) -> None:
         one.__traceback__ = _strip_frames(one.__traceback__)
         if one.args and isinstance(words := one.args[0], str):
             text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], words)
-            if text != words:  # of the same class: a KeyError shows torch's KeyErrorMessage without escapes
+            if text != words:  # keep the class: a KeyError shows torch's KeyErrorMessage without escapes
                 one.args = (type(words)(text), *one.args[1:])
         waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
@@ -112,9 +109,9 @@ def _link_frames(frames: list[TracebackType]) -> TracebackType | None:
 
 
 def fold_frames(error: BaseException, installed: Callable[[str], bool], *, whole: bool = False) -> int:
-    """Take the frames of ``installed`` files out of the traceback of ``error``; returns how many.
+    """Remove frames of ``installed`` files from the traceback of ``error``; return how many.
 
-    Where the last is one of them it stays, for it says what raised the error, unless ``whole``.
+    The last frame, which raised the error, stays unless ``whole``.
     """
     frames = _frames(error.__traceback__)
     kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
@@ -127,9 +124,9 @@ def fold_frames(error: BaseException, installed: Callable[[str], bool], *, whole
 
 
 def _drop_repeated_frames(frames: list[TracebackType]) -> list[TracebackType]:
-    """Leaves out our frames, and those repeated below them: torch calls a function anew when it has asked a mode."""
+    """Drop labkit's frames and their repetitions: torch calls a function again after asking a mode."""
     kept: list[TracebackType] = []
-    asked = 0  # how many frames led to the question
+    asked = 0  # number of frames before torch asked the mode
     for frame in frames:
         code = frame.tb_frame.f_code
         if ours.is_hidden_file(code.co_filename):
@@ -139,7 +136,7 @@ def _drop_repeated_frames(frames: list[TracebackType]) -> list[TracebackType]:
                 kept.pop()
                 asked = len(kept)
             continue
-        if asked and code is kept[asked - 1].tb_frame.f_code:  # the same function, now in earnest
+        if asked and code is kept[asked - 1].tb_frame.f_code:  # the same function, called again
             wrapping = kept[asked:]
             if _codes(kept[max(asked - 1 - len(wrapping), 0) : asked - 1]) == _codes(wrapping):
                 del kept[asked - 1 :]

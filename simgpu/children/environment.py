@@ -1,11 +1,11 @@
-"""A simulated machine tells the processes that are started while it is in use, by their environment.
+"""Describe a simulated machine in the environment of child processes.
 
 ``LABKIT_MACHINE`` describes the machine, ``LABKIT_ENTER`` names the functions that open it, and the folder
-``bootstrap`` is first in ``PYTHONPATH``: the Python of every child runs the ``sitecustomize`` there, which calls these
-functions when torch has been imported. So whatever starts Python
-(subprocess, a shell script, torchrun) needs no more than to hand its environment on, as it does on its own.
+``bootstrap`` is first in ``PYTHONPATH``: every child's Python runs the ``sitecustomize`` there, which calls these
+functions once torch is imported. So anything that passes the environment on (subprocess, a shell script, torchrun)
+passes the machine on.
 
-Only the standard library: ``labkit run`` tells its script before torch is loaded.
+Imports the standard library alone: ``labkit run`` prepares the environment before torch is loaded.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ENTRIES = " ".join(_ENTRIES)
 
 @dataclass(frozen=True)
 class MachineDescription:
-    """A machine in words, to be sent to another process.
+    """Description of a machine for another process.
 
-    gpus       how many there are, before CUDA_VISIBLE_DEVICES hides any.
-    memory     bytes of each, one number for all or a list.
+    gpus       how many, before CUDA_VISIBLE_DEVICES hides any.
+    memory     bytes of each GPU: one number for all, or a list.
     order      of replicas: None, "threads" or GPU numbers.
-    heedless   the CUDA_VISIBLE_DEVICES under which ``simulate()`` was called, which takes no notice of it; a process
-               that finds another value there follows that. ``labkit run`` always follows it: None.
-    model      what they pass for (:mod:`.gpu_models`).
+    heedless   the value of CUDA_VISIBLE_DEVICES that ``simulate()`` ignored. A process with another value follows
+               that. None: follow any value (``labkit run``).
+    model      name of the GPU model (:mod:`.gpu_models`).
     """
 
     gpus: int
@@ -52,14 +52,14 @@ class MachineDescription:
         return json.dumps(asdict(self))
 
     def visible_gpus(self, environment: Mapping[str, str]) -> tuple[int, ...]:
-        """The numbers of the GPUs that CUDA would show a process with this environment, in its order."""
+        """Return the numbers of the GPUs that CUDA shows under ``environment``, in CUDA's order."""
         listed = environment.get(VISIBLE)
         if listed is None or listed == self.heedless:
             return tuple(range(self.gpus))
         return visible_gpus(self.gpus, listed)
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """The arguments that make the machine which a process with this environment sees."""
+        """Return the arguments of ``Machine`` for a process with ``environment``."""
         seen, order = self.visible_gpus(environment), self.order
         return {
             "gpus": len(seen),
@@ -70,7 +70,7 @@ class MachineDescription:
 
 
 def parse_description(text: str) -> MachineDescription:
-    """The machine that :meth:`Described.text` wrote."""
+    """Parse the text of :meth:`MachineDescription.text`."""
     return MachineDescription(**json.loads(text))
 
 
@@ -80,7 +80,7 @@ def describe_requested_machine(
     order: str | Sequence[int] | None,
     model: str | None = None,
 ) -> MachineDescription:
-    """A machine that a user asks for. Raises TypeError or ValueError, naming the argument."""
+    """Check the arguments of a user and describe the machine. Raises TypeError or ValueError, naming the argument."""
     gpus = integer("gpus", gpus, 1, MOST_GPUS)
     order = checked_order(order, gpus)
     size: Any = with_model(memory, model)[0]
@@ -89,7 +89,7 @@ def describe_requested_machine(
 
 
 def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
-    """The order of replicas that a user asks for; else ValueError."""
+    """Check the user's ``order`` of replicas; raises ValueError."""
     if isinstance(order, (list, tuple)):
         order = tuple(order)
         if sorted(order) != list(range(gpus)):
@@ -111,10 +111,10 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
 
 
 def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:
-    """The GPUs of ``gpus`` that ``CUDA_VISIBLE_DEVICES=listed`` shows, in its order.
+    """Return which of ``gpus`` GPUs ``CUDA_VISIBLE_DEVICES=listed`` shows, in its order.
 
-    As the CUDA driver reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): those before the first
-    entry that names none; naming one twice hides all. An entry is a number or the beginning of one GPU's UUID.
+    The rules of the CUDA driver (CUDA C++ Programming Guide, "CUDA Environment Variables"): an entry is a number or the
+    beginning of one GPU's UUID; the first invalid entry ends the list; naming a GPU twice hides all.
     """
     seen: list[int] = []
     for entry in map(str.strip, listed.split(",")):
@@ -133,21 +133,21 @@ def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:
 
 
 def uuid(number: int) -> str:
-    """The invented UUID of the simulated GPU with this number."""
+    """Return the invented UUID of simulated GPU ``number``."""
     return f"00000000-0000-0000-0000-{number:012x}"
 
 
 def environment_with_machine(environment: Mapping[str, str], text: str) -> dict[str, str]:
-    """``environment``, extended so that a child sees the machine that ``text`` describes."""
+    """Return ``environment`` with the machine that ``text`` describes."""
     return {**environment, MACHINE: text, ENTER: ENTRIES, PATH: with_bootstrap(environment.get(PATH))}
 
 
 def with_bootstrap(path: str | None) -> str:
-    """A PYTHONPATH with the bootstrap's folder first."""
+    """Return PYTHONPATH ``path`` with the bootstrap's folder first."""
     entries = path.split(os.pathsep) if path else []
     return os.pathsep.join([FOLDER, *(entry for entry in entries if entry != FOLDER)])
 
 
 def without_bootstrap(path: str) -> str:
-    """A PYTHONPATH without the bootstrap's folder."""
+    """Return PYTHONPATH ``path`` without the bootstrap's folder."""
     return os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != FOLDER)

@@ -1,4 +1,4 @@
-"""Models that simulated GPUs can pass for: rows of text beside this, each with the source of its figures."""
+"""GPU models for ``gpu_model=``: the rows of ``gpu_models.txt``, each with the source of its figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.base.numbers import must
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A kind of GPU: how users call it, its memory as ``simulate`` takes it, and its properties as CUDA names them."""
+    """A GPU model: the user's name, the memory as ``simulate`` takes it, and the properties by CUDA's names."""
 
     called: str
     memory: str | int
@@ -42,12 +42,12 @@ def _plain(called: str) -> str:
 
 
 _KNOWN = _models()
-SIMULATED = _KNOWN.pop("SIMULATED")  # what one is that passes for no other
+SIMULATED = _KNOWN.pop("SIMULATED")  # the default
 MODELS = tuple(_KNOWN.values())
 
 
 def gpu_model(called: str | None) -> GpuModel:
-    """The model that a user names ("RTX 4090", "rtx-4090"); None: the simulated one. Raises ValueError otherwise."""
+    """Return the model called ``called`` ("RTX 4090", "rtx-4090"), the default for None, or raise ValueError."""
     found = SIMULATED if called is None else _KNOWN.get(_plain(called)) if isinstance(called, str) else None
     if found is None:
         names = [model.called for model in MODELS]
@@ -59,6 +59,6 @@ def gpu_model(called: str | None) -> GpuModel:
 def with_model(
     memory: str | int | Sequence[str | int] | None, called: str | None
 ) -> tuple[str | int | Sequence[str | int], GpuModel]:
-    """The memory that was asked for, or else the model's, and the model."""
+    """Return the requested memory, or else the model's, and the model."""
     model = gpu_model(called)
     return (model.memory if memory is None else memory), model

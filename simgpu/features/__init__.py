@@ -1,7 +1,7 @@
-"""Features of torch on the simulated machine, one to a file or folder; an ordinary training script needs none of them.
+"""Features of torch on the simulated machine, one to a file or folder. An ordinary training script needs none.
 
-Each registers itself as it is imported, in :mod:`..handlers` and :mod:`..hooks`, and nothing else of the machine knows
-it by name: a file that is deleted leaves the rest as it is, but for the features that stand on it.
+Each registers itself in :mod:`..handlers` and :mod:`..hooks` when imported. The rest of the machine names none of them,
+so a file can be deleted; only features that import it go with it.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 
 
 def load() -> list[str]:
-    """Import all modules that lie here, in the order of their names. Returns the names of those that were loaded."""
+    """Import all modules of this folder in the order of their names; return the names of the loaded ones."""
     loaded = []
     for found in walk_packages(__path__, f"{__name__}."):
         try:
@@ -17,10 +17,10 @@ def load() -> list[str]:
         except ImportError as error:
             if not (error.name or "").startswith(__name__):
                 raise
-            continue  # it stands on one that is not there
+            continue  # a feature that it imports was deleted
         loaded.append(found.name)
     return loaded
 
 
-# Once any feature is imported all are, in this order: the order of their hooks does not depend on who asks first.
+# Importing one feature imports all, so that the order of their hooks is always the same.
 FEATURES = load()

@@ -1,8 +1,7 @@
-"""The machine that torch sees now, and the GPU on which the present call of a thread is at work.
+"""The machine in use, and the GPU on which this thread's current call works.
 
-The machine's mode knows where a call runs, and places its results. C++ may call Python before that (a dispatch mode, a
-hook that packs saved tensors). There tensors have no mark yet, and their device is that of the values: both stand for
-the GPU of the call.
+The machine's mode knows where a call runs, and marks its results. C++ may call Python earlier (a dispatch mode, a hook
+that packs saved tensors). There, a tensor without a mark and the CPU as a device both mean the GPU of the call.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _active: TheMachine | None = None
 
 
 def machine_in_use() -> TheMachine | None:
-    """The machine that torch sees now."""
+    """Return the machine that torch sees; None without one."""
     return _active
 
 
 def require_machine() -> TheMachine:
-    """The machine in use, for things that make no sense without one: a stream, an event."""
+    """Return the machine in use, or raise: streams and events need one."""
     if _active is None:
         raise wrong(RuntimeError, en="no simulated machine is in use any more", zh="已经没有模拟机器在使用")
     return _active
 
 
 def call_with_machine(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function`` with the machine in sight of this thread, if one is in use.
+    """Call ``function`` with the machine's mode on, if a machine is in use.
 
-    What C++ calls back (hooks, unpacked tensors) comes with the function modes off, or on a thread of the engine.
+    C++ calls back (hooks, unpacking of saved tensors) with function modes off, or on a thread of the engine.
     """
     if _active is None:
         return function(*args, **kwargs)
@@ -47,7 +46,7 @@ def call_with_machine(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 
 
 def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run ``function`` as C++ would: none of its own tensor operations pass the function modes."""
+    """Decorate ``function`` to run as C++ would: its tensor operations pass no function mode."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -58,35 +57,35 @@ def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let the decorated function stand for functions of ``owner`` while a machine is in use.
+    """Replace functions of ``owner`` by the decorated function while a machine is in use.
 
-    It is given the machine, the real function and the call's arguments. Who took the name then calls the real function
-    when no machine is in use any more.
+    Its arguments are the machine, the real function and those of the call. Code that kept the replacement calls the
+    real function once no machine is in use.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def standing(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def replacement(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
 
-        hooks.patches.add(lambda machine: (Patch.wrap(owner, name, standing) for name in names))
+        hooks.patches.add(lambda machine: (Patch.wrap(owner, name, replacement) for name in names))
         return function
 
     return register
 
 
 def set_machine_in_use(machine: TheMachine | None) -> None:
-    """From now on :func:`machine_in_use` is ``machine``. Only :mod:`.machine` says so."""
+    """Make ``machine`` the one in use. Only :mod:`.machine` calls this."""
     global _active
     _active = machine
 
 
 class _Work(threading.local):
     gpu: Gpu | None = None
-    # Whether all tensors of the call are on that GPU. One without a mark is then an intermediate result, and there too.
+    # Whether all tensors of the call are on that GPU. One without a mark is then an intermediate result on it.
     whole = False
-    # Whether the engine is at work: it checks devices itself, and no call of Python's names one.
+    # Whether autograd's engine runs, which checks devices itself.
     engine = False
-    # The GPU that the engine's last operator was on.
+    # The GPU of the engine's last operator.
     last: Gpu | None = None
 
 
@@ -94,10 +93,10 @@ work = _Work()
 
 
 class at_work:
-    """Context manager: inside, this thread is at work on ``gpu`` (None: the host, or several devices).
+    """Context manager in which this thread works on ``gpu`` (None: the host, or several devices).
 
-    whole    whether all tensors of the call are there.
-    engine   whether autograd's engine calls, and not Python.
+    whole    whether all tensors of the call are on ``gpu``.
+    engine   whether autograd's engine makes the call, not Python.
     """
 
     __slots__ = ("_before", "_now")

@@ -1,4 +1,4 @@
-"""The errors of the CUDA runtime, in the words of PyTorch as it is released; and the base of the machine's own."""
+"""Errors of the CUDA runtime in the words of PyTorch's releases, and the base class of the machine's own errors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def cuda_error(number: int, name: str, words: str) -> torch.AcceleratorError:
-    """The error ``number`` of the runtime (``cudaError`` + ``name``), which says ``words`` of it.
+    """Return error ``number`` of the runtime, ``cudaError`` + ``name``, with the message ``words``.
 
-    The text is put together as in c10/cuda: CUDAException.cpp, CUDAMiscFunctions.cpp, and CUDADeviceAssertionHost.cpp
-    without TORCH_USE_CUDA_DSA, which no released build has.
+    The text is built as in c10/cuda (CUDAException.cpp, CUDAMiscFunctions.cpp, CUDADeviceAssertionHost.cpp), without
+    TORCH_USE_CUDA_DSA, which no release has.
     """
     lines = [f"CUDA error: {words}"]
     if name == "InvalidDevice":
@@ -34,4 +34,4 @@ def cuda_error(number: int, name: str, words: str) -> torch.AcceleratorError:
 
 
 class NotSimulated(Exception):
-    """A real GPU may well do this. By this class the check-up tells such an error from one of the model's."""
+    """Error for what a real GPU may do and the machine does not. The check-up tells it from a model's own errors."""

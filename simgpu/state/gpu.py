@@ -1,8 +1,8 @@
-"""One simulated GPU: its number, its properties, and the bytes that live on it.
+"""One simulated GPU: its number, its properties, and the bytes allocated on it.
 
-What is on a GPU is known from a mark on each tensor storage (:data:`.marks.MARK`). The mark is an object shared
-by all storages of one size on one GPU, so that counting bytes costs nothing when memory is freed: the
-interpreter's own reference count of the mark *is* the number of live storages of that size.
+Each tensor storage on a GPU has a mark (:data:`.marks.MARK`), an object shared by all storages of one size on one GPU.
+So freeing memory needs no bookkeeping: the interpreter's reference count of the mark *is* the number of live storages
+of that size.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from . import host
 from .leaves import Leaves
 from .marks import HOST, MARK, Mark
 
-# The peak may be missed by less than this many bytes: counting at every allocation would cost more than
-# most operations do. What is allocated now, and the limit, are always exact.
+# The peak is exact to this many bytes: counting at every allocation would cost more than most operations. The bytes
+# allocated now, and the limit, are always exact.
 PEAK_STEP = 16 * 1024
 
-# CUDA's allocator hands out multiples of this many bytes (c10/cuda/CUDACachingAllocator.cpp, round_size), and
-# memory_allocated() counts them. The segments that it asks of the driver, of 2 MiB and more, are "reserved" there.
+# CUDA's allocator hands out multiples of this many bytes, which memory_allocated() counts
+# (c10/cuda/CUDACachingAllocator.cpp, round_size). Its segments of 2 MiB and more count as "reserved".
 BLOCK = 512
 
 # Bytes per virtual second: about the memory bandwidth of an A100.
@@ -37,12 +37,12 @@ BANDWIDTH = 2e12
 
 
 def _block(size: int) -> int:
-    """The bytes that CUDA's allocator hands out for ``size`` bytes."""
+    """Round ``size`` up to the bytes that CUDA's allocator hands out."""
     return -(-size // BLOCK) * BLOCK
 
 
 class TheMachine(Protocol):
-    """A machine, as the modules below :mod:`simgpu.machine` know it; each attribute is explained there."""
+    """Protocol of a machine for the modules below :mod:`simgpu.machine`, which explains each attribute."""
 
     chosen: set[int]
     closed: bool
@@ -71,7 +71,7 @@ class TheMachine(Protocol):
 
 
 class Clock:
-    """Virtual seconds on one GPU: later with every byte it allocates (see :mod:`.streams`)."""
+    """Virtual clock of one GPU, which advances with every allocated byte (see :mod:`.streams`)."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -81,7 +81,7 @@ class Clock:
         return self._extra + self._gpu.total() / BANDWIDTH
 
     def advance(self, seconds: float) -> float:
-        """Let ``seconds`` (≥ 0) pass; returns the new time."""
+        """Advance by ``seconds`` (≥ 0) and return the new time."""
         self._extra += seconds
         return self.time()
 
@@ -92,9 +92,9 @@ _IDLE_REFERENCES = next(sys.getrefcount(mark) for mark in _probe.values())
 
 
 def _has_memory(storage: torch.UntypedStorage) -> bool:
-    """Whether there are bytes behind ``storage``: not for a tensor subclass that wraps others.
+    """Whether ``storage`` has bytes. That of a wrapper subclass has a size and no data.
 
-    It has a size and no data (torch/csrc/autograd/python_variable.cpp, make_tensor_for_subclass_helper).
+    torch/csrc/autograd/python_variable.cpp, make_tensor_for_subclass_helper.
     """
     try:
         return storage.data_ptr() != 0
@@ -103,7 +103,7 @@ def _has_memory(storage: torch.UntypedStorage) -> bool:
 
 
 class Gpu:
-    """A simulated GPU. ``capacity`` is in bytes."""
+    """A simulated GPU with ``capacity`` bytes of memory."""
 
     __slots__ = (
         "cache_emptied", "capacity", "clock", "device", "failures", "fraction", "index", "leaves", "machine",
@@ -117,21 +117,21 @@ class Gpu:
         self.machine = machine
         self.device = torch.device("cuda", index)
         self.fraction = 1.0
-        # Storage size in bytes -> the mark its storages carry.
+        # Storage size in bytes -> the mark of its storages.
         self.marks: dict[int, Mark] = {}
-        # The tensors here that autograd accumulates gradients in.
+        # The tensors here in which autograd accumulates gradients.
         self.leaves = Leaves(self)
         self.peak = 0
-        # The peak since look() was asked last.
+        # The peak since the last look().
         self._highest = 0
-        # How many more bytes may be marked before the next count is due: while it is not negative, neither
-        # a peak (but for PEAK_STEP) nor the limit can have been passed. _granted is where it began.
+        # How many more bytes may be marked before the next count is due. While not negative, neither the peak (but for
+        # PEAK_STEP) nor the limit can have been passed. _granted is the value at the last count.
         self.room = 0
         self._granted = 0
-        # True while the machine is not in use: tensors that are put here are refused.
+        # True while the machine is not in use: new tensors are refused.
         self.suspended = False
         self.failures = self.cache_emptied = 0
-        # The bytes that lived here when the computer's own memory was last looked at.
+        # The live bytes when the computer's own memory was last checked.
         self._seen = 0
         # Bytes ever marked, up to the last count.
         self._counted = 0
@@ -139,13 +139,13 @@ class Gpu:
         self.clock = Clock(self)
 
     def put(self, storage: torch.UntypedStorage) -> None:
-        """Mark ``storage`` as living here. Raises torch.OutOfMemoryError when the GPU is full."""
+        """Mark ``storage`` as on this GPU. Raises torch.OutOfMemoryError when the GPU is full."""
         self.take(storage)
         if self.room < 0:
             self.recount(storage)
 
     def take(self, storage: torch.UntypedStorage) -> None:
-        """Mark ``storage`` as living here, whether there is room or not; the caller counts afterwards."""
+        """Mark ``storage`` as on this GPU, even beyond the limit; the caller must check ``room`` afterwards."""
         size = storage.nbytes() if _has_memory(storage) else 0
         try:
             mark = self.marks[size]
@@ -158,13 +158,13 @@ class Gpu:
             tell(self, storage)
 
     def new_mark(self, size: int) -> Mark:
-        """The mark for storages of ``size`` bytes."""
+        """Return the mark for storages of ``size`` bytes."""
         return self.marks.setdefault(size, Mark(self, _block(size)))
 
     def make_room(self, size: int, *, written: bool = True) -> None:
-        """Raise before the computer is asked for ``size`` bytes for this GPU, if they would be too many.
+        """Raise if ``size`` more bytes exceed this GPU's memory or the computer's, before they are allocated.
 
-        written   whether they will be written to: memory that is never written takes none of the computer's.
+        written   whether the bytes will be written: memory that is never written takes none of the computer's.
         """
         if size <= self.room and size < host.WORTH:
             return
@@ -178,7 +178,7 @@ class Gpu:
             host.check(self.device, size)
 
     def translate_error(self, error: Exception) -> Exception:
-        """``error``; if the computer's allocator gave no memory for this GPU, CUDA's own error in its place."""
+        """Return CUDA's out-of-memory error for a failure of the computer's allocator; any other ``error`` as it is."""
         size = host.parse_refused_bytes(error)
         if size is None:
             return error
@@ -188,10 +188,9 @@ class Gpu:
         return host.OutOfHostMemory(self.device, size, None)
 
     def lend(self, machine: TheMachine, capacity: int) -> Callable[[], None]:
-        """Belong to ``machine``, with this capacity, until the function that this returns is called.
+        """Lend this GPU to ``machine``, with ``capacity`` bytes. Call the returned function to end that.
 
-        Then the size, peak, counts and time are what they were. The marks are not touched: they are the tensors that
-        live here, of which some may have stayed.
+        Size, peak, counts and time are then restored. The marks stay: tensors made meanwhile may live on.
         """
         kept = {name: getattr(self, name) for name in _LENT}
         total, now = self.total(), self.clock.time()
@@ -200,7 +199,7 @@ class Gpu:
         def give_back() -> None:
             for name, value in kept.items():
                 setattr(self, name, value)
-            # The next tensor is counted with all others.
+            # Count at the next tensor.
             self._counted, self._granted, self.room = total, 0, 0
             self.clock.advance(now - self.clock.time())
 
@@ -210,28 +209,28 @@ class Gpu:
         return int(self.capacity * self.fraction)
 
     def suspend(self) -> None:
-        """From now on, refuse tensors that are put here."""
+        """Refuse new tensors from now on."""
         self._counted += self._granted - self.room
         self.room = self._granted = 0
         self.suspended = True
 
     def resume(self) -> None:
-        """Take tensors again."""
+        """Accept tensors again."""
         self.suspended = False
 
     def live(self) -> int:
-        """Bytes allocated now."""
+        """Return the bytes allocated now."""
         if self.leaves.due:
             self.leaves.look()
         live = 0
         for mark in tuple(self.marks.values()):
-            # One more reference here than in a loop over the dictionary: the tuple's. (A dictionary itself may not
-            # grow while it is gone through, and another thread's tensor may be the first of its size.)
+            # The tuple holds one more reference than a loop over the dictionary, which must not grow meanwhile: another
+            # thread's tensor may be the first of its size.
             live += mark.block * (sys.getrefcount(mark) - _IDLE_REFERENCES - 1)
         return live
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """The storages that live here, by size: bytes of one, bytes of its block, how many. Empty ones are left out."""
+        """Return (bytes of a storage, bytes of its block, how many) for each size of the storages here, but for 0."""
         if self.leaves.due:
             self.leaves.look()
         found = []
@@ -242,20 +241,20 @@ class Gpu:
         return found
 
     def total(self) -> int:
-        """Bytes ever allocated here."""
+        """Return the bytes ever allocated here."""
         return self._counted + self._granted - self.room
 
     def recount(self, newest: torch.UntypedStorage | None = None) -> int:
-        """Count the live bytes, raise the peak, and check that the GPU is not over-full.
+        """Count and return the live bytes, update the peak, and raise if the GPU is over-full.
 
-        ``newest``  the storage that was put here last; taken off again when there is no room for it.
+        ``newest``  the storage put here last, which loses its mark when there is no room for it.
         """
         if self.suspended:
             raise RuntimeError(self.machine.stale_text(self))
         live, limit = self.live(), self._limit()
         if live > limit:
-            # CUDA's allocator gives its cache back to the driver and tries once more (CUDACachingAllocator.cpp, malloc:
-            # release_cached_blocks, then alloc_block). Here only tensors that were dropped in a cycle could come back.
+            # CUDA's allocator frees its cache and tries once more (CUDACachingAllocator.cpp, malloc: alloc_block after
+            # release_cached_blocks). Here, only tensors in garbage cycles can be freed.
             gc.collect()
             live = self.live()
             if live > limit and newest is not None:
@@ -283,29 +282,29 @@ class Gpu:
         return block
 
     def reset_peak(self) -> None:
-        """Begin the peak anew at what is live now."""
+        """Reset the peak to the live bytes."""
         self.peak = 0
         self.recount()
 
     def look(self) -> tuple[int, int]:
-        """Bytes allocated now, and the most that were since this was asked last."""
+        """Return the live bytes, and their peak since the last call of this function."""
         live = self.recount()
         highest, self._highest = self._highest, live
         self.recount()  # the room before the next count is smaller now
         return live, highest
 
     def free(self) -> int:
-        """Bytes that are not allocated."""
+        """Return the bytes that are not allocated."""
         return max(0, self.capacity - self.recount())
 
     def make_out_of_memory_error(self, wanted: int, live: int) -> torch.OutOfMemoryError:
-        """CUDA's own error, which is counted, for ``wanted`` bytes on this GPU with ``live`` bytes taken.
+        """Return and count CUDA's error for ``wanted`` bytes, rounded up to blocks, when ``live`` bytes are taken.
 
-        The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc: "wanted" is the request rounded up to blocks, and
-        what a fraction allows stands in it where one was set (set_per_process_memory_fraction).
+        The text is that of c10/cuda/CUDACachingAllocator.cpp, malloc, with the limit of
+        set_per_process_memory_fraction where one was set.
         """
         self.failures += 1
-        if wanted >= 2**60:  # before anything is looked at (NativeCachingAllocator, allocate)
+        if wanted >= 2**60:  # the first check of NativeCachingAllocator, allocate
             return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
         free = cuda_bytes(max(0, self.capacity - live))
         used = cuda_bytes(live)

@@ -1,7 +1,7 @@
-"""The computer's own memory, which holds the tensors of simulated GPUs, and may be smaller than theirs.
+"""Check the computer's own memory, which holds the tensors of simulated GPUs and may be smaller than theirs.
 
-A GPU that is full is CUDA's error. Where a GPU has room and the computer has none, the error says so, before Linux ends
-the process for it. Memory that is never written costs nothing: ``torch.empty`` of more than there is goes through.
+A full GPU is CUDA's error. A full computer is labkit's, raised before Linux kills the process. Memory that is never
+written costs nothing: ``torch.empty`` of more than the computer has succeeds.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pathlib import Path
 from labkit.base.language import say
 from labkit.base.units import cuda_bytes
 
-# Fewer bytes than this are not worth a look.
+# Check the memory only for allocations of this many bytes.
 WORTH = 32 * 2**20
-# So many bytes are left to other programs; of a small computer's memory, a 32nd part.
+# Bytes left to other programs; at most a 32nd part of the computer's memory.
 _LEFT = 256 * 2**20
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# The files with a container's limit and with what it has taken, and before which lines in memory.stat cached files are
-# counted: the second version of Linux's control groups, and the first (Documentation/admin-guide/cgroup-v2.rst,
+# Version 2 and 1 of Linux's control groups: the prefix in /proc/self/cgroup, the folder, the files with a container's
+# limit and usage, and the prefix of cached files in memory.stat (Documentation/admin-guide/cgroup-v2.rst,
 # cgroup-v1/memory.rst).
 _VERSIONS = (
     ("0::", "", "memory.max", "memory.current", ""),
     (":memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
-# The text of c10/core/impl/alloc_cpu.cpp.
+# The message of c10/core/impl/alloc_cpu.cpp.
 _REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes", re.DOTALL)
 
 
 class OutOfHostMemory(RuntimeError):
-    """The computer has no memory for a tensor for which its simulated GPU has room."""
+    """Error for a tensor that fits its simulated GPU and not the computer's memory."""
 
     def __init__(self, device: object, wanted: int, left: int | None) -> None:
         rest = cuda_bytes(left or 0)
@@ -54,7 +54,7 @@ class OutOfHostMemory(RuntimeError):
 
 
 def parse_refused_bytes(error: BaseException) -> int | None:
-    """The bytes that the computer's allocator did not give, if that is what ``error`` says."""
+    """Return the bytes that the computer's allocator refused, by the text of ``error``; None for other errors."""
     found = _REFUSED.search(str(error))
     return None if found is None else int(found[1])
 
@@ -64,7 +64,7 @@ _looks = True
 
 @contextmanager
 def skip_memory_check() -> Iterator[None]:
-    """Inside, :func:`check` lets everything pass."""
+    """Let :func:`check` pass everything in a ``with`` block."""
     global _looks
     _looks = False
     try:
@@ -74,16 +74,16 @@ def skip_memory_check() -> Iterator[None]:
 
 
 def check(device: object, wanted: int, *, written: bool = False) -> None:
-    """Raise :class:`OutOfHostMemory` if this computer has not ``wanted`` bytes for a tensor on ``device``.
+    """Raise :class:`OutOfHostMemory` if this computer lacks ``wanted`` bytes for a tensor on ``device``.
 
-    written   whether they have been taken already, and nothing else is left.
+    written   whether the bytes are allocated already; then raise only if nothing is left.
     """
     needed = 0 if written else wanted
     left = available() if _looks else None
     if left is None or left > needed:
         return
     gc.collect()
-    # What glibc's allocator keeps of freed memory, it gives back when asked.
+    # glibc's allocator keeps freed memory until asked for it.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     left = available()
@@ -92,7 +92,7 @@ def check(device: object, wanted: int, *, written: bool = False) -> None:
 
 
 def available() -> int | None:
-    """The bytes that this process could still write; None outside of Linux, which alone ends processes for them."""
+    """Return the bytes that this process can still write; None where no process is killed for lack of memory."""
     if not sys.platform.startswith("linux"):
         return None
     found: list[int] = []
@@ -107,13 +107,13 @@ def available() -> int | None:
 
 
 def _containers() -> Iterator[int]:
-    """The bytes that each control group of this process has left."""
+    """Yield the bytes that each control group of this process has left."""
     with suppress(OSError):
         mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
         for (mark, folder, limit, taken, total), line in product(_VERSIONS, mine):
             _, found, path = line.partition(mark)
             place = _CGROUPS / folder / path.lstrip("/")
-            # Within a container the path may be the host's, and its own group is what is mounted.
+            # Inside a container the path may be the host's, and a parent folder is the container's own group.
             for group in (place, *place.parents) if found else ():
                 with suppress(OSError, ValueError):
                     most = int((group / limit).read_text("ascii"))

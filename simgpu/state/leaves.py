@@ -1,8 +1,7 @@
-"""The tensors in which autograd accumulates gradients, by GPU: gradients that C++ makes are counted at once.
+"""Count the gradients that autograd's engine makes, when they take memory and not when Python reads them.
 
-Python learns of a gradient where it reads it; memory is taken when the engine makes it. So each GPU remembers,
-weakly, its tensors that get a gradient, and looks at them when a backward pass ends, and whenever bytes are counted
-while one runs. A training step pays for its own parameters, once.
+Each GPU keeps weak references to its tensors that get a gradient. It marks their gradients when a backward pass ends,
+and whenever bytes are counted while one runs.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from torch import Tensor
 from .. import hooks
 from .marks import HOST
 
-_grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
+_grads: Any = Tensor.grad  # a property; torch's stubs give the type of its value
 _get_grad = _grads.__get__
 _storage: Any = Tensor.untyped_storage
-# A weak reference to a tensor that only C++ holds must be made good before use (torch/utils/weak.py, WeakIdRef).
+# Repairs a weak reference to a tensor that only C++ holds (torch/utils/weak.py, WeakIdRef).
 _make_good: Any = getattr(Tensor, "_fix_weakref", None)
-# Each thread that is in a backward pass -> the GPUs from which its passes began, one pass inside another.
+# Each thread in a backward pass -> the GPUs where its passes began, nested passes last.
 _running: dict[int, list[set[Any]]] = {}
-# Those of them in which the engine waits for a backward in Python, and makes no gradients meanwhile.
+# The threads whose engine waits for a backward function in Python, and so makes no gradients.
 _waiting: set[int] = set()
 
 
 class Held:
-    """Bytes that C++ holds in tensors that Python has not met. This object has a mark for each, by which they count."""
+    """Tensors of C++ that Python has not met. A reference to a mark for each makes them count."""
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
 
     def hold(self, gpu: Any, size: int, *, met: bool = True) -> None:
-        """One more tensor of ``size`` bytes is on ``gpu``. Raises torch.OutOfMemoryError when the GPU is full.
+        """Count one more tensor of ``size`` bytes on ``gpu``. Raises torch.OutOfMemoryError when the GPU is full.
 
-        met   whether Python may meet it.
+        met   whether Python may meet the tensor.
         """
         self._marks.append(gpu.marks.get(size) or gpu.new_mark(size))
         if met:
@@ -50,14 +49,14 @@ class Held:
             gpu.recount()
 
     def can_be_met(self) -> None:
-        """From now on Python may meet these tensors."""
+        """Expect Python to meet these tensors from now on."""
         for mark in self._marks:
             mark.gpu.leaves.held.add(self)
 
     def release(self, gpu: Any = None, size: int = 0) -> bool:
-        """A tensor of ``size`` bytes on ``gpu`` was met, and counts by itself: whether it was one of these.
+        """Stop counting a tensor of ``size`` bytes on ``gpu``, which will get its own mark; return whether it was held.
 
-        Without arguments: all are gone.
+        Without arguments: stop counting all.
         """
         if gpu is None:
             self._marks.clear()
@@ -72,7 +71,7 @@ class Held:
         return True
 
     def has(self, gpu: Any, size: int) -> bool:
-        """Whether a tensor of ``size`` bytes on ``gpu`` is among them."""
+        """Whether a tensor of ``size`` bytes on ``gpu`` is held."""
         return gpu.marks.get(size) in self._marks
 
 
@@ -85,13 +84,13 @@ class Leaves:
         self._gpu = gpu
         # The id of a tensor -> a weak reference to it.
         self._refs: dict[int, weakref.ref[Tensor]] = {}
-        # Whether a backward pass ran, or runs, since they were looked at.
+        # Whether a backward pass ran, or runs, since the last look.
         self.due = False
-        # Other tensors that C++ has here.
+        # Other tensors of C++ on this GPU.
         self.held: weakref.WeakSet[Held] = weakref.WeakSet()
 
     def note(self, tensor: Tensor) -> None:
-        """``tensor``, which is here, gets a gradient from now on."""
+        """Remember ``tensor``, on this GPU, as one that gets a gradient."""
         key = id(tensor)
         self._refs[key] = weakref.ref(tensor, functools.partial(self._refs.pop, key))
 
@@ -100,33 +99,33 @@ class Leaves:
         self._refs.pop(id(tensor), None)
 
     def holds(self, size: int) -> bool:
-        """Whether C++ has a tensor of ``size`` bytes here that nobody met."""
+        """Whether C++ has a tensor of ``size`` bytes here that Python has not met."""
         return any(held.has(self._gpu, size) for held in tuple(self.held))
 
     def release(self, size: int) -> None:
-        """A tensor of ``size`` bytes that C++ made here was met, and will be marked."""
+        """Stop counting a tensor of ``size`` bytes that C++ made here: it will get a mark."""
         any(held.release(self._gpu, size) for held in tuple(self.held))
 
     def look(self) -> torch.UntypedStorage | None:
-        """Mark the gradients that have come; returns the last one's storage. The caller checks whether there is room.
+        """Mark new gradients and return the last one's storage. The caller checks whether there is room.
 
-        Nothing is read while another thread is in a backward pass, because C++ may be writing there.
+        Read nothing while another thread is in a backward pass: C++ may be writing.
         """
         newest, gpu = None, self._gpu
-        if not self.due or (_running and not self._ours()):
+        if not self.due or (_running and not self._is_safe_to_read()):
             return None
         self.due = False
         with torch._C.DisableTorchFunction():
-            for key, ref in self._refs.copy().items():  # in one step: tensors may go at any moment
+            for key, ref in self._refs.copy().items():  # copied in one step: tensors may die at any moment
                 leaf = ref()
                 if leaf is None:
                     continue
                 if _make_good is not None:
                     _make_good(leaf)
-                if _storage(leaf)._labkit_mark.gpu is not gpu:  # it has moved
+                if _storage(leaf)._labkit_mark.gpu is not gpu:  # moved to another device
                     self._refs.pop(key, None)
                     continue
-                if not leaf.is_leaf and not leaf.retains_grad:  # it was written in place since
+                if not leaf.is_leaf and not leaf.retains_grad:  # written in place since
                     continue
                 grad = _get_grad(leaf)
                 if grad is None:
@@ -140,8 +139,8 @@ class Leaves:
         self.due = bool(_running.keys() - _waiting)
         return newest
 
-    def _ours(self) -> bool:
-        """Whether no thread but this one can be writing gradients here."""
+    def _is_safe_to_read(self) -> bool:
+        """Whether no other thread can be writing gradients on this GPU."""
         here, gpu = threading.get_ident(), self._gpu
         others = [passes for thread, passes in _running.items() if thread != here]
         if not others:
@@ -157,10 +156,10 @@ def _storages(grad: Tensor) -> Iterable[Any]:
 
 
 class backward_runs:
-    """Context manager: inside, this thread is in a backward pass that begins on ``gpus`` of all ``every``.
+    """Context manager around a backward pass that begins on ``gpus``; ``every`` are all GPUs.
 
-    At its end the gradients on ``gpus`` are looked at; on the others, when their bytes are counted. Raises
-    torch.OutOfMemoryError if they are too many.
+    The exit marks the gradients on ``gpus`` and raises torch.OutOfMemoryError if they are too large. Those on other
+    GPUs are marked when their bytes are counted.
     """
 
     __slots__ = ("_every", "_gpus")
@@ -193,7 +192,7 @@ class backward_runs:
 
 @contextmanager
 def engine_waits(every: Iterable[Any]) -> Iterator[None]:
-    """Inside, a backward in Python runs, for which the engine on this thread waits."""
+    """Note that this thread's engine waits for a backward function in Python, during a ``with`` block."""
     _waiting.add(threading.get_ident())
     try:
         yield

@@ -1,4 +1,4 @@
-"""The mark on a storage, which says where it lives."""
+"""The mark on a storage, which says where the storage is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 # The attribute of ``torch.UntypedStorage`` that holds the mark.
 MARK = "_labkit_mark"
-# And the one that says whether it is in pinned memory.
+# The attribute that says whether the storage is in pinned memory.
 PINNED = "_labkit_pinned"
 
 
 class Mark:
-    """That a storage of ``block`` bytes (rounded as CUDA's allocator would) is on ``gpu``."""
+    """Mark of storages of ``block`` bytes (rounded as by CUDA's allocator) on ``gpu``."""
 
     __slots__ = ("block", "gpu")
 
@@ -20,7 +20,7 @@ class Mark:
         self.block = block
 
 
-# The mark of every storage that was never put on a simulated GPU: a class attribute.
+# The mark of a storage that was never put on a simulated GPU: a class attribute.
 HOST = Mark(None, 0)
-# The mark of storages that are known to be the host's: no call that returns one of them takes it to a GPU.
+# The mark of storages that stay on the host, whichever call returns them.
 KEPT = Mark(None, 0)

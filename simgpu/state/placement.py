@@ -1,8 +1,7 @@
-"""The simulated GPU that a tensor is on: reading it, and putting tensors there.
+"""Find the simulated GPU of a tensor, and put tensors on GPUs.
 
-A storage lives on one GPU: views, detached tensors, saved tensors and parameters agree because they share
-their storage. Tensors without a storage of their own (sparse ones, functorch's wrappers) are looked
-through to those that have one.
+A storage is on one GPU: views, detached tensors, saved tensors and parameters agree because they share their storage.
+For tensors without a storage (sparse ones, functorch's wrappers), their parts count.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MOST_LEVELS = 64
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The tensors whose storages hold the values of ``tensor``: itself, unless it is sparse or wrapped."""
+    """Return the tensors whose storages hold the values of ``tensor``: itself, unless it is sparse or wrapped."""
     layout = tensor.layout
     if layout is torch.sparse_coo:
         return [tensor._values(), tensor._indices()]
@@ -43,10 +42,10 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _remove_batch(tensor: Tensor) -> Tensor:
-    """The view without a batch in ``tensor``, one of the wrappers with which autograd batches gradients."""
+    """Return the unbatched tensor inside ``tensor``, a wrapper by which autograd batches gradients."""
     level = 1
     inner = tensor
-    # The outermost batch is taken out of it. A tensor without a batch of this level only gets another wrapper.
+    # Remove the batch of each level in turn. A tensor without a batch of this level only gets another wrapper.
     while torch._C._functorch.is_legacy_batchedtensor(inner) and level <= _MOST_LEVELS:
         inner = torch._remove_batch_dim(tensor, level, 1, 0)
         level += 1
@@ -54,7 +53,7 @@ def _remove_batch(tensor: Tensor) -> Tensor:
 
 
 def gpu_of(tensor: Tensor) -> Gpu | None:
-    """The simulated GPU that ``tensor`` is on; None for the host."""
+    """Return the simulated GPU of ``tensor``; None for the host."""
     gpu: Gpu | None = None
     try:
         gpu = _storage(tensor)._labkit_mark.gpu
@@ -65,11 +64,10 @@ def gpu_of(tensor: Tensor) -> Gpu | None:
 
 
 def _storages(tensor: Tensor) -> list[Any]:
-    """The storages of ``tensor``: its own, or those of its parts.
+    """Return the storages of ``tensor``: its own, or those of its parts.
 
-    A parameter that a lazy module has yet to make has one, but refuses to be asked (ValueError, from its
-    ``__torch_function__``); sparse and wrapped tensors have none (``c10/core/TensorImpl.cpp``,
-    ``throw_storage_access_error``), their parts do.
+    An uninitialized parameter of a lazy module has one but raises ValueError from its ``__torch_function__``. Sparse
+    and wrapped tensors have none (``c10/core/TensorImpl.cpp``, ``throw_storage_access_error``), their parts do.
     """
     try:
         return [_storage(tensor)]
@@ -83,7 +81,7 @@ def _storages(tensor: Tensor) -> list[Any]:
 
 
 def put(tensor: Any, gpu: Gpu | None) -> Any:
-    """Mark the storage of ``tensor`` as living on ``gpu``, unless it lives on a GPU already; returns ``tensor``."""
+    """Mark the storage of ``tensor`` as on ``gpu``, unless it is on a GPU already; return ``tensor``."""
     if gpu is not None:
         for storage in _storages(tensor):
             if storage._labkit_mark is HOST and storage.device.type != "meta":
@@ -92,15 +90,15 @@ def put(tensor: Any, gpu: Gpu | None) -> Any:
 
 
 def put_wrapper(tensor: Tensor, gpu: Gpu) -> None:
-    """Mark ``tensor``, which only stands for others and has no memory of its own, as living on ``gpu``."""
+    """Mark ``tensor``, a wrapper without memory, as on ``gpu``."""
     with torch._C.DisableTorchFunctionSubclass():
         setattr(_storage(tensor), MARK, gpu.marks.get(0) or gpu.new_mark(0))
 
 
 def note_leaf(tensor: Tensor) -> None:
-    """If ``tensor`` is on a GPU and gets a gradient, let the GPU know: its gradient will be there too.
+    """If ``tensor`` is on a GPU and gets a gradient, let the GPU expect the gradient.
 
-    A tensor without a storage is left out: functorch's wrappers are gone when a gradient could be seen.
+    Skip tensors without a storage: functorch's wrappers are gone before anybody sees their gradient.
     """
     if tensor.requires_grad:
         try:
@@ -112,7 +110,7 @@ def note_leaf(tensor: Tensor) -> None:
 
 
 def keep_on_host(tensor: Tensor) -> None:
-    """Whatever call it comes out of, ``tensor`` is on the host if it is there now."""
+    """Keep ``tensor`` on the host, whichever call returns it, if it is there now."""
     for storage in _storages(tensor):
         if storage._labkit_mark is HOST:
             setattr(storage, MARK, KEPT)
@@ -126,7 +124,7 @@ def pin(tensor: Tensor) -> None:
 
 
 def is_kept(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is known to be the host's."""
+    """Whether ``tensor`` stays on the host."""
     try:
         return _storage(tensor)._labkit_mark is KEPT
     except (NotImplementedError, RuntimeError, ValueError):
@@ -134,45 +132,45 @@ def is_kept(tensor: Tensor) -> bool:
 
 
 def put_all(result: Any, gpu: Gpu | None) -> Any:
-    """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``; returns ``result``."""
+    """Put every tensor in ``result`` (a tensor, or a structure of them) on ``gpu``; return ``result``."""
     for tensor in () if gpu is None else tensors_in(result):
         put(tensor, gpu)
     return result
 
 
 def put_again(storage: torch.UntypedStorage) -> None:
-    """Count ``storage`` anew after its size changed."""
+    """Recount ``storage`` after a change of its size."""
     gpu = getattr(storage, MARK).gpu
     if gpu is not None:
         gpu.put(storage)
 
 
 def put_anew(tensor: Tensor, gpu: Gpu | None) -> None:
-    """Count the storages of ``tensor`` anew, which an operation may have resized, or replaced by others on ``gpu``."""
+    """Recount the storages of ``tensor``, which an operation may have resized, or replaced by others on ``gpu``."""
     for storage in _storages(tensor):
         put_again(storage)
     put(tensor, gpu)
 
 
 def place(tensor: Tensor) -> str:
-    """The device of ``tensor`` as messages write it: ``"cuda:1"``, ``"cpu"``."""
+    """Return the device of ``tensor`` as in error messages: ``"cuda:1"``, ``"cpu"``."""
     gpu = gpu_of(tensor)
     return str(tensor.device) if gpu is None else name_of(gpu)
 
 
 def name_of(gpu: Gpu | None) -> str:
-    """``"cuda:1"``; ``"cpu"`` for None, the host."""
+    """Return ``"cuda:1"``, or ``"cpu"`` for None, the host."""
     return "cpu" if gpu is None else str(gpu.device)
 
 
 def type_name(tensor: Tensor) -> str:
-    """``"torch.FloatTensor"``, or ``"torch.cuda.FloatTensor"`` on a simulated GPU."""
+    """Return ``"torch.FloatTensor"``, or ``"torch.cuda.FloatTensor"`` on a simulated GPU."""
     name = _real_type(tensor)
     return name if gpu_of(tensor) is None else name.replace("torch.", "torch.cuda.", 1)
 
 
 def type_in_errors(tensor: Tensor) -> str:
-    """The name that C++ has for it: the same, but ``"CUDABFloat16Type"``, since bfloat16 came after the old names."""
+    """Return the name in C++'s errors: the same, but ``"CUDABFloat16Type"``, as bfloat16 came after the old names."""
     if tensor.dtype is torch.bfloat16:
         return "CPUBFloat16Type" if gpu_of(tensor) is None else "CUDABFloat16Type"
     return type_name(tensor)

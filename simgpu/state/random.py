@@ -1,12 +1,12 @@
-"""Random numbers per simulated GPU: each has its own generator, as each real GPU has.
+"""Random numbers: each simulated GPU has its own generator, as on a real machine.
 
-The numbers are those of the CPU generator with the same seed; that they depend only on the GPU's own seed, and leave
-the other devices' generators alone, is as on the real machine.
+The numbers are those of the CPU's generator with the same seed. They depend only on the GPU's own seed, and leave the
+other devices' generators alone.
 
-A state is what CUDA's is, 16 bytes: a seed and an offset. The Mersenne Twister has no offset: how many words it gave
-since its seed is found by drawing on from the last known place until its state comes, and a place is reached by drawing
-so many words. An offset is four times that number, for CUDA's are multiples of 4. Places that are not to overlap, as
-those of a DTensor's shards, are on streams of their own; so is one that a real GPU reached and that is too far to draw.
+A state has CUDA's 16 bytes, a seed and an offset. The CPU's Mersenne Twister has no offset. To get one, count the words
+from the last known place by drawing until the state matches; to reach one, draw that many words. An offset is four
+times the number of words, since CUDA's are multiples of 4. Places that must not overlap (those of a DTensor's shards)
+are on separate streams of random numbers, and so is an offset of a real GPU that is too far to draw.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .gpu import Gpu, TheMachine
 
 RealGenerator = torch.Generator
 _real_device = RealGenerator.device.__get__
-# So many of the last places are remembered; the Twister's state of each takes 5 kB.
+# How many of the last (seed, offset) to remember. The Twister's state of each takes 5 kB.
 _MOST_PLACES = 100
 _places: dict[tuple[int, int], torch.Tensor] = {}
-# An offset below _NEAR counts the words of the seed's own stream. With _OURS it has 24 bits for the number of a stream
-# and 38 for the words on it; any other is a real GPU's.
+# An offset below _NEAR counts the words of the seed's own stream. One with the bit _OURS has 24 bits for the number of
+# a stream and 38 for the words on it. Any other is a real GPU's.
 _NEAR, _OURS, _STREAM, _STREAMS = 2**30, 2**62, 38, 2**24
 # The Twister's state in words of 8 bytes (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy): the seed,
-# what is left of the block, the next word in it, the block of 624; then normal numbers kept for the next call.
+# the rest of the block, the next word in the block, the block of 624; then normal numbers kept for the next call.
 _NEXT, _BLOCK, _NORMALS, _WORDS = 2, 3, 627, 624
-_LOW = 2**24  # random_ draws a word for each number below this
-_FAR = 2**31  # words after which a state is not looked for any more
+_LOW = 2**24  # random_ draws one word for each number below this
+_FAR = 2**31  # how many words to search for a state
 
 
 class DeviceRandom:
@@ -52,15 +52,14 @@ class DeviceRandom:
         self._lent: Gpu | None = None
 
     def begin(self, seed: int | None = None) -> None:
-        """Make the generators, while torch is as it really is; once.
+        """Make the generators, once, before torch is patched.
 
-        seed   of all of them; default: that of torch's own generator.
+        seed   of all generators; default: that of torch's own.
         """
         if self.generators:
             return
-        # torch.manual_seed before the machine existed would have seeded its GPUs too (torch/random.py, manual_seed),
-        # all alike: the generator of a GPU takes a seed as it is (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp,
-        # set_current_seed).
+        # A torch.manual_seed before simulate() seeds all GPUs alike, as on a real machine (torch/random.py,
+        # manual_seed; aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, set_current_seed).
         seed = torch.initial_seed() if seed is None else seed
         self.generators = tuple(Generator(gpu=gpu) for gpu in self._gpus)
         for generator in self.generators:
@@ -68,13 +67,13 @@ class DeviceRandom:
 
     @contextmanager
     def draw_by_default_generator(self, gpu: Gpu, *, normals: bool = True) -> Iterator[None]:
-        """Inside, torch's default generator continues where that of ``gpu`` stands.
+        """Let torch's default generator draw for ``gpu`` in a ``with`` block.
 
         normals   whether normal numbers are drawn, of which the CPU may keep one for the next call
 
-        The CPU's kernels ask for the default generator in C++ (aten/src/ATen/CPUGeneratorImpl.cpp,
-        getDefaultCPUGenerator), which no patch reaches: its state is lent and taken back. It is the process's, so that
-        one thread at a time may; a draw within a draw (an RNN's dropout) is the same thread's.
+        The CPU's kernels get the default generator in C++ (aten/src/ATen/CPUGeneratorImpl.cpp, getDefaultCPUGenerator),
+        where no patch reaches. So the GPU's state is lent to it. The generator belongs to the process, so one thread at
+        a time may do this; nested draws (an RNN's dropout) are on the same thread.
         """
         mine, default = self.generators[gpu.index], self._default
         with self._exchange:
@@ -92,18 +91,18 @@ class DeviceRandom:
                 default.set_state(before)
 
     def drawing_generator(self, gpu: Gpu) -> torch.Generator:
-        """The generator that draws for ``gpu`` now: its own, or torch's default one in its place."""
+        """Return the generator that draws for ``gpu`` now: its own, or torch's default one with its state."""
         return self._default if self._lent is gpu else self.generators[gpu.index]
 
 
 def _hash_numbers(*numbers: int) -> int:
-    """Return 64 bits that depend on all bits of ``numbers``."""
+    """Hash ``numbers`` to 64 bits."""
     value = b"".join((number % 2**64).to_bytes(8, "little") for number in numbers)
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
 
 
 def _place_of(offset: int) -> tuple[int, int]:
-    """Return the number of the stream, and the words on it."""
+    """Split ``offset`` into the number of the stream and the words on it."""
     if 0 <= offset < _NEAR:
         return 0, offset // 4
     if offset >= _OURS:
@@ -116,13 +115,13 @@ def _offset_of(stream: int, words: int) -> int:
 
 
 def _stream_of(*numbers: int) -> int:
-    """Return the number of the stream that depends on ``numbers``."""
+    """Return the number of a stream, a hash of ``numbers``."""
     return 1 + _hash_numbers(*numbers) % (_STREAMS - 1)
 
 
 @contextmanager
 def _disable_modes() -> Iterator[None]:
-    """Inside, no mode sees operations on tensors."""
+    """Hide operations on tensors from all modes in a ``with`` block."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
 
@@ -138,7 +137,7 @@ def _draw(generator: torch.Generator, words: int) -> torch.Tensor:
 
 
 def _state_at(seed: int, offset: int) -> torch.Tensor:
-    """Return the Twister's state at a place."""
+    """Return the Twister's state at ``offset`` of ``seed``."""
     if (seed, offset) not in _places:
         stream, words = _place_of(offset)
         generator = RealGenerator().manual_seed(_hash_numbers(seed, stream) if stream else seed)
@@ -157,7 +156,7 @@ def _remember(seed: int, offset: int, state: torch.Tensor) -> None:
 
 
 def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
-    """Return how many words a Twister gives from the state ``first`` to ``second``; None if it never gets there."""
+    """Return how many words a Twister draws from state ``first`` to ``second``; None if it never gets there."""
     a, b = first.view(torch.int64), second.view(torch.int64)
     ahead = int(b[_NEXT]) - int(a[_NEXT])
     if ahead >= 0 and torch.equal(a[_BLOCK:_NORMALS], b[_BLOCK:_NORMALS]):
@@ -168,7 +167,7 @@ def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
         (7, 0x9D2C5680),
         (15, 0xEFC60000),
         (-18, -1),
-    ):  # what the Twister does to a word
+    ):  # the Twister's tempering of a word
         wanted = wanted ^ ((wanted << shift if shift > 0 else wanted >> -shift) & mask)
     generator = RealGenerator()
     generator.set_state(first)
@@ -185,19 +184,19 @@ def _words_between(first: torch.Tensor, second: torch.Tensor) -> int | None:
     return None
 
 
-# torch.Generator says for which device it was made, in C (torch/csrc/Generator.cpp), and cannot be told otherwise: the
-# class that stands for it makes one on the device that really draws, and remembers the GPU.
-
-
 class _AnyGenerator(type(RealGenerator)):  # type: ignore[misc]  # torch says which metaclass
-    """Generators that were made without a machine are ``torch.Generator`` objects too."""
+    """Metaclass by which generators made without a machine are instances of :class:`Generator` too."""
 
     def __instancecheck__(cls, generator: object) -> bool:
         return isinstance(generator, RealGenerator)
 
 
 class Generator(RealGenerator, metaclass=_AnyGenerator):
-    """Stands for ``torch.Generator``: one that can be made for a simulated GPU."""
+    """Replacement of ``torch.Generator`` that can be made for a simulated GPU.
+
+    torch.Generator takes its device in C, for good (torch/csrc/Generator.cpp). So the object is made on the device that
+    really draws, and remembers the GPU.
+    """
 
     __module__, __qualname__ = RealGenerator.__module__, RealGenerator.__qualname__
 
@@ -209,7 +208,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             gpu = machine.resolve(device)
         make: Any = RealGenerator.__new__
         made = make(cls, "cpu" if gpu is not None else device)
-        # Where it was seen last: the Twister's state there, and the offset; None: at its seed.
+        # _labkit_seen: the last known Twister's state, and its offset; None: the seed.
         made._labkit_gpu, made._labkit_seen = gpu, None
         return made
 
@@ -219,7 +218,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         return _real_device(self) if gpu is None else gpu.device
 
     def clone_state(self) -> Generator:
-        """Another generator on the same device, which goes on from the same state."""
+        """Return another generator on the same device with the same state."""
         gpu: Gpu | None = self._labkit_gpu  # type: ignore[attr-defined]  # the machine's own
         made: Generator = Generator(_real_device(self), gpu)
         made.set_state(self.get_state())
@@ -234,16 +233,16 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         return super().seed()
 
     def get_state(self) -> torch.Tensor:
-        """16 bytes for a GPU's, as CUDA gives: the seed and the offset."""
+        """Return the state: for a GPU, CUDA's 16 bytes, seed and offset."""
         return self.as_cuda(super().get_state())
 
     def set_state(self, state: torch.Tensor) -> Generator:
-        """Take a state of 16 bytes for a GPU's, one of a real GPU too; of 8: the seed alone."""
+        """Set the state: for a GPU, 16 bytes, of a real GPU too, or 8, the seed alone."""
         return super().set_state(self.as_twister(state))  # type: ignore[return-value]  # itself
 
     def as_cuda(self, twister: torch.Tensor) -> torch.Tensor:
-        """Return the state of 16 bytes for the Twister's in which this generator, or another in its place, now is."""
-        if not self._counts():
+        """Return the state of 16 bytes for ``twister``, the Twister's state of this generator or of its stand-in."""
+        if not self._has_offset():
             return twister
         with _disable_modes():
             seed = int(twister.view(torch.int64)[0])
@@ -254,7 +253,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
                 self._labkit_seen = (first, 0) if offset is None else (twister, offset)
             before, offset = self._labkit_seen
             words = _words_between(before, twister)
-            if words is None:  # set by somebody else
+            if words is None:  # the state was set from outside
                 offset = _offset_of(_stream_of(*twister.view(torch.int64).tolist()), 0)
             elif words:
                 stream, passed = _place_of(offset)
@@ -264,8 +263,8 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             return torch.tensor((seed - 2**64 if seed >= 2**63 else seed, offset)).view(torch.uint8)
 
     def as_twister(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the Twister's state for one of 16 bytes, at which this generator is from now on."""
-        if not self._counts():
+        """Return the Twister's state for ``state`` of 16 bytes, which this generator is about to take."""
+        if not self._has_offset():
             return state
         # aten/src/ATen/core/Generator.h, check_rng_state; cuda/CUDAGeneratorImpl.cpp, set_state
         if state.device.type != "cpu" or state.dtype is not torch.uint8 or state.layout is not torch.strided:
@@ -281,19 +280,19 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         return twister
 
     def advance_state(self, state: torch.Tensor, offset: int) -> torch.Tensor:
-        """Return ``state`` as ``offset`` further: CUDA adds it, the Twister goes to another stream for each offset."""
+        """Return ``state`` advanced by ``offset``: CUDA adds it; the Twister takes another stream for each offset."""
         state = state.clone()
         seed, before = state.view(torch.int64).tolist()
-        if offset and self._counts():
+        if offset and self._has_offset():
             before, offset = _offset_of(_stream_of(seed, before, offset), 0), 0
         state.view(torch.int64)[1] = before + offset
         return state
 
     def get_offset(self) -> int:
-        return int(self.get_state().view(torch.int64)[1]) if self._counts() else super().get_offset()
+        return int(self.get_state().view(torch.int64)[1]) if self._has_offset() else super().get_offset()
 
     def set_offset(self, offset: int) -> Generator:
-        if not self._counts():
+        if not self._has_offset():
             return super().set_offset(offset)  # type: ignore[return-value]  # itself
         state = self.get_state()
         state.view(torch.int64)[1] = offset
@@ -301,21 +300,21 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
 
     def forget_normals(self) -> None:
         """Drop the normal number that the CPU keeps for the next call: CUDA keeps none, and a state has no room."""
-        if self._counts():
+        if self._has_offset():
             super().set_state(_without_normals(super().get_state()))
 
-    def _counts(self) -> bool:
-        """Whether it is a CPU's generator that stands for a GPU's, which has an offset."""
+    def _has_offset(self) -> bool:
+        """Whether this is a CPU generator that draws for a GPU."""
         return self._labkit_gpu is not None and _real_device(self).type == "cpu"  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made, _, state = super().__reduce__()  # whose device is the one that really draws
-        if self._counts():
+        made, _, state = super().__reduce__()  # leave out its device, which really draws
+        if self._has_offset():
             state = state[0], self.get_offset(), self.get_state()
         return made, (self.device,), state
 
     def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
-        if self._counts():
+        if self._has_offset():
             self.set_state(state[2])
         else:
             super().__setstate__(state)
@@ -323,7 +322,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Generators that can be made for a simulated GPU, and the machine's own."""
+    """Replace torch.Generator, and the default generators of torch.cuda."""
     for owner in (torch, torch._C):
         yield Patch(owner, "Generator", Generator)
     yield Patch(torch.cuda, "default_generators", machine.random.generators)

@@ -1,9 +1,8 @@
 """Streams and events of the simulated GPUs.
 
-Work runs when it is called, so every stream is always up to date and waiting costs nothing. A virtual clock keeps the
-order of things. The clock of a GPU advances with the bytes it allocates
-(at 2 TB/s, about an A100's memory bandwidth) and by 5 µs for each record: the same program gives the
-same times on every computer, later is never earlier, and no value is a prediction.
+Work runs when it is called, so every stream is always up to date and waiting costs nothing. Each GPU has a virtual
+clock, which advances with the bytes allocated (at 2 TB/s, about an A100's memory bandwidth) and by 5 µs for each
+record. The same program gives the same times on every computer, and none is a prediction.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from .gpu import Gpu, TheMachine
 from .placement import gpu_of
 
 LAUNCH = 5e-6  # seconds
-HIGHEST = -3  # priority; newer GPUs have more, PyTorch uses four (c10/cuda/CUDAStream.h, priority_range)
+HIGHEST = -3  # priority; PyTorch uses four levels (c10/cuda/CUDAStream.h, priority_range)
 CUDA = 1  # the device type's number in C++ (c10/core/DeviceType.h)
 
 
 class Stream:
-    """Stands for ``torch.Stream`` and ``torch.cuda.Stream``: equal to another if GPU and id are.
+    """Replacement of ``torch.Stream`` and ``torch.cuda.Stream``, equal to another of the same GPU and id.
 
-    torch.cuda makes streams again from the three numbers that C++ gives it (torch/cuda/__init__.py,
-    current_stream), so that one stream is many objects, and equality is by number.
+    torch.cuda makes a new object from C++'s three numbers at each request (torch/cuda/__init__.py, current_stream).
     """
 
     __module__, __qualname__ = torch.Stream.__module__, torch.Stream.__qualname__
@@ -122,7 +120,7 @@ class Stream:
 
 
 class Event:
-    """Stands for ``torch.Event`` and ``torch.cuda.Event``: a point on the virtual clock of a GPU."""
+    """Replacement of ``torch.Event`` and ``torch.cuda.Event``: a point on the virtual clock of a GPU."""
 
     __module__, __qualname__ = torch.Event.__module__, torch.Event.__qualname__
 
@@ -163,7 +161,7 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         clock = (require_machine().current.stream() if stream is None else stream)._gpu.clock
         if self._time is not None:
-            # An event of another GPU that is later than now makes this one later; one that is past costs nothing.
+            # A later event of another GPU advances this GPU's clock; a past event costs nothing.
             clock.advance(max(0.0, self._time - clock.time()))
         for tell in hooks.event_awaited:
             tell(self, stream)
@@ -176,7 +174,7 @@ class Event:
             wait(require_machine())
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds on the virtual clock from this event to ``end``."""
+        """Return the milliseconds on the virtual clock from this event to ``end``."""
         if not (self._timing and end._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._time is None or end._time is None:
@@ -194,16 +192,16 @@ class Event:
 
 
 class Current(threading.local):
-    """The choices of each thread: a GPU, and a stream on each GPU. A new thread starts on GPU 0."""
+    """Each thread's current GPU, and its current stream on each GPU. A new thread starts on GPU 0."""
 
     def __init__(self) -> None:
         self.index = 0
         self._streams: dict[int, Stream] = {}
-        # For each ``with`` that is open: the GPU before it, and the stream before it on the GPU of the entered stream.
+        # For each open ``with``: the previous GPU, and the previous stream on the GPU of the entered stream.
         self._before: list[tuple[int, Stream]] = []
 
     def stream(self, index: int | None = None) -> Stream:
-        """The current stream of a GPU (of the current one, for None or a negative number)."""
+        """Return the current stream of GPU ``index``; for None or a negative number, of the current GPU."""
         index = self.index if index is None or index < 0 else index
         if index not in self._streams:
             self._streams[index] = Stream(stream_id=0, device_index=index)
@@ -219,14 +217,14 @@ class Current(threading.local):
         self.set_stream(stream)
 
     def leave(self) -> None:
-        """Go back to the choices before :meth:`enter`."""
-        if self._before:  # another machine's may have been entered
+        """Undo :meth:`enter`."""
+        if self._before:  # empty: the stream entered was another machine's
             self.index, stream = self._before.pop()
             self._streams[stream.device_index] = stream
 
 
 def stream_on(gpu: Gpu | None) -> Stream | None:
-    """The stream that this thread has chosen on ``gpu``; None for the host, and for a GPU of no machine in use."""
+    """Return this thread's current stream on ``gpu``; None for the host, or a GPU of another machine."""
     if gpu is None or gpu.machine is not machine_in_use():
         return None
     stream: Stream = gpu.machine.current.stream(gpu.index)
@@ -234,17 +232,16 @@ def stream_on(gpu: Gpu | None) -> Stream | None:
 
 
 def restore_stream(stream: Stream | None) -> AbstractContextManager[object]:
-    """The context in which backward runs for a tensor that was made on ``stream``: that stream and its GPU are chosen.
+    """Return a context manager that makes ``stream`` and its GPU current, for the backward of a tensor made there.
 
-    torch/csrc/autograd/engine.cpp, evaluate_function: the node's stream (that of its first output on a GPU,
-    torch/csrc/autograd/function.h, Node::stream) is guarded before its hooks and its backward are called.
+    The engine guards a node's stream, that of its first output on a GPU, around its hooks and its backward
+    (torch/csrc/autograd/engine.cpp, evaluate_function; function.h, Node::stream).
     """
     return nullcontext() if stream is None or stream._gpu.machine is not machine_in_use() else stream
 
 
 def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
-    # Nothing is freed early here, so there is nothing to hold back. The method itself is replaced because its
-    # argument parser in C++ accepts no stream but torch's own.
+    # Do nothing: no memory is freed early here. The real method's argument parser accepts only torch's own streams.
     if not isinstance(stream, Stream):
         raise TypeError(
             f"record_stream(): argument 's' (position 1) must be Stream, not {type(stream).__name__}"
@@ -259,7 +256,7 @@ def _record_stream(tensor: torch.Tensor, stream: Stream) -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Streams and events, wherever torch has a name for them."""
+    """Replace streams and events under each of their names in torch."""
     for owner in (torch, torch.cuda, torch.cuda.streams):
         yield Patch(owner, "Stream", Stream)
         yield Patch(owner, "Event", Event)

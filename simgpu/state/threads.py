@@ -1,10 +1,10 @@
-"""Threads on the simulated machine: every new one sees it, replicas take turns, and it is seen when one waits.
+"""Threads on the simulated machine: every new one sees the machine, and replicas take turns.
 
-PyTorch runs the replicas of a data-parallel call in threads that race. Here, threads started by a function called
-``parallel_apply`` that joins them (PyTorch's, or a copy of it in somebody's code) take turns in a fixed order (see
-:mod:`labkit.turns`), so that what they print is the same every time; labkit's engine asks for turns itself.
+PyTorch runs the replicas of a data-parallel call in threads that race. Here, threads started and joined by a function
+named ``parallel_apply`` (PyTorch's, or a copy of it) run one at a time in a fixed order (see :mod:`labkit.turns`), so
+that their output is the same every time. labkit's engine asks for turns itself.
 
-Where the locks of Python cannot be watched (:mod:`labkit.turns.locks`), replicas race: turns without that could hang.
+Where Python's locks cannot be watched (:mod:`labkit.turns.locks`), replicas race: otherwise they could hang.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .gpu import TheMachine
 
 # Options of glibc's malloc (malloc.h), with their values.
 _KEEPING = {
-    -8: 1,  # M_ARENA_MAX: new threads get the memory that old ones warmed up
-    -1: 64 * 2**20,  # M_TRIM_THRESHOLD: so many bytes that were freed wait for the next call
-    -3: 4 * 2**20,  # M_MMAP_THRESHOLD: larger blocks go back at once, or they would leave holes in the rest
+    -8: 1,  # M_ARENA_MAX: new threads reuse the warm memory of old ones
+    -1: 64 * 2**20,  # M_TRIM_THRESHOLD: keep this many freed bytes for the next call
+    -3: 4 * 2**20,  # M_MMAP_THRESHOLD: return larger blocks at once, which would fragment the rest
 }
 
 
 @cache
 def keep_memory_warm() -> None:
-    """Let glibc's malloc keep what the replicas of a call gave back for those of the next.
+    """Let glibc's malloc keep the memory that replicas free for those of the next call.
 
-    By default it goes back to the system, and a thread's own arena starts cold, so that every buffer of a replica costs
-    page faults: a forward pass of 12 ms took 18 to 20 in a fresh thread, and copying the weights of a small model to 7
-    GPUs took 1.3 ms instead of 0.2. Replicas take turns, so they do not contend for one arena. Only the allocator is
-    touched, not torch; a choice made in the environment is respected.
+    By default, memory goes back to the system and a new thread's arena starts cold, so that each buffer of a replica
+    costs page faults: a forward pass of 12 ms took 18 to 20 in a new thread, copying a small model's weights to 7 GPUs
+    1.3 ms instead of 0.2. Replicas take turns, so they do not contend for one arena. A choice made in the environment
+    is respected.
     """
     chosen = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if chosen or not sys.platform.startswith("linux"):
@@ -55,7 +55,7 @@ def keep_memory_warm() -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """New threads enter the machine; unless they are to race, replicas take turns."""
+    """Let new threads see the machine and, unless ``order="threads"``, replicas take turns."""
     yield from _entering()
     if _takes_turns(machine):
         yield from _turns_of_threads(partial(turns.TaskGroup, order=machine.order, watch=lock_watch))  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def _task_group_here(names: Sequence[str]) -> turns.TaskGroup | None:
 
 
 def _entering() -> Iterator[Patch]:
-    """Every new thread enters the machine in use before it does anything else."""
+    """Let every new thread see the machine in use."""
 
     def start_new(real: Any, function: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
         return real(call_with_machine, (function, *args), kwargs or {})
@@ -84,26 +84,26 @@ def _entering() -> Iterator[Patch]:
 
 
 class _Call(threading.local):
-    """The ``parallel_apply`` in which this thread starts others, until it joins the first of them."""
+    """The ``parallel_apply`` in which this thread starts others, until it joins the first one."""
 
     frame: FrameType | None = None
     task_group: turns.TaskGroup | None = None
 
 
 def _turns_of_threads(new_task_group: Callable[[], turns.TaskGroup]) -> Iterator[Patch]:
-    """Threads that a ``parallel_apply`` starts and joins take turns in its order."""
+    """Let the threads that a ``parallel_apply`` starts and joins take turns."""
     start, join = threading.Thread.start, threading.Thread.join
     call, here = _Call(), turns.here
 
     def start_in_turn(self: threading.Thread) -> None:
         caller = sys._getframe(1)
         if caller.f_code.co_name != "parallel_apply" or "join" not in caller.f_code.co_names:
-            with turns.keep_turn():  # that a new thread is up is no wait for another replica
+            with turns.keep_turn():  # waiting for a thread to start is no wait for another replica
                 start(self)
             return
         if call.task_group is None or call.frame is not caller:
             call.frame, call.task_group = caller, new_task_group()
-        # It begins when its turn comes. That is not before the first is joined, when all are known.
+        # The thread starts at its turn: after the first join, when all threads are known.
         at, device = len(call.task_group.tasks), _argument(self, "device")
         where = f"cuda:{device}" if isinstance(device, int) else device
         name = f"replica {at} on {where}" if where else f"replica {at}"
@@ -114,7 +114,7 @@ def _turns_of_threads(new_task_group: Callable[[], turns.TaskGroup]) -> Iterator
         run = self.run
 
         def run_in_turn() -> None:
-            # The thread holds this function: taken out again, or both would live until the collector comes.
+            # Break the cycle between the thread and this function, so that both die without the garbage collector.
             del self.run
             task_group.run_task(task, run)
 
@@ -145,6 +145,6 @@ def _turns_of_threads(new_task_group: Callable[[], turns.TaskGroup]) -> Iterator
 
 
 def _argument(thread: threading.Thread, name: str) -> Any:
-    """The argument ``name`` that a thread will give its function when it begins; None if it gives none."""
+    """Return the argument ``name`` that ``thread`` will pass to its function; None without one."""
     code = getattr(getattr(thread, "_target", None), "__code__", None)
     return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)

@@ -1,10 +1,11 @@
-"""Python itself runs this first in every process that is to see a simulated machine (see ``..children``).
+"""Open a simulated machine in a child process, as soon as the child imports torch (see ``..children``).
 
-Until torch is imported it costs such a process a look at each import; a process that never imports torch never loads
-labkit. When torch has been imported, the machine is opened. The ``sitecustomize`` that this one hides has its turn.
+Python runs this file first in every process whose environment describes a machine. Until torch is imported, each
+import costs one more look; a process without torch never loads labkit. The ``sitecustomize`` hidden by this file runs
+afterwards.
 
-Whatever Python is started finds this file: it keeps to what older ones understand, imports nothing of labkit by name
-(labkit need not be on that Python's path), and keeps no process from running.
+Any Python may find this file. So the syntax is old, labkit is imported by its folder (it need not be on that Python's
+path), and no error ends the process.
 """
 
 import os
@@ -14,30 +15,30 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MACHINE, PATH = "LABKIT_MACHINE", "PYTHONPATH"
-# These name the functions that are called when torch is there: ENTER by every process ("simgpu:inherit …"), RUN
-# by this one and by none of its children ("module:function TEXT", for `labkit run`).
+# Entry points to call once torch is imported: ENTER in every process ("simgpu:inherit …"), RUN in this process but in
+# none of its children ("module:function TEXT", for `labkit run`).
 ENTER, RUN = "LABKIT_ENTER", "LABKIT_RUN"
 ONCE = os.environ.pop(RUN, None)
 
 
 def begin() -> None:
-    """Wait for torch, if there is a machine to be seen."""
+    """Wait for torch, if the environment describes a machine."""
     if MACHINE in os.environ and not any(map(waits, sys.meta_path)):
         sys.meta_path.insert(0, Finder())
 
 
-def follow(told: str, path: str, enter: str) -> None:
-    """See the machine that ``told`` describes, from now on: the environment of a fork server is of another time."""
+def follow(description: str, path: str, enter: str) -> None:
+    """Replace the environment's machine by `description`: a fork server's environment may be out of date."""
     known = os.environ.get(MACHINE)
-    os.environ[MACHINE], os.environ[PATH], os.environ[ENTER] = told, path, enter
+    os.environ[MACHINE], os.environ[PATH], os.environ[ENTER] = description, path, enter
     if "torch" not in sys.modules:
         begin()
-    elif known != told:
+    elif known != description:
         open_machine()
 
 
 def open_machine() -> None:
-    """Open the machine that the environment tells of, by the labkit that told it."""
+    """Open the machine that the environment describes, with the labkit that lies around this file."""
     import importlib
 
     try:
@@ -56,7 +57,7 @@ def open_machine() -> None:
 
 
 def load(name: str, lazily: bool = False) -> None:
-    """Put the package `name` that stands beside this one into sys.modules; run it at its first use if `lazily`."""
+    """Put our package `name` into sys.modules. With `lazily`, its code runs at the first use."""
     import importlib.util
 
     package = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), name)
@@ -71,7 +72,7 @@ def load(name: str, lazily: bool = False) -> None:
 
 
 def call(entry: str, *args: str) -> None:
-    """Call an entry point, ``"module:function"``; a room of labkit that is not installed has none."""
+    """Call the entry point ``"module:function"``; skip a module that is not installed."""
     import importlib
 
     name, _, function = entry.partition(":")
@@ -85,9 +86,9 @@ def call(entry: str, *args: str) -> None:
 
 
 class Finder:
-    """Finds torch as the others do; its loader then opens the machine."""
+    """Finder that lets the others find torch, and wraps the loader to open the machine afterwards."""
 
-    # By this it is known: this file may run twice, and its classes are not the same then.
+    # An attribute instead of the class: this file may run twice, and then defines two classes.
     waits_for_torch = True
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -97,7 +98,7 @@ class Finder:
             if not waits(finder) and hasattr(finder, "find_spec"):
                 spec: Any = finder.find_spec(name, path, target)
                 if spec is not None:
-                    if spec.loader is not None:  # a folder without an __init__ has none, and is no torch
+                    if spec.loader is not None:  # None: a folder named torch, without an __init__
                         spec.loader = Loader(spec.loader)
                     return spec
         return None
@@ -108,7 +109,7 @@ def waits(finder: Any) -> bool:
 
 
 class Loader:
-    """torch's own loader, but for what follows the import."""
+    """torch's own loader, which opens the machine after the import."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -124,7 +125,7 @@ class Loader:
 
 
 def run_hidden() -> None:
-    """Run the ``sitecustomize`` that is found without this one, as Python would have."""
+    """Run the ``sitecustomize`` that Python would have found without this file."""
     sys.path[:] = [entry for entry in sys.path if entry != HERE]
     spec: Any = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
