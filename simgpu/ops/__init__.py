@@ -1,1 +1,1 @@
-"""The mode that every call of torch passes, and the handlers of the functions that need more than it does."""
+"""The mode that every call of torch passes, and handlers of functions that need more."""

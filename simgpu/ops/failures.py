@@ -1,4 +1,4 @@
-"""A call on a GPU that failed: CUDA would perhaps have computed it, or have said something else than the CPU."""
+"""Turn errors of the CPU's kernels into CUDA's results or errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..state.gpu import Gpu
 def translate_cpu_error(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, gpu: Gpu
 ) -> Any:
-    """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
+    """Turn an error from a CPU kernel into what CUDA would do: return a result, or raise CUDA's own error."""
     with refusals(gpu):
         for answer in hooks.call_failed:
             result = answer(func, args, kwargs, error, gpu)
@@ -22,7 +22,7 @@ def translate_cpu_error(
 
 
 class refusals:
-    """Context manager: if the computer has no memory for a tensor on ``gpu`` inside, that is CUDA's error."""
+    """Context manager that turns a failed allocation for a tensor on ``gpu`` into CUDA's error."""
 
     __slots__ = ("_gpu",)
 

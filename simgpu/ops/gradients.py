@@ -1,10 +1,9 @@
-"""Gradients that C++ made: they get their device where Python first sees them.
+"""Mark gradients made by C++ where Python first sees them.
 
-Autograd's engine works below torch's Python API, so the gradients it makes carry no mark. They surface at
-``.grad``, at ``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``; each place
-knows which device the gradient must be on, that of the tensor it belongs to: the engine itself makes sure of it
-(torch/csrc/autograd/engine.cpp, validate_outputs). Its checks compare real devices, which are all the same here, so
-those that users meet are done again, in its words.
+Autograd's engine works below torch's Python API, so its gradients carry no mark. They surface at ``.grad``, at
+``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``. Each place knows the device: that of
+the tensor to which the gradient belongs, as the engine enforces (torch/csrc/autograd/engine.cpp, validate_outputs).
+The engine's checks compare real devices, all alike here, so the checks that users can fail are repeated in its words.
 """
 
 from __future__ import annotations
@@ -36,27 +35,24 @@ from ..state.streams import Stream, restore_stream, stream_on
 from .failures import refusals
 from .mode import MachineMode
 
-_grads: Any = Tensor.grad  # a property in C, which torch's stubs have as its value
+_grads: Any = Tensor.grad  # a property; torch's stubs give the type of its value
 _get_grad, _set_grad = _grads.__get__, _grads.__set__
 _storage: Any = Tensor.untyped_storage
 _real_device = torch._C.StorageBase.device.__get__
-# Function.apply leaves these on the graph node: the GPU of each output and of each input, in order. The node is the
-# ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction), and lives as long as the graph.
-_OUTPUTS, _INPUTS = "_labkit_outputs", "_labkit_inputs"
-# The node keeps the stream on which forward ran, too: backward runs there.
-_STREAM = "_labkit_stream"
+# Function.apply puts on the graph node: the GPUs of the outputs, those of the inputs, and the stream of forward, where
+# backward runs too. The node is the ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction).
+_OUTPUTS, _INPUTS, _STREAM = "_labkit_outputs", "_labkit_inputs", "_labkit_stream"
 
 
 def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
-    """``grad`` as a tensor on ``gpu``: marked if it has no mark yet, copied if it shares another's storage.
+    """Return ``grad`` on ``gpu``: marked if it has no mark, copied if it shares the storage of another GPU's.
 
-    A gradient can share its storage with one on another GPU, because where the values really are the backward of
-    a copy is the identity (aten: ToCopyBackward0 is a ``to`` of the same device), and of a sum it hands the same
-    tensor to both sides.
+    Gradients on several GPUs can share a storage: on the CPU the backward of a copy is the identity (ToCopyBackward0 is
+    a ``to`` of the same device), and that of a sum gives both sides the same tensor.
     """
     if grad is None or not isinstance(grad, Tensor):
         return grad
-    try:  # one look at the storage, since a call of DataParallel has as many gradients as its replicas have weights
+    try:  # look at the storage once: a call of DataParallel has a gradient for each weight of each replica
         storage = _storage(grad)
         at, new = storage._labkit_mark.gpu, storage._labkit_mark is HOST
     except (NotImplementedError, RuntimeError, ValueError):
@@ -67,7 +63,7 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
         gpu.put(storage)
         return grad
     if at is not None:
-        with torch._C.DisableTorchFunction():  # or the clone would be where the gradient is
+        with torch._C.DisableTorchFunction():  # the clone must not be marked as on the gradient's GPU
             grad = grad.clone()
     return put(grad, gpu)
 
@@ -94,12 +90,12 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
         return grad
     surfaced = surface(grad, gpu)
     if surfaced is not grad:
-        # The engine guarantees that a gradient is where its tensor is; keep the copy, so it is one object.
+        # Keep the copy, so that `.grad` is always the same object.
         _set_grad(tensor, surfaced)
     return surfaced
 
 
-# A tensor that was given data on another device -> its gradient (a weak reference), still where the tensor was.
+# A tensor whose data moved to another device -> its gradient (a weak reference), which has not moved yet.
 _moving: Any = WeakIdKeyDictionary()
 
 
@@ -110,9 +106,9 @@ def _stays(tensor: Tensor, grad: Tensor) -> bool:
 
 @handles(Tensor.data.__set__)
 def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """A tensor can be given data on another device; its gradient stays behind until it is moved too.
+    """Set data, possibly of another device, and leave the gradient on the old one until it is moved too.
 
-    Module.to moves both so, one after the other (torch/nn/modules/module.py, _apply), and keeps the objects.
+    Module.to moves a parameter and its gradient so, one after the other (torch/nn/modules/module.py, _apply).
     """
     tensor, data = args
     before = gpu_of(tensor)
@@ -137,7 +133,7 @@ def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
 def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     check_assigned_grad(*args)
-    # Not let go within: freeing its bytes runs Python, and another thread that looks meanwhile would find it half gone.
+    # Keep the old gradient alive during the call: freeing it runs Python, where another thread could read it half gone.
     before = tensor.is_leaf and _get_grad(tensor)
     result = func(*args)
     del before
@@ -155,7 +151,7 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
         machine = machine_in_use()
         if machine is None:
             return hook(grad)
-        now = owner()  # a parameter may have moved since
+        now = owner()  # a parameter may have moved
         home = gpu if now is None else gpu_of(now)
         with machine.use_in_thread(), restore_stream(stream):
             return hook(surface(grad, home) if home is None or home.machine is machine else grad)
@@ -178,8 +174,8 @@ def _register_post_hook(mode: MachineMode, func: Callable[..., Any], args: Any, 
 
 @handles(Tensor.backward, torch.autograd.grad)
 def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    # Tensors may be on different devices here, and the engine itself (patched below) sees the machine. The mode is
-    # off while its handler runs, and with it in every Python hook that C++ calls on this thread.
+    # Check no devices: they may differ. The engine (patched below) turns the mode on, which is off in a handler and in
+    # every hook that C++ calls on this thread.
     return func(*args, **kwargs)
 
 
@@ -187,7 +183,7 @@ def _run_backward(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs
 def _swap(
     machine: TheMachine, real: Callable[[Tensor, Tensor], object], first: Tensor, second: Tensor
 ) -> None:
-    """Two tensors can change places only without weak references to them (Module.to_empty of DTensors)."""
+    """Swap two tensors, without our weak references to them, which torch refuses (Module.to_empty of DTensors)."""
     for gpu in machine.gpus:
         gpu.leaves.forget(first)
         gpu.leaves.forget(second)
@@ -209,7 +205,7 @@ def _make_subclass(_: TheMachine, real: Callable[..., Tensor], *args: Any, **kwa
 def _run_engine(
     machine: TheMachine, real: Any, t_outputs: Any, grad_tensors: Any, *options: Any, **named: Any
 ) -> Any:
-    """``options`` are keep_graph, create_graph and the inputs, if any (torch/autograd/graph.py)."""
+    """Run autograd's engine. ``options``: keep_graph, create_graph and the inputs, if any (torch/autograd/graph.py)."""
     outputs = (t_outputs,) if isinstance(t_outputs, Tensor) else t_outputs
     for output, grad in zip(outputs, grad_tensors, strict=False):
         check_seed(output, grad)
@@ -232,17 +228,17 @@ def _run_engine(
 
 
 def _gpu_of_root(output: Any) -> Any:
-    """The GPU of a tensor at which a backward pass begins; None for an edge of the graph, which knows no GPU."""
+    """Return the GPU where a backward pass begins; None for an edge of the graph, which knows no GPU."""
     return gpu_of(output) if isinstance(output, Tensor) else None
 
 
 def _variable(wanted: Any) -> Any:
-    """The tensor that a gradient is asked for, also by its edge in the graph (torch.autograd.graph.GradientEdge)."""
+    """Return the tensor of which the gradient is wanted, given itself or a GradientEdge."""
     return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
 
 
 def _seed(output: Any, grad: Any) -> Any:
-    """The gradient to start from. torch makes a single value on the host, below the mode: it is moved to the output."""
+    """Return the gradient to start from. torch makes a single value on the host: move it to the output's GPU."""
     gpu = gpu_of(output) if isinstance(output, Tensor) else None
     if gpu is None or not isinstance(grad, Tensor) or gpu_of(grad) is not None:
         return grad
@@ -251,13 +247,13 @@ def _seed(output: Any, grad: Any) -> Any:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """A Function's node remembers where its outputs are; its backward gets its gradients there."""
-    # Below Function: an `apply` that somebody bound and kept before the machine was in use gets here too.
-    below: type[Any] = Function.__mro__[1]
-    forward = inspect.getattr_static(below, "apply")
+    """Let a Function's node remember the GPUs of its outputs, where its backward gets the gradients."""
+    # Patch Function's base: an `apply` bound before the machine was in use comes here too.
+    base: type[Any] = Function.__mro__[1]
+    forward = inspect.getattr_static(base, "apply")
 
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        # C++ calls this too, for an operator that Python registered (torch/_library/autograd.py).
+        # C++ calls this too, for operators registered in Python (torch/_library/autograd.py).
         result = call_with_machine(forward.__get__(None, cls), *args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
         if isinstance(outputs, (tuple, list)):
@@ -270,7 +266,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
                     break
         return result
 
-    yield Patch(below, "apply", classmethod(apply))
+    yield Patch(base, "apply", classmethod(apply))
 
 
 @replaces(BackwardCFunction, "apply")
@@ -286,5 +282,5 @@ def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: 
 
 
 def stream_of(gpus: Iterable[Gpu | None]) -> Stream | None:
-    """The stream of a node whose outputs are on ``gpus``."""
+    """Return the stream of a node whose outputs are on ``gpus``."""
     return stream_on(next((gpu for gpu in gpus if gpu is not None), None))

@@ -1,9 +1,9 @@
-"""Runs a call that is given tensors on several devices operator by operator, and checks each one first.
+"""Run a call with tensors on several devices operator by operator, and check each operator first.
 
-The call is replayed under a dispatch mode, which sees each ATen operator below torch's Python API
-(``torch/csrc/autograd/python_variable.cpp``, the Python key), where :mod:`..rules.operators` says what its CUDA
-wrapper would. What CUDA allows (a 0-dim CPU tensor in an elementwise operation, CPU indices, copies) goes
-through. Only mixed calls pay.
+The call runs under a dispatch mode, which sees each ATen operator below torch's Python API
+(``torch/csrc/autograd/python_variable.cpp``, the Python key), and :mod:`..rules.operators` checks it as its CUDA
+wrapper would. What CUDA allows (a 0-dim CPU tensor in an elementwise operation, CPU indices, copies) goes through.
+Other calls pay nothing for this.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..state.placement import gpu_of, name_of, put_all
 
 
 def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gpu | None) -> Any:
-    """Call ``func`` whose tensor arguments are on several devices, as the real machine would.
+    """Call ``func`` with tensors on several devices, as the real machine would.
 
-    home    where the call is at work: tensors that are made from nothing are made there.
+    home    the GPU for tensors that an operator makes from no other tensor.
     """
     if any(tensor.device.type == "meta" for tensor in tensors_in(args, kwargs)):
         return _with_meta(func, args, kwargs)
@@ -36,10 +36,10 @@ def run_mixed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], home: Gp
 
 
 def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call with a tensor on meta, whose kernel is the one that torch takes then, whatever the others' devices.
+    """Call ``func`` with a tensor on meta among others: torch takes the kernel for meta.
 
-    (c10/core/DispatchKey.h, BackendComponent: MetaBit is the highest.) It checks nothing, or finds the devices to
-    differ in words of its own; what it makes beside a tensor on a GPU is there.
+    MetaBit is the highest in BackendComponent (c10/core/DispatchKey.h). The kernel checks no devices, or refuses in its
+    own words; results are on the GPU of the other tensors.
     """
     gpu = next(gpu for gpu in map(gpu_of, tensors_in(args, kwargs)) if gpu is not None)
     try:
@@ -52,14 +52,14 @@ def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class _Replay(OperatorMode):
-    """Checks and places the operators of one call."""
+    """Dispatch mode that checks and places the operators of one call."""
 
     def __init__(self, home: Gpu | None) -> None:
         self._home = home
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # An operator that is made of others (CompositeImplicitAutograd in native_functions.yaml) has no wrapper on
-        # CUDA: its parts are checked, each by itself. While this method runs the mode is off, hence ``with self``.
+        # A composite operator (CompositeImplicitAutograd in native_functions.yaml) has no CUDA wrapper: check its
+        # parts. While this method runs the mode is off, hence ``with self``.
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -71,9 +71,9 @@ class _Replay(OperatorMode):
             return result
         if tensors_in(args, kwargs):
             home = check_operator(func, args, kwargs)
-            # A change of dtype or layout inside a composite function stays where its input is.
+            # The operator may change dtype or layout inside a composite one: the result stays where its input is.
             self._home = home or self._home
         else:
-            # Such as torch.full(..., x.options()): the options lost which GPU they were of.
+            # E.g. torch.full(..., x.options()): options do not tell the GPU.
             home = self._home
         return put_all(func(*args, **kwargs), home)

@@ -1,9 +1,8 @@
 """The function mode through which torch sees the simulated GPUs.
 
-Every call of torch's Python API passes :meth:`MachineMode.__torch_function__`. Most take the short path:
-see that all tensors are on one device, call the function, mark what it made as living there too. The
-functions for which that is not true have a handler in :data:`HANDLERS`, filled by the modules beside this and by
-those of :mod:`..features`.
+Every call of torch's Python API passes :meth:`MachineMode.__torch_function__`. Most take the short path: check that all
+tensors are on one device, call the function, mark the result as on that device. Other functions have a handler in
+:data:`HANDLERS`, filled by the modules beside this one and by :mod:`..features`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from .failures import translate_cpu_error
 from .mixed import run_mixed
 
 _storage: Any = Tensor.untyped_storage
-# Types that neither are a tensor nor have one inside, as argument or as result.
+# Types of arguments and results that neither are a tensor nor contain one.
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.memory_format, slice, type(...)}
 )
@@ -50,7 +49,7 @@ _all_plain = _PLAIN.issuperset
 
 
 class MachineMode(TorchFunctionMode):
-    """Shows torch the GPUs of one machine."""
+    """Function mode that shows torch the GPUs of one machine."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -59,11 +58,11 @@ class MachineMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
-        # taken this mode off the stack (torch/csrc/utils/python_arg_parser.cpp,
-        # handle_torch_function_no_python_arg_parser): what is called here does not come back here.
+        # taken this mode off the stack, so calls from here do not come back (torch/csrc/utils/python_arg_parser.cpp,
+        # handle_torch_function_no_python_arg_parser).
         if types and types[0] is not Tensor and types[0] is not Parameter and hands_on():
-            # A tensor subclass (or anything else) with a __torch_function__ of its own: C++ asks that next, with this
-            # mode back on the stack (dispatch_on_subclass there), so that it sees the machine and comes back here.
+            # A tensor subclass (or another class) with its own __torch_function__: C++ asks that next, with this mode
+            # back on the stack (dispatch_on_subclass there), so that the subclass's calls come here.
             return NotImplemented
         if func in HANDLERS:
             handler: Any = HANDLERS[func]
@@ -76,14 +75,14 @@ class MachineMode(TorchFunctionMode):
             if handler is not None:
                 return handler(self, func, args, kwargs or {})
         values = args
-        special = False  # for general(), which must not run inside this try: its errors are the user's
+        special = False  # whether to call general(), outside the try block below: its errors are the user's
         if kwargs:
-            # A device says where the result is to be; an out tensor may be given another size.
+            # A device places the result; an out tensor may be resized.
             special = (
                 kwargs.get("device") is not None or kwargs.get("out") is not None or "requires_grad" in kwargs
             )
             values = (*args, *kwargs.values())
-        home: Any = False  # no tensor seen yet; None is the host
+        home: Any = False  # False: no tensor yet; None: the host
         try:
             for arg in values:
                 kind = arg.__class__
@@ -110,7 +109,7 @@ class MachineMode(TorchFunctionMode):
                     special = True
                     break
         except (NotImplementedError, RuntimeError, ValueError):
-            special = True  # a tensor without a storage of its own: gpu_of() knows these
+            special = True  # a tensor without a storage, for which gpu_of() looks at its parts
         if special:
             return self.general(func, args, kwargs or {})
         try:
@@ -147,15 +146,15 @@ class MachineMode(TorchFunctionMode):
         return result
 
     def answer_by(self, answer: Callable[..., Any] | None) -> None:
-        """From now on ``answer(mode, func, types, args, kwargs)`` answers each call; None: this class does again.
+        """Let ``answer(mode, func, types, args, kwargs)`` answer each call from now on; None restores this class.
 
-        C++ and Python look ``__torch_function__`` up on the mode itself, so that the path above has nothing to ask.
+        C++ and Python look ``__torch_function__`` up on the object, so the path above needs no test for this.
         """
         self._answer = answer
         self._settle()
 
     def observe_by(self, observer: Callable[..., Any] | None) -> None:
-        """From now on ``observer(answer, mode, func, types, args, kwargs)`` calls what answers; None: no more."""
+        """Let ``observer(answer, mode, func, types, args, kwargs)`` call ``answer`` from now on; None ends this."""
         self._observer = observer
         self._settle()
 
@@ -170,15 +169,15 @@ class MachineMode(TorchFunctionMode):
 
     @property
     def answers(self) -> bool:
-        """Whether this class answers, and no other function instead."""
+        """Whether this class answers calls, without a replacement."""
         return "__torch_function__" not in vars(self)
 
     def retire(self) -> None:
-        """Only hand on from now on: threads that outlive the machine see the one in use, if there is one."""
-        self.answer_by(_hand_on)
+        """Pass calls on from now on: a thread that outlives the machine sees the one in use, if there is one."""
+        self.answer_by(_pass_on)
 
     def general(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Any call: tensors in lists and keywords, a ``device=`` keyword, devices that differ."""
+        """Answer any call: with tensors in lists and keywords, a ``device=`` keyword, several devices."""
         tensors = tensors_in(*args, *kwargs.values())
         gpus = {gpu_of(tensor) for tensor in tensors}
         for gpu in gpus:
@@ -205,13 +204,13 @@ class MachineMode(TorchFunctionMode):
         put_all(result, target)
         if kwargs.get("requires_grad") and target is not None:
             note_leaf(result)
-        if "out" in kwargs:  # an out tensor of another size was given a new one
+        if "out" in kwargs:  # the call may have resized an out tensor
             for out in tensors_in(kwargs["out"]):
                 put_anew(out, target)
         return result
 
     def check_own(self, gpu: Gpu | None) -> None:
-        """Raise if ``gpu`` is one of another machine."""
+        """Raise if ``gpu`` belongs to another machine."""
         if gpu is not None and gpu.machine is not self.machine:
             raise stale(gpu)
 
@@ -222,7 +221,7 @@ def _first_dtype(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.
 
 
 def _shared_gpu(values: Any) -> Gpu | None:
-    """The GPU that all ``values`` are plain tensors on; None if general() has to see what they are."""
+    """Return the GPU of ``values`` if all are plain tensors on one; None for general() to find out."""
     gpus = {
         _storage(value)._labkit_mark.gpu
         if value.__class__ is Tensor or value.__class__ is Parameter
@@ -233,12 +232,12 @@ def _shared_gpu(values: Any) -> Gpu | None:
     return None if gpu is None or gpu.suspended else gpu
 
 
-def _hand_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _pass_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return call_with_machine(func, *args, **(kwargs or {}))
 
 
 def stale(gpu: Gpu) -> RuntimeError:
-    """The error for a tensor that was kept from another machine."""
+    """Return the error for a tensor of another machine."""
     return RuntimeError(gpu.machine.stale_text(gpu))
 
 
@@ -251,7 +250,7 @@ class _BelowMode:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _len_torch_function_stack() != 1 or _get_function_stack_at(0) is not self._mode:
-            return self._function(*args, **kwargs)  # a mode of the user's sees it
+            return self._function(*args, **kwargs)  # the user's modes see the call
         _pop_torch_function_stack()
         try:
             return self._function(*args, **kwargs)
@@ -267,12 +266,11 @@ class _BelowMode:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Functions of torch that look at the stack of modes themselves.
+    """Functions that pass below the machine's mode.
 
-    Two functions have nothing to do with devices and pass below the machine's mode. C++ hands the switch of grad mode
-    to function modes and imports ``torch._C`` for each call of it (torch/csrc/autograd/init.cpp, set_grad_enabled):
-    that takes longer than many an operation, and a training step switches four times. Under any mode, dim_order loses
-    its keywords (torch/_tensor.py).
+    The switch of grad mode: C++ passes it to function modes, and imports ``torch._C`` at each call for that
+    (torch/csrc/autograd/init.cpp, set_grad_enabled). This takes longer than many operations, and a training step
+    switches four times. dim_order: it loses its keywords under any mode (torch/_tensor.py).
     """
     mode = machine.mode
     yield Patch(torch._C, "_set_grad_enabled", _BelowMode(torch._C._set_grad_enabled, mode))
@@ -284,8 +282,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     below = _BelowMode(Tensor.dim_order, mode)
     yield Patch(Tensor, "dim_order", dim_order)
 
-    # OpOverload.decompose runs an operator by another key. C++ hands only the arguments to modes, so that the key is
-    # lost under any mode, and the operator comes back to its caller (torch/_ops.py).
+    # OpOverload.decompose runs an operator by another dispatch key (torch/_ops.py). C++ passes modes the arguments
+    # without the key, so that under any mode the operator would come back to its caller.
     def get(operator: Any) -> Any:
         run_by = vars(operator)["_op_dk"]
 
@@ -296,7 +294,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
             if not _len_torch_function_stack():
                 return run_by(key, *args, **kwargs)
-            if operator in HANDLERS:  # it moves tensors: its parts would find them all on the host
+            if operator in HANDLERS:  # it moves tensors; its parts would see them all on the CPU
                 return operator(*args, **kwargs)
             return mode.general(run_without_modes, args, kwargs)
 
@@ -310,29 +308,28 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 @replaces(DeviceContext, "__exit__")
 def _end_alone(_: TheMachine, real: Callable[..., object], context: DeviceContext, *exc_info: object) -> None:
-    """A default device that ends expects itself at the bottom of the stack, or nothing.
+    """End a default device without other modes on the stack, which it would take off instead of itself.
 
-    Within a hook, where only the machine's modes were entered again, it would take one for its own
-    (torch/utils/_device.py, __exit__).
+    Within a hook, only the machine's modes are on the stack (torch/utils/_device.py, __exit__).
     """
     others = _len_torch_function_stack() and not isinstance(_get_function_stack_at(0), DeviceContext)
     with without_modes() if others else nullcontext():
         real(context, *exc_info)
 
 
-# A tensor answers these wherever it is: nothing is made, and nothing can mix.
+# Functions of one tensor that make no other.
 HANDLERS.update(dict.fromkeys(functions_in_row("anywhere")))
 
 
 @handles(*ALWAYS)
 def _check_and_run(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions that CUDA refuses even where all tensors are on one device."""
+    """Run a function that CUDA may refuse even with all tensors on one device."""
     check_function(func, args, kwargs)
     return mode.general(func, args, kwargs)
 
 
 def _about(of_gpu: Callable[[Gpu], Any], *functions: object) -> None:
-    """Of a tensor on a GPU, let ``of_gpu`` answer ``functions``."""
+    """Let ``of_gpu`` answer ``functions`` of a tensor on a GPU."""
 
     @handles(*functions)
     def answer(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -348,14 +345,14 @@ _about(lambda gpu: gpu.index, Tensor.get_device, torch.get_device)
 
 @handles(Tensor.__repr__)
 def _repr(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # torch's own printing, which asks the tensor for its device. A subclass prints as its base would.
+    # torch's own printing reads the tensor's device. A subclass prints as its base would.
     with mode.machine.use_in_thread(), torch._C.DisableTorchFunctionSubclass():
         return torch._tensor_str._str(*args, **kwargs)
 
 
 @handles(Tensor.__format__)
 def _format(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # f"{x}" prints, a subclass in its own way, unless x is one number: then it formats that (torch/_tensor.py).
+    # f"{x}" prints the tensor, a subclass in its own way, but formats a single number (torch/_tensor.py).
     tensor, spec = args
     if tensor.__class__ is Tensor and not tensor.dim():
         return func(*args, **kwargs)

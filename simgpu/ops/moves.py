@@ -1,6 +1,6 @@
-"""Making tensors on a device, with its own random numbers, and moving them between devices.
+"""Make tensors on a device, with its own random numbers, and move them between devices.
 
-A call that will make too much for its GPU is refused before the computer is asked for the memory.
+A call whose result exceeds its GPU's memory is refused before the computer allocates it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .failures import refusals
 from .gradients import surface
 from .mode import MachineMode
 
-# These copy data that are already in memory, so the result is no larger.
+# Functions that copy data already in memory, so that the result is no larger.
 _OF_DATA = frozenset(functions_in_row("of data"))
-# These never write to the memory that they take.
+# Functions that do not write to the memory that they allocate.
 _UNWRITTEN = frozenset(functions_in_row("unwritten"))
 
 
 def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
-    """Raise if what ``func`` will make on ``gpu`` is too much for it, or for the computer."""
+    """Raise if the result of ``func`` on ``gpu`` exceeds its memory, or the computer's."""
     if func in _OF_DATA or kwargs.get("out") is not None:
         return
     # The result has at most as many elements as the product of all numbers, each of at most 16 bytes.
@@ -53,7 +53,7 @@ def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
         made = func(*args, **{**asked, **chosen})
         size = made.untyped_storage().nbytes()
     except (RuntimeError, TypeError, ValueError):
-        return  # the call itself says what is wrong with it
+        return  # the real call will raise its own error
     gpu.make_room(size, written=func not in _UNWRITTEN)
 
 
@@ -72,7 +72,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[float]:
 def _construct_like(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0] if args else kwargs["input"]
     if len(args) == 1 and not kwargs and tensor.__class__ is Tensor and tensor.numel() < WORTH / 16:
-        gpu = gpu_of(tensor)  # as most calls are: no larger than what is there
+        gpu = gpu_of(tensor)  # the usual case: the result is as small as the tensor
         mode.check_own(gpu)
         return put(func(tensor), gpu)
     device = kwargs.get("device")
@@ -82,15 +82,15 @@ def _construct_like(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs:
     return mode.general(func, args, kwargs)
 
 
-# Functions that draw random numbers: each draws from the generator of the GPU that it is at work on.
-# Those that take a generator (at::Generator? in native_functions.yaml): they are given the GPU's own.
+# Functions that draw random numbers for a GPU, from its generator.
+# These take a generator (at::Generator? in native_functions.yaml): pass the GPU's own.
 _SETTABLE = frozenset(functions_in_row("with a generator"))
 _INITIALIZERS = [
     function
     for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
     if name.endswith("_") and not name.startswith("_")
 ]
-# Functions that take no generator, or pass none on to what draws inside them: they draw from the default generator.
+# These take no generator, or pass none on to their parts, and draw from the default generator.
 _OTHERS = [*functions_in_row("from the default generator"), *_INITIALIZERS]
 
 # Functions that draw normal numbers. The CPU's kernels make these in pairs and may keep one for the next call.
@@ -99,7 +99,7 @@ _OTHER_NORMAL = frozenset((torch.randn_like, torch._standard_gamma, torch._sampl
 
 
 def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords for a call of ``func`` on ``gpu``: with the generator of ``gpu``, unless one is given."""
+    """Return the keywords for ``func`` on ``gpu``, with the GPU's generator unless one is given."""
     given = kwargs.get("generator")
     if given is not None:
         check_generator(given, gpu)
@@ -108,7 +108,7 @@ def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[s
     return kwargs
 
 
-# The functions among them that make a tensor get another handler, below.
+# _construct, below, replaces this handler for the functions that make a tensor.
 @handles(*_SETTABLE, *_OTHERS)
 def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device, tensors = kwargs.get("device"), tensors_in(args, kwargs)
@@ -135,17 +135,17 @@ def move(
     machine: Any, tensor: Tensor, target: Gpu | None, *, dtype: torch.dtype | None = None, copy: bool = False,
     memory_format: torch.memory_format | None = None, non_blocking: bool = False,
 ) -> Tensor:  # fmt: skip
-    """``tensor`` on ``target`` (None: the host). A copy, unless it is there already and ``copy`` is False."""
+    """Return ``tensor`` on ``target`` (None: the host): a copy, unless it is there already and ``copy`` is False."""
     source = gpu_of(tensor)
     _wait(machine, source, target, non_blocking)
     options = {} if memory_format is None else {"memory_format": memory_format}
     started = trace.clock.now() if trace.recording is not None else 0.0
-    # All values are on the CPU: between two devices only copy=True gives a storage of its own.
+    # All values are on the CPU, so between two devices only copy=True makes another storage.
     stays = source is target and not tensor.is_meta
     place, copy = () if stays else (machine.real(target),), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
-    # What a DTensor wraps goes to the host with it.
+    # The local tensor of a DTensor goes to the host too.
     with refusals(target), at_work(target, whole=target is None):
         moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
     if target is not None:
@@ -153,7 +153,7 @@ def move(
     elif source is not None and tensor.layout is torch.strided:
         keep_on_host(moved)
     if target is None and non_blocking and source is not None and tensor.layout is torch.strided:
-        pin(moved)  # only to pinned memory is a copy without waiting (TensorConversions.cpp, _to_copy)
+        pin(moved)  # torch copies to pinned memory then (TensorConversions.cpp, _to_copy)
     if source is not target and moved.requires_grad and moved.grad_fn is not None:
         moved.grad_fn.register_hook(functools.partial(_copy_gradient_back, source, target))
     if trace.recording is not None:
@@ -162,7 +162,7 @@ def move(
 
 
 def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bool) -> None:
-    """The host waits for what it gives or takes (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
+    """Let the host wait for a copy from or to a GPU (``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``)."""
     if (source is None) is not (target is None) and not (non_blocking and source is None):
         for tell in hooks.device_waited if non_blocking else hooks.host_waited:
             tell(machine)
@@ -171,18 +171,18 @@ def _wait(machine: Any, source: Gpu | None, target: Gpu | None, non_blocking: bo
 def _copy_gradient_back(
     source: Gpu | None, target: Gpu | None, grads: tuple[Any, ...], _: Any
 ) -> tuple[Any, ...] | None:
-    """The gradient of a copy is a copy back: where the values really are C++ would hand the same tensor on."""
+    """Copy the gradient of a copy back: on the CPU, C++ passes the same tensor on."""
     if machine_in_use() is None:
         return None
     there: Any = "cpu" if source is None else source.device
     surfaced = (surface(grad, target) for grad in grads)
-    # A recording tells of the copy, not of its gradient's.
+    # A recording shows this copy as part of backward.
     with trace.set_place(replace(trace.place(), verb="backward")):
         return tuple(None if grad is None else call_with_machine(grad.to, there) for grad in surfaced)
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
-    """Tell the recordings of a copy between two devices (within one, there is nothing to tell)."""
+    """Record a copy between two different devices."""
     if source is not target:
         trace.emit(
             "copy", name_of(target), started=started, source=name_of(source), shapes=(tuple(tensor.shape),),
@@ -238,7 +238,7 @@ def _move_as_method(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs:
 
 @handles(Tensor.type_as)
 def _type_as(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    # A move too: Tensor.to(other) without its other options (aten/src/ATen/native/TypeProperties.cpp).
+    # Tensor.to(other) without its options (aten/src/ATen/native/TypeProperties.cpp).
     return _tensor_to(mode, _to, (args[0], args[1] if len(args) > 1 else kwargs["other"]), {})
 
 
@@ -260,10 +260,10 @@ def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(Tensor.copy_)
 def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The one operation that may always cross devices (``aten/src/ATen/native/Copy.cpp``, ``copy_impl``)."""
+    """Copy between any two devices, as no other operator may (``aten/src/ATen/native/Copy.cpp``, ``copy_impl``)."""
     source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
     there = gpu_of(args[0])
-    # torch takes a number too.
+    # The source can be a number.
     ends = [there, gpu_of(source) if isinstance(source, Tensor) else there]
     for gpu in ends:
         mode.check_own(gpu)
@@ -271,7 +271,7 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     started = trace.clock.now() if trace.recording is not None else 0.0
     result: Tensor = func(*args, **kwargs)
     if there is not None and result.layout is not torch.strided:
-        # It was given new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
+        # The tensor has new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
         put(result, there)
     if trace.recording is not None and isinstance(source, Tensor):
         note_copy(ends[1], there, source, started)
@@ -280,10 +280,10 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 @handles(*_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file)
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions that make a tensor: on ``device=``, on the default device, or beside their data."""
+    """Make a tensor on ``device=``, on the default device, or on that of its data."""
     machine = mode.machine
     if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
-        kwargs = {**kwargs, "generator": None}  # nothing is drawn: nobody asks whose it is (Randperm.cu)
+        kwargs = {**kwargs, "generator": None}  # draws nothing, so any generator will do (Randperm.cu)
     device = kwargs.get("device")
     data = args[0] if args and isinstance(args[0], Tensor) else None
     if device is not None:
@@ -300,15 +300,15 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     started = trace.clock.now() if trace.recording is not None else 0.0
     source = target if data is None else gpu_of(data)
     if data is not None and source is not target and func in (torch.as_tensor, torch.asarray):
-        # Both are .to() inside, with its gradient (torch/csrc/utils/tensor_new.cpp); what is left to do has no device.
+        # Both call .to(), with its gradient (torch/csrc/utils/tensor_new.cpp). The rest needs no device.
         check_alias(data, target, kwargs.get("copy"))
         data = move(machine, data, target, dtype=kwargs.get("dtype"))
         args, kwargs = (data, *args[1:]), {k: v for k, v in kwargs.items() if k not in ("copy", "device")}
     elif func in (torch.tensor, torch.as_tensor, torch.asarray):
-        _wait(machine, None if data is None else source, target, False)  # made on the host, then copied
+        _wait(machine, None if data is None else source, target, False)  # built on the host, then copied
     if target is not None:
         make_room(func, args, kwargs, target)
-    # C++ makes a tensor of plain data on the target; data that are tensors, alone or in lists, are where they were.
+    # C++ makes a tensor of plain data on the target; tensors in the data, alone or in lists, stay where they are.
     fresh = not tensors_in(args, kwargs)
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
         kwargs = with_generator(mode, func, target, kwargs)
@@ -324,7 +324,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 @handles(Tensor.new_tensor)
 def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The new tensor is on ``device``, or else beside the tensor that makes it, wherever the data are."""
+    """Make a tensor on ``device``, or else on that of ``args[0]``, wherever the data are."""
     tensor, *rest = args
     data, device = rest[0] if rest else kwargs.get("data"), kwargs.get("device")
     target = gpu_of(tensor) if device is None else mode.machine.resolve(device)
@@ -339,7 +339,7 @@ def _new_tensor(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def default_gpu(machine: Any) -> Gpu | None:
-    """The GPU that ``with torch.device(...)`` or ``torch.set_default_device`` chose, if one did."""
+    """Return the GPU chosen by ``with torch.device(...)`` or ``torch.set_default_device``; None without one."""
     if not _len_torch_function_stack():
         return None
     bottom = _get_function_stack_at(0)
@@ -356,7 +356,7 @@ def _make_device(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(torch._C._nn._parse_to)
 def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``Module.to`` reads its arguments with it: a bare number is a GPU, a tensor says where it is."""
+    """Parse the arguments of ``Module.to``: a number is a GPU, a tensor tells its device."""
     first = args[0] if args else kwargs.get("tensor", kwargs.get("device"))
     if isinstance(first, int) and not isinstance(first, bool):
         device = mode.machine.gpu(first).device
@@ -368,7 +368,7 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @replaces(torch, "range")
 def _range(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
-    """It tells no mode, nor the default device (torch/csrc/autograd/python_torch_functions_manual.cpp)."""
+    """Pass ``torch.range`` to the mode, as C++ does not (torch/csrc/autograd/python_torch_functions_manual.cpp)."""
     if kwargs.keys() & {"device", "out"} and on_stack(machine.mode):
         return machine.mode.__torch_function__(real, (), args, kwargs)
     return real(*args, **kwargs)

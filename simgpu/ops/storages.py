@@ -1,7 +1,7 @@
-"""Storages on simulated GPUs: their device, and how they are made there.
+"""Give storages a device, and make them on simulated GPUs.
 
-Copies between devices, ``torch.save`` and ``torch.load`` need no more than this: PyTorch's own code asks a storage for
-its device, makes another on the wanted one and copies (torch/storage.py, ``cpu``; torch/_utils.py, ``_to``).
+Copies between devices, ``torch.save`` and ``torch.load`` need no more: PyTorch's own code reads a storage's device,
+makes a storage on the wanted one and copies (torch/storage.py, ``cpu``; torch/_utils.py, ``_to``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _real_device = torch._C.StorageBase.device.__get__
 
 @hooks.patches.add
 def patches(_: TheMachine) -> Iterator[Patch]:
-    """``torch.UntypedStorage`` knows about simulated GPUs. Every storage without a mark of its own is the host's."""
+    """Let ``torch.UntypedStorage`` know simulated GPUs. A storage without a mark of its own is on the host."""
     yield Patch(torch.UntypedStorage, MARK, HOST)
     yield Patch(torch.UntypedStorage, PINNED, False)
     yield Patch(torch.UntypedStorage, "device", property(_device))
@@ -65,8 +65,8 @@ def _resize(_: TheMachine, real: Any, storage: torch.UntypedStorage, size: int) 
     return result
 
 
-# set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Within another
-# function's call the mode is off, and torch's own work (a deepcopy's) goes on as it is.
+# set_ passes no function mode (tools/autograd/templates/python_variable_methods.cpp, THPVariable_set_). Check only
+# while the machine's mode is on: torch's own code (a deepcopy) runs inside another call, with the mode off.
 @replaces(torch.Tensor, "set_")
 def _set(machine: TheMachine, real: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     source, gpu = args[0] if args else kwargs.get("source"), gpu_of(tensor)

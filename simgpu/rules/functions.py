@@ -1,8 +1,8 @@
-"""Errors of single functions of torch about tensors on the wrong device, each by the function's name.
+"""Errors of single functions of torch about tensors on the wrong device.
 
-Here stand the checks that PyTorch writes by hand, with their words. To add a function, write a rule: it is given
-the function's arguments, under their names in torch, and raises the error of the real machine. A call that no rule
-refuses goes on to the operators (:mod:`.operators`).
+These are the checks that PyTorch writes by hand, in its words. To add a function, write a rule: it gets the arguments
+under their names in torch, and raises the error of the real machine. The operators of a call that passes are checked
+by :mod:`.operators`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ..state.placement import gpu_of, name_of, place, type_in_errors
 
 Rule = Callable[..., None]
 
-# function -> its rule; asked for calls whose tensors are on several devices.
+# function -> its rule, for calls with tensors on several devices.
 RULES: dict[object, Rule] = {}
-# The functions whose rule is asked for every call: a single tensor can be in the wrong place there.
+# Functions whose rule applies to every call, because a single tensor can be on the wrong device.
 ALWAYS: list[object] = []
 
 
 def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise the error of ``func`` itself about the devices of these tensors, if it has one."""
+    """Raise the error of ``func`` about the devices of its tensors, if it has a rule for them."""
     rule = RULES.get(func)
     if rule is None:
         return
     try:
         given = inspect.signature(rule).bind(*args, **kwargs)
     except TypeError:
-        return  # not a call of this function: torch says what is wrong with it
+        return  # wrong arguments: torch raises its own error
     rule(*given.args, **given.kwargs)
 
 
@@ -59,7 +59,7 @@ def _elsewhere(other: object, tensor: Tensor) -> bool:
 
 
 def _one_device(parameters: list[str], words: str) -> Rule:
-    """Refuse a tensor among ``parameters`` that is not where the first one is. The words tell the places."""
+    """Return a rule that refuses a tensor among ``parameters`` on another device than the first one."""
 
     def rule(*args: Any, **kwargs: Any) -> None:
         given = dict(zip(parameters, args, strict=False)) | kwargs
@@ -73,7 +73,7 @@ def _one_device(parameters: list[str], words: str) -> Rule:
 
 
 def _host(parameters: list[str], words: str, error: type[Exception]) -> Rule:
-    """Refuse a tensor on a GPU as the last of ``parameters``."""
+    """Return a rule that refuses a tensor on a GPU as the last of ``parameters``."""
 
     def rule(*args: Any, **kwargs: Any) -> None:
         tensor = (dict(zip(parameters, args, strict=False)) | kwargs).get(parameters[-1])
@@ -83,19 +83,19 @@ def _host(parameters: list[str], words: str, error: type[Exception]) -> Rule:
     return rule
 
 
-# The rules that need no more than words, from the files of PyTorch in the last column.
+# Rules that are only a message. The last column names PyTorch's source.
 for _kind, _names, _parameters, _words, _ in rows_beside(__file__):
     _error = TypeError if _kind.endswith("type error") else RuntimeError
     _of: Any = _one_device if _kind == "one device" else partial(_host, error=_error)
     _rule(_names, always="always" in _kind)(_of(_parameters.split(), _words))
 
 
-# Functions made of several operators, which check before they reach the first.
+# Functions of several operators, which check their arguments first.
 
 
 @_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d")
 def _convolution(input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: Any, **__: Any) -> None:
-    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters: types, so not which GPU.
+    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters. It compares types, not GPUs.
     for label, other in (("weight", weight), ("bias", bias)):
         if isinstance(other, Tensor) and (gpu_of(other) is None) != (gpu_of(input) is None):
             mine, theirs = type_in_errors(input), type_in_errors(other)
@@ -119,7 +119,7 @@ def _recurrent(data: Tensor, second: Any, third: Any, fourth: Any = None, *_: An
 
 @_rule("linalg.multi_dot chain_matmul")
 def _multi_dot(first: Any, *others: Any, out: Tensor | None = None, **_: Any) -> None:
-    # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl; chain_matmul takes its matrices one by one
+    # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl. chain_matmul takes matrices as separate arguments.
     tensors = tensors_in(first, *others)
     for at, other in enumerate(tensors):
         if _elsewhere(other, tensors[0]):
@@ -134,8 +134,8 @@ def _multi_dot(first: Any, *others: Any, out: Tensor | None = None, **_: Any) ->
 
 
 def _foreach_sum(words: str) -> Rule:
-    # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu: where the fast kernels are not used, it may be anywhere
-    # that a single addition allows; a product or quotient reads it on the host.
+    # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu. The slow path allows what a single addition does;
+    # products and quotients read the scalar on the host.
     def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
         _foreach_scalar(tensors, other)
         first = tensors[0] if tensors else None
@@ -176,7 +176,7 @@ def _block_diag(first: Tensor, *others: Tensor) -> None:
             )
 
 
-# Arguments that must be on the host wherever the data is.
+# Arguments that must be on the host wherever the data are.
 
 
 @_rule("_VF._pack_padded_sequence")
@@ -204,7 +204,7 @@ def _numpy(tensor: Tensor, *_: Any, force: bool = False, **__: Any) -> None:
 
 
 class NoMemory(NotSimulated, AttributeError):
-    """The memory of a tensor on a simulated GPU was to be handed to another library."""
+    """Error for passing the memory of a tensor on a simulated GPU to another library."""
 
 
 @_rule("Tensor.__cuda_array_interface__.__get__", always=True)

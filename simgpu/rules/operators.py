@@ -1,12 +1,11 @@
-"""Errors of ATen operators about tensors on several devices: PyTorch's general rules, then the operators' own.
+"""Errors of ATen operators about tensors on several devices.
 
-An operator's CUDA wrapper checks each argument, or leaves it to TensorIterator, or to nobody; the message has one form
-for each. Operators with words of their own have a rule in :data:`RULES`.
+Either an operator's CUDA wrapper checks each argument, or TensorIterator does, or nothing; each has its own message.
+Operators with their own message have a rule in :data:`RULES`.
 
-PyTorch generates its CUDA wrappers from ``native_functions.yaml``, which every wheel carries for torchgen. Reading it
-here means that the rules are those of the torch in use. The rules for the wrapper's name are torchgen's
-(``dest/register_dispatch_key.py``): structured kernels are called ``wrapper_CUDA_<op>[_<overload>]``, others
-``wrapper_CUDA_<overload>_<op>``.
+PyTorch generates its CUDA wrappers from ``native_functions.yaml``, which every wheel contains for torchgen. Reading it
+gives the checks of the installed torch. The wrappers' names follow torchgen's ``dest/register_dispatch_key.py``:
+``wrapper_CUDA_<op>[_<overload>]`` for structured kernels, ``wrapper_CUDA_<overload>_<op>`` for others.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from labkit.base.tree import tensors_in
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, place
 
-# The tensors of a call with their arguments' names: what is written first, then by position.
+# (name of the argument, tensor) for the tensors of a call: written arguments first, then by position.
 Named = list[tuple[str, Tensor]]
 
-# An operator's name -> its rule: it raises as the operator does, or says on which GPU it runs (None: the host).
+# Operator's name -> its rule, which raises the operator's error or returns the GPU of the call (None: the host).
 RULES: dict[str, Callable[[Named], Gpu | None]] = {}
 
 _SAME = "Expected all tensors to be on the same device, but "
 
 
 def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gpu | None:
-    """Raise as CUDA does if ``func`` cannot take tensors from where these are; else the GPU it runs on."""
+    """Raise CUDA's error if ``func`` cannot take tensors from these devices; else return the GPU of the call."""
     named = _named_tensors(func, args, kwargs)
     gpus = {gpu_of(tensor) for _, tensor in named}
     if len(gpus) <= 1:
@@ -57,7 +56,7 @@ def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
-    """Those of the ``tensors`` that CUDA takes from no other device than where ``func`` runs."""
+    """Return those of ``tensors`` that must be on the device where ``func`` runs."""
     if func.overloadpacket.__name__ in RULES:
         return []
     check, _ = _check_of(func)
@@ -65,7 +64,7 @@ def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _check_of(func: Any) -> tuple[DeviceCheck, dict[str, str]]:
-    """The check of an operator, and how its arguments are called there."""
+    """Return the check of an operator, and the arguments' names in its message where they differ."""
     name = func._schema.name.removeprefix("aten::")
     name += "" if func._overloadname == "default" else f".{func._overloadname}"
     called, renamed = CALLS.get(name, (name, {}))
@@ -74,10 +73,9 @@ def _check_of(func: Any) -> tuple[DeviceCheck, dict[str, str]]:
 
 
 def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Gpu | None]:
-    """Check an operation on lists (``_foreach_add``), entry by entry, as the single ones; where each one runs.
+    """Check an operator on lists (``_foreach_add``) entry by entry, as CUDA does with mixed devices.
 
-    On CUDA too, lists that mix devices go entry by entry: the fast kernels want one device
-    (``aten/src/ATen/native/ForeachUtils.h``, ``can_use_fast_route``).
+    Return the GPU of each entry. ``aten/src/ATen/native/ForeachUtils.h``, ``can_use_fast_route``.
     """
     names = [argument.name for argument in func._schema.arguments]
     values = dict(zip(names, args, strict=False)) | kwargs
@@ -98,10 +96,9 @@ def check_lists(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
 
 
 def _check_iterator(named: Named, written: set[str], scalars: bool) -> Gpu | None:
-    """TensorIterator's rule: the first GPU is common; only a 0-dim CPU input may be elsewhere.
+    """Check as TensorIterator does: all tensors are on the first GPU, except 0-dim CPU inputs.
 
-    ``aten/src/ATen/TensorIterator.cpp``: ``compute_types`` finds the common device among all operands and lets
-    a wrapped or 0-dim CPU tensor pass that is no output.
+    ``aten/src/ATen/TensorIterator.cpp``, ``compute_types``.
     """
     common = next(tensor for _, tensor in named if gpu_of(tensor) is not None)
     for argument, tensor in named:
@@ -114,7 +111,7 @@ def _check_iterator(named: Named, written: set[str], scalars: bool) -> Gpu | Non
 
 
 def _written_arguments(func: Any) -> set[str]:
-    """The names of the arguments that ``func`` writes: ``out``, and ``self`` of an operation in place."""
+    """Return the names of the arguments that ``func`` writes: ``out``, and ``self`` of an in-place operator."""
     return {argument.name for argument in func._schema.arguments if _writes(argument)}
 
 
@@ -142,14 +139,14 @@ def _rule(names: str) -> Callable[..., Callable[[Named], Gpu | None]]:
 
 @_rule("copy_ _has_compatible_shallow_copy_type fill fill_")
 def _destination(named: Named) -> Gpu | None:
-    # Copies cross devices; the value that fills is read on the host, wherever it is (Fill.cpp, fill_out).
+    # Copies cross devices; the value of fill is read on the host, wherever it is (Fill.cpp, fill_out).
     return gpu_of(dict(named)["self"])
 
 
 @_rule("index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put")
 def _indexing(named: Named) -> Gpu | None:
-    # aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info and index_put_: indices come from the host too,
-    # and a single value is brought over, from wherever it is.
+    # aten/src/ATen/native/TensorAdvancedIndexing.cpp, make_info and index_put_: indices may be on the host, and a
+    # single value anywhere.
     (_, tensor), *others = named
     home = gpu_of(tensor)
     for argument, other in others:
@@ -182,7 +179,7 @@ def _masked_fill(named: Named) -> Gpu | None:
 
 @_rule("mv")
 def _mv(named: Named) -> Gpu | None:
-    # aten/src/ATen/native/Blas.cpp, mv: it makes its result beside the vector, then adds the product to that.
+    # aten/src/ATen/native/Blas.cpp, mv: makes the result on the vector's device, then calls addmv_.
     tensors = dict(named)
     raise RuntimeError(
         f"{_SAME}got mat is on {place(tensors['self'])}, different from other tensors on "
@@ -192,7 +189,7 @@ def _mv(named: Named) -> Gpu | None:
 
 @_rule("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
 def _fused_optimizer(named: Named) -> Gpu | None:
-    # aten/src/ATen/native/cuda/FusedAdamKernel.cu and its like: a rate on the host is read there, of whatever shape.
+    # aten/src/ATen/native/cuda/FusedAdamKernel.cu and its like: a rate of any shape may be on the host.
     rates = [tensor for argument, tensor in named if argument == "lr"]
     others = [(argument, tensor) for argument, tensor in named if argument != "lr"]
     home = gpu_of(others[0][1])
@@ -206,8 +203,7 @@ def _fused_optimizer(named: Named) -> Gpu | None:
 
 _ENTRY = re.compile(r"^- func: ([\w.]+)\(", re.MULTILINE)
 _CUDA_KEY = re.compile(r"^    (?:[\w, ]*\b)CUDA\b[\w, ]*:", re.MULTILINE)
-# An argument (so before the ``->``) that is written and given by keyword only is an output, whatever its name
-# (torchgen/model.py, Arguments.out).
+# A keyword-only argument (before the ``->``) that is written is an output (torchgen/model.py, Arguments.out).
 _OUT = re.compile(r"[^>]*\*,[^>]*\(\w!\)")
 
 
@@ -223,8 +219,8 @@ class DeviceCheck:
     iterator: bool
 
 
-# Composite operators that call another one on CUDA: the name whose wrapper raises, and its arguments'
-# names where they differ. Found by reading the operators' CUDA code.
+# Composite operators that call another one on CUDA: the operator whose wrapper raises, and the arguments' names there
+# where they differ. From the operators' CUDA code.
 CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "embedding": ("index_select", {"weight": "self", "indices": "index"}),
     "stack": ("cat", {}),
@@ -236,7 +232,7 @@ CALLS: dict[str, tuple[str, dict[str, str]]] = {
 
 @cache
 def checks() -> dict[str, DeviceCheck]:
-    """The check of every operator in the table that torch ships, by its name and overload."""
+    """Return the check of every operator in torch's table, by name and overload."""
     text = files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml").read_text("utf-8")
     starts = list(_ENTRY.finditer(text))
     found = {}

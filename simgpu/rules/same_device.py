@@ -1,4 +1,4 @@
-"""Rules about tensors that belong together: a gradient and its tensor, an optimizer's state and its parameter."""
+"""Rules for tensors that must be on one device: a gradient and its tensor, an optimizer's state and its parameter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, name_of, place
 
-ANYWHERE = object()  # in a list of GPUs: any will do
+ANYWHERE = object()  # in a list of GPUs: any device will do
 
 
 def check_assigned_grad(tensor: Tensor, grad: Tensor | None = None) -> None:
-    """``tensor.grad = grad``, or ``del`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
+    """Check ``tensor.grad = grad`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
     if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
         mine, its = torch.device(place(tensor)), torch.device(place(grad))
         there, name = "located on device with index", "index"
@@ -28,12 +28,12 @@ def check_assigned_grad(tensor: Tensor, grad: Tensor | None = None) -> None:
 
 
 def check_seed(output: Any, grad: Any) -> None:
-    """The gradient that backward starts from (``torch/csrc/autograd/engine.cpp``, ``validate_outputs``)."""
+    """Check the gradient that backward starts from (``torch/csrc/autograd/engine.cpp``, ``validate_outputs``)."""
     if not isinstance(grad, Tensor) or not isinstance(output, Tensor):
         return
     at = gpu_of(grad)
     if at is None and grad.numel() == 1:
-        return  # torch makes it itself, below the mode, to start from a scalar; a single value is brought over
+        return  # torch makes a single value below the mode, and moves it
     home = gpu_of(output)
     if at is not home and (home is not None or grad.numel() != 1):
         function = output.grad_fn.name() if output.grad_fn else "AccumulateGrad"
@@ -41,7 +41,7 @@ def check_seed(output: Any, grad: Any) -> None:
 
 
 def check_returned(function: str, grads: Iterable[Any], homes: Iterable[Any]) -> None:
-    """Check, as the engine does, that each gradient that a Function's backward returns is where its input is."""
+    """Check, as the engine does, that a Function's backward returns each gradient on the device of its input."""
     for index, (grad, home) in enumerate(zip(grads, homes, strict=False)):
         if isinstance(grad, Tensor) and home is not ANYWHERE and gpu_of(grad) is not home and grad.dim():
             _refuse_gradient(function, index, home, gpu_of(grad))
@@ -55,7 +55,7 @@ def _refuse_gradient(function: str, index: int, home: Gpu | None, at: Gpu | None
 
 
 def check_generator(generator: Any, gpu: Gpu | None) -> None:
-    """One for the host draws there, a GPU's on a GPU (``aten/src/ATen/core/Generator.h``, ``check_generator``)."""
+    """Check that a generator draws for its own kind of device (``aten/src/ATen/core/Generator.h``, check_generator)."""
     if isinstance(generator, torch.Generator) and (generator.device.type == "cpu") != (gpu is None):
         raise RuntimeError(
             f"Expected a '{'cpu' if gpu is None else 'cuda'}' device type for generator but found "
@@ -64,8 +64,8 @@ def check_generator(generator: Any, gpu: Gpu | None) -> None:
 
 
 def check_new_storage(tensor: Tensor, source: Any) -> None:
-    """``tensor.set_(source)``, a tensor or a storage (``aten/src/ATen/native/Resize.h``, ``checkSetStorage``)."""
-    source = getattr(source, "_untyped_storage", source)  # to ask a typed storage is deprecated
+    """Check ``tensor.set_(source)``, a tensor or a storage (``aten/src/ATen/native/Resize.h``, ``checkSetStorage``)."""
+    source = getattr(source, "_untyped_storage", source)  # a typed storage warns when asked for its device
     if source.device != tensor.device:
         raise RuntimeError(
             f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '
@@ -74,7 +74,7 @@ def check_new_storage(tensor: Tensor, source: Any) -> None:
 
 
 def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> None:
-    """A parameter, its gradient and its state: on one device, but for a step count, which may be on the host.
+    """Check that a parameter, its gradient and its state are on one device, except a step count on the host.
 
     ``aten/src/ATen/native/ForeachUtils.h``, ``_group_tensors_by_first_tensors_device_and_dtype``.
     """
@@ -90,13 +90,13 @@ def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> N
 
 
 def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
-    """That all ``tensors`` are on the first of the devices."""
+    """Check that all ``tensors`` are on ``gpu``, the first of the devices."""
     if any(gpu_of(tensor) is not gpu for tensor in tensors):
         raise RuntimeError(f"All tensors must be on devices[0]: {gpu.index}")
 
 
 def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
-    """That ``tensor``, one of the ``kind`` ("input", "output") tensors, is on a GPU, whichever."""
+    """Check that ``tensor``, one of the ``kind`` ("input", "output") tensors, is on a GPU."""
     if gpu_of(tensor) is None:
         raise RuntimeError(
             f"Expected all {kind} tensors to be CUDA tensors, but {'output ' * (kind == 'output')}tensor at index "
@@ -105,7 +105,7 @@ def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
 
 
 def check_streams(streams: Iterable[Any], devices: Iterable[int]) -> None:
-    """That each stream is of the GPU that it is to be used on."""
+    """Check that each stream belongs to its device."""
     for at, (stream, device) in enumerate(zip(streams, devices, strict=False)):
         if stream is not None and stream.device_index != device:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""What the machine does not have refuses by name, instead of ending the process or answering wrongly."""
+"""Refuse parts of torch that the machine lacks by name, instead of crashing or answering wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..state.errors import NotSimulated
 
 
 class Absent(NotSimulated, AttributeError, NotImplementedError):
-    """Something of torch that the simulated machine does not have. What was asked for and refused is counted."""
+    """Error for a part of torch that the simulated machine lacks. With ``asked``, count the refusal."""
 
     def __init__(self, text: str, *, asked: bool = True) -> None:
         super().__init__(text)
@@ -21,12 +21,12 @@ class Absent(NotSimulated, AttributeError, NotImplementedError):
             REFUSED[text] += 1
 
 
-# How often what was refused, by what the error says: `labkit run --summary` tells.
+# Refusals by the error's text, for `labkit run --summary`.
 REFUSED: Counter[str] = Counter()
 
 
 def refusing(name: str) -> Callable[..., NoReturn]:
-    """A function that stands for ``torch._C.name`` and raises :class:`Absent`."""
+    """Return a replacement of ``torch._C.name`` that raises :class:`Absent`."""
     return functools.partial(_refuse, name)
 
 
@@ -43,7 +43,7 @@ def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn
 
 
 def absent(name: str) -> NoReturn:
-    """Stands for ``torch._C.__getattr__``: a name that is not there."""
+    """Refuse a missing name of ``torch._C``, as its ``__getattr__``."""
     if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
-        _refuse(name, asked=False)  # whoever looks whether it is there
+        _refuse(name, asked=False)  # hasattr() comes here too
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

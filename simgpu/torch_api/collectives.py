@@ -1,8 +1,8 @@
 """The seven collectives of ``torch._C`` that a CPU build lacks, on simulated GPUs.
 
-They are what ``torch.nn.parallel`` and ``torch.cuda.comm`` call. Semantics as in PyTorch's
-``torch/csrc/cuda/comm.cpp``: tensors on the first device come back by identity, pieces that already are
-on their device are views of the input, uneven sizes follow ``chunk``.
+``torch.nn.parallel`` and ``torch.cuda.comm`` call these. As in PyTorch's ``torch/csrc/cuda/comm.cpp``, tensors on the
+first device come back by identity, pieces already on their device are views of the input, and uneven sizes follow
+``chunk``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..state.gpu import Gpu, TheMachine
 from ..state.placement import gpu_of, put
 from ..state.streams import Stream
 
-# The dispatch keys by which a view gets its base's version counter. Without them it is as if .data were taken of
-# it, at a third of the price.
+# The dispatch keys by which a view gets its base's version counter. Excluding them has the effect of .data, at a third
+# of the cost.
 _VIEWS = functools.reduce(
     DispatchKeySet.__or__,
     map(DispatchKeySet, (DispatchKey.ADInplaceOrView, DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA)),
@@ -33,7 +33,7 @@ _VIEWS = functools.reduce(
 
 
 def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
-    """Which tensors travel together: those of one type, in order, until ``most`` bytes are nearly reached."""
+    """Group the indices of tensors to send together: of one type, in order, up to about ``most`` bytes."""
     chunks: list[list[int]] = []
     open_chunks: dict[tuple[torch.dtype, torch.layout], tuple[list[int], int]] = {}
     for at, tensor in enumerate(tensors):
@@ -42,13 +42,13 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
         nbytes = tensor.nbytes if kind[1] is torch.strided else 0
         places.append(at)
         open_chunks[kind] = places, size + nbytes
-        if size + 2 * nbytes >= most:  # PyTorch counts the last one twice
+        if size + 2 * nbytes >= most:  # PyTorch counts the last tensor twice
             chunks.append(open_chunks.pop(kind)[0])
     return chunks + [places for places, _ in open_chunks.values()]
 
 
 class Collectives:
-    """The collectives of one machine; each method stands for the ``torch._C`` function of its name."""
+    """The collectives of one machine; each method replaces the ``torch._C`` function of its name."""
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
@@ -69,10 +69,10 @@ class Collectives:
         return copies
 
     def _send_coalesced(self, group: list[Tensor], gpus: list[Gpu]) -> list[list[Tensor]]:
-        """The tensors of ``group`` on each GPU but the first. They travel as one, which forgets strides.
+        """Send the tensors of ``group`` to each GPU but the first as one tensor, which loses strides.
 
-        Each has a version counter of its own (comm.cpp, "Version Counter in comm.*_coalesced"): the pieces share
-        one memory, but are no views to autograd.
+        The pieces share memory but have separate version counters, so autograd does not see views (comm.cpp, "Version
+        Counter in comm.*_coalesced").
         """
         send = functools.partial(move, self._machine, copy=True, non_blocking=True)
         if group[0].layout is not torch.strided:
@@ -85,7 +85,7 @@ class Collectives:
             with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
                 rows.append(torch._C._nn.unflatten_dense_tensors(moved, group))
             for at in empty:
-                put(rows[-1][at], gpu)  # there is nothing to view: it is made anew
+                put(rows[-1][at], gpu)  # an empty tensor is no view of `moved`
         return rows
 
     @without_function_modes
@@ -157,7 +157,7 @@ class Collectives:
         target = None if destination == -1 else self._machine.gpu(destination)
         started = trace.clock.now() if trace.recording is not None else 0.0
         # cat chooses the memory format as comm.cpp does (aten/src/ATen/native/TensorShape.cpp,
-        # cat_compute_output_memory_format), but another dtype where they differ.
+        # cat_compute_output_memory_format), but not the dtype where dtypes differ.
         if target is not None:
             target.make_room(sum(tensor.numel() for tensor in tensors) * tensors[0].element_size())
         gathered: Tensor = torch.cat([tensor.to(tensors[0].dtype) for tensor in tensors], dim)
@@ -200,7 +200,7 @@ class Collectives:
         return expected, dim
 
     def _wrap_dimension(self, dim: int, tensor: Tensor) -> int:
-        tensor.size(dim)  # torch's own error, for a dimension that is not there
+        tensor.size(dim)  # raises torch's own error for a missing dimension
         return dim % tensor.dim()
 
     def _move_to_gpu(self, tensor: Tensor, device: int) -> Tensor:

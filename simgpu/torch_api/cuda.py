@@ -1,7 +1,6 @@
-"""The functions of C++ that ``torch.cuda`` and ``torch.accelerator`` call, answered by a simulated machine.
+"""The functions of ``torch._C`` that a CPU build lacks, answered by a simulated machine.
 
-torch.cuda's own Python code runs unmodified on top of these: only the functions of ``torch._C`` that a
-CPU build lacks are filled in, each method here under its own name.
+The Python code of ``torch.cuda`` and ``torch.accelerator`` runs unmodified on top of them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..state.streams import CUDA, Stream
 from .absent import absent, refusing
 from .collectives import Collectives
 
-# One invented GPU; bytes, kHz and counts as CUDA gives them.
+# Properties of an invented GPU, in CUDA's units (bytes, kHz, counts).
 _PROPERTIES: dict[str, Any] = {
     "is_integrated": 0, "is_multi_gpu_board": 0, "pci_device_id": 0, "pci_domain_id": 0,
     "max_threads_per_block": 1024, "warp_size": 32, "regs_per_multiprocessor": 65536,
@@ -34,11 +33,11 @@ _PROPERTIES: dict[str, Any] = {
 }  # fmt: skip
 
 
-_CUDNN = 92000  # what PyTorch's builds for CUDA 13.0 bring
+_CUDNN = 92000  # the version in PyTorch's builds for CUDA 13.0
 
 
 class _Uuid:
-    """Stands for ``torch.cuda.get_device_properties(0).uuid``: 16 bytes, written in hexadecimal."""
+    """Replacement of ``torch.cuda.get_device_properties(0).uuid``: 16 bytes, printed in hexadecimal."""
 
     def __init__(self, index: int) -> None:
         self._value = uuid.UUID(int=index)
@@ -68,7 +67,7 @@ class DeviceProperties:
         )
 
 
-# These are always answered in the same way: there is one context, no cache, and all work is done at once.
+# Constant answers: there is one context, no cache, and all work is done at once.
 _CONSTANT: dict[str, Any] = {
     "_cuda_init": None, "_cuda_ipc_collect": None,
     "_cuda_getCompiledVersion": 13000,  # CUDA 13.0, as torch.version.cuda says
@@ -78,7 +77,7 @@ _CONSTANT: dict[str, Any] = {
 }  # fmt: skip
 
 
-# These are answered in a line, given the machine.
+# Answers of one line, given the machine.
 _ASKED: dict[str, Callable[..., Any]] = {
     "_cuda_getDeviceCount": lambda machine: len(machine.gpus),
     "_cuda_getDevice": lambda machine: machine.current.index,
@@ -93,7 +92,7 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
     "_accelerator_getStream": lambda machine, index: machine.current.stream(machine.gpu(index).index),
     "_accelerator_getMemoryInfo": lambda machine, index: memory_info(machine.gpu(index)),
-    # A GPU has a context once it was chosen (since CUDA 12) or something was put on it.
+    # A GPU has a context once it was chosen (since CUDA 12) or holds a tensor.
     "_cuda_hasPrimaryContext": lambda machine, index: (
         index in machine.chosen or machine.gpu(index).total() > 0
     ),
@@ -138,7 +137,7 @@ class CudaFunctions:
             wait(self._machine)
 
     def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:
-        # c10/core/impl/DeviceGuardImplInterface.h, which c10/cuda/impl/CUDAGuardImpl.h leaves as it is
+        # c10/core/impl/DeviceGuardImplInterface.h, not overridden by c10/cuda/impl/CUDAGuardImpl.h
         raise RuntimeError("Backend doesn't support getting device capabilities.")
 
     # Streams and time.
@@ -179,13 +178,13 @@ class CudaFunctions:
     def _group_tensors_by_device_and_dtype(
         self, tensorlists: list[list[Tensor | None]], with_indices: bool = False
     ) -> dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]:
-        # As torch/csrc/utils/foreach.cpp and aten/src/ATen/native/ForeachUtils.h, _group_tensors_by_...: the first
-        # list says where, and a parameter, its gradient and its state belong together.
+        # As torch/csrc/utils/foreach.cpp and aten/src/ATen/native/ForeachUtils.h, _group_tensors_by_...: group by the
+        # device and dtype of the parameters, the first list.
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for at, (first, *others) in enumerate(zip(*filter(None, tensorlists), strict=True)):
             gpu = gpu_of(first)
             check_optimizer_entry(others, gpu)
-            # Below the function modes the tensor itself says where its values really are.
+            # Without function modes, `first.device` is the CPU for a tensor on a GPU.
             key = first.device if gpu is None else gpu.device, first.dtype
             groups.setdefault(key, []).append(at)
         return {
@@ -198,20 +197,20 @@ class CudaFunctions:
 
 
 def _numbers(stream: Stream) -> tuple[int, int, int]:
-    """The three numbers that C++ gives for a stream, of which torch.cuda makes it again."""
+    """Return the three numbers by which C++ passes a stream to torch.cuda."""
     return stream.stream_id, stream.device_index, CUDA
 
 
-# CUDA's allocator has a pool for blocks of up to 1 MiB and one for the others, and asks the driver for at least 2 MiB
-# at a time (c10/core/AllocatorConfig.h, kSmallSize and kSmallBuffer).
+# CUDA's allocator has one pool for blocks of up to 1 MiB and one for larger ones, and allocates segments of at least
+# 2 MiB (c10/core/AllocatorConfig.h, kSmallSize and kSmallBuffer).
 SMALL, _SEGMENT = 1 << 20, 2 << 20
 
 
 def _memory_stats(gpu: Gpu) -> dict[str, Any]:
-    """The nested statistics of CUDA's allocator. There is no cache: each storage is a block and a segment of its own.
+    """Return the nested statistics of CUDA's allocator, with one block and one segment for each storage: no cache.
 
-    "allocated" and "freed" are what was since the last reset (c10/core/CachingDeviceAllocator.h, Stat), so that
-    "current" is not their difference. Of each pool and of counts only what is current is known: it stands for the rest.
+    "allocated" and "freed" count since the last reset (c10/core/CachingDeviceAllocator.h, Stat), so their difference is
+    not "current". For pools and counts only the current value is known, and given for the others too.
     """
     live, total, blocks = gpu.recount(), gpu.total(), gpu.blocks()
     none = _make_stat(0)
@@ -248,7 +247,7 @@ def _make_stat(value: int) -> dict[str, int]:
 
 
 def memory_info(gpu: Gpu) -> tuple[int, int]:
-    """The bytes that are free, and all."""
+    """Return the free bytes and the total."""
     return gpu.free(), gpu.capacity
 
 
@@ -261,7 +260,7 @@ _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_
 
 
 def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
-    """The answers of ``machine``, by the names in ``torch._C``."""
+    """Return the functions of ``machine`` by their names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
     asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
     methods = {
@@ -275,28 +274,28 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The functions of C++, and the values that torch.cuda has looked up there before."""
+    """Replace the functions of C++, and the values that torch.cuda has read from them."""
     cuda, core = torch.cuda, torch._C
     has_gpus = bool(machine.gpus)
     answered = functions_of(machine)
     for name, function in answered.items():
         yield Patch(core, name, function)
-    # A CUDA build has the real functions: what is not simulated must not reach the driver.
+    # A CUDA build has the real functions, which must not reach the driver.
     for name in [name for name in dir(core) if name.startswith(("_cuda_", "_nccl_"))]:
         if name not in answered and not isinstance(getattr(core, name), type):
             yield Patch(core, name, refusing(name))
     yield Patch(core, "__getattr__", absent)
     yield Patch(core, "_has_cuda", has_gpus)
-    # torch.cuda.graphs has its own name for this one; optimizers ask it at every step.
+    # torch.cuda.graphs has its own reference to this function, which optimizers call at every step.
     yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", answered["_cuda_isCurrentStreamCapturing"])
     yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
     yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])
-    # By the GPU, not by its number: ranks may see different ones under one.
+    # Cached by GPU, not by number: ranks may see different GPUs under one number.
     properties = cache(DeviceProperties)
     yield Patch(cuda, "_get_device_properties", lambda index: properties(machine.gpu(index)))
     yield Patch(cuda, "_initialized", has_gpus)
     yield Patch(cuda, "_cached_device_count", None)
-    # What a driver says of a GPU (features/refused.py): it has nothing to say of GPUs that it does not have.
+    # Without NVML, torch does not ask the driver for GPUs that it does not have (features/refused.py).
     yield Patch(cuda, "_HAS_PYNVML", False)
     yield Patch(cuda, "device_memory_used", partial(_memory_used, machine))
     yield Patch(cuda, "device_count", lambda: len(machine.gpus))
@@ -307,5 +306,5 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     if has_gpus and not torch.backends.cudnn.version():
         yield Patch(torch.backends.cudnn, "version", lambda: _CUDNN)
     yield Patch(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
-    # PyTorch keeps the copy streams of its scatter here, one per GPU of the machine they were made for.
+    # The copy streams of scatter, one per GPU, belong to one machine.
     yield Patch(torch.nn.parallel._functions, "_streams", None)

@@ -1,6 +1,6 @@
-"""Everything that a simulated machine changes: the table of all patches, and what stays for the process.
+"""The table of everything that a simulated machine changes: all patches, and the changes that stay.
 
-What is said of them in words stands in ``table.txt``.
+``table.txt`` has a sentence on each.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from labkit.base.files import rows_beside
 from labkit.base.patches import Patch
 
 from .. import hooks
-from ..ops import moves, storages  # noqa: F401  # like all that change something, they register themselves
+from ..ops import moves, storages  # noqa: F401  # for their patches
 from ..state import threads
 from ..state.gpu import TheMachine
 from . import cuda  # noqa: F401
 
 _ROWS = rows_beside(__file__)
-# Closing a machine does not take these back; each with the reason why that is harmless.
+# Changes that stay after a machine is closed, and why that is harmless.
 STAYS = tuple((what, why) for kind, what, why in _ROWS if kind == "stays")
 # The attributes that the machine puts on objects of torch and of Python.
 ATTRIBUTES = {name: what for kind, name, what in _ROWS if kind == "attribute"}
-# The values of the process that change while the program runs, by module; whatever is registered is not among them.
+# Module variables that change while the program runs, by module, without the registries.
 VALUES = {module: what for kind, module, what in _ROWS if kind == "value"}
 
 
 def table(machine: TheMachine) -> Iterator[Patch]:
-    """Every change in torch and Python while ``machine`` is in use; each row is made from what stands there now.
+    """Yield every patch of torch and Python while ``machine`` is in use, made from the present values.
 
-    While replicas take turns :func:`labkit.turns.locks.lock_patches` is in too.
+    While replicas take turns, those of :func:`labkit.turns.locks.lock_patches` are applied too.
     """
     for rows in hooks.patches:
         yield from rows(machine)
 
 
 def prepare_process(machine: TheMachine) -> None:
-    """Do what :data:`STAYS`, once for the process."""
+    """Make the changes of :data:`STAYS`, once for the process."""
     if machine.order != "threads":
         threads.keep_memory_warm()
     for opened in hooks.machine_opened:
