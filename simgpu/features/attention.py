@@ -1,9 +1,9 @@
-"""Attention: which of CUDA's kernels takes a call, by CUDA's rules; the values are those of the CPU's kernel.
+"""Choose CUDA's attention kernel for a call by CUDA's rules. The CPU's kernel computes the values.
 
-As long as the mathematical one is allowed, one of them takes every call. Without it, each says in PyTorch's words why
-it does not (aten/src/ATen/native/transformers: cuda/sdp_utils.cpp, sdp_utils_cpp.h). Nested tensors, for which there
-are other rules, are computed. Where a tensor's class or a dispatch mode looks at operators, the call is CUDA's operator
-of that kernel (:mod:`.attention_kernels`).
+The mathematical kernel takes every call. With it disabled, the other kernels refuse calls in PyTorch's words
+(aten/src/ATen/native/transformers: cuda/sdp_utils.cpp, sdp_utils_cpp.h), except those with nested tensors, whose rules
+differ. Where a tensor subclass or a dispatch mode sees operators, the call becomes CUDA's operator of the chosen kernel
+(:mod:`.attention_kernels`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ..state.placement import gpu_of, put_all
 from ..torch_api.cuda import DeviceProperties
 from . import attention_kernels
 
-# What can be said against a call, and in whose order each kernel asks.
+# The objections to a call, and the order in which each kernel checks them.
 _WORDS = {row[1]: row[2] for row in rows_beside(__file__) if row[0] == "words"}
 _KERNELS = {row[1]: row[2].split() for row in rows_beside(__file__) if row[0] == "kernel"}
-# The numbers of torch.nn.attention.SDPBackend, and the order in which CUDA asks (0: the mathematical one).
+# The numbers of torch.nn.attention.SDPBackend, and CUDA's order of preference (0: the mathematical kernel).
 _NUMBERS = {1: "Flash", 2: "Memory Efficient", 3: "cuDNN"}
 _ORDER = [1, 2, 0, 3, 4]
 _RING = "torch.distributed.tensor.experimental._context_parallel._attention"
 _HALVES = (torch.float16, torch.bfloat16)
-# As C++ writes them.
+# C++'s names of dtypes.
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float"}
 _TYPES = {
     torch.float16: "c10::Half",
@@ -70,16 +70,16 @@ _SIGNATURE = inspect.signature(_call)
 def _attend_in_layer(
     go_on: Handler, mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Within this function the mode is off: bring it back for the attention of DTensors, and of context_parallel."""
+    """Turn the mode, which is off inside this function, on again for the attention of DTensors and context_parallel."""
     functional, attend = vars(torch.nn.functional), torch.nn.functional.scaled_dot_product_attention
     if attend.__module__ != _RING and not is_traceable_wrapper_subclass(args[0]):
         return go_on(mode, func, args, kwargs)
 
-    def seen(*args: Any, **kwargs: Any) -> Any:
+    def attend_with_machine(*args: Any, **kwargs: Any) -> Any:
         put_all((args, kwargs), work.gpu)
         return call_with_machine(attend, *args, **kwargs)
 
-    functional["scaled_dot_product_attention"] = seen
+    functional["scaled_dot_product_attention"] = attend_with_machine
     try:
         return go_on(mode, func, args, kwargs)
     finally:
@@ -97,19 +97,23 @@ def _attend(
             begin(mode.machine)
     flash, math = cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()
     on = dict(zip(_KERNELS, (cuda.mem_efficient_sdp_enabled(), flash, cuda.cudnn_sdp_enabled()), strict=True))
-    seen = gpu is not None and (_len_torch_dispatch_stack() > 0 or is_traceable_wrapper_subclass(query))
-    if gpu is None or (math and not seen) or not any(on.values()):
+    is_seen = gpu is not None and (_len_torch_dispatch_stack() > 0 or is_traceable_wrapper_subclass(query))
+    if gpu is None or (math and not is_seen) or not any(on.values()):
         return go_on(mode, func, args, kwargs)
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
-    asked = _Asked(**bound.arguments, gpu=DeviceProperties(gpu))
-    if not any(tensor.is_nested for tensor in asked.all):
-        kernel = asked.kernel(on, math)
-        if seen and kernel is not None and all(gpu_of(tensor) is gpu for tensor in tensors_in(args, kwargs)):
+    call = _AttentionCall(**bound.arguments, gpu=DeviceProperties(gpu))
+    if not any(tensor.is_nested for tensor in call.all):
+        kernel = call.choose_kernel(on, math)
+        if (
+            is_seen
+            and kernel is not None
+            and all(gpu_of(tensor) is gpu for tensor in tensors_in(args, kwargs))
+        ):
             attention_kernels.begin(mode.machine)
-            return go_on(mode, partial(_run_operator, asked, kernel), args, kwargs)
-    cuda.enable_math_sdp(True)  # what the CPU has for all of them
-    cuda.enable_flash_sdp(flash and not seen)
+            return go_on(mode, partial(_run_operator, call, kernel), args, kwargs)
+    cuda.enable_math_sdp(True)  # the CPU's kernel for all choices
+    cuda.enable_flash_sdp(flash and not is_seen)
     try:
         return go_on(mode, func, args, kwargs)
     finally:
@@ -117,28 +121,28 @@ def _attend(
         cuda.enable_flash_sdp(flash)
 
 
-def _run_operator(asked: _Asked, kernel: str, *_: Any, **__: Any) -> Tensor:
+def _run_operator(call: _AttentionCall, kernel: str, *_: Any, **__: Any) -> Tensor:
     """Call CUDA's operator of ``kernel`` (transformers/attention.cpp, scaled_dot_product_attention)."""
-    q, k, v = asked.all
-    mask = asked.attn_mask
-    # The mode of autocast lets the CPU's autocast cast a call (.autocast), which does not know this operator.
+    q, k, v = call.all
+    mask = call.attn_mask
+    # Casts here: the CPU's autocast, which casts other calls (.autocast), does not know this operator.
     if torch.is_autocast_enabled("cpu") and torch.is_autocast_enabled("cuda"):
         q, k, v = (tensor.to(torch.get_autocast_dtype("cuda")) for tensor in (q, k, v))
     if mask is not None:
         if mask.dtype is torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
         mask = mask.to(q.dtype).expand(q.size(0), q.size(1), q.size(2), k.size(2))
-    options = asked.dropout_p, asked.is_causal
+    options = call.dropout_p, call.is_causal
     if kernel == "Flash":
-        return attention_kernels.FLASH(q, k, v, *options, False, scale=asked.scale)[0]
+        return attention_kernels.FLASH(q, k, v, *options, False, scale=call.scale)[0]
     _check_ring(q, kernel)
     with_logsumexp = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v))
     operator = attention_kernels.EFFICIENT if kernel == "Memory Efficient" else attention_kernels.CUDNN
-    return operator(q, k, v, mask, with_logsumexp, *options, scale=asked.scale)[0]
+    return operator(q, k, v, mask, with_logsumexp, *options, scale=call.scale)[0]
 
 
 def _check_ring(query: Any, kernel: str) -> None:
-    """Refuse rows that the ring of context_parallel cannot merge: with CUDA it fails over the padded logsumexp."""
+    """Refuse numbers of rows that context_parallel's ring cannot merge: CUDA pads the logsumexp, and the ring fails."""
     spec = getattr(query, "_spec", None)
     ring: Any = sys.modules.get(_RING)
     if spec is None or ring is None or kernel != "Memory Efficient" or spec.mesh.size() == 1:
@@ -157,8 +161,8 @@ def _check_ring(query: Any, kernel: str) -> None:
         )
 
 
-class _Asked(types.SimpleNamespace):
-    """A call of attention on ``gpu``, by the names of its arguments."""
+class _AttentionCall(types.SimpleNamespace):
+    """A call of attention on ``gpu``, with its arguments as attributes."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -175,8 +179,8 @@ class _Asked(types.SimpleNamespace):
         self.limit = 192 if wide else 128
         self.allowed = ""
 
-    def kernel(self, on: dict[str, bool], math: bool) -> str | None:
-        """The first of the kernels, in CUDA's order, that is on and takes the call; None for the mathematical one."""
+    def choose_kernel(self, on: dict[str, bool], math: bool) -> str | None:
+        """Return the first kernel in CUDA's order that is on and takes the call; None for the mathematical one."""
         reasons = {
             name: self.objection(name) if on_now else f"{name} attention has been runtime disabled."
             for name, on_now in on.items()
@@ -201,7 +205,7 @@ class _Asked(types.SimpleNamespace):
         raise RuntimeError("No available kernel. Aborting execution.")
 
     def objection(self, kernel: str) -> str | None:
-        """Why ``kernel`` does not take it, by the first thing that C++ finds; None if it does."""
+        """Return the first reason for which ``kernel`` refuses the call; None if it takes the call."""
         kinds = [*_HALVES[: 1 + self.new], *([torch.float32] if kernel == "Memory Efficient" else [])]
         kinds.sort(key=[torch.float16, torch.float32, torch.bfloat16].index)
         self.kinds, self.allowed = kinds, ", ".join(_NAMES[kind] for kind in kinds)
@@ -209,7 +213,7 @@ class _Asked(types.SimpleNamespace):
         return None if found is None else _WORDS[found].format(**vars(self))
 
 
-_OBJECTS: dict[str, Callable[[_Asked], Any]] = {
+_OBJECTS: dict[str, Callable[[_AttentionCall], Any]] = {
     "dimensions": lambda a: {tensor.dim() for tensor in a.all} != {4},
     "last": lambda a: a.last[0] != a.last[1] or any(not size or size % a.least for size in a.last),
     "mask": lambda a: a.attn_mask is not None,

@@ -1,9 +1,9 @@
 """CUDA's three operators of attention, and their backward, for tensors on simulated GPUs.
 
-What is built on operators needs CUDA's own: DTensor's sharding strategies, the ring of ``context_parallel``, which sums
-the parts of a sequence by their logsumexp, ``FlopCounterMode``, and policies of selective checkpointing. The CPU's
-kernel computes the values in all of them. Shapes are CUDA's: the memory-efficient kernel pads its logsumexp to blocks
-of 32 rows (torch/_meta_registrations.py, meta__scaled_dot_product_efficient_attention), cuDNN's has one dimension more.
+DTensor's sharding strategies, the ring of ``context_parallel`` (which merges parts of a sequence by their logsumexp),
+``FlopCounterMode`` and policies of selective checkpointing all expect CUDA's operators. The CPU's kernel computes the
+values. Shapes are CUDA's: the memory-efficient kernel pads its logsumexp to blocks of 32 rows
+(torch/_meta_registrations.py, meta__scaled_dot_product_efficient_attention), cuDNN's has one dimension more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..ops.mode import MachineMode
 from ..state.gpu import TheMachine
 from ..state.random import RealGenerator
 
-ROWS = 32  # of a block of the memory-efficient kernel (mem_eff_attention/kernel_forward.h, kAlignLSE)
+ROWS = 32  # in a block of the memory-efficient kernel (mem_eff_attention/kernel_forward.h, kAlignLSE)
 _HALVES = (torch.float16, torch.bfloat16)
 _aten: Any = torch.ops.aten
 _cpu: Any = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -49,7 +49,7 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
 
 
 def _dropout_factors(scores: Tensor, dropout: float, seed: Tensor) -> Any:
-    """The factor of each score: 0 where dropout with ``seed`` drops it."""
+    """Return the factor of each score: 0 where dropout with ``seed`` drops the score."""
     if not dropout:
         return 1.0
     generator = RealGenerator().manual_seed(int(seed))
@@ -67,7 +67,7 @@ def _in_float32(q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, its logsumexp in float32, and the seed of what is dropped."""
+    """Return the output, the logsumexp in float32, and the seed of dropout."""
     seed = torch.zeros((), dtype=torch.int64)
     if _fits_cpu(q, k, v, dropout):
         out, logsumexp = _cpu(q, k, v, 0.0, causal, attn_mask=bias, scale=scale)
@@ -85,7 +85,7 @@ def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, logsumexp: Tensor, seed: Tensor,
     dropout: float, causal: bool, scale: float | None, of_bias: bool = False,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Return the gradients of query, key, value and, if ``of_bias``, the bias. The logsumexp may be a longer row's."""
+    """Return the gradients of query, key, value and, if ``of_bias``, the bias. The logsumexp may cover more keys."""
     if _fits_cpu(q, k, v, dropout) and not of_bias:
         return *_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, causal, attn_mask=bias, scale=scale), None
     wide, keys, values = _in_float32(q, k, v)
@@ -171,12 +171,12 @@ _KERNELS = {
 
 
 def _call_without_modes(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    with torch._C.DisableTorchFunction():  # what is made here takes no room on the GPU
+    with torch._C.DisableTorchFunction():  # temporary tensors take no room on the GPU
         return kernel(*args, **kwargs)
 
 
 def begin(machine: TheMachine) -> None:
-    """From now on, while ``machine`` is in use, the CPU has kernels for these operators."""
+    """Give the CPU kernels for these operators while ``machine`` is in use."""
     held: list[Any] = vars(torch.library).get("_labkit_attention", [None])
     if held:
         return
@@ -188,12 +188,12 @@ def begin(machine: TheMachine) -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The kernels go with the machine."""
+    """Remove the kernels with the machine."""
     yield Patch(torch.library, "_labkit_attention", [])
 
 
 @handles(*_KERNELS, *(operator.default for operator in _KERNELS))
 def _operator(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Whoever calls the operators themselves gets the kernels, too."""
+    """Provide the kernels for direct calls of the operators."""
     begin(mode.machine)
     return mode.general(func, args, kwargs)

@@ -1,9 +1,9 @@
 """``torch.autocast("cuda")`` on simulated GPUs.
 
-Inside the context a second function mode stands above the machine's. For tensors on a GPU it turns on the
-CPU's own autocast around each call, which casts the same matrix products and convolutions, also inside
-composite functions; and it casts to float32 what CUDA's list casts and the CPU's does not (softmax, norms,
-losses, exponentials). Tensors on the host are left alone, as CUDA's autocast leaves them.
+Inside the context there is a second function mode above the machine's. For tensors on a GPU it turns the CPU's own
+autocast on around each call, which casts the same matrix products and convolutions, also inside composite functions;
+and it casts to float32 where CUDA's list does and the CPU's does not (softmax, norms, losses, exponentials). Tensors on
+the host are not cast, as with CUDA's autocast.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..state.gpu import TheMachine
 from ..state.placement import gpu_of
 
 _LISTS = dict(rows_beside(__file__))
-# The functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's
-# documentation of torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
+# Functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's documentation of
+# torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 _IN_FLOAT32 = frozenset(_LISTS["float32"].split())
-# The functions that take the widest type among their arguments (AT_FORALL_PROMOTE).
+# Functions that run in the widest dtype among their arguments (AT_FORALL_PROMOTE).
 _WIDEST = frozenset(_LISTS["widest"].split())
 _HALF = (torch.float16, torch.bfloat16)
 _UNSAFE = (
@@ -41,7 +41,7 @@ _UNSAFE = (
 
 
 class AutocastMode(TorchFunctionMode):
-    """Casts as ``torch.autocast("cuda")`` does, while that is on in this thread."""
+    """Function mode that casts as ``torch.autocast("cuda")``, while autocast is on in this thread."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and types[0] is not Tensor and hands_on():
@@ -58,9 +58,9 @@ class AutocastMode(TorchFunctionMode):
         differ = name in _WIDEST and len({t.dtype for t in tensors if t.is_floating_point()}) > 1
         if differ or name in _IN_FLOAT32:
             return func(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
-        # Autocast is a dispatch key, on for one kind of device and thread (aten/src/ATen/autocast_mode.h,
-        # is_autocast_enabled). The values are on the CPU, so it is the CPU's key that casts them; it must be off
-        # again at once, for a tensor on the host is not cast by CUDA's.
+        # Autocast is a dispatch key of a device type, on or off for each thread (aten/src/ATen/autocast_mode.h,
+        # is_autocast_enabled). The values are on the CPU, so the CPU's key casts them. Turn it off again at once:
+        # CUDA's autocast does not cast tensors on the host.
         before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         torch.set_autocast_enabled("cpu", True)
         torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
@@ -83,7 +83,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Let ``torch.autocast("cuda")`` bring the mode with it."""
+    """Let ``torch.autocast("cuda")`` push the mode."""
 
     def mode(context: torch.autocast) -> AutocastMode | None:
         if context.device.partition(":")[0] != "cuda":  # "cuda:1" means the same

@@ -1,8 +1,8 @@
-"""The kernels under ``nn.SyncBatchNorm``, which only CUDA has: statistics of one rank, put together, and the way back.
+"""The kernels of ``nn.SyncBatchNorm`` that only CUDA has: statistics of a rank, their reduction, and the backward.
 
 ``aten/src/ATen/native/cuda/Normalization.cu`` and ``.cuh``. Statistics are in float32 for inputs in half precision, in
-the input's dtype otherwise; results keep the input's memory format. None of it has a derivative: SyncBatchNorm brings
-its own.
+the input's dtype otherwise; results keep the input's memory format. The kernels have no derivatives: SyncBatchNorm has
+its own autograd function.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .kernels.dtypes import NAMES
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``function`` answer torch's, of the same name and arguments, for tensors that are all on one GPU."""
+    """Let ``function`` replace torch's of the same name and arguments, for tensors on one GPU."""
 
     @handles(getattr(torch, function.__name__))
     def handler(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         gpus = {gpu_of(tensor) for tensor in tensors_in(args, kwargs)}
         gpu = gpus.pop() if len(gpus) == 1 else None
         if gpu is None:
-            return mode.general(func, args, kwargs)  # torch says that the CPU has none, or that devices mix
+            return mode.general(func, args, kwargs)  # torch raises: no kernel for the CPU, or mixed devices
         mode.check_own(gpu)
         with torch.no_grad():
             return put_all(function(*args, **kwargs), gpu)
@@ -38,17 +38,17 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums over ``dtype`` (``aten/src/ATen/AccumulateType.h``)."""
+    """Return the dtype of sums over ``dtype`` (``aten/src/ATen/AccumulateType.h``)."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _reduced_dimensions(input: Tensor) -> list[int]:
-    """The dimensions over which a channel has its statistics."""
+    """Return the dimensions that the statistics of a channel reduce."""
     return [dim for dim in range(input.dim()) if dim != 1]
 
 
 def _channels(values: Tensor, like: Tensor) -> Tensor:
-    """A value for each channel, to be combined with ``like`` in the dtype of the statistics."""
+    """Return a value per channel in the shape to broadcast against ``like``, in the dtype of the statistics."""
     return values.to(_wide(like.dtype)).view([-1 if dim == 1 else 1 for dim in range(like.dim())])
 
 
@@ -61,14 +61,14 @@ def _check_type(name: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
 
 
 def _moments(input: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel."""
+    """Return mean and biased variance of each channel."""
     values = input.to(_wide(input.dtype))
     return values.mean(_reduced_dimensions(input)), values.var(_reduced_dimensions(input), correction=0)
 
 
 @_kernel
 def batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Mean and 1 / standard deviation of each channel."""
+    """Return mean and 1 / standard deviation of each channel."""
     mean, variance = _moments(input)
     return mean, (variance + eps).rsqrt()
 
@@ -77,7 +77,7 @@ def batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def batch_norm_update_stats(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
 ) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel, written into the running ones as well."""
+    """Return mean and biased variance of each channel, and update the running statistics."""
     if not input.numel():
         raise RuntimeError(
             f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
@@ -96,7 +96,7 @@ def batch_norm_elemt(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float,
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """``input`` normalized by these statistics, scaled and shifted."""
+    """Return ``input`` normalized by these statistics, scaled and shifted."""
     result = (input - _channels(mean, input)) * _channels(invstd, input)
     if weight is not None:
         result = result * _channels(weight, input)
@@ -111,13 +111,13 @@ def batch_norm_gather_stats_with_counts(
     input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     momentum: float, eps: float, counts: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The statistics of all ranks' values from those of each (rows of ``mean`` and ``invstd``), rank after rank."""
+    """Combine the ranks' statistics, the rows of ``mean`` and ``invstd``, rank after rank."""
     kept = input.dtype if running_mean is None else running_mean.dtype
     wide = _wide(kept)
     _check_type("mean", mean, wide)
     _check_type("invstd", invstd, wide)
     _check_type("running_mean", running_mean, kept)
-    _check_type("running_mean", running_var, kept)  # so its name is there
+    _check_type("running_mean", running_var, kept)  # PyTorch's message says running_mean too
     _check_type("counts", counts, kept)
     average = mean.new_zeros(mean.shape[1:])
     squares = torch.zeros_like(average)
@@ -140,7 +140,7 @@ def batch_norm_gather_stats(
     input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     momentum: float, eps: float, count: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same, of ranks with ``count`` values each."""
+    """Combine the statistics of ranks with ``count`` values each."""
     kept = input.dtype if running_mean is None else running_mean.dtype
     counts = torch.full((len(mean),), count, dtype=kept, device=mean.device)
     return batch_norm_gather_stats_with_counts(
@@ -153,7 +153,7 @@ def batch_norm_backward_reduce(
     grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None,
     input_g: bool, weight_g: bool, bias_g: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """The sums that the gradients need: of ``grad_out`` and of ``grad_out * (input - mean)``, and what they make."""
+    """Return the sums of ``grad_out`` and ``grad_out * (input - mean)``, and the gradients of weight and bias."""
     if mean.dtype is not invstd.dtype:
         raise RuntimeError("mean and invstd need to have the same data types")
     grads = grad_out.to(_wide(grad_out.dtype))
@@ -173,7 +173,7 @@ def batch_norm_backward_elemt(
     grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, sum_dy: Tensor,
     sum_dy_xmu: Tensor, count: Tensor,
 ) -> Tensor:  # fmt: skip
-    """The gradient of the input, from sums over all ranks, which have ``count`` values each."""
+    """Return the gradient of the input, from sums over all ranks; ``count`` has the number of values of each."""
     if mean.dtype is not invstd.dtype:
         raise RuntimeError("mean and invstd need to have the same data types")
     every = int(count.sum())

@@ -1,11 +1,10 @@
-"""``torch.compile``: a compiler does not see simulated GPUs, so code runs as it is, and this is said.
+"""Run code under ``torch.compile`` uncompiled, with a warning: a compiler does not see simulated GPUs.
 
-The values are those of the compiled code but for rounding, and the wrapper is PyTorch's own: its weights are called
-``_orig_mod…`` in checkpoints. What only a compiler finds (a break of the graph under ``fullgraph=True``) is not found.
+The values equal those of compiled code up to rounding. The wrapper is PyTorch's own, with ``_orig_mod…`` in the names
+of weights in checkpoints. Errors that only a compiler finds (a graph break under ``fullgraph=True``) are missed.
 
-Scripted and traced code (TorchScript) and functionalized code run below torch's Python API: only what comes out of a
-call can be placed, on the GPU of the tensors that went in (or of the module's parameters). Devices that mix inside are
-not noticed.
+Scripted, traced and functionalized code runs below torch's Python API. Only its results can be placed, on the GPU of
+the inputs (or of the module's parameters). Mixed devices inside are not noticed.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, put_all
 
 _TEXTS = texts_beside(__file__)
-# The machines on which it was said.
-_told: WeakSet[TheMachine] = WeakSet()
+# The machines on which the warning was given.
+_warned: WeakSet[TheMachine] = WeakSet()
 
 
 @replaces(torch, "compile")
@@ -37,10 +36,10 @@ def _compile(
     disable: bool = False, **asked: Any,
 ) -> Any:  # fmt: skip
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        # It gives back what it was given.
+        # torch.compile returns its argument then.
         return real(model, mode=mode, options=options, disable=disable, **asked)
-    if machine not in _told and os.environ.get("RANK", "0") == "0":
-        _told.add(machine)
+    if machine not in _warned and os.environ.get("RANK", "0") == "0":
+        _warned.add(machine)
         warnings.warn(_TEXTS["as-it-is",](), stacklevel=4)
     if model is None:
         return lambda model: torch.compile(model, mode=mode, options=options, disable=disable, **asked)
@@ -52,7 +51,7 @@ def _compile(
         return model
     from torch import _dynamo
 
-    return _dynamo.run(model)  # only what has been compiled before: nothing
+    return _dynamo.run(model)  # runs only code compiled before: none
 
 
 @replaces(torch.jit, "load")

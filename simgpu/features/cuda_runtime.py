@@ -1,4 +1,4 @@
-"""The CUDA runtime (``torch.cuda.cudart()``): the few functions of it that torch's own Python calls."""
+"""The functions of the CUDA runtime (``torch.cuda.cudart()``) that torch's own Python calls."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .pinned import register, unregister
 
 
 class _Runtime(types.SimpleNamespace):
-    """A module of the CUDA runtime's functions, that refuses those it lacks by name."""
+    """The module of the CUDA runtime's functions, which refuses missing ones by name."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # Python's own questions
+        if name.startswith("__"):  # Python's own protocols
             raise AttributeError(name)
         refusing(f"_cudart.{name}")()
 
@@ -39,5 +39,5 @@ def _cudart() -> types.SimpleNamespace:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """torch.cuda looks the runtime up once and keeps it."""
+    """Replace the runtime that torch.cuda keeps after its first use."""
     yield Patch(torch.cuda, "_cudart", _cudart())

@@ -1,14 +1,14 @@
 """``DTensor`` on simulated GPUs: the wrapper and its local tensor are on the rank's GPU.
 
-C++ runs the operators of local tensors and wraps what comes out (torch/csrc/autograd/python_variable.cpp,
-dispatchDTensorOp), so a local result has no mark when ``DTensor.__new__`` gets it: it is where the call is at work,
-or, in backward, on the thread's current GPU, which is the rank's.
+C++ runs the operators on local tensors and wraps the results (torch/csrc/autograd/python_variable.cpp,
+dispatchDTensorOp). So a local result has no mark when it comes to ``DTensor.__new__``. Its GPU is that of the running
+call or, in backward, the thread's current GPU, which is the rank's.
 
-Random numbers differ between shards and agree between copies; afterwards all ranks go on alike. PyTorch counts in
-CUDA's generator: each shard draws from an offset of its own, and afterwards every rank's stands behind the whole tensor
-(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`); from
-where they are, each offset leads to a stream of its own, which depends on nothing else. So a replicated tensor gets the
-numbers of one GPU, and a sharded one others than on CUDA.
+Random numbers differ between shards and agree between copies, and afterwards all ranks' generators have one state.
+PyTorch uses offsets of CUDA's generator: each shard draws from its own, and all ranks end after the whole tensor
+(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`): each
+offset selects a separate stream. So a replicated tensor gets the numbers of one GPU, and a sharded one other numbers
+than on CUDA.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..state.random import RealGenerator
 
 
 class _Answers(dict[Any, Any]):
-    """Operator -> the function that C++ calls for it, which sees the machine."""
+    """Operator -> the function that C++ calls instead, with the machine's mode on."""
 
     def __init__(self, answers: dict[Any, Any]) -> None:
         super().__init__(
@@ -46,7 +46,7 @@ class _Answers(dict[Any, Any]):
 
 
 def _answers(dispatcher: Any) -> _Answers:
-    """The operators that Python answers; loss_parallel brings more (torch/distributed/tensor/parallel/loss.py)."""
+    """Return the operators answered in Python, also loss_parallel's (torch/distributed/tensor/parallel/loss.py)."""
     found = vars(dispatcher)["_custom_op_handlers"]
     if found.__class__ is not _Answers:
         _answer_by(dispatcher, _Answers(found))
@@ -60,7 +60,7 @@ def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The functions that make DTensors, and those of their Python that C++ calls."""
+    """Patch the functions that make DTensors, and DTensor's Python that C++ calls."""
     if not hasattr(Tensor, "_dtensor__new__"):
         return  # a build without torch.distributed
     yield Patch.wrap(Tensor, "_dtensor__new__", _new)
@@ -72,9 +72,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 @hooks.class_made.add
 def class_made(kind: Any) -> None:
-    """If the new class ``kind`` is DTensor, which a script imports while the machine is in use, it gets its rows.
+    """Patch DTensor when a script imports it while the machine is in use.
 
-    It has taken our ``_dtensor__new__``; all of this does nothing without a machine.
+    The class has taken our ``_dtensor__new__``, so the patches stay. They do nothing without a machine.
     """
     if (kind.__module__, kind.__name__) == ("torch.distributed.tensor._api", "DTensor"):
         for owner, name, value in _rows(kind):
@@ -85,9 +85,8 @@ def _rows(kind: Any) -> Iterator[Patch]:
     dispatcher: Any = type(kind._op_dispatcher)
     yield Patch.wrap(dispatcher, "redistribute_local_args", call_with_machine)
     tail = "_dispatch_fast_path_python_tail"
-    if hasattr(
-        dispatcher, tail
-    ):  # brings together the answers of operators that return numbers (torch.equal)
+    if hasattr(dispatcher, tail):
+        # Combines the ranks' results of operators that return numbers (torch.equal).
         yield Patch.wrap(dispatcher, tail, call_with_machine)
     yield Patch(dispatcher, "_custom_op_handlers", property(_answers, _answer_by))
     yield from _patch_random_numbers()
@@ -96,9 +95,9 @@ def _rows(kind: Any) -> Iterator[Patch]:
 
 
 def _shape_of(spec: Any) -> Tensor:
-    """Makes the tensor that stands for a DTensor where operators are asked for shapes: fake, and on the host.
+    """Return a fake tensor in place of a DTensor, for the shapes of results.
 
-    For a fake tensor on a GPU some decompositions ask C++ for a guard of CUDA, which the CPU build has not.
+    The tensor is on the host: for one on a GPU, some decompositions need C++'s guard of CUDA, which a CPU build lacks.
     """
     meta = spec.tensor_meta
     assert meta is not None
@@ -111,7 +110,7 @@ def _new(make: Callable[..., Any], cls: type, local_tensor: Tensor, spec: Any, *
     machine = machine_in_use()
     meta = local_tensor.device.type == "meta"
     if machine is not None and machine.gpus and spec.mesh.device_type == "cuda" and not meta:
-        # Offloaded shards are kept on the host, and so are the results of their operators.
+        # Offloaded shards stay on the host, and so do the results of their operators.
         offloaded = is_kept(local_tensor) or (work.whole and work.gpu is None and not work.engine)
         gpu = gpu_of(local_tensor) or (None if offloaded else work.gpu or machine.gpu(None))
         if gpu is not None:
@@ -123,14 +122,14 @@ def _new(make: Callable[..., Any], cls: type, local_tensor: Tensor, spec: Any, *
 
 
 @contextmanager
-def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
-    """Inside, the current GPU draws from ``start`` on; afterwards its generator stands at ``end`` (counted from now).
+def draw_from_offset(start: int, end: int, given: Any = None) -> Iterator[None]:
+    """Let the current GPU draw from offset ``start`` in a ``with`` block, and go on at ``end``, both relative to now.
 
-    given   the user's generator, which stands for the GPU's.
+    given   the user's generator, instead of the GPU's.
     """
     own, drawing = _generators()
     source = drawing if given is None else given
-    # C++ hands on a generator of the user's without what Python knows of it.
+    # C++ passes the user's generator without its Python attributes.
     counted = own if given is None else type(own)(gpu=own._labkit_gpu)
     state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
     before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
@@ -147,7 +146,7 @@ def drawing_apart(start: int, end: int, given: Any = None) -> Iterator[None]:
 
 
 def _generators() -> tuple[Any, Any]:
-    """The current GPU's own generator, and the one that draws for it now."""
+    """Return the current GPU's own generator, and the one that draws for the GPU now."""
     machine = require_machine()
     gpu = machine.gpu(None)
     return machine.random.generators[gpu.index], machine.random.drawing_generator(gpu)
@@ -155,7 +154,7 @@ def _generators() -> tuple[Any, Any]:
 
 @functools.cache
 def _tracker(base: Any) -> Any:
-    """The class that stands for ``base``, OffsetBasedRNGTracker."""
+    """Return the replacement of ``base``, OffsetBasedRNGTracker."""
 
     class Tracker(base):  # type: ignore[misc]
         def __init__(self, mesh: Any, run_state_sync: bool = True) -> None:
@@ -174,13 +173,13 @@ def _tracker(base: Any) -> Any:
             if not self.distribute_region_enabled:
                 return nullcontext()
             start, end = self._compute_rng_offsets(spec)
-            return drawing_apart(start, end, generator)
+            return draw_from_offset(start, end, generator)
 
     return Tracker
 
 
 def _patch_random_numbers() -> Iterator[Patch]:
-    """The class that tracks DTensor's offsets, and the operator that uses them, once DTensor has been imported."""
+    """Patch the class that tracks DTensor's offsets, and the operator that uses them."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 
     def new(cls: Any, mesh: Any, *_: Any, **__: Any) -> Any:
@@ -193,7 +192,7 @@ def _patch_random_numbers() -> Iterator[Patch]:
     def run_apart(real: Any, start: int, end: int, operator: Any, *args: Any, **kwargs: Any) -> Any:
         if machine_in_use() is None:
             return real(start, end, operator, *args, **kwargs)
-        with drawing_apart(start, end):
+        with draw_from_offset(start, end):
             return operator(*args, **kwargs)
 
     if hasattr(dispatch, "run_dtensor_rng_op"):  # from torch 2.13 on

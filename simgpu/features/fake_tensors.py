@@ -1,9 +1,8 @@
-"""Fake tensors (``FakeTensorMode``) stand for tensors on simulated GPUs as they do for those on real ones.
+"""Fake tensors (``FakeTensorMode``) on simulated GPUs.
 
-They have no values: each says of itself which device it stands for, so calls go to the mode as they are. On a computer
-without CUDA, PyTorch keeps the mode from touching the GPU (torch/_subclasses/fake_tensor.py, avoid_device_init); a
-simulated machine has no more of a GPU than that. Autograd asks C++ for the guard of that device, and what a build
-without CUDA answers can end the process (torch/csrc/autograd/input_metadata.cpp): it is refused before.
+Fake tensors have no values and know their device, so calls go to their mode unchanged. As on a computer without CUDA,
+the mode must not touch a GPU (torch/_subclasses/fake_tensor.py, avoid_device_init). Gradients are refused: autograd
+needs C++'s guard of the device, and a build without CUDA may end the process (torch/csrc/autograd/input_metadata.cpp).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from labkit.base.tree import tensors_in
 
 from .. import hooks
 from ..handlers import Handler, wraps_handlers
+from ..ops.moves import OPERATORS_THAT_MOVE
 from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu, TheMachine
@@ -33,7 +33,7 @@ _current = torch._C._get_dispatch_mode
 
 
 def _faking() -> bool:
-    """Whether this thread makes fake tensors, which say themselves where they are."""
+    """Whether FakeTensorMode is on in this thread."""
     return _current(_FAKE) is not None
 
 
@@ -41,11 +41,11 @@ hooks.places_itself.add(lambda _: _faking())
 
 
 class NoGradient(NotSimulated, NotImplementedError):
-    """A fake tensor on a simulated GPU was to have a gradient."""
+    """Error for a gradient of a fake tensor on a simulated GPU."""
 
 
 def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
-    """Refuse a gradient of a fake tensor on ``gpu``: autograd would ask C++ for the guard of CUDA."""
+    """Refuse a gradient of a fake tensor on ``gpu``: autograd would need C++'s guard of CUDA."""
     if requires_grad and gpu is not None and torch.is_grad_enabled():
         raise wrong(
             NoGradient,
@@ -57,13 +57,13 @@ def check_gradient(requires_grad: Any, gpu: Gpu | None) -> None:
 
 
 @wraps_handlers(
-    Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, torch.ops.aten.to.device,
+    Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type_as, *OPERATORS_THAT_MOVE,
     *_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file,
 )  # fmt: skip
 def _place_fake_tensor(
     go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A call that makes or moves tensors: fake ones are told of the simulated GPU by its name."""
+    """Make or move a fake tensor by the name of the simulated GPU."""
     if not _faking():
         return go_on(mode, func, args, kwargs)
     moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
@@ -82,7 +82,7 @@ def _place_fake_tensor(
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The mode knows that there is no GPU for it to touch."""
+    """Tell FakeTensorMode that there is no GPU to touch."""
     avoid: Any = FakeTensorMode.avoid_device_init
 
     def avoids(self: Any) -> bool:
@@ -96,9 +96,8 @@ def _from_real(
     machine: TheMachine, real: Any, self: Any, fake_mode: Any, t: Any, *args: Any, **kwargs: Any
 ) -> Any:
     check_gradient(t.requires_grad, gpu_of(t))
-    return call_with_machine(
-        real, self, fake_mode, t, *args, **kwargs
-    )  # also where the machine's mode is off
+    # The machine's mode may be off here.
+    return call_with_machine(real, self, fake_mode, t, *args, **kwargs)
 
 
 @replaces(FakeTensor, "requires_grad_")

@@ -1,8 +1,8 @@
-"""``flex_attention`` without a compiler: its backward, and what its score function captures.
+"""Differentiate ``flex_attention`` without a compiler.
 
 PyTorch traces the gradient of the score function with fake tensors, whose gradients end the process on a build without
-CUDA (:mod:`.fake_tensors`); here ``torch.func`` computes it. A compiler would make a captured tensor that needs a
-gradient an input of the operator; here such a call is computed by the operators that flex_attention consists of.
+CUDA (:mod:`.fake_tensors`); here ``torch.func`` computes it. If the score function captures a tensor that needs a
+gradient, a compiler makes that an input of the operator; here the call runs as the operators inside flex_attention.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def _differentiate(
     def joint(
         score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor, grad: Tensor, *buffers: Tensor
     ) -> Any:
-        def of(score: Tensor, *buffers: Tensor) -> Tensor:
+        def modify(score: Tensor, *buffers: Tensor) -> Tensor:
             return score_mod(score, b, h, m, n, *buffers)
 
-        of_score, *of_buffers = torch.func.vjp(of, score, *buffers)[1](grad)
+        of_score, *of_buffers = torch.func.vjp(modify, score, *buffers)[1](grad)
         return [of_score, None, None, None, None, *of_buffers]
 
     return score_mod, joint
 
 
 def _captures_gradients(query: Tensor, score_mod: Callable[..., Tensor]) -> bool:
-    """Whether ``score_mod`` reads tensors that need gradients beside its arguments."""
+    """Whether ``score_mod`` captures tensors that need gradients."""
     if not torch.is_grad_enabled():
         return False
-    # Imported when it is needed: torch._dynamo takes seconds, and looks for a folder to cache in.
+    # Imported here, because torch._dynamo takes seconds, and looks for a cache folder.
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
     with _disable_current_modes(), TransformGetItemToIndex():
@@ -58,7 +58,7 @@ def _attend_flexibly(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs
     if func is not torch.ops.higher_order.flex_attention_backward and _captures_gradients(*args[:4:3]):
         return mode.general(_MODULE.sdpa_dense, args, kwargs)
     result = mode.general(func, args, kwargs)
-    if result is NotImplemented:  # FlopCounterMode's answer: PyTorch would unpack it, with a TypeError
+    if result is NotImplemented:  # FlopCounterMode's answer, on which PyTorch fails with a TypeError
         raise wrong(
             NotImplementedError,
             en="flex_attention: a dispatch mode that is on here (FlopCounterMode?) has no rule for this operator, "

@@ -214,10 +214,17 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return move(mode.machine, tensor, target, **options)
 
 
-@handles(*(getattr(torch.ops.aten.to, overload) for overload in ("device", "dtype_layout", "other")))
-@handles(torch.ops.aten.type_as.default)
+# Operators that move a tensor; dispatch modes and exported graphs call them.
+OPERATORS_THAT_MOVE = (
+    torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout, torch.ops.aten.to.other,
+    torch.ops.aten.type_as.default, torch.ops.aten.to, torch.ops.aten.type_as, torch.ops.prims.device_put,
+    torch.ops.prims.device_put.default,
+)  # fmt: skip
+
+
+@handles(*OPERATORS_THAT_MOVE[:4])
 def _move_by_operator(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Run an operator below ``Tensor.to``, which dispatch modes and exported graphs call, its options in any order."""
+    """Move a tensor by an overload, whose schema gives the order of its options."""
     names = [argument.name for argument in func._schema.arguments]
     options = dict(zip(names, args, strict=False)) | kwargs
     options.pop("pin_memory", None)
@@ -227,9 +234,7 @@ def _move_by_operator(mode: MachineMode, func: Any, args: tuple[Any, ...], kwarg
     return _tensor_to(mode, _to, (tensor,), options)
 
 
-@handles(
-    torch.ops.aten.to, torch.ops.aten.type_as, torch.ops.prims.device_put, torch.ops.prims.device_put.default
-)
+@handles(*OPERATORS_THAT_MOVE[4:])
 def _move_as_method(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     if len(args) > 2 and isinstance(args[2], bool):  # prims.device_put has no dtype
         args = (*args[:2], None, args[2])

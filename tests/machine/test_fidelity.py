@@ -38,8 +38,6 @@ ANSWERS = {
     "_accelerator_isAllocatorInitialized": ((), True), "_accelerator_maybeExchangeDevice": ((-1,), -1),
     "_accelerator_resetAccumulatedStats": ((0,), None), "_accelerator_resetPeakStats": ((0,), None),
     "_accelerator_setDeviceIndex": ((1,), None), "_accelerator_synchronizeDevice": ((1,), None),
-    "_cuda_record_memory_history": ((None,), None),
-    "_cuda_record_memory_history_legacy": ((False, False), None),
     "_cuda_canDeviceAccessPeer": ((1, 1), False), "_cuda_emptyCache": ((), None),
     "_cuda_exchangeDevice": ((1,), 0), "_cuda_getAllocatorBackend": ((), "native"),
     "_cuda_getArchFlags": ((), "sm_90"), "_cuda_getCompiledVersion": ((), 13000),

@@ -1,8 +1,7 @@
-"""Kernels of operators that Python registers (``torch.library``): each sees the machine, and CUDA's are chosen.
+"""Let kernels registered in Python (``torch.library``) see the machine, and choose CUDA's for tensors on GPUs.
 
-The dispatcher chooses by the device of the values, so a tensor on a simulated GPU comes to the kernel for the CPU.
-There a router stands: it hands such a call on to CUDA's kernel, as the dispatcher would, which says in its own words
-if there is none.
+The dispatcher chooses by the device of the values, so it takes a tensor on a simulated GPU to the kernel for the CPU.
+A router there redispatches such a call to CUDA's kernel; the dispatcher raises its own error if there is none.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .classes import on_machine
 
 Kernel = Callable[..., Any]
 
-# A key of CUDA's -> the key to which the values go, and the keys by which the dispatcher gets to CUDA's kernel.
+# A key of CUDA -> its twin, the key for the real values, and the keys by which the dispatcher finds CUDA's kernel.
 _ROUTES = {
     "CUDA": ("CPU", ("CUDA",)),
     "AutogradCUDA": ("AutogradCPU", ("AutogradCUDA", "CUDA")),
@@ -41,25 +40,25 @@ _ROUTES = {
     "SparseCsrCUDA": ("SparseCsrCPU", ("SparseCsrCUDA",)),
 }
 _TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
-# A key that stands for several keys -> the one among them that tensors have here.
+# An alias key -> the real key of tensors here.
 _MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
-# The keys whose kernels are stood over where Python registered them before the machine was there. Autograd's call
-# Function.apply, which sees the machine by itself (.gradients).
+# The keys whose kernels are replaced if Python registered them before the machine was in use. Kernels of autograd call
+# Function.apply, which sees the machine already (ops/gradients.py).
 _OVER = {*_ROUTES, *_TWINS, *_MEANT, "FuncTorchBatched"}
-# The kernel for the host that the router of (operator, key) has inside.
+# (operator, key) -> the host's kernel inside the router there.
 _routed: dict[tuple[str, str], Kernel] = {}
-# Where torch makes an operator's autograd of two functions (torch.library.register_autograd): what it hands on to, the
-# kernel below, is C++'s perhaps, and the results have no mark before the call has ended.
+# The module of kernels made by torch.library.register_autograd. They call the kernel below, which may be C++'s, and
+# whose results have no mark before the call ends.
 _AUTOGRADS = "torch._library.autograd"
-# torch's own operators, whose kernels do not ask for devices.
+# The namespaces of torch's own operators, whose kernels do not read devices.
 _TORCHS = ("aten", "prims")
-# Where torch, built for CUDA, registers kernels of its own that want the real GPU (bmm's, in Triton).
+# Where torch, built for CUDA, registers its own kernels for real GPUs (bmm's, in Triton).
 _NATIVE = "torch._native.registry"
 
 
 @hooks.places_itself.add
 def is_defined_in_python(func: Any) -> bool:
-    """Whether ``func`` is an operator whose kernels Python registered: it checks and places its tensors itself."""
+    """Whether ``func`` is an operator with kernels registered in Python, which check and place their tensors."""
     if func.__class__ is OpOverload:
         names = [func._name]
     elif func.__class__ is OpOverloadPacket:
@@ -85,7 +84,7 @@ def _make_kernel_see_machine(kernel: Kernel) -> Kernel:
 
 
 def _is_call_on_gpu(args: Any, kwargs: Any) -> bool:
-    """Whether the dispatcher would choose CUDA's kernel."""
+    """Whether the dispatcher would choose CUDA's kernel for these arguments."""
     return machine_in_use() is not None and any(map(gpu_of, tensors_in(args, kwargs)))
 
 
@@ -95,15 +94,15 @@ def _keyset(*keys: str) -> DispatchKeySet:
     )
 
 
-# A key of CUDA's -> the keys by which the dispatcher gets to CUDA's kernel, and that to which the values go.
+# A key of CUDA -> the key sets of the keys in _ROUTES.
 _KEYSETS = {key: (_keyset(*begin), _keyset(twin)) for key, (twin, begin) in _ROUTES.items()}
 _MISSING = _keyset("IPU")
 
 
 def _make_router(name: str, key: str, kernel: Kernel | None) -> Kernel:
-    """The router that stands at the CPU's twin of ``key``.
+    """Return the router for the twin of ``key``.
 
-    kernel   what is for tensors on the host, called with the keyset; None if the operator takes none.
+    kernel   the kernel for tensors on the host, called with the keyset; None if there is none.
     """
     begin, own = _KEYSETS[key]
     backend = _ROUTES[key][0] if key.startswith("Sparse") else "CPU"
@@ -111,12 +110,12 @@ def _make_router(name: str, key: str, kernel: Kernel | None) -> Kernel:
     def run(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         operator = torch._library.utils.lookup_op(name)
         if _is_call_on_gpu(args, kwargs):
-            # A kernel of autocast's leaves its own key out when it goes on: it is ours that would come back here.
+            # A kernel of autocast excludes its own key when it calls the operator again. Exclude the twin's too.
             with torch._C._ExcludeDispatchKeyGuard(own) if key.startswith("Autocast") else nullcontext():
                 return operator.redispatch(begin, *args, **kwargs)
         if kernel is not None:
             return kernel(keyset, *args, **kwargs)
-        try:  # a backend that nobody has is missing in the same words
+        try:  # get the dispatcher's error for a backend without any kernel, and change its name
             return operator.redispatch(_MISSING, *args, **kwargs)
         except NotImplementedError as error:
             text = re.sub(rf"\b{backend}, ", "", str(error).replace("'IPU'", f"'{backend}'"), count=1)
@@ -127,15 +126,15 @@ def _make_router(name: str, key: str, kernel: Kernel | None) -> Kernel:
 
 
 def _find_kernel(name: str, key: str) -> Kernel | None:
-    """The kernel that the dispatcher would take for ``key``, called with the keyset; None if there is none."""
+    """Return the kernel that the dispatcher would take for ``key``, to call with the keyset; None without one."""
     try:
         kernel = torch.library.get_kernel(name, key).call_boxed
     except RuntimeError:
         return None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        # With a dispatch mode on, a kernel of Python's is looked up anew, by operator and key (torch/csrc/utils/
-        # python_dispatch.cpp, python_registrations_): that would be the one that stands over this one.
+        # With a dispatch mode on, C++ looks a kernel of Python up again by operator and key, and would find the router
+        # (torch/csrc/utils/python_dispatch.cpp, python_registrations_).
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             return kernel(*args, **kwargs)
 
@@ -144,7 +143,7 @@ def _find_kernel(name: str, key: str) -> Kernel | None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Kernels that Python registered before."""
+    """Route the kernels that Python registered before."""
     with _silence_override_warning():
         libraries = list(_override_earlier_kernels())
     yield Patch(torch.library, "_labkit_libraries", libraries)
@@ -154,7 +153,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 def _impl(
     _: TheMachine, real: Any, self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any
 ) -> None:
-    """Kernels that Python registers from now on."""
+    """Route a kernel that Python registers now."""
     key = dispatch_key or self.dispatch_key
     ours = self.ns not in _TORCHS or key in _ROUTES or key in _TWINS
     ours = ours and getattr(fn, "__module__", "") not in (_AUTOGRADS, _NATIVE)
@@ -173,7 +172,7 @@ def _impl(
         real(self, op_name, kernel, dispatch_key, **options)
         if key in _ROUTES:
             twin = _ROUTES[key][0]
-            # The host's kernel; one of our routers that stands there has it inside.
+            # The host's kernel, which may be inside a router already.
             own = (_routed.get((name, twin)) if _has_python_kernel(name, twin) else None) or _find_kernel(
                 name, twin
             )
@@ -182,21 +181,21 @@ def _impl(
 
 @contextmanager
 def _silence_override_warning() -> Iterator[None]:
-    """Silence torch's warning of kernels that replace others: here they are meant to."""
+    """Silence torch's warning about kernels that replace others."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         yield
 
 
 def _has_python_kernel(name: str, key: str) -> bool:
-    """Whether Python registered the kernel at ``key``. What C++ has there for CUDA wants a real GPU."""
+    """Whether Python registered the kernel at ``key``. Those of C++ for CUDA need a real GPU."""
     return f"{name.replace('::', '/')}/{key}" in torch.library._impls
 
 
 def _make_twin_router(name: str, key: str, kernel: Kernel) -> Kernel:
-    """The router for a ``kernel`` that is registered at the CPU's twin of ``key``.
+    """Return the router for a ``kernel`` registered at the twin of ``key``.
 
-    Where C++ had one there that Python now overrides, it goes on standing for CUDA's.
+    If ``kernel`` overrides one of C++, that goes on computing for tensors on GPUs.
     """
     twin = _ROUTES[key][0]
     _routed[name, twin] = kernel
@@ -212,9 +211,9 @@ def _make_twin_router(name: str, key: str, kernel: Kernel) -> Kernel:
     return run
 
 
-@functools.lru_cache(1)  # they are two thousand, and seldom change between two machines
+@functools.lru_cache(1)  # two thousand entries, which seldom change between two machines
 def _overridden_keys(registered: frozenset[str]) -> dict[tuple[str, str], set[str]]:
-    """(namespace, name) -> the keys, of those at which Python has kernels, where others are put over them."""
+    """Return (namespace, name) -> the keys with kernels of Python that need replacements."""
     found: dict[tuple[str, str], set[str]] = {}
     native = getattr(sys.modules.get(_NATIVE), "_aten_override_libs", {})
     for entry in registered:
@@ -227,7 +226,7 @@ def _overridden_keys(registered: frozenset[str]) -> dict[tuple[str, str], set[st
 
 
 def _override_earlier_kernels() -> Iterator[Any]:
-    """Registrations that replace those which Python made before. They hold as long as they are referred to."""
+    """Replace the kernels that Python registered before. Each yielded registration ends when it is freed."""
     for (namespace, name), keys in _overridden_keys(frozenset(torch.library._impls)).items():
         qualified = f"{namespace}::{name}"
         kernels = {key: _find_kernel(qualified, _MEANT.get(key, key)) for key in keys}
