@@ -11,6 +11,7 @@ from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, format_names, parts,
 from .threads.thread_patches import patches
 from .threads.world import World
 
+MEASURED = "measured"
 PARTS = parts(__file__)
 
 
@@ -24,4 +25,6 @@ def table() -> str:
         lines += [
             f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()
         ]
+    lines += ["", "## How PyTorch's own tests fare", ""]
+    lines += [f"- **{what}**: {note}" for what, found, note in PARTS if found == MEASURED]
     return "\n".join(lines) + "\n"
