@@ -1,18 +1,17 @@
-"""The seconds and bytes of a training step of a transformer, from sizes alone, for each way to share it among GPUs.
+"""Forecast the seconds and bytes of a training step of a transformer, from sizes alone, for each parallel plan.
 
 The model, and what it leaves out:
 
-* A product of matrices takes its operations over a share of the peak that falls where a side is short; attention has a
-  share of its own; all else moves bytes through the GPU's memory. Whichever is longer counts: the GPU's work, or the
-  time in which Python starts a layer's kernels.
-* Tensor parallelism waits for two all-reduces a layer each way. A ring's time is its bytes over the bus bandwidth and a
-  latency. Machines share a network whose bandwidth falls as there are more.
-* A pipeline of p stages stands idle for p - 1 micro-batches; the slowest stage sets the pace.
-* Gradients are summed, and sharded weights gathered, beside the computing, which they slow; what is longer sticks out.
-* No loader, no checkpoint, no stragglers, no clocks that fall as a GPU gets hot; one kind of GPU; experts, float8, and
-  ways to share a long sequence, are left out.
+* A product of matrices takes its operations over a share of the peak that falls where a side is short. Attention has
+  its own share; the rest moves bytes through the GPU's memory. A layer takes the longer of this work and the time in
+  which Python starts its kernels.
+* Tensor parallelism waits for two all-reduces a layer in each direction. A ring's time is its bytes over the bus
+  bandwidth plus a latency. The network's bandwidth falls with the number of machines.
+* A pipeline of p stages is idle for p - 1 micro-batches; the slowest stage sets the pace.
+* Sums of gradients and gathers of sharded weights overlap with computing and slow it; only the excess adds time.
+* Left out: loading, checkpoints, stragglers, thermal throttling, mixed GPUs, experts, float8, context parallelism.
 
-What memory is made of stands in :mod:`.memory`.
+:mod:`.memory` has the model of memory.
 """
 
 from __future__ import annotations
@@ -28,19 +27,22 @@ from .memory import memory as memory
 from .settings import SOFTWARE, Plan, Software, check_plan
 from .sizes import Sizes
 
-# Fitted to the calibration rows (docs/plan.md). A side of a product at which half of its share is lost; bytes that are
-# moved in forward for each number of a layer's input, and of the scores, where attention is not one kernel; the share
-# by which what goes beside the computing slows it; how much longer Python's part is where tp ranks wait for the last;
-# how sharply the longer of two counts.
-HALF_SIDE = 160
-LAYER_BYTES = 51.1
-SCORE_BYTES = 13
-CONTENTION = 0.166
-JITTER = 0.00479
-SHARP = 3.98
-STEP_BYTES = 28.0  # moved by the optimizer for a parameter of its own
-# Of a layer: ZeRO-1 gives a rank whole ones, and each is sent by itself (InternEvo's optimizer).
-TENSORS = 9
+# Fitted to tools/plans/fitted.csv (docs/plan.md).
+HALF_SIDE = 160  # a side of a product at which half of its share is lost
+LAYER_BYTES = 51.1  # moved in forward for each number of a layer's input
+SCORE_BYTES = 13  # and of the scores, where attention is not one kernel
+CONTENTION = 0.166  # share by which communication beside computing slows it
+JITTER = 0.00479  # growth of Python's part with tp, whose ranks wait for the slowest
+SHARPNESS = 3.98  # of the maximum of two times
+# Five products of scores in backward, two in forward (FlashAttention-2, arXiv 2307.08691).
+FLASH_BACKWARD = 2.5
+# Adam's traffic for each parameter: 4 bytes of gradient, 8 each of weight and two moments in 32 bits.
+STEP_BYTES = 28.0
+LAYER_TENSORS = 9  # of a layer, which ZeRO-1 sends one by one (InternEvo's optimizer)
+# Estimates, not fitted: the loss's traffic for each logit (six passes in 32 bits); the share of a layer's traffic that
+# tensor parallelism divides; backward's share of computing, during which gradients are summed; the share of the
+# gradients that is sent after backward.
+LOSS_BYTES, TP_TRAFFIC, BACKWARD_SHARE, LAST_BUCKET = 24, 0.5, 0.7, 0.02
 
 
 @dataclass(frozen=True)
@@ -119,71 +121,84 @@ def forecast(
 
 
 def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
-    tokens, hidden, tp, links = plan.micro * sizes.seq, sizes.hidden, plan.tp, gpu.links
-    layers = -(-sizes.layers // plan.pp)
-
-    def product(m: float, k: float, n: float) -> float:
-        return product_seconds(m, k, n, gpu)
-
-    products = (
-        product(tokens, hidden, (hidden + 2 * sizes.kv_width) / tp)
-        + product(tokens, hidden / tp, hidden)
-        + product(tokens, hidden, (2 if sizes.gated else 1) * sizes.ffn / tp)
-        + product(tokens, sizes.ffn / tp, hidden)
-    )
-    scores = plan.micro * sizes.heads / tp * float(sizes.seq) ** 2
-    attention = 2 * tokens * sizes.seq * hidden / tp * (1 if plan.flash else 2) / (gpu.flops * gpu.attention)
-    moved = software.moved * LAYER_BYTES * tokens * (hidden / tp * 0.5 + hidden * 0.5) / gpu.bandwidth
-    if not plan.flash:
-        moved += SCORE_BYTES * scores / gpu.bandwidth
-        attention *= 0.5
-    sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, links, tp)
-    start = software.start * (1 + JITTER * (tp - 1) ** 2)  # all wait for the last at each sum
-    one_way, other = products + attention + moved, 2 * products + 2.5 * attention + 2 * moved
-    forward, backward = _longer(one_way + sums, start) - sums, _longer(other + sums, start) - sums
-    again = 0.0
-    if plan.recompute:
-        last = product(tokens, sizes.ffn / tp, hidden) if software.stops_early else 0.0
-        half = 0.5 if plan.recompute == "selective" else 1.0
-        again = _longer((one_way - last) * half + sums, start) - sums
-    sums *= 3 if plan.recompute else 2
-    head = 3 * product(tokens, hidden, sizes.vocab / tp) + 24 * tokens * sizes.vocab / tp / gpu.bandwidth
-
-    computed = layers * (forward + backward + again)
-    waits = layers * sums
+    """Return the seconds of a step by part."""
+    tokens, links, layers = plan.micro * sizes.seq, gpu.links, -(-sizes.layers // plan.pp)
+    forward, backward, sums = _layer_seconds(sizes, plan, gpu, software)
+    head = 3 * product_seconds(tokens, sizes.hidden, sizes.vocab / plan.tp, gpu)
+    head += LOSS_BYTES * tokens * sizes.vocab / plan.tp / gpu.bandwidth
+    computed, waits = layers * (forward + backward), layers * sums
     passed = 0.0
     if plan.pp > 1:  # to the next stage and back, each micro-batch
-        passed = 2 * plan.chunks * send_seconds(2.0 * tokens * hidden, links, plan.gpus)
-    micro = computed + waits + passed
-    # Weights and gradients on their way. Ranks of one shard of tensors are next to each other.
-    held = (
-        layers * sizes.layer_parameters + sizes.vocab * hidden * (1 if sizes.tied or plan.pp > 1 else 2)
-    ) / tp
-
-    def gather_time(messages: int) -> float:
-        return gather_seconds(2 * held, links, plan.shards, plan.shards * tp, messages)
-
-    beside = 0.0
-    if plan.dp > 1 and plan.stage == 3:
-        beside = 3 * plan.many * gather_time(layers)  # twice the weights, once the gradients
-        if plan.shards < plan.dp:
-            beside += all_reduce_seconds(2 * held / plan.shards, links, plan.dp // plan.shards, plan.gpus)
-    elif plan.dp > 1:
-        beside = all_reduce_seconds(2 * held, links, plan.dp, plan.dp * tp)
-    computing = plan.many * computed
-    room = software.overlap * (computing if plan.stage == 3 else computed * 0.7)
-    exposed = max(beside - room, 0.02 * beside) + CONTENTION * min(beside, room)
-    step = software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth
-    if plan.stage in (1, 2) and plan.dp > 1:
-        exposed += gather_time(layers * (TENSORS if plan.stage == 1 else 1))
+        passed = 2 * plan.chunks * send_seconds(2.0 * tokens * sizes.hidden, links, plan.gpus)
+    tables = 1 if sizes.tied or plan.pp > 1 else 2
+    held = (layers * sizes.layer_parameters + tables * sizes.vocab * sizes.hidden) / plan.tp
+    # Gradients overlap with the last micro-batch's backward, FSDP's gathers with all computing.
+    room = software.overlap * (plan.many * computed if plan.stage == 3 else BACKWARD_SHARE * computed)
     return {
-        "compute": computing + plan.many * head,
+        "compute": plan.many * (computed + head),
         "tensor": plan.many * waits,
         "pipeline": plan.many * passed,
-        "bubble": (plan.pp - 1) / plan.chunks * micro,
-        "data": exposed,
-        "optimizer": step,
+        "bubble": (plan.pp - 1) / plan.chunks * (computed + waits + passed),
+        "data": _data_seconds(plan, gpu, held, layers, room),
+        "optimizer": software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth,
     }
+
+
+def _layer_seconds(
+    sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software
+) -> tuple[float, float, float]:
+    """Return the seconds of a layer for one micro-batch: forward, backward with recomputation, tp's all-reduces."""
+    tokens, hidden, tp = plan.micro * sizes.seq, sizes.hidden, plan.tp
+    last = product_seconds(tokens, sizes.ffn / tp, hidden, gpu)
+    products = last + sum(
+        product_seconds(tokens, k, n, gpu)
+        for k, n in (
+            (hidden, (hidden + 2 * sizes.kv_width) / tp),
+            (hidden / tp, hidden),
+            (hidden, (2 if sizes.gated else 1) * sizes.ffn / tp),
+        )
+    )
+    attention = 2 * tokens * sizes.seq * hidden / tp / (gpu.flops * gpu.attention)
+    traffic = TP_TRAFFIC / tp + 1 - TP_TRAFFIC
+    moved = software.moved * LAYER_BYTES * tokens * hidden * traffic / gpu.bandwidth
+    if not plan.flash:
+        moved += SCORE_BYTES * plan.micro * sizes.heads / tp * sizes.seq**2 / gpu.bandwidth
+    sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, gpu.links, tp)
+    start = software.start * (1 + JITTER * (tp - 1) ** 2)
+
+    def computing(seconds: float) -> float:
+        return _longer(seconds + sums, start) - sums
+
+    forward = products + attention + moved
+    backward = computing(2 * products + FLASH_BACKWARD * attention + 2 * moved)
+    if plan.recompute:
+        again = forward - last if software.stops_early else forward
+        backward += computing(again * (0.5 if plan.recompute == "selective" else 1))
+    return computing(forward), backward, sums * (3 if plan.recompute else 2)
+
+
+def _data_seconds(plan: Plan, gpu: Accelerator, held: float, layers: int, room: float) -> float:
+    """Return the seconds of gradients and sharded weights that do not overlap with ``room`` seconds of computing.
+
+    held   parameters on a GPU. Ranks with the same shard of tensors are neighbours.
+    """
+    if plan.dp == 1:
+        return 0.0
+
+    def gather_time(messages: int) -> float:
+        return gather_seconds(2 * held, gpu.links, plan.shards, plan.shards * plan.tp, messages)
+
+    exposed = 0.0
+    if plan.stage == 3:
+        beside = 3 * plan.many * gather_time(layers)  # twice the weights, once the gradients
+        if plan.shards < plan.dp:
+            copies = plan.dp // plan.shards
+            beside += all_reduce_seconds(2 * held / plan.shards, gpu.links, copies, plan.gpus)
+    else:
+        beside = all_reduce_seconds(2 * held, gpu.links, plan.dp, plan.dp * plan.tp)
+        if plan.stage:
+            exposed = gather_time(layers * (LAYER_TENSORS if plan.stage == 1 else 1))
+    return exposed + max(beside - room, LAST_BUCKET * beside) + CONTENTION * min(beside, room)
 
 
 def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
@@ -196,4 +211,4 @@ def product_seconds(m: float, k: float, n: float, gpu: Accelerator) -> float:
 
 def _longer(one: float, other: float) -> float:
     """Return the longer of two times that run at once, and a little more if they are alike."""
-    return float((one**SHARP + other**SHARP) ** (1 / SHARP))
+    return float((one**SHARPNESS + other**SHARPNESS) ** (1 / SHARPNESS))
