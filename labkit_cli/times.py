@@ -26,7 +26,7 @@ from labkit.trace.events import First
 from labkit.trace.memory import STEP, MemorySample
 from labkit.trace.trace import Trace
 from simgpu import Gpu, machine_in_use
-from simgpu.features.tensors_without_data import Seen
+from simgpu.features.tensors_without_data import WatchingMode
 
 _KEPT = 50_000  # moments: nothing lasts longer
 
@@ -105,11 +105,11 @@ def begin(called: str, trace: Trace) -> Clock:
     bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def entered(thread: threading.Thread) -> None:
-        with Seen(clock.saw):
+        with WatchingMode(clock.saw):
             bootstrap(thread)
 
     Patches(lambda: [Patch(threading.Thread, "_bootstrap_inner", entered)]).put_in()
     emitting.time_by(clock)
-    Seen(clock.saw).__enter__()
+    WatchingMode(clock.saw).__enter__()
     trace.origin = 0.0
     return clock

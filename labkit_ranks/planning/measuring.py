@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.cost.hardware import Accelerator
-from simgpu.features.tensors_without_data import Hollow, fresh_memory
+from simgpu.features.tensors_without_data import DatalessMode, fresh_memory
 
 from ..rank.rank import Rank
 from ..threads.thread_transport import NotRunning
@@ -102,7 +102,7 @@ def _run(
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
             census.times = times_of(rank)
-            with Hollow(None if census.times is None else census.times.saw) as hollow:
+            with DatalessMode(None if census.times is None else census.times.saw) as hollow:
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:

@@ -18,7 +18,7 @@ from labkit.cost.hardware import Accelerator, collective_seconds, copy_seconds
 from labkit.cost.operators import operator_seconds
 from labkit.trace import emitting
 from simgpu import Gpu, hooks, machine_in_use
-from simgpu.features.tensors_without_data import Seen
+from simgpu.features.tensors_without_data import WatchingMode
 from simgpu.state.streams import Event, Stream
 
 from ..rank.clock import RankClock, TimedRank, use_rank_clocks
@@ -198,7 +198,7 @@ def timed(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Call
 
     def with_times(function: _Part) -> _Part:
         def part(rank: Any) -> Any:
-            with Seen(rank.time.saw):
+            with WatchingMode(rank.time.saw):
                 return function(rank)
 
         return part

@@ -1,7 +1,7 @@
-"""Backward hooks of modules get gradients on the device of the tensors that they belong to.
+"""Mark the gradients that modules' backward hooks get, as on the device of the inputs and outputs.
 
 torch.utils.hooks.BackwardHook puts an identity Function around the module's inputs and outputs, and its hooks on the
-nodes of that Function: they are called with gradients that no tensor of Python's stands for.
+nodes of that Function, so that no tensor tells the device of the gradients.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
 def _init(_: TheMachine, real: Any, self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
     self._labkit_inputs = self._labkit_outputs = ()
     self._labkit_streams = {}
-    user_hooks = [_surfacing(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
-    user_pre_hooks = [_surfacing(hook, self, _OUTPUTS) for hook in user_pre_hooks]
+    user_hooks = [_wrap_hook(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
+    user_pre_hooks = [_wrap_hook(hook, self, _OUTPUTS) for hook in user_pre_hooks]
     real(self, module, user_hooks, user_pre_hooks)
 
 
-def _surfacing(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
+def _wrap_hook(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
     @functools.wraps(hook, updated=())
     def on_gpu(module: Any, *groups: Any) -> Any:
         if machine_in_use() is None:  # closed since the forward pass

@@ -1,4 +1,4 @@
-"""Pinned memory: remembered by the storage, for there is no GPU whose copies it could speed up."""
+"""Pinned memory: a flag of the storage, as no copy gets faster here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..state.placement import gpu_of, parts, pin
 
 @wraps_handlers(*_device_constructors(), *functions_in_row("made pinned"))
 def _make_pinned(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call that makes a tensor. The computer has no pinned memory: the tensor only remembers that it is pinned."""
+    """Make a tensor in ordinary memory, with the flag that it is pinned."""
     if not kwargs.get("pin_memory"):
         return go_on(mode, func, args, kwargs)
     made = go_on(mode, func, args, {**kwargs, "pin_memory": False})
@@ -24,12 +24,12 @@ def _make_pinned(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kw
     return made
 
 
-# Memory that was pinned where it is, by ``cudaHostRegister``: address -> bytes.
+# Memory pinned by ``cudaHostRegister``: address -> bytes.
 _registered: dict[int, int] = {}
 
 
 def register(address: int, nbytes: int, _flags: int = 0) -> int:
-    """``cudaHostRegister``: 0, or CUDA's code for memory that is registered already (712)."""
+    """Pin memory as ``cudaHostRegister``: return 0, or 712 for memory that is registered already."""
     if address in _registered:
         return 712
     _registered[address] = nbytes
@@ -37,7 +37,7 @@ def register(address: int, nbytes: int, _flags: int = 0) -> int:
 
 
 def unregister(address: int) -> int:
-    """``cudaHostUnregister``: 0, or CUDA's code for memory that is not registered (713)."""
+    """Unpin memory as ``cudaHostUnregister``: return 0, or 713 for memory that is not registered."""
     return 713 if _registered.pop(address, None) is None else 0
 
 

@@ -1,13 +1,11 @@
-"""Child processes see a machine like this one's: their environment says so (:mod:`simgpu.children.environment`).
+"""Show child processes a machine like this one, by their environment (:mod:`simgpu.children.environment`).
 
-Here are the rows that put it there, and those for what starts processes with an environment of its own or of another
-time.
+The patches here change this process's environment, and whatever starts processes with a separate or outdated one.
 
-A process that was forked after a GPU was used has lost the GPUs: that is CUDA's own rule, and its own error. It counts
-as used once one was chosen or something was put on one; before that a fork is harmless.
+A process forked after a use of CUDA (a GPU was chosen, or holds a tensor) has lost the GPUs, with CUDA's own error.
 
-A tensor that is sent to another process is there on the same GPU, as by CUDA's IPC. Both processes see one memory, and
-the sender's machine counts it: each process counts its own.
+A tensor sent to another process arrives on the same GPU, as by CUDA's IPC. Both processes share its memory, and only
+the sender's machine counts it.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from ..state.placement import gpu_of
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The environment; and torch.cuda knows what a fork does to it."""
+    """Describe the machine in the environment, and tell torch.cuda about forks."""
     yield Patch(ENVIRONMENT, children.MACHINE, machine.description)
     yield Patch(ENVIRONMENT, children.ENTER, children.ENTRIES)
     yield Patch(PYTHONPATH, _BOOTSTRAP, True)
@@ -50,24 +48,24 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
 
 class _Environment:
-    """``os.environ`` as an owner of patches: a variable is an attribute."""
+    """``os.environ`` as an owner of patches, with variables as attributes."""
 
     __name__ = "os.environ"
 
     @property
     def __dict__(self) -> dict[str, str]:  # type: ignore[override]
         values = {name: value for name, value in os.environ.items() if name != children.PATH}
-        return {name: sys.intern(value) for name, value in values.items()}  # the same object at every look
+        return {name: sys.intern(value) for name, value in values.items()}  # the same object at each access
 
     def __setattr__(self, name: str, value: str) -> None:
         os.environ[name] = value
 
     def __delattr__(self, name: str) -> None:
-        os.environ.pop(name, None)  # the user may have taken it out already
+        os.environ.pop(name, None)  # the user may have removed it
 
 
 class _PythonPath:
-    """``PYTHONPATH`` as an owner of patches: whether the bootstrap's folder is in it. The rest is the user's."""
+    """``PYTHONPATH`` as an owner of patches, with one attribute: whether the bootstrap's folder is in it."""
 
     __name__ = "os.environ['PYTHONPATH']"
 
@@ -76,7 +74,7 @@ class _PythonPath:
         path = os.environ.get(children.PATH, "")
         return {_BOOTSTRAP: True} if children.FOLDER in path.split(os.pathsep) else {}
 
-    _empty = False  # whether it was there, and empty
+    _empty = False  # whether the variable existed, and was empty
 
     def __setattr__(self, name: str, value: bool) -> None:
         before = os.environ.get(children.PATH)
@@ -97,8 +95,8 @@ _BOOTSTRAP = "simgpu/children/bootstrap"
 def _start(
     machine: TheMachine, real: Any, process: Any, args: Any, *more: Any, env: Any = None, **kwargs: Any
 ) -> None:
-    """An environment that the caller made for a child tells it of the machine, too."""
-    if env is None and not vars(PYTHONPATH):  # the script has set a PYTHONPATH of its own
+    """Describe the machine in an environment made by the caller, too."""
+    if env is None and not vars(PYTHONPATH):  # the script has replaced PYTHONPATH
         env = os.environ
     if env is not None:
         named = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
@@ -108,30 +106,30 @@ def _start(
 
 @replaces(multiprocessing.spawn, "get_preparation_data")
 def _prepare(machine: TheMachine, real: Any, name: str) -> dict[str, Any]:
-    """Add to what multiprocessing sends to a process that it starts. That reads the first key first, and ignores it."""
+    """Add the machine to what multiprocessing sends to a process, which unpickles and ignores the first key."""
     return {"labkit": _Follow(machine.description), **real(name)}
 
 
 class _Follow(NamedTuple):
-    """A process that unpickles this runs the bootstrap, and sees the machine that ``told`` describes from then on."""
+    """Pickle by which a process runs the bootstrap, and sees the machine of ``description``."""
 
-    told: str
+    description: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By the file: labkit is not on the path of the process yet.
+        # Named by its file: labkit may not be on the path of the process yet.
         path = children.with_bootstrap(os.environ.get(children.PATH))
-        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.told, path, children.ENTRIES)})
+        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.description, path, children.ENTRIES)})
 
 
 @replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
 def _ensure_running(_: TheMachine, real: Any, server: Any) -> None:
-    """The server outlives the machine: it must know of none. A process that it forks is told when it begins."""
-    told, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
+    """Start the fork server, which outlives the machine, without a machine. Its forks get one when they begin."""
+    text, path = os.environ.pop(children.MACHINE, None), os.environ.get(children.PATH)
     delattr(PYTHONPATH, _BOOTSTRAP)
     try:
         real(server)
     finally:
-        for name, value in ((children.MACHINE, told), (children.PATH, path)):
+        for name, value in ((children.MACHINE, text), (children.PATH, path)):
             if value is not None:
                 os.environ[name] = value
 
@@ -144,16 +142,16 @@ _BAD_FORK = (
 
 @hooks.machine_opened.add
 def _watch_forks(_: TheMachine) -> None:
-    """From now on a forked child of this process cannot use GPUs that were used before the fork."""
-    _watch_them()
+    """Take the GPUs from forked children of this process, if CUDA was used before the fork."""
+    _register_fork_callback()
 
 
 @functools.cache
-def _watch_them() -> None:
+def _register_fork_callback() -> None:
     def in_child() -> None:
         machine = machine_in_use()
         if machine is not None and machine.has_initialized_cuda():
-            # Instead of asking at each use whether this is a child.
+            # Replaced here, so that no use of a GPU needs to check for a fork.
             machine.gpu = _refuse  # type: ignore[method-assign]
             machine.mode.answer_by(_answer_lost)
 
@@ -161,10 +159,10 @@ def _watch_them() -> None:
 
 
 def _answer_lost(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """In such a child, what was on a GPU can be asked for its shape and its device, and no more."""
-    asks = HANDLERS.get(func, mode) is None or getattr(func, "__name__", "") == "__get__"
-    if not asks and any(map(gpu_of, tensors_in(*args, *(kwargs or {}).values()))):
-        # A kernel on a tensor from before the fork meets it; torch.cuda asks first and says _BAD_FORK.
+    """Refuse operations on the GPU's tensors in such a child, except for reading their shape or device."""
+    is_harmless = HANDLERS.get(func, mode) is None or getattr(func, "__name__", "") == "__get__"
+    if not is_harmless and any(map(gpu_of, tensors_in(*args, *(kwargs or {}).values()))):
+        # A kernel on a tensor from before the fork fails with this error; torch.cuda raises _BAD_FORK earlier.
         raise cuda_error(3, "InitializationError", "initialization error")
     return MachineMode.__torch_function__(mode, func, types, args, kwargs)
 
@@ -175,7 +173,7 @@ def _refuse(index: int | None) -> NoReturn:
 
 @hooks.patches.add
 def storages(machine: TheMachine) -> Iterator[Patch]:
-    """The methods of storages that torch.multiprocessing calls."""
+    """Replace the methods of storages that torch.multiprocessing calls."""
     storage = torch.UntypedStorage
     yield Patch(storage, "_share_cuda_", _share)
     yield Patch(storage, "_new_shared_cuda", staticmethod(_receive))
@@ -183,7 +181,7 @@ def storages(machine: TheMachine) -> Iterator[Patch]:
 
 
 class _Handle:
-    """Stands for CUDA's handle of the memory of a storage: the shared memory of the host that it really is."""
+    """Replacement of CUDA's handle of a storage's memory: the host's shared memory."""
 
     def __init__(self, key: Any, storage: torch.UntypedStorage) -> None:
         self.key, self.storage = key, storage
@@ -199,7 +197,7 @@ class _Handle:
         if get_sharing_strategy() == "file_system":
             name = storage._share_filename_cpu_()
             storage._shared_incref()
-            return _opened_by_name, name
+            return _open_handle_by_name, name
         descriptor, size = storage._share_fd_cpu_()
         return _open_handle, (reduction.DupFd(descriptor), size)
 
@@ -213,28 +211,28 @@ def _open_handle(sent: Any, size: int) -> _Handle:
         os.close(descriptor)
 
 
-def _opened_by_name(manager: bytes, name: bytes, size: int) -> _Handle:
+def _open_handle_by_name(manager: bytes, name: bytes, size: int) -> _Handle:
     storage: Any = torch.UntypedStorage._new_shared_filename_cpu(manager, name, size)
     return _Handle(name, storage._shared_decref())
 
 
 def _share(storage: torch.UntypedStorage) -> tuple[Any, ...]:
-    """torch/csrc/StorageSharing.cpp, THPStorage_shareCuda: the device, the handle, the size, …"""
+    """Return the device, the handle, the size, … (torch/csrc/StorageSharing.cpp, THPStorage_shareCuda)."""
     gpu = getattr(storage, MARK).gpu
     if gpu is None:
         raise RuntimeError("_share_cuda_: only available on CUDA")
-    require_machine().gpu(gpu.index)  # a forked child has lost it
+    require_machine().gpu(gpu.index)  # raises in a forked child
     size = storage.nbytes()
     return gpu.index, _Handle(id(storage), storage) if size else None, size, 0, b"", 0, b"", False
 
 
 @replaces(torch.UntypedStorage, "is_shared")
 def _is_shared(_: TheMachine, real: Callable[[Any], bool], storage: Any) -> bool:
-    """torch/csrc/StorageSharing.cpp, THPStorage_isShared: memory of a GPU always is."""
+    """Whether memory is shared; a GPU's always is (torch/csrc/StorageSharing.cpp, THPStorage_isShared)."""
     return getattr(storage, MARK).gpu is not None or real(storage)
 
 
 def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
-    """It is on the sender's GPU and takes none of this process's memory there."""
+    """Return the received storage, on the sender's GPU, where this process does not count it."""
     setattr(handle.storage, MARK, Mark(require_machine().gpu(device), 0))
     return handle.storage

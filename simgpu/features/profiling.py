@@ -1,4 +1,4 @@
-"""Profilers and NVTX ranges: programs that use them run; there is nothing that they could measure on a GPU."""
+"""Let programs run that use profilers and NVTX ranges, though no time on a GPU is measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _profiler: Any = torch.autograd.profiler
 
 
 class _Ranges(threading.local):
-    """The functions that ``torch.cuda.nvtx`` calls. Depths and handles are as NVTX gives them; nobody is listening."""
+    """The functions that ``torch.cuda.nvtx`` calls, with NVTX's depths and handles and no other effect."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -44,7 +44,7 @@ class _Ranges(threading.local):
 
 
 def _enter_nvtx(ranges: Any) -> Any:
-    # torch.autograd.profiler's own code, without the part in C++, which a build without CUDA refuses.
+    # torch.autograd.profiler's own code without the call of C++, which a build without CUDA refuses.
     if not ranges.enabled:
         return None
     if ranges.entered:
@@ -59,12 +59,12 @@ def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Give torch.cuda its NVTX, and the profiler a machine whose GPUs it need not time itself."""
+    """Replace NVTX, and keep the profiler's C++ from function modes."""
     yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
     yield Patch(_profiler.emit_nvtx, "__enter__", _enter_nvtx)
     yield Patch(_profiler.emit_nvtx, "__exit__", _leave_nvtx)
-    # Optimizers name each step for the profiler. Through a function mode that takes longer than the step of a small
-    # model: C++ looks the operator up in Python first (torch/csrc/jit/python/pybind_utils.cpp).
+    # Optimizers name each step for the profiler. Through a function mode, this takes longer than the step of a small
+    # model, because C++ looks the operator up in Python (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):
         yield Patch(
             _profiler.record_function, name, without_function_modes(getattr(_profiler.record_function, name))
@@ -74,6 +74,6 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 @replaces(_profiler.profile, "__init__")
 def _start(_: TheMachine, real: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     real(self, *args, **kwargs)
-    # Without this it times each operation with C++'s CUDA events, and prints an error for each.
+    # Otherwise the profiler times each operation with C++'s CUDA events, and prints an error for each.
     if getattr(self, "profiler_kind", None) is _profiler.ProfilerState.KINETO_GPU_FALLBACK:
         self.profiler_kind = _profiler.ProfilerState.KINETO

@@ -1,9 +1,9 @@
-"""DistributedDataParallel's buckets, which its Reducer makes in C++: their bytes count, and each is on its GPU.
+"""Count and place DistributedDataParallel's buckets, which its Reducer makes in C++.
 
 A bucket is a flat tensor of the gradients of some parameters (torch/csrc/distributed/c10d/reducer.cpp,
-initialize_buckets). It is there from the Reducer's making on, and made anew when the order is known in which gradients
-come (rebuild_buckets). Python meets it in a communication hook, as the storage of gradients that are views of it, or
-never. So its bytes are held in its place, until its storage is met and has a mark of its own.
+initialize_buckets). The Reducer makes all at first, and again once the order of the gradients is known
+(rebuild_buckets). Python meets a bucket in a communication hook, as the storage of gradients that are views, or never.
+Until then, its bytes are held in its place; then its storage gets a mark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..state.placement import gpu_of, put
 
 
 def mark_arrived(tensor: Tensor, gpu: Gpu | None) -> None:
-    """Mark ``tensor``, which C++ made on ``gpu``, as there; a Reducer's bucket is counted once."""
+    """Mark ``tensor``, which C++ made, as on ``gpu``, and stop holding the bytes if it is a bucket."""
     if gpu is None or gpu_of(tensor) is not None:
         return
     if tensor.layout is torch.strided:
@@ -33,7 +33,7 @@ def mark_arrived(tensor: Tensor, gpu: Gpu | None) -> None:
 
 
 def gpu_of_bucket(tensor: Tensor, gpu: Gpu) -> Gpu | None:
-    """``gpu`` if ``tensor``, which C++ made and has no mark, can be a bucket of a Reducer there; None: the host's."""
+    """Return ``gpu`` if ``tensor``, which C++ made without a mark, can be a bucket there; None for the host."""
     if tensor.layout is not torch.strided:
         return None
     return gpu if gpu.leaves.holds(tensor.untyped_storage().nbytes()) else None
@@ -41,24 +41,24 @@ def gpu_of_bucket(tensor: Tensor, gpu: Gpu) -> Gpu | None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The Reducer, and what a communication hook is given."""
+    """Replace the Reducer, and mark the tensors that a communication hook gets."""
     distributed: Any = torch.distributed
     if not distributed.is_available():
         return
     real, bucket = distributed.Reducer, distributed.GradBucket
-    # The methods of C++: below, the Reducer gives out buckets that are copies.
+    # The unpatched methods, for the copies of buckets below.
     buffer, parameters = bucket.buffer, bucket.parameters
 
     class Reducer(real):  # type: ignore[misc, valid-type]
-        """PyTorch's own Reducer, which counts the bytes of its buckets."""
+        """PyTorch's Reducer, with the bytes of its buckets counted."""
 
         def __init__(
             self, params: list[Tensor], bucket_indices: list[list[int]], *args: Any, **kwargs: Any
         ) -> None:
             super().__init__(params, bucket_indices, *args, **kwargs)
             self._labkit_held = Held()
-            # local_used_map_dev_ there, on the first one's device; the ranks tell each other only with
-            # find_unused_parameters, or a static graph, which parameters were used.
+            # local_used_map_dev_, on the device of the first parameter. Ranks exchange which parameters were used only
+            # with find_unused_parameters, or a static graph.
             self._labkit_map = Held()
             first = gpu_of(params[0]) if params else None
             if first is not None and machine_in_use() is not None:
@@ -82,7 +82,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
             if machine_in_use() is None:
                 return
             for params, dtype in buckets:
-                sizes: dict[Gpu | None, int] = {}  # a machine has a bucket for each device
+                sizes: dict[Gpu | None, int] = {}  # there is a bucket for each device
                 for param in params:
                     gpu = gpu_of(param)
                     sizes[gpu] = sizes.get(gpu, 0) + param.numel() * (dtype or param.dtype).itemsize

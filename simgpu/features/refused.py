@@ -1,6 +1,6 @@
-"""Parts of torch that a simulated machine does not have: graphs, memory pools, DLPack, Triton, export.
+"""Refuse parts of torch that a simulated machine lacks: graphs, memory pools, DLPack, Triton, export.
 
-Nor is there NCCL, where a program opened its machine itself.
+NCCL is refused too, on a machine that the program itself opened.
 """
 
 from __future__ import annotations
@@ -60,27 +60,27 @@ def _to_dlpack(machine: TheMachine, real: Any, data: Any, **options: Any) -> Any
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Classes and functions of Python that are refused. torch_api/cuda.py refuses the functions of torch._C."""
+    """Refuse classes and functions of Python. torch_api/cuda.py refuses the functions of torch._C."""
     cuda = torch.cuda
-    # On a CUDA build their bases in torch._C are classes of C++; only the classes of Python can be replaced.
+    # On a CUDA build, the bases in torch._C are classes of C++, which cannot be patched.
     yield Patch(cuda.CUDAGraph, "__new__", refusing("_CUDAGraph"))
     yield Patch(cuda.MemPool, "__new__", refusing("_MemPool"))
     yield Patch(cuda.ExternalStream, "__new__", refusing("_CudaStreamBase"))
     yield Patch(cuda.graphs, "_graph_pool_handle", refusing("_graph_pool_handle"))
-    # torch._inductor imports this class where CUDA is there, and torch._dynamo.reset() imports torch._inductor.
+    # torch._inductor, imported by torch._dynamo.reset(), imports this class where CUDA is available.
     name = "_cuda_CUDAAllocator_AllocatorState"
     if not hasattr(torch._C, name):
         yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
-    # The driver (NVML) is asked for these, and knows nothing of simulated GPUs.
+    # These read from the driver (NVML), which does not know simulated GPUs.
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
         yield Patch(cuda, name, partial(_refuse, "driver"))
     for owner in (cuda, cuda.memory):
         yield Patch(owner, "list_gpu_processes", partial(_refuse, "driver"))
-    # torch.cuda._sanitizer and _gpu_trace ask for callbacks that would never come.
+    # torch.cuda._sanitizer and _gpu_trace want callbacks that would never be called.
     yield Patch(torch._C, "_activate_gpu_trace", refusing("_activate_gpu_trace"))
     for owner in (torch.library, torch._library.triton):
         yield Patch(owner, "wrap_triton", partial(_refuse, "triton"))
-    # Their fake tensors ask C++ for CUDA, which ends the process where there is none.
+    # The fake tensors of export call C++'s CUDA, which ends the process on a build without it.
     for name in ("export", "draft_export"):
         yield Patch(torch.export, name, partial(_refuse, "export"))
     if torch.distributed.is_available():
@@ -90,7 +90,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 def _make(
     _: TheMachine, real: Any, size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The function that makes a process group; it names what there is instead of NCCL."""
+    """Refuse a process group for NCCL, and name the alternatives."""
     config: Any = torch.distributed.distributed_c10d.BackendConfig
     if "nccl" in config(backend).get_device_backend_map().values():
         raise RuntimeError(
@@ -113,9 +113,9 @@ if torch.distributed.is_available():
 
 
 def _barrier_options(machine: TheMachine) -> type:
-    """The class of a barrier's options. C++ only looks at its device: the barrier's tensor is on the host.
+    """Return a class of barrier options that takes a simulated GPU, and tells C++ the host.
 
-    torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier.
+    C++ makes the barrier's tensor on that device (torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier).
     """
     real: Any = torch.distributed.distributed_c10d.BarrierOptions
 

@@ -1,8 +1,8 @@
-"""Functions whose results are not simply where their inputs are: lengths on the host, labels from anywhere, views.
+"""Functions with special rules for the device of their results: lengths on the host, labels from any device, views.
 
-A sparse tensor takes its values and indices to ``device=``; without it tensors stay where they are, and lists come to
-the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A nested tensor in its strided layout
-takes the tensors to the first one's device.
+A sparse tensor moves its values and indices to ``device=``. Without it, tensors stay where they are, and lists follow
+the values (torch/csrc/utils/tensor_new.cpp, sparse_coo_tensor_ctor and its kin). A strided nested tensor moves its
+tensors to the device of the first one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
 def _pack_padded_sequence(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_function(func, args, kwargs)
     data, lengths = func(*args, **kwargs)
-    return put(data, gpu_of(args[0])), lengths  # these stay on the host
+    return put(data, gpu_of(args[0])), lengths  # lengths stay on the host
 
 
 @handles(torch.tensor_split, Tensor.tensor_split)
 def _tensor_split(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_function(func, args, kwargs)
-    return func(*args, **kwargs)  # views of the input: they are where it is; split points on the host may be
+    return func(*args, **kwargs)  # views of the input; the split points may be on the host
 
 
 @handles(torch.ctc_loss, torch.nn.functional.ctc_loss)
 def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # aten/src/ATen/native/LossCTC.cpp: on CUDA it brings the targets to the data and reads the lengths on the host.
+    # aten/src/ATen/native/LossCTC.cpp: CUDA moves the targets to the data and reads the lengths on the host.
     names = ("log_probs", "targets", "input_lengths", "target_lengths")
     given = dict(zip(names, args, strict=False)) | kwargs
     home = gpu_of(given["log_probs"])
@@ -52,7 +52,7 @@ def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @handles(torch.narrow_copy, Tensor.narrow_copy)
 def _narrow_copy(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Only the CPU has a kernel for it, with checks of its own (native_functions.yaml): CUDA narrows and copies.
+    # Only the CPU has a kernel for this, with different checks (native_functions.yaml): CUDA narrows and copies.
     tensor = args[0] if args else kwargs.get("input")
     if not isinstance(tensor, Tensor) or gpu_of(tensor) is None or tensor.layout is not torch.strided:
         return mode.general(func, args, kwargs)
@@ -69,7 +69,7 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         sizes = first if isinstance(first, (tuple, list)) else given
         wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
         if wanted > tensor.untyped_storage().nbytes():
-            gpu.make_room(wanted, written=False)  # beside the old one (aten/src/ATen/native/cuda/Resize.cpp)
+            gpu.make_room(wanted, written=False)  # for both storages (aten/src/ATen/native/cuda/Resize.cpp)
     with refusals(gpu):
         result = func(*args, **kwargs)
     put_again(tensor.untyped_storage())
@@ -78,9 +78,9 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 @handles(torch._C._nn.unflatten_dense_tensors)
 def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Views of the flat tensor: they are where it is. The other tensors only give their shapes.
+    # The results are views of the flat tensor; the other tensors only give shapes.
     pieces = func(*args, **kwargs)
-    # Where there is nothing to view, a piece is made anew.
+    # An empty piece is a new tensor, not a view.
     put_all([piece for piece in pieces if not piece.numel()], gpu_of(args[0]))
     return pieces
 
@@ -89,7 +89,7 @@ def _unflatten(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
 def _tensor_from_storage(
     go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """``torch.tensor(storage)``: the storage itself, if that is where the tensor is to be, the host by default.
+    """Make a tensor of a storage, and move it to ``device``, by default the host.
 
     torch/csrc/utils/tensor_new.cpp, internal_new_from_data.
     """
@@ -119,10 +119,10 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
 
     tensors = tensors_in(args, kwargs)
     if kwargs.get("device") is None and len(set(map(gpu_of, tensors))) > 1:
-        # Tensors stay where they are (tensor_new.cpp, internal_new_from_data), and are refused.
+        # Tensors stay where they are (tensor_new.cpp, internal_new_from_data), so mixed devices are refused.
         if func is torch.sparse_coo_tensor:
             places = " and ".join(map(place, tensors[:2]))
-            raise RuntimeError(  # the wrapper of the operator of which it consists
+            raise RuntimeError(  # the message of the wrapper of its operator
                 f"Expected all tensors to be on the same device, but found at least two devices, {places}! (when "
                 "checking argument for argument values in method "
                 "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors)"
@@ -135,15 +135,15 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
             f"device of {names[0]} (={place(first)}) must match device of {name} (={place(other)})"
         )
 
-    def brought(value: Any) -> Any:
+    def move_to_target(value: Any) -> Any:
         if not isinstance(value, Tensor) or gpu_of(value) is target:
             return value
         return move(mode.machine, value, target)
 
-    kwargs = {name: brought(value) for name, value in kwargs.items()}
+    kwargs = {name: move_to_target(value) for name, value in kwargs.items()}
     if target is not None:
         kwargs["device"] = target.device
-    return go_on(mode, func, tuple(map(brought, args)), kwargs)
+    return go_on(mode, func, tuple(map(move_to_target, args)), kwargs)
 
 
 @replaces(torch._C._nested, "nested_tensor")

@@ -1,11 +1,12 @@
-"""The machine's mode tells of operators without a fixed order, and of waiting for a GPU, while someone asks for it.
+"""Report nondeterministic operators, and waits for a GPU, on request.
 
-``torch.use_deterministic_algorithms`` lets the mode answer by another function, so that it costs nothing while it is
-off. While it is on, each call on a GPU runs under a dispatch mode that sees its operators, and so does each backward.
+``torch.use_deterministic_algorithms``, or a function in ``hooks.is_followed``, replaces the mode's answer, so that
+other programs pay nothing. Then each call on a GPU, and each backward, runs under a dispatch mode that sees its
+operators.
 
-The operators are facts of ``aten/src/ATen/native/cuda`` (2.12): the calls of ``alertNotDeterministic``, and what copies
-a number to the host (``item``, ``memcpy_and_sync``). The CPU tells of its own share (``put_``, ``max_unpool``) in the
-same words.
+The operators are facts of ``aten/src/ATen/native/cuda`` (2.12): the calls of ``alertNotDeterministic``, and those that
+copy a number to the host (``item``, ``memcpy_and_sync``). For some (``put_``, ``max_unpool``) the CPU's kernels raise
+in the same words.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..state.gpu import TheMachine
 from ..state.placement import gpu_of
 
 _here = threading.local()
-# These bring values to the host where no dispatch mode looks (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;
+# Functions that copy values to the host unseen by dispatch modes (torch/csrc/utils/tensor_list.cpp, tensor_numpy.cpp;
 # torch/_tensor_str.py takes the modes off).
 _READ_ON_HOST = frozenset((Tensor.tolist, Tensor.numpy, Tensor.__repr__))
 _functional = torch.nn.functional
@@ -44,12 +45,12 @@ def _wait(machine: TheMachine) -> None:
 
 
 def _body(function: Any) -> Callable[..., Any]:
-    """A copy of a function of torch's Python that does not ask the function modes; the functions that it calls do."""
+    """Copy a Python function of torch without its call of function modes; functions called inside still call them."""
     around = function.__globals__ | {"has_torch_function_unary": lambda *_: False}
     return types.FunctionType(function.__code__, around, function.__name__, function.__defaults__)
 
 
-# These take another way for a CUDA tensor when they are to be deterministic, which has an order.
+# Functions with a deterministic path for CUDA tensors, in Python.
 _ORDERED = {
     _functional.interpolate: _body(_functional.interpolate),
     _functional.pad: _body(_functional.pad),
@@ -58,7 +59,7 @@ _ORDERED = {
 
 
 def _call_watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Answer as ``mode`` does, and tell of the call."""
+    """Answer as ``mode`` does, under a :class:`_Watch`."""
     plain = MachineMode.__torch_function__
     tensors = () if HANDLERS.get(func, func) is None else tensors_in(args, kwargs)
     if getattr(_here, "watched", False) or not any(gpu_of(tensor) is not None for tensor in tensors):
@@ -74,7 +75,7 @@ def _call_watched(mode: MachineMode, func: Any, types: Any, args: Any = (), kwar
 
 @hooks.backward_contexts.add
 def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManager[Any]:
-    """Context manager for the engine, which runs from these ``outputs`` on."""
+    """Return a context manager for a backward pass from ``outputs``."""
     on_gpus = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
     if not on_gpus or not _is_asked_for(machine) or getattr(_here, "watched", False):
         return nullcontext()
@@ -82,11 +83,11 @@ def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManag
 
 
 class _Watch(OperatorMode):
-    """Tells of the operators of one call, or one backward."""
+    """Dispatch mode that reports the operators of one call, or one backward."""
 
     def __init__(self, machine: TheMachine, on_host: set[int] | None = None) -> None:
         self._machine = machine
-        self._on_host = on_host or set()  # the call's tensors that are: to read from them is no waiting
+        self._on_host = on_host or set()  # ids of the call's tensors on the host, to read without waiting
 
     def __enter__(self) -> Any:
         super().__enter__()
@@ -109,19 +110,19 @@ class _Watch(OperatorMode):
             _wait(self._machine)
         for ran in hooks.operator_ran:
             ran(self._machine)
-        with without_modes():  # the engine runs with the machine in sight
+        with without_modes():  # the machine's mode is on while the engine runs
             return func(*args, **kwargs)
 
 
 def _is_asked_for(machine: TheMachine) -> bool:
-    # Whoever follows is asked in any case: to stop must not take more of Python's stack than to begin.
+    # Call the followers in any case: stopping must not need more of Python's stack than starting.
     followed = any(follows(machine) for follows in hooks.is_followed)
     return followed or torch.are_deterministic_algorithms_enabled()
 
 
 @hooks.machine_opened.add
 def _settle(machine: TheMachine) -> None:
-    """Watch, or stop watching, as is asked for now."""
+    """Start or stop watching, as requested."""
     if not machine.closed:
         machine.mode.answer_by(_call_watched if _is_asked_for(machine) else None)
 
@@ -133,11 +134,12 @@ def _set_deterministic(machine: TheMachine, real: Any, *args: Any, **kwargs: Any
 
 
 _ROWS = {kind: names.split() for kind, names in rows_beside(__file__)}
-# The operators to which CUDA always objects, with what it adds to their names.
+# Operators that are never deterministic on CUDA, with the names in its error.
 _UNORDERED = {
     name: f"{name.strip('_')}_{added}" for added in ("cuda", "out_cuda", "gpu") for name in _ROWS[added]
 }
-# These object to some calls only. Each function is given the overload's name and the arguments by name.
+# Operators that are nondeterministic for some calls: the name in the error, and a function of the overload's name and
+# the arguments by name.
 _SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
     "histc": ("_histc_cuda with floating point input", lambda _, given: given["self"].is_floating_point()),
     "bincount": ("_bincount_cuda", lambda _, given: given.get("weights") is not None),
@@ -156,7 +158,7 @@ _SOMETIMES: dict[str, tuple[str, Callable[[str, dict[str, Any]], bool]]] = {
 
 
 def _scatters_with(given: dict[str, Any]) -> bool:
-    # TensorAdvancedIndexing.cpp, scatter_impl: a sum of floats goes by index_put, which has an order.
+    # TensorAdvancedIndexing.cpp, scatter_impl: sums of floats use index_put, which is deterministic.
     reduce, source = given.get("reduce"), given.get("src")
     if reduce is None or not isinstance(source, Tensor):
         return False
@@ -164,7 +166,7 @@ def _scatters_with(given: dict[str, Any]) -> bool:
 
 
 def nondeterministic_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The name by which CUDA objects to this OpOverload when it is to be deterministic; None if it does not."""
+    """Return the name in CUDA's error if this call of an OpOverload is nondeterministic; else None."""
     name = func.overloadpacket.__name__
     always = _UNORDERED.get(name)
     if always is not None or name not in _SOMETIMES:
@@ -175,7 +177,7 @@ def nondeterministic_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def objection(caller: str, warn_only: bool) -> str:
-    """PyTorch's words (``aten/src/ATen/Context.cpp``, ``alertNotDeterministic``)."""
+    """Return PyTorch's message (``aten/src/ATen/Context.cpp``, ``alertNotDeterministic``)."""
     option, way = ", warn_only=True", "file"
     if not warn_only:
         option, way = (
@@ -197,7 +199,7 @@ _MASKS = (torch.bool, torch.uint8)
 def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_host: Collection[int]) -> bool:
     """Whether the host waits for the GPU in this operator (an OpOverload).
 
-    on_host    the ids of the caller's tensors that are not on a GPU: to read from them is no waiting
+    on_host    the ids of the caller's tensors on the host, which can be read without waiting
     """
     if args and id(args[0]) in on_host:
         return False
@@ -205,9 +207,9 @@ def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], on_host: Col
     if name in _ROWS["waits"]:  # the host reads a number of results, a shape or a decision
         return True
     if name in _ROWS["indexes"]:
-        # A mask is turned into indices, as many as it has truths, but for one value of the host's; indices are
-        # copied to the GPU, those from a mask without waiting (TensorAdvancedIndexing.cpp, canDispatchToMaskedFill;
-        # IndexingUtils.h, expandTensors).
+        # The host waits for the number of True in a mask, unless it fills in a single value of the host. Indices are
+        # copied to the GPU without waiting (TensorAdvancedIndexing.cpp, canDispatchToMaskedFill; IndexingUtils.h,
+        # expandTensors).
         indices = args[1] if len(args) > 1 else kwargs.get("indices", ())
         value = args[2] if len(args) > 2 else None
         masks = [isinstance(index, Tensor) and index.dtype in _MASKS for index in indices]

@@ -48,10 +48,10 @@ _NOT_RECOMMENDED = (
 
 
 class LegacyType(type):
-    """The metaclass of the stand-ins for ``torch.cuda.FloatTensor`` and its kind."""
+    """Metaclass of the replacements of ``torch.cuda.FloatTensor`` and its kin."""
 
     name: str
-    warned = False  # once a process
+    warned = False  # warn once per process
 
     def __instancecheck__(cls, tensor: object) -> bool:
         return isinstance(tensor, Tensor) and tensor.type() == cls.name
@@ -70,7 +70,7 @@ class LegacyType(type):
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Put the stand-ins into ``torch.cuda``."""
+    """Replace the tensor types of ``torch.cuda``."""
     set_default = torch._C._set_default_tensor_type
     chosen = False
 
@@ -78,13 +78,13 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         nonlocal chosen
         on_gpu = isinstance(kind, LegacyType)
         set_default(getattr(torch, kind.__name__) if on_gpu else kind)
-        if on_gpu or chosen:  # a tensor type is a dtype and a device
+        if on_gpu or chosen:  # a tensor type also sets the default device
             torch.set_default_device("cuda" if on_gpu else None)
         chosen = on_gpu
 
     yield Patch(torch._C, "_set_default_tensor_type", set_default_tensor_type)
     default = torch._C._get_default_device
-    # A tensor on the default device is printed without its device (torch/_tensor_str.py, _str_intern).
+    # torch prints a tensor on the default device without its device (torch/_tensor_str.py, _str_intern).
     yield Patch(torch._C, "_get_default_device", lambda: "cuda" if chosen else default())
     classes: set[Any] = set(torch._tensor_classes)
     for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
@@ -99,7 +99,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(torch, "_tensor_classes", classes)
     try:
         host_types = CType(type(torch.FloatTensor))
-    except NotImplementedError:  # then isinstance(x, torch.FloatTensor) says True of tensors on a GPU too
+    except NotImplementedError:  # isinstance(x, torch.FloatTensor) is True for tensors on a GPU too, then
         return
     real_check = vars(host_types)["__instancecheck__"]
     yield Patch(

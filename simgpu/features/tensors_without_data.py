@@ -1,9 +1,9 @@
-"""Hollow tensors: they have a size and a place, and nothing is computed of them.
+"""Tensors without data: they have a size and a device, and operators on them compute nothing.
 
-While a thread is in a :class:`Hollow`, an operator on more than a few numbers makes its results without computing them:
-their shapes come from its meta kernel, their memory from the system, which gives pages only to those who write. So a
-model that fits no computer runs, and every byte is counted where it would be: operator by operator, in backward too.
-Small tensors are computed as ever, so that counters, seeds and losses are numbers.
+In a :class:`DatalessMode`, an operator on large tensors makes its results without computing them. Their shapes come
+from its meta kernel; their memory is never written, so the system provides no pages. So a model larger than the
+computer runs, and every byte is counted on its GPU, operator by operator, in backward too. Small tensors are computed,
+so that counters, seeds and losses have values.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ..state.current_machine import work
 from ..state.gpu import Gpu
 from ..state.placement import gpu_of, put, put_wrapper
 
-# Up to so many elements of a tensor are computed: on a GPU, and on the host, whose data may steer the script, as
-# indices and masks may that are on a GPU.
+# The most elements of a computed tensor, on a GPU and on the host. Data on the host may steer the script, and so may
+# indices and masks on a GPU.
 _ON_GPU, _ON_HOST = 4096, 4 * 2**20
 _STEERING = frozenset({torch.int64, torch.int32, torch.bool})
-# Operators that choose among numbers -> which of their results has the indices.
+# Operators that choose among numbers -> the position of the indices in the results.
 _CHOICES = {"argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1, "topk": 1, "sort": 1}
-# Operators of these libraries move tensors between ranks.
+# Namespaces of operators that move tensors between ranks.
 _MOVING = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
-# These change what a tensor is, not its values.
+# Operators on storages, not values.
 _OF_STORAGES = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
 _TO_COPY = torch.ops.aten._to_copy.default
-# glibc's M_MMAP_THRESHOLD: from so many bytes on, memory comes fresh from the system and goes back to it.
+# glibc's M_MMAP_THRESHOLD: the size from which memory comes unused from the system, and goes back to it.
 _THRESHOLD, _FRESH = -3, 64 * 1024
 
 Watcher = Callable[[Any, Any, Any, Any, Gpu], None]
 
 
 class _Operator:
-    """The facts about an operator that its schema states: which arguments it writes, and what it returns."""
+    """Facts from an operator's schema: the arguments it writes, and the kinds of its results."""
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -55,20 +55,20 @@ class _Operator:
         self.plain = not any("Tensor" in str(one.type) for one in schema.returns) and not written
         at = {name: place for place, name in enumerate(a.name for a in schema.arguments)}
         sets = {frozenset(a.alias_info.before_set): (a.name, at[a.name]) for a in written}
-        # For each value that it returns, the argument that it is; None for a new one.
+        # For each result, (name, position) of the argument that is returned; None for a new tensor.
         self.returns = [None if info is None else sets.get(frozenset(info.before_set)) for info in returned]
         self.new = None in self.returns
 
 
 _known: dict[Any, _Operator] = {}
-# An operator and what it is given -> the sizes, strides and types of what it makes.
+# (operator, sizes of its arguments) -> sizes, strides and dtypes of its results.
 _shapes: dict[Any, Any] = {}
 
 
-class Seen(OperatorMode):
-    """Inside, each operator of this thread is seen, and what it makes is on its GPU at once.
+class WatchingMode(OperatorMode):
+    """Dispatch mode that marks each operator's results at once, and reports the operators on GPUs.
 
-    watcher   is told of each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
+    watcher   called for each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
     """
 
     def __init__(self, watcher: Watcher | None = None) -> None:
@@ -85,7 +85,7 @@ class Seen(OperatorMode):
             if known.moves:
                 gpu, results = self._home(func, tensors_in(args, kwargs)), func(*args, **kwargs)
                 for made in tensors_in(results) if gpu is not None else ():
-                    # One that wraps another's memory was made before that had its mark.
+                    # A wrapper may have been made before its inner tensor got a mark.
                     put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
                 return results
             if known.gathers:
@@ -102,12 +102,12 @@ class Seen(OperatorMode):
             return results
 
     def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """FSDP2's own operator, which copies shards into the tensor that is gathered into, and gives both."""
+        """Run FSDP2's operator, which copies shards into the output of all-gather, and returns both."""
         return func(*args, **kwargs)
 
     @staticmethod
     def _home(func: Any, tensors: list[Tensor]) -> Gpu | None:
-        """The GPU on which the operator's results are."""
+        """Return the GPU of the operator's results."""
         if func is _TO_COPY and work.whole and work.gpu is None and not work.engine:
             return None  # to the host
         return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
@@ -118,10 +118,10 @@ class Seen(OperatorMode):
         return func(*args, **kwargs)
 
 
-class Hollow(Seen):
-    """Inside, large tensors of this thread have no values.
+class DatalessMode(WatchingMode):
+    """Dispatch mode under which large tensors have no values.
 
-    chose   whether an operator has chosen among numbers (a router among experts): each is chosen equally often.
+    chose   whether an operator has chosen among numbers (a router among experts): each gets chosen equally often.
     """
 
     chose = False
@@ -133,12 +133,12 @@ class Hollow(Seen):
     def _make(
         self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
-        results = self._made(func, known, args, kwargs, tensors, gpu)
+        results = self._make_dataless(func, known, args, kwargs, tensors, gpu)
         if gpu is not None and func.namespace == "aten":
             self.chose = _choose_equally(func, args, kwargs, results) or self.chose
         return results
 
-    def _made(
+    def _make_dataless(
         self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
         def is_small(numel: int, dtype: torch.dtype) -> bool:
@@ -147,10 +147,10 @@ class Hollow(Seen):
         if any(tensor.is_meta or tensor.layout is not torch.strided for tensor in tensors):
             return func(*args, **kwargs)
         if tensors and all(is_small(tensor.numel(), tensor.dtype) for tensor in tensors):
-            with suppress(IndexError, RuntimeError):  # of numbers that are none, an index may be wrong
+            with suppress(IndexError, RuntimeError):  # tensors without data give wrong indices
                 if (
                     func is torch.ops.aten.histc.default
-                ):  # the CPU has none of integers, as torchtitan counts tokens
+                ):  # torchtitan counts tokens so; the CPU has no integers here
                     return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
                 return func(*args, **kwargs)
         made = _sizes(func, args, kwargs)
@@ -166,9 +166,9 @@ class Hollow(Seen):
 
 
 def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
-    """Let an operator that chooses among numbers choose one after the other; returns whether it is one.
+    """Let an operator that chooses among numbers choose each in turn; return whether it is such an operator.
 
-    The numbers have no values, and a router by which all tokens went to the first expert would be none.
+    The numbers have no values, and a router must not send all tokens to the first expert.
     """
     at = _CHOICES.get(func._schema.name.removeprefix("aten::"))
     if at is None or (at and not isinstance(results, tuple)) or not args[0].is_floating_point():
@@ -185,7 +185,7 @@ def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
 
 def _empty(spec: Any) -> Any:
     if not isinstance(spec, tuple):
-        return spec  # no tensor, or a number
+        return spec  # None, or a number
     size, stride, dtype, _ = spec
     if dtype is None:
         return [_empty(one) for one in size]
@@ -194,7 +194,7 @@ def _empty(spec: Any) -> Any:
 
 
 def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
-    """The results of ``func``, each as (size, stride, dtype, elements) or None; None if unknown."""
+    """Return (size, stride, dtype, elements) or None for each result of ``func``; None if unknown."""
     key: Any = None
     with suppress(TypeError):
         key = func, _key(args), _key(tuple(kwargs.items()))
@@ -202,7 +202,7 @@ def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
             return _shapes[key]
     try:
         result = func(*_on_meta(args), **_on_meta(kwargs))
-    except Exception:  # it needs the values
+    except Exception:  # the operator needs the values
         made = None
     else:
         results = list(result) if isinstance(result, tuple) else [result]
@@ -243,7 +243,7 @@ def _on_meta(value: Any) -> Any:
 
 @contextmanager
 def fresh_memory() -> Iterator[None]:
-    """Inside, large tensors take memory that nobody has written to, and the computer's own is not looked at."""
+    """Give large tensors unwritten memory in a ``with`` block, without checking the computer's memory."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_THRESHOLD, _FRESH)
     with host.skip_memory_check():

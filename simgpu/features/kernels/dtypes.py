@@ -1,9 +1,8 @@
-"""The dtypes that CUDA's kernels take and the CPU's do not, and the other way round.
+"""Dtypes that only CUDA's kernels take, or only the CPU's.
 
-The table stands in ``dtypes.txt``. It has facts of PyTorch's sources: the names and dtypes of the ``AT_DISPATCH``
-macros in ``aten/src/ATen/native/cuda`` and ``native/cpu`` (2.12, 2.13). PyTorch's operator database says the same for
-each function (``dtypes`` against ``dtypesIfCUDA``); it is slow to import and wants more packages, so it is a test that
-asks it: ``python -m pytest tests/machine/test_kernels.py`` says where these tables differ from it.
+``dtypes.txt`` has the names and dtypes of the ``AT_DISPATCH`` macros in PyTorch's ``aten/src/ATen/native/cuda`` and
+``native/cpu`` (2.12, 2.13). ``tests/machine/test_kernels.py`` compares it with PyTorch's operator database (``dtypes``
+and ``dtypesIfCUDA``), which is slow to import and needs more packages.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from labkit.base.files import rows_beside
 
 from ...handlers import functions_named
 
-# The names that c10::toString gives them (c10/core/ScalarType.h).
+# C++'s names of dtypes (c10/core/ScalarType.h, toString).
 NAMES = {
     torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
@@ -35,45 +34,45 @@ _GROUPS = {
 
 
 def _rows(kind: str) -> Iterator[tuple[str, list[str], frozenset[torch.dtype]]]:
-    """The rows of this kind in ``dtypes.txt``: the words in the third column, the names in the last, the dtypes."""
+    """Yield (words, names, dtypes) for each row of this kind in ``dtypes.txt``."""
     for what, dtypes, words, names in rows_beside(__file__):
         if what == kind:
             group = _GROUPS.get(dtypes) or frozenset(getattr(torch, each) for each in dtypes.split())
             yield words, names.split(), group
 
 
-# CUDA refuses these and the CPU computes them: the ATen operator -> the kernel that refuses, the dtypes. Blas.cpp,
+# ATen operator -> the kernel of CUDA that refuses, and the dtypes, which the CPU computes. From Blas.cpp,
 # AveragePool*.cu, DilatedMaxPool*.cu, UpSampleBi*.cu, IGammaKernel.cu, ReduceNormKernel.cu, Dropout.cu,
 # UnaryComplexKernels.cu, SummaryOps.cu, ScatterGatherKernel.cu, sparse/cuda/SparseMatMul.cu.
 REFUSED = {name: (kernel, dtypes) for kernel, names, dtypes in _rows("refused") for name in names}
 _CUDAS = {kernel for kernel, _ in REFUSED.values()} | {"spmm"}
-# Kernels that refuse in other words than the macro's: cudnn/Types.cpp, SummaryOps.cu.
+# Messages that differ from the macro's (cudnn/Types.cpp, SummaryOps.cu).
 _WORDS = {
     ("convolution", torch.int64): "getCudnnDataTypeFromScalarType() not supported for Long",
     ("histc", torch.float16): "HalfTensor is not supported",
 }
 
-# Operators that CUDA has no kernel for at all (native_functions.yaml: a CPU kernel, no CUDA one, nothing composite).
+# Operators without any kernel for CUDA (native_functions.yaml: a CPU kernel, no CUDA one, nothing composite).
 NO_KERNEL = frozenset(
     "histogram _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _spdiags "
     "to_mkldnn".split()
 )
 
-# The functions of torch that may come to these operators, with the dtypes of the first tensor for which they do.
+# Functions of torch that may call these operators, with the dtypes of the first tensor.
 FUNCTIONS = [(" ".join(names), dtypes) for _, names, dtypes in _rows("asked")]
-# The CPU's kernels refuse these and CUDA's compute them: the name in the CPU's refusal -> the dtypes. They are in the
-# AT_DISPATCH macros under native/cpu. The sentences are those of SpectralOps.cpp and ReduceOps.cpp.
+# Name in the CPU's refusal -> the dtypes, which CUDA computes. From the AT_DISPATCH macros under native/cpu; the
+# sentences from SpectralOps.cpp and ReduceOps.cpp.
 COMPUTED = {kernel: dtypes for _, kernels, dtypes in _rows("computed") for kernel in kernels}
 SENTENCES = {sentence: dtypes for sentence, _, dtypes in _rows("sentence")}
 _REFUSAL = re.compile(r"\"(\w+)\" not implemented for '(\w+)'")
 
 
 def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception | None:
-    """CUDA's error for the ATen ``operator`` ("mm") with a first tensor like ``tensor``; None where it computes."""
+    """Return CUDA's error for the ATen ``operator`` ("mm") on ``tensor``; None where CUDA computes."""
     kernel, dtypes = REFUSED.get(operator, ("", frozenset[torch.dtype]()))
     dtype = tensor.dtype
     if dtype not in dtypes or (operator == "scatter_reduce" and args[4] == "sum"):
-        return None  # of truths it knows the sum
+        return None  # CUDA has the sum of bools
     if operator == "scatter":
         if kwargs.get("reduce") != "multiply":
             return None
@@ -88,7 +87,7 @@ def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[s
 
 
 def lacking(words: str) -> tuple[str, frozenset[torch.dtype]] | None:
-    """The kernel that the CPU lacks, if ``words`` are its refusal of something that CUDA computes, and the dtypes."""
+    """Return the kernel and the dtypes in the CPU's refusal ``words``, if CUDA computes the call; else None."""
     found = _REFUSAL.match(words)
     if found is not None:
         kernel, dtype = found[1], DTYPES.get(found[2])
@@ -98,13 +97,13 @@ def lacking(words: str) -> tuple[str, frozenset[torch.dtype]] | None:
 
 
 def is_cpu_refusal(words: str) -> bool:
-    """Whether these are words in which a kernel refuses a dtype, and the kernel is none of CUDA's."""
+    """Whether ``words`` refuse a dtype, and name a kernel that CUDA lacks."""
     found = _REFUSAL.match(words)
     return found is not None and found[1] not in _CUDAS
 
 
 def refusing() -> Iterator[tuple[Any, frozenset[torch.dtype]]]:
-    """The functions that CUDA refuses some dtypes of, each with these."""
+    """Yield the functions for which CUDA refuses some dtypes, with these dtypes."""
     for names, dtypes in FUNCTIONS:
         for function in functions_named(names):
             yield function, dtypes

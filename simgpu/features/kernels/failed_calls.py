@@ -1,8 +1,8 @@
-"""The CPU's kernels compute for the simulated GPUs; they take other dtypes than CUDA's, and check other things.
+"""Make up for the dtypes and checks in which the CPU's kernels differ from CUDA's.
 
-What CUDA refuses is refused in its words. What only CUDA computes is computed in a wider dtype and rounded. What
-CUDA's kernels assert on the device and the CPU's raise is CUDA's error. Ordinary calls do not come by here: only
-those that failed, and those with a dtype that their function refuses.
+Refuse dtypes that CUDA refuses, in its words. Compute dtypes that only CUDA has in a wider dtype, and round. Turn
+errors of the CPU's kernels into CUDA's device-side assertions. Only failed calls come here, and calls with a dtype that
+CUDA may refuse.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXTS = texts_beside(__file__)
 def answer_failed_call(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception, home: Gpu
 ) -> Any:
-    """Answer as CUDA does, where the CPU's kernels raised ``error``: a result, or its own error."""
+    """Return what CUDA computes where the CPU's kernels raised ``error``, or raise CUDA's own error."""
     words = str(error)
     found = lacking(words)
     if found is not None:
@@ -47,7 +47,7 @@ def answer_failed_call(
     mixed = _mixed_dtypes_message(func, args, kwargs, words)
     if mixed is not None:
         raise RuntimeError(mixed) from None
-    if _OF_A_VALUE.match(words) or func is torch._assert_async:  # that has the user's own words
+    if _OF_A_VALUE.match(words) or func is torch._assert_async:  # its message is the user's
         operator = _operator_that_raises(func, args, kwargs)
         if operator is not None:
             raise _device_assert(operator, home.device, words) from None
@@ -62,7 +62,7 @@ def answer_failed_call(
 
 
 class _Refusing(OperatorMode):
-    """Refuses the operators of one call that CUDA refuses."""
+    """Dispatch mode that refuses the operators of one call that CUDA refuses."""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.removeprefix("aten::")
@@ -74,7 +74,7 @@ class _Refusing(OperatorMode):
             return func(*args, **kwargs)
         if not func._schema.is_mutable:
             with suppress(NotImplementedError):
-                func(*args, **kwargs)  # shapes come first: if they do not fit, that is the error
+                func(*args, **kwargs)  # raises if the shapes do not fit, which torch checks first
         raise error
 
 
@@ -93,7 +93,7 @@ for _function, _dtypes in refusing():
 
 @handles(*functions_in_row("of the CPU alone"))
 def _refuse_cpu_operator(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """CUDA has no kernel, which the dispatcher says in its own words."""
+    """Raise the dispatcher's error for an operator without a kernel for CUDA."""
     if any(gpu_of(tensor) is not None for tensor in tensors_in(args, kwargs)):
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
         getattr(func, func.overloads()[0]).redispatch(key, *args, **kwargs)
@@ -102,7 +102,7 @@ def _refuse_cpu_operator(mode: Any, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(*functions_in_row("products of bytes"))
 def _multiply_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """cuBLAS wants more than 16 rows, and the other sizes in eights (cuda/Blas.cpp, _int_mm_out_cuda)."""
+    """Check the sizes that cuBLAS takes: over 16 rows, multiples of 8 otherwise (cuda/Blas.cpp, _int_mm_out_cuda)."""
     one, other = tensors_in(args, kwargs)[:2]
     if gpu_of(one) is not None and one.dim() == other.dim() == 2:
         if one.size(0) <= 16:
@@ -116,7 +116,7 @@ def _multiply_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
-    """CUDA's words, where the CPU's kernels refuse a mixture of dtypes in others: ``words``."""
+    """Return CUDA's message for mixed dtypes, which the CPU's kernels refuse with ``words``; None for other errors."""
     if words.startswith("expected m1 and m2 to have the same dtype"):  # cuda/Blas.cpp, addmm_out_cuda_impl
         return words.replace("m1 and m2", "mat1 and mat2", 1)
     if func in _FILLS and "only supports boolean masks" in words:  # cuda/Indexing.cu, masked_fill__cuda
@@ -133,7 +133,7 @@ def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if func in _NORMS and words.startswith("mixed dtype (CPU)"):
         given = dict(zip(_NORMS[func], args, strict=False)) | kwargs
         values = given["input"]
-        # Without weights, or with weights in bfloat16, it is not cuDNN's.
+        # Without weights, or with weights in bfloat16, cuDNN is not used.
         weight = values if given.get("weight") is None else given["weight"]
         other = weight.dtype not in (values.dtype, torch.bfloat16)
         if other and values.dtype in (torch.float32, torch.float64):
@@ -151,7 +151,7 @@ _LAYER_NORMS = (torch.nn.functional.layer_norm, torch.layer_norm)
 
 
 def _normalize_halves(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """CUDA's kernels take weights of the input's dtype alone; the CPU's take some in float32 with halves, too."""
+    """Normalize a half, with weights of the same dtype as CUDA demands: the CPU's kernels take float32 too."""
     result = mode.general(func, args, kwargs)
     words = _other_dtype_message(args, kwargs)
     if words is not None and result.numel() and gpu_of(result) and not torch.is_autocast_enabled("cuda"):
@@ -164,7 +164,7 @@ for _function in (*_LAYER_NORMS, torch.nn.functional.group_norm, torch.group_nor
 
 
 def _other_dtype_message(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The refusal of ``data_ptr<T>`` (cuda/*_norm_kernel.cu) if a weight is of another dtype than the input."""
+    """Return the message of ``data_ptr<T>`` (cuda/*_norm_kernel.cu) if a weight has another dtype than the input."""
     dtype, *others = [tensor.dtype for tensor in tensors_in(args, kwargs)]
     other = next((other for other in others if other is not dtype), dtype)
     return None if other is dtype else f"expected scalar type {NAMES[dtype]} but found {NAMES[other]}"
@@ -172,7 +172,7 @@ def _other_dtype_message(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str |
 
 @handles(torch.nn.functional.embedding_bag)
 def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """CUDA has bfloat16 in the forward of every kind of bag, and not in the backward of the greatest."""
+    """Refuse the backward of ``mode="max"`` in bfloat16, which CUDA lacks."""
     result = mode.general(func, args, kwargs)
     greatest = "max" in args[6:7] or kwargs.get("mode") == "max"
     if greatest and result.dtype is torch.bfloat16 and result.requires_grad and gpu_of(result) is not None:
@@ -204,12 +204,12 @@ _ROUNDED = {
 def _compute_in_wider_dtype(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
 ) -> Any:
-    """Compute ``func`` with all tensors of ``dtypes`` in a wider one, and round the results, and gradients as well."""
+    """Compute ``func`` with all tensors of ``dtypes`` in a wider dtype, and round results and gradients."""
     narrow: Any = next((t.dtype for t in tensors_in(args, kwargs) if t.dtype in dtypes), kwargs.get("dtype"))
     wide = narrow if narrow in (torch.complex64, torch.complex128) else _WIDER.get(narrow, torch.float64)
     rounded = _ROUNDED.get(narrow, {wide: narrow})
     if kernel == "trace" and narrow is torch.bool:
-        wide, rounded = torch.int64, {}  # a sum of truths is a number
+        wide, rounded = torch.int64, {}  # a sum of bools is an integer
     pairs: list[tuple[Tensor, Tensor, int]] = []
 
     def widen(_: str, tensor: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def _compute_in_wider_dtype(
         pairs.append((tensor, wider, wider._version))
         return wider
 
-    def narrowed(_: str, tensor: Tensor) -> Tensor:
+    def round_result(_: str, tensor: Tensor) -> Tensor:
         for original, wider, version in pairs:
             if wider is tensor and wider._version != version:
                 return original
@@ -233,19 +233,19 @@ def _compute_in_wider_dtype(
     with _HalfSignals() if kernel in _FOURIER else nullcontext():
         result = func(*args, **kwargs)
     for original, wider, version in pairs:
-        if wider._version != version:  # written: an operation in place, or out=
+        if wider._version != version:  # written in place, or by out=
             if original.shape != wider.shape:
                 original.resize_(wider.shape)
             original.copy_(wider)
-    return map_tensors(result, narrowed)
+    return map_tensors(result, round_result)
 
 
-# Only CUDA has products whose result is in another dtype than the factors (cuda/Blas.cpp).
+# Products with out_dtype=, which only CUDA has -> the position of the first factor (cuda/Blas.cpp).
 _WITH_OUT_DTYPE = {torch.mm: 0, torch.bmm: 0, torch.addmm: 1, torch.baddbmm: 1}
 
 
 def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.mm(a, b, out_dtype=torch.float32)`` of halves, whose products are summed in float32 and stay so."""
+    """Compute ``torch.mm(a, b, out_dtype=torch.float32)`` of halves, with sums in float32."""
     given = [value for value in args if isinstance(value, torch.dtype)]
     wanted = given[0] if given else kwargs["out_dtype"]
     args = tuple(value for value in args if not isinstance(value, torch.dtype))
@@ -260,7 +260,7 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
 
 
-# Their first arguments, in order.
+# Function -> its first arguments, in order.
 _NORMS = {
     torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
     torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
@@ -268,10 +268,10 @@ _NORMS = {
 
 
 def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """``batch_norm`` of halves with weights of halves and statistics in float32; the CPU wants all in float32.
+    """Compute ``batch_norm`` of halves with weights in half precision and statistics in float32.
 
-    CUDA's kernels take each dtype as it is, and compute in float32 as the CPU's do; of their backward those for images
-    do not (cuda/Normalization.cu, batch_norm_backward_cuda).
+    The CPU wants weights in float32. CUDA takes each dtype as it is and computes in float32, but refuses in some
+    backward kernels for images (cuda/Normalization.cu, batch_norm_backward_cuda).
     """
     names = _NORMS[func]
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -296,10 +296,10 @@ def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 class _HalfSignals(OperatorMode):
-    """Refuses the Fourier transforms that cuFFT refuses of halves (``cuda/CuFFTPlanCache.h``)."""
+    """Dispatch mode that refuses the Fourier transforms of halves that cuFFT refuses (``cuda/CuFFTPlanCache.h``)."""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = func.overloadpacket.__name__.lstrip("_")  # those of aten, and of prims
+        name = func.overloadpacket.__name__.lstrip("_")  # the same for operators of aten and of prims
         if name in ("fft_r2c", "fft_c2c", "fft_c2r"):
             sizes = [args[0].shape[dim] for dim in (kwargs["dim"] if "dim" in kwargs else args[1])]
             if name == "fft_c2r":
@@ -313,12 +313,12 @@ class _HalfSignals(OperatorMode):
 
 
 def _nansum(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """``nansum`` of complex numbers."""
+    """Compute ``nansum`` of complex numbers."""
     return torch.sum(input.masked_fill(input.isnan(), 0), *args, **kwargs)
 
 
 def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """``nanmean`` of complex numbers."""
+    """Compute ``nanmean`` of complex numbers."""
     counts = {name: value for name, value in kwargs.items() if name not in ("dtype", "out")}
     return _nansum(input, *args, **kwargs) / torch.sum(~input.isnan(), *args, **counts)
 
@@ -326,11 +326,11 @@ def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 _NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
 
 
-# CUDA asserts. What both check on the host, such as an index that is a number of Python's, is not here.
+# CUDA asserts.
 
-# The CPU's kernels say this of a value that is not allowed, where CUDA's assert (IndexKernel.cu, Indexing.cu,
+# Errors of the CPU's kernels about values, which CUDA's kernels assert (IndexKernel.cu, Indexing.cu,
 # ScatterGatherKernel.cu, EmbeddingBag.cu, Loss.cu, NLLLoss2d.cu, Multi*Margin*.cu, MaxUnpooling.cu, Distribution*.cu,
-# TensorCompare.cu, Repeat.cu). What the CPU says of shapes and dtypes, CUDA's host code says too.
+# TensorCompare.cu, Repeat.cu). Errors about shapes and dtypes are raised by the host's code for both.
 _OF_A_VALUE = re.compile(
     r"index out of range in self|(index_copy_\(\): )?index -?\d+ is out of bounds for dimension"
     r"|out of range: tried to access index|Target -?\d+ is out of bounds|target out of range"
@@ -344,7 +344,7 @@ _ASSERT = 710  # cudaErrorAssert
 
 
 def _device_assert(operator: str, device: torch.device, words: str) -> torch.AcceleratorError:
-    """CUDA's error for a failed assertion on the device, with a note on what failed (the CPU's ``words``)."""
+    """Return CUDA's error for a failed assertion on the device, with the CPU's ``words`` as a note."""
     error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
     words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
     error.add_note(_TEXTS["asserted",](operator=operator, device=device, words=words))
@@ -352,20 +352,20 @@ def _device_assert(operator: str, device: torch.device, words: str) -> torch.Acc
 
 
 def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The ATen operator in which ``func`` raises; None if it is none (or nothing is raised when it is tried again)."""
+    """Call ``func`` again, and return the ATen operator in which it raises; None if outside of operators, or never."""
     last = _Last()
     try:
         with last:
             func(*args, **kwargs)
     except (RuntimeError, IndexError):
         if last.inside is None and func is torch.nn.functional.one_hot:
-            return "one_hot"  # made of others; CUDA leaves its checks to scatter's kernel (native/Onehot.cpp)
+            return "one_hot"  # composite; on CUDA, scatter's kernel checks (native/Onehot.cpp)
         return last.inside
     return None
 
 
 class _Last(OperatorMode):
-    """Knows in which operator an error was raised."""
+    """Dispatch mode that notes in which operator an error was raised."""
 
     inside: str | None = None
 

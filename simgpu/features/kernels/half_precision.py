@@ -1,8 +1,10 @@
-"""Kernels of the CPU that take many times as long in half precision: computed in float32 instead, and rounded once.
+"""Compute convolutions and attention's backward in half precision as float32, and round once.
 
-That is what CUDA's do, whose sums are in float32 as well; the host's tensors keep the CPU's kernels. A kernel is
-replaced where the dispatcher looks for it, below autograd: the graph, what it saves and what that weighs stay. It is
-so from the first such call on, for each call of ours comes by Python.
+CUDA sums in float32 too; the CPU's kernels in half precision take many times as long. Tensors on the host keep these.
+The kernel is replaced in the dispatcher, below autograd, so the graph and its saved tensors stay the same. The
+replacement begins with the first such call, because each call then passes through Python.
+
+Which order CUDA's kernels sum in, and what they round in between (attention's probabilities), is not simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _here = threading.local()
 @hooks.backward_contexts.add
 @contextmanager
 def _note_backward_start(machine: TheMachine, outputs: Any) -> Iterator[None]:
-    """Within backward, what only C++ has seen is on a GPU if that from which it began is."""
+    """Note whether a backward pass begins on a GPU: tensors of C++ without a mark are then on it."""
     before = getattr(_here, "on_gpu", False)
     _here.on_gpu = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
     try:
@@ -45,17 +47,17 @@ def _is_on_gpu(tensor: Tensor) -> bool:
         return True
     if work.engine:
         return getattr(_here, "on_gpu", False)
-    # Autocast's copy of a tensor on a GPU: for those alone the CPU's autocast is on (../autocast.py).
+    # A copy made by autocast has no mark. The CPU's autocast is on only for tensors on a GPU (../autocast.py).
     return torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled("cpu")
 
 
-def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
+def _make_rounding_kernel(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
     real: Any = torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         narrow = args[0].dtype
         if narrow not in dtypes or args[1].dtype is not narrow or not _is_on_gpu(args[1]):
-            return real(keyset, *args, **kwargs)  # a mixture is refused there
+            return real(keyset, *args, **kwargs)  # refuses mixed dtypes
 
         bias = args[2] if name == "convolution" else None
         with torch._C.DisableTorchFunction():  # temporary tensors take no room on the GPU
@@ -77,25 +79,25 @@ def _rounding(name: str, dtypes: set[torch.dtype]) -> Callable[..., Any]:
 
 @hooks.half_precision.add
 def begin(machine: TheMachine) -> None:
-    """From now on, while ``machine`` is in use, the kernels are ours."""
+    """Replace the kernels while ``machine`` is in use."""
     if _registrations():
         return
     library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
     for name, dtypes in rows_beside(__file__):
-        rounding = _rounding(name, {getattr(torch, dtype) for dtype in dtypes.split()})
-        library.impl(name, "CPU", rounding, True)
+        kernel = _make_rounding_kernel(name, {getattr(torch, dtype) for dtype in dtypes.split()})
+        library.impl(name, "CPU", kernel, True)
     _registrations().append(library)
 
 
 def _registrations() -> list[Any]:
-    """Our kernels' registration, which holds as long as it is referred to."""
+    """Return the list that keeps the registration of our kernels alive."""
     held: list[Any] = vars(torch.library).get("_labkit_kernels", [None])
     return held
 
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """The kernels go with the machine."""
+    """Remove the kernels with the machine."""
     yield Patch(torch.library, "_labkit_kernels", [])
 
 
