@@ -1,4 +1,4 @@
-"""Print what is simulated and what is not: ``python -m simgpu``."""
+"""Print the table of simulated features: ``python -m simgpu``."""
 
 from .fidelity import table
 

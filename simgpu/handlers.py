@@ -25,13 +25,13 @@ HANDLERS: dict[object, Handler | ByDtype | None] = {}
 
 
 def functions_named(names: str) -> list[Any]:
-    """Return torch's functions of these names (``"cat Tensor.add Tensor.grad.__get__"``), without missing ones."""
+    """Return torch's functions called ``names`` (``"cat Tensor.add Tensor.grad.__get__"``), skipping missing names."""
     found = (_find_function(name) for name in names.split())
     return [function for function in found if function is not None]
 
 
 def functions_in_row(what: str) -> list[Any]:
-    """Return the functions in the row ``what`` of ``handlers.txt``, without missing ones."""
+    """Return the functions in the row ``what`` of ``handlers.txt``, skipping missing names."""
     return functions_named(_LISTS[what])
 
 

@@ -1,4 +1,4 @@
-"""One simulated machine: its GPUs, what torch asks of it, and its time in use."""
+"""The simulated machine: GPUs, answers for torch, opening and closing."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Machine:
         self._patches = Patches(lambda: table(self))
         self._layers: list[Patches] = []
         self._in_block = False
-        # The thread that opened the machine, and the other thread that ended it.
+        # The opening thread, and another thread which ended the machine.
         self._thread = threading.current_thread()
         self._ended_by: threading.Thread | None = None
 
     # For torch.
 
     def has_initialized_cuda(self) -> bool:
-        """Whether this process uses CUDA: it chose a GPU, or put a tensor on one."""
+        """Whether this process uses CUDA: a GPU was chosen, or holds a tensor."""
         known = [found for ask in hooks.cuda_initialized if (found := ask()) is not None]
         return known[0] if known else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
@@ -136,7 +136,7 @@ class Machine:
         """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
         with _changing:
             if self in _opened and not self._in_block:
-                # This machine replaced those below by a plain call, so nothing restores them.
+                # A plain call replaced the machines below, so nothing restores them.
                 _end_plain_below(_opened.index(self))
                 _opened.remove(self)
             self._end()
@@ -226,7 +226,7 @@ class Machine:
         if machine_in_use() is self:
             for one in (*reversed(above), patches):
                 one.take_out()
-            for one in above:  # made again from what is there now
+            for one in above:  # made again from the present values
                 one.put_in()
 
     def stale_text(self, gpu: Gpu) -> str:

@@ -57,7 +57,7 @@ def simulate(
 
 
 def inherit() -> Machine | None:
-    """Open the machine that the environment of this child process describes; return None without one.
+    """Open the machine described by the environment of this child process; return None without a description.
 
     Unlike ``simulate()``, follow CUDA_VISIBLE_DEVICES and show errors without labkit's frames.
     """
@@ -92,7 +92,7 @@ def _take_over(machine: Machine) -> Machine:
 
 
 def _check_backing(backing: object) -> None:
-    """Refuse a real GPU as the place of values, which earlier versions allowed and nobody ever tried."""
+    """Refuse a real GPU as the place of values, which earlier versions allowed untried."""
     if str(backing) != "cpu":
         raise wrong(
             en=f"backing must be 'cpu', got {backing!r}: the values of simulated GPUs are kept on the CPU",

@@ -30,7 +30,7 @@ _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mo
 
 
 class ModeEntered:
-    """Context manager that puts a mode on this thread's stack, unless it is there.
+    """Context manager to put a mode on this thread's stack, unless already there.
 
     The mode goes below the others, because ``with torch.device(...)`` will take off the topmost. Only the default
     device stays below, where torch looks for it.
@@ -95,7 +95,7 @@ class OperatorMode(TorchDispatchMode):
 
 
 def others_dispatch() -> bool:
-    """Whether this thread has a dispatch mode that is not one of the machine's."""
+    """Whether this thread has dispatch modes besides the machine's."""
     return _len_torch_dispatch_stack() > 0 and not all(
         isinstance(mode, OperatorMode) for mode in _get_current_dispatch_mode_stack()
     )
@@ -107,7 +107,7 @@ def on_stack(mode: TorchFunctionMode) -> bool:
 
 
 def take_off_stack(mode: TorchFunctionMode) -> bool:
-    """Take ``mode`` off this thread's stack at any depth; return whether it was there."""
+    """Take ``mode`` off this thread's stack at any depth; return False if ``mode`` was missing."""
     above: list[TorchFunctionMode] = []
     found = False
     while _len_torch_function_stack() and not found:

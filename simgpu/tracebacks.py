@@ -21,7 +21,7 @@ from labkit.base import ours
 from labkit.base.patches import Patch, Patches
 
 FULL = "LABKIT_TRACEBACK"
-# Where torch's own Python calls a function mode, such as ours.
+# Where torch's Python calls a function mode.
 _ASKING = overrides.handle_torch_function.__code__
 # Files of torch that wrap a dispatch mode's method (torch/_compile.py, disable_dynamo).
 _WRAPPING = ours.torch_files("_compile.py", "_dynamo/eval_frame.py")

@@ -1,1 +1,1 @@
-"""Child processes of a simulated machine: their environment, and the code that runs in them first."""
+"""Child processes of a simulated machine: their environment and their first code."""

@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 
 
 def load() -> list[str]:
-    """Import all modules of this folder in the order of their names; return the names of the loaded ones."""
+    """Import all modules of this folder in alphabetical order; return the names of the loaded modules."""
     loaded = []
     for found in walk_packages(__path__, f"{__name__}."):
         try:
@@ -17,10 +17,10 @@ def load() -> list[str]:
         except ImportError as error:
             if not (error.name or "").startswith(__name__):
                 raise
-            continue  # a feature that it imports was deleted
+            continue  # imports a deleted feature
         loaded.append(found.name)
     return loaded
 
 
-# Importing one feature imports all, so that the order of their hooks is always the same.
+# Importing a feature imports all, so that hooks always have the same order.
 FEATURES = load()

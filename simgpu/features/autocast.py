@@ -28,7 +28,7 @@ _LISTS = dict(rows_beside(__file__))
 # Functions that CUDA's autocast runs in float32 ("CUDA Ops that can autocast to float32" in PyTorch's documentation of
 # torch.amp; aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 _IN_FLOAT32 = frozenset(_LISTS["float32"].split())
-# Functions that run in the widest dtype among their arguments (AT_FORALL_PROMOTE).
+# Functions to run in the widest dtype among the arguments (AT_FORALL_PROMOTE).
 _WIDEST = frozenset(_LISTS["widest"].split())
 _HALF = (torch.float16, torch.bfloat16)
 _UNSAFE = (
@@ -41,7 +41,7 @@ _UNSAFE = (
 
 
 class AutocastMode(TorchFunctionMode):
-    """Function mode that casts as ``torch.autocast("cuda")``, while autocast is on in this thread."""
+    """Function mode for the casts of ``torch.autocast("cuda")``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and types[0] is not Tensor and hands_on():

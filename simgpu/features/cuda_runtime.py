@@ -39,5 +39,5 @@ def _cudart() -> types.SimpleNamespace:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Replace the runtime that torch.cuda keeps after its first use."""
+    """Replace the runtime kept by torch.cuda after the first use."""
     yield Patch(torch.cuda, "_cudart", _cudart())

@@ -60,7 +60,7 @@ def _answer_by(dispatcher: Any, answers: dict[Any, Any]) -> None:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Patch the functions that make DTensors, and DTensor's Python that C++ calls."""
+    """Patch the constructors of DTensor, and DTensor's Python called by C++."""
     if not hasattr(Tensor, "_dtensor__new__"):
         return  # a build without torch.distributed
     yield Patch.wrap(Tensor, "_dtensor__new__", _new)
@@ -146,7 +146,7 @@ def draw_from_offset(start: int, end: int, given: Any = None) -> Iterator[None]:
 
 
 def _generators() -> tuple[Any, Any]:
-    """Return the current GPU's own generator, and the one that draws for the GPU now."""
+    """Return the current GPU's generator, and the generator drawing for the GPU now."""
     machine = require_machine()
     gpu = machine.gpu(None)
     return machine.random.generators[gpu.index], machine.random.drawing_generator(gpu)
@@ -179,7 +179,7 @@ def _tracker(base: Any) -> Any:
 
 
 def _patch_random_numbers() -> Iterator[Patch]:
-    """Patch the class that tracks DTensor's offsets, and the operator that uses them."""
+    """Patch the tracker of DTensor's offsets, and the operator using the offsets."""
     tracker: Any = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
 
     def new(cls: Any, mesh: Any, *_: Any, **__: Any) -> Any:

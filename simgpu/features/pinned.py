@@ -15,7 +15,7 @@ from ..state.placement import gpu_of, parts, pin
 
 @wraps_handlers(*_device_constructors(), *functions_in_row("made pinned"))
 def _make_pinned(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a tensor in ordinary memory, with the flag that it is pinned."""
+    """Make a tensor in ordinary memory, with the flag of pinned memory."""
     if not kwargs.get("pin_memory"):
         return go_on(mode, func, args, kwargs)
     made = go_on(mode, func, args, {**kwargs, "pin_memory": False})

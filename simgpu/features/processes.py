@@ -1,4 +1,4 @@
-"""Show child processes a machine like this one, by their environment (:mod:`simgpu.children.environment`).
+"""Show child processes the same machine, by their environment (:mod:`simgpu.children.environment`).
 
 The patches here change this process's environment, and whatever starts processes with a separate or outdated one.
 
@@ -233,6 +233,6 @@ def _is_shared(_: TheMachine, real: Callable[[Any], bool], storage: Any) -> bool
 
 
 def _receive(device: int, handle: _Handle, *_: object) -> torch.UntypedStorage:
-    """Return the received storage, on the sender's GPU, where this process does not count it."""
+    """Return the received storage, marked as on the sender's GPU with no bytes."""
     setattr(handle.storage, MARK, Mark(require_machine().gpu(device), 0))
     return handle.storage

@@ -71,7 +71,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     name = "_cuda_CUDAAllocator_AllocatorState"
     if not hasattr(torch._C, name):
         yield Patch(torch._C, name, type(name, (), {"__new__": refusing(name)}))
-    # These read from the driver (NVML), which does not know simulated GPUs.
+    # The driver (NVML) does not know simulated GPUs.
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
         yield Patch(cuda, name, partial(_refuse, "driver"))
     for owner in (cuda, cuda.memory):

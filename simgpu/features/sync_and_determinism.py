@@ -83,7 +83,7 @@ def _watched_backward(machine: TheMachine, outputs: Any) -> AbstractContextManag
 
 
 class _Watch(OperatorMode):
-    """Dispatch mode that reports the operators of one call, or one backward."""
+    """Dispatch mode to report the operators of a call or a backward pass."""
 
     def __init__(self, machine: TheMachine, on_host: set[int] | None = None) -> None:
         self._machine = machine
@@ -134,7 +134,7 @@ def _set_deterministic(machine: TheMachine, real: Any, *args: Any, **kwargs: Any
 
 
 _ROWS = {kind: names.split() for kind, names in rows_beside(__file__)}
-# Operators that are never deterministic on CUDA, with the names in its error.
+# Operators never deterministic on CUDA, with the names in the error.
 _UNORDERED = {
     name: f"{name.strip('_')}_{added}" for added in ("cuda", "out_cuda", "gpu") for name in _ROWS[added]
 }

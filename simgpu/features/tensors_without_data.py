@@ -43,7 +43,7 @@ Watcher = Callable[[Any, Any, Any, Any, Gpu], None]
 
 
 class _Operator:
-    """Facts from an operator's schema: the arguments it writes, and the kinds of its results."""
+    """Facts from an operator's schema: written arguments, and kinds of results."""
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -61,7 +61,7 @@ class _Operator:
 
 
 _known: dict[Any, _Operator] = {}
-# (operator, sizes of its arguments) -> sizes, strides and dtypes of its results.
+# (operator, sizes of the arguments) -> sizes, strides and dtypes of the results.
 _shapes: dict[Any, Any] = {}
 
 
@@ -185,7 +185,7 @@ def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
 
 def _empty(spec: Any) -> Any:
     if not isinstance(spec, tuple):
-        return spec  # None, or a number
+        return spec  # no tensor
     size, stride, dtype, _ = spec
     if dtype is None:
         return [_empty(one) for one in size]

@@ -1,1 +1,1 @@
-"""The mode that every call of torch passes, and handlers of functions that need more."""
+"""The function mode for every call of torch, and handlers of single functions."""

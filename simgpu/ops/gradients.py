@@ -233,7 +233,7 @@ def _gpu_of_root(output: Any) -> Any:
 
 
 def _variable(wanted: Any) -> Any:
-    """Return the tensor of which the gradient is wanted, given itself or a GradientEdge."""
+    """Return the tensor for a wanted gradient, given by itself or by a GradientEdge."""
     return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
 
 

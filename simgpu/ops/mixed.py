@@ -52,7 +52,7 @@ def _with_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class _Replay(OperatorMode):
-    """Dispatch mode that checks and places the operators of one call."""
+    """Dispatch mode to check and place the operators of a call on mixed devices."""
 
     def __init__(self, home: Gpu | None) -> None:
         self._home = home

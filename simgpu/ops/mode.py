@@ -41,7 +41,7 @@ from .failures import translate_cpu_error
 from .mixed import run_mixed
 
 _storage: Any = Tensor.untyped_storage
-# Types of arguments and results that neither are a tensor nor contain one.
+# Types of arguments and results without a tensor inside.
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.Size, torch.dtype, torch.memory_format, slice, type(...)}
 )
@@ -49,7 +49,7 @@ _all_plain = _PLAIN.issuperset
 
 
 class MachineMode(TorchFunctionMode):
-    """Function mode that shows torch the GPUs of one machine."""
+    """Function mode to show torch the GPUs of a machine."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -173,7 +173,7 @@ class MachineMode(TorchFunctionMode):
         return "__torch_function__" not in vars(self)
 
     def retire(self) -> None:
-        """Pass calls on from now on: a thread that outlives the machine sees the one in use, if there is one."""
+        """Pass calls on from now on, to the machine in use, because threads may outlive this machine."""
         self.answer_by(_pass_on)
 
     def general(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -294,7 +294,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
 
             if not _len_torch_function_stack():
                 return run_by(key, *args, **kwargs)
-            if operator in HANDLERS:  # it moves tensors; its parts would see them all on the CPU
+            if operator in HANDLERS:  # operators to move tensors; the parts would see the CPU everywhere
                 return operator(*args, **kwargs)
             return mode.general(run_without_modes, args, kwargs)
 
@@ -317,13 +317,13 @@ def _end_alone(_: TheMachine, real: Callable[..., object], context: DeviceContex
         real(context, *exc_info)
 
 
-# Functions of one tensor that make no other.
+# Functions of a single tensor without a new tensor as result.
 HANDLERS.update(dict.fromkeys(functions_in_row("anywhere")))
 
 
 @handles(*ALWAYS)
 def _check_and_run(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function that CUDA may refuse even with all tensors on one device."""
+    """Check and run a function which CUDA may refuse even on a single device."""
     check_function(func, args, kwargs)
     return mode.general(func, args, kwargs)
 

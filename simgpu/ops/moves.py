@@ -1,4 +1,4 @@
-"""Make tensors on a device, with its own random numbers, and move them between devices.
+"""Make tensors on a device, draw random numbers there, and move tensors between devices.
 
 A call whose result exceeds its GPU's memory is refused before the computer allocates it.
 """
@@ -33,9 +33,9 @@ from .failures import refusals
 from .gradients import surface
 from .mode import MachineMode
 
-# Functions that copy data already in memory, so that the result is no larger.
+# Functions of data already in memory, so that the result is no larger.
 _OF_DATA = frozenset(functions_in_row("of data"))
-# Functions that do not write to the memory that they allocate.
+# Functions with unwritten memory as result.
 _UNWRITTEN = frozenset(functions_in_row("unwritten"))
 
 
@@ -82,18 +82,18 @@ def _construct_like(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs:
     return mode.general(func, args, kwargs)
 
 
-# Functions that draw random numbers for a GPU, from its generator.
-# These take a generator (at::Generator? in native_functions.yaml): pass the GPU's own.
+# Functions of random numbers, drawn by the GPU's generator.
+# Functions with a generator argument (at::Generator? in native_functions.yaml), to get the GPU's own.
 _SETTABLE = frozenset(functions_in_row("with a generator"))
 _INITIALIZERS = [
     function
     for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction)
     if name.endswith("_") and not name.startswith("_")
 ]
-# These take no generator, or pass none on to their parts, and draw from the default generator.
+# Functions without a generator argument, also for some of their parts: the default generator draws.
 _OTHERS = [*functions_in_row("from the default generator"), *_INITIALIZERS]
 
-# Functions that draw normal numbers. The CPU's kernels make these in pairs and may keep one for the next call.
+# Functions of normal numbers. The CPU's kernels draw pairs, and may keep one number for the next call.
 _NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
 _OTHER_NORMAL = frozenset((torch.randn_like, torch._standard_gamma, torch._sample_dirichlet, *_INITIALIZERS))
 
@@ -108,7 +108,7 @@ def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[s
     return kwargs
 
 
-# _construct, below, replaces this handler for the functions that make a tensor.
+# For functions with a new tensor as result, _construct replaces this handler below.
 @handles(*_SETTABLE, *_OTHERS)
 def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device, tensors = kwargs.get("device"), tensors_in(args, kwargs)
@@ -123,7 +123,7 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _forget_normal(func: Any, kwargs: dict[str, Any], gpu: Gpu | None, result: Any) -> None:
-    """Drop the normal number that `func` may have left in its generator. An even count leaves none."""
+    """Drop a normal number left in the generator by `func`. An even count leaves nothing."""
     if gpu is not None and func in _NORMAL and (result.__class__ is not Tensor or result.numel() % 2):
         kwargs["generator"].forget_normals()
 
@@ -214,7 +214,7 @@ def _tensor_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return move(mode.machine, tensor, target, **options)
 
 
-# Operators that move a tensor; dispatch modes and exported graphs call them.
+# Operators to move a tensor, called by dispatch modes and exported graphs.
 OPERATORS_THAT_MOVE = (
     torch.ops.aten.to.device, torch.ops.aten.to.dtype_layout, torch.ops.aten.to.other,
     torch.ops.aten.type_as.default, torch.ops.aten.to, torch.ops.aten.type_as, torch.ops.prims.device_put,
@@ -230,7 +230,7 @@ def _move_by_operator(mode: MachineMode, func: Any, args: tuple[Any, ...], kwarg
     options.pop("pin_memory", None)
     tensor, layout = options.pop("self"), options.pop("layout", None)
     if layout is not None and layout is not tensor.layout:
-        return func(*args, **kwargs)  # it refuses that
+        return func(*args, **kwargs)  # raises an error
     return _tensor_to(mode, _to, (tensor,), options)
 
 
@@ -285,7 +285,7 @@ def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 @handles(*_device_constructors(), torch.from_numpy, torch.frombuffer, torch.from_file)
 def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a tensor on ``device=``, on the default device, or on that of its data."""
+    """Make a tensor on ``device=``, on the default device, or on the data's device."""
     machine = mode.machine
     if func is torch.randperm and not (args[0] if args else kwargs.get("n", 1)):
         kwargs = {**kwargs, "generator": None}  # draws nothing, so any generator will do (Randperm.cu)

@@ -32,7 +32,7 @@ ALWAYS: list[object] = []
 
 
 def check_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise the error of ``func`` about the devices of its tensors, if it has a rule for them."""
+    """Raise the error of ``func`` about the devices of the arguments, if a rule says so."""
     rule = RULES.get(func)
     if rule is None:
         return

@@ -56,7 +56,7 @@ def check_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def on_one_device(func: Any, tensors: list[Tensor]) -> list[Tensor]:
-    """Return those of ``tensors`` that must be on the device where ``func`` runs."""
+    """Select from ``tensors`` the arguments required on the device where ``func`` runs."""
     if func.overloadpacket.__name__ in RULES:
         return []
     check, _ = _check_of(func)

@@ -1,4 +1,4 @@
-"""Rules for tensors that must be on one device: a gradient and its tensor, an optimizer's state and its parameter."""
+"""Rules for pairs of tensors on the same device: gradient and tensor, optimizer state and parameter."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _refuse_gradient(function: str, index: int, home: Gpu | None, at: Gpu | None
 
 
 def check_generator(generator: Any, gpu: Gpu | None) -> None:
-    """Check that a generator draws for its own kind of device (``aten/src/ATen/core/Generator.h``, check_generator)."""
+    """Check the device type of a generator (``aten/src/ATen/core/Generator.h``, ``check_generator``)."""
     if isinstance(generator, torch.Generator) and (generator.device.type == "cpu") != (gpu is None):
         raise RuntimeError(
             f"Expected a '{'cpu' if gpu is None else 'cuda'}' device type for generator but found "
@@ -74,7 +74,7 @@ def check_new_storage(tensor: Tensor, source: Any) -> None:
 
 
 def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> None:
-    """Check that a parameter, its gradient and its state are on one device, except a step count on the host.
+    """Require a parameter, gradient and state on the same device, except for a step count on the host.
 
     ``aten/src/ATen/native/ForeachUtils.h``, ``_group_tensors_by_first_tensors_device_and_dtype``.
     """
@@ -96,7 +96,7 @@ def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
 
 
 def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
-    """Check that ``tensor``, one of the ``kind`` ("input", "output") tensors, is on a GPU."""
+    """Require the ``kind`` ("input", "output") tensor number ``index`` on a GPU."""
     if gpu_of(tensor) is None:
         raise RuntimeError(
             f"Expected all {kind} tensors to be CUDA tensors, but {'output ' * (kind == 'output')}tensor at index "
@@ -105,7 +105,7 @@ def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
 
 
 def check_streams(streams: Iterable[Any], devices: Iterable[int]) -> None:
-    """Check that each stream belongs to its device."""
+    """Require each stream to belong to the device at the same index."""
     for at, (stream, device) in enumerate(zip(streams, devices, strict=False)):
         if stream is not None and stream.device_index != device:
             raise RuntimeError(

@@ -23,7 +23,7 @@ _active: TheMachine | None = None
 
 
 def machine_in_use() -> TheMachine | None:
-    """Return the machine that torch sees; None without one."""
+    """Return the machine in use; None without a machine."""
     return _active
 
 

@@ -1,4 +1,4 @@
-"""One simulated GPU: its number, its properties, and the bytes allocated on it.
+"""A simulated GPU: number, properties, and allocated bytes.
 
 Each tensor storage on a GPU has a mark (:data:`.marks.MARK`), an object shared by all storages of one size on one GPU.
 So freeing memory needs no bookkeeping: the interpreter's reference count of the mark *is* the number of live storages
@@ -178,7 +178,7 @@ class Gpu:
             host.check(self.device, size)
 
     def translate_error(self, error: Exception) -> Exception:
-        """Return CUDA's out-of-memory error for a failure of the computer's allocator; any other ``error`` as it is."""
+        """Return CUDA's out-of-memory error for a failure of the computer's allocator; leave other errors unchanged."""
         size = host.parse_refused_bytes(error)
         if size is None:
             return error
@@ -287,7 +287,7 @@ class Gpu:
         self.recount()
 
     def look(self) -> tuple[int, int]:
-        """Return the live bytes, and their peak since the last call of this function."""
+        """Return the live bytes, and the peak since the last call of this function."""
         live = self.recount()
         highest, self._highest = self._highest, live
         self.recount()  # the room before the next count is smaller now
@@ -327,5 +327,5 @@ class Gpu:
         )
 
 
-# What a GPU is and has counted.
+# The attributes saved while a GPU is lent.
 _LENT = sorted({*Gpu.__slots__} - {"marks", "clock", "suspended", "room", "_counted", "_granted"})

@@ -36,7 +36,7 @@ _REFUSED = re.compile(r"DefaultCPUAllocator: .*you tried to allocate (\d+) bytes
 
 
 class OutOfHostMemory(RuntimeError):
-    """Error for a tensor that fits its simulated GPU and not the computer's memory."""
+    """Error for a tensor within the memory of its simulated GPU and beyond the computer's."""
 
     def __init__(self, device: object, wanted: int, left: int | None) -> None:
         rest = cuda_bytes(left or 0)
@@ -107,7 +107,7 @@ def available() -> int | None:
 
 
 def _containers() -> Iterator[int]:
-    """Yield the bytes that each control group of this process has left."""
+    """Yield the remaining bytes of each control group of this process."""
     with suppress(OSError):
         mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
         for (mark, folder, limit, taken, total), line in product(_VERSIONS, mine):

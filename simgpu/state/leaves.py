@@ -1,4 +1,4 @@
-"""Count the gradients that autograd's engine makes, when they take memory and not when Python reads them.
+"""Count gradients of autograd's engine from the moment of allocation, before Python reads any.
 
 Each GPU keeps weak references to its tensors that get a gradient. It marks their gradients when a backward pass ends,
 and whenever bytes are counted while one runs.
@@ -76,7 +76,7 @@ class Held:
 
 
 class Leaves:
-    """The tensors on one GPU that get a gradient."""
+    """The tensors with gradients on a GPU."""
 
     __slots__ = ("_gpu", "_refs", "due", "held")
 
@@ -90,12 +90,12 @@ class Leaves:
         self.held: weakref.WeakSet[Held] = weakref.WeakSet()
 
     def note(self, tensor: Tensor) -> None:
-        """Remember ``tensor``, on this GPU, as one that gets a gradient."""
+        """Remember that ``tensor``, on this GPU, gets a gradient."""
         key = id(tensor)
         self._refs[key] = weakref.ref(tensor, functools.partial(self._refs.pop, key))
 
     def forget(self, tensor: Tensor) -> None:
-        """Drop the weak reference to ``tensor``: torch.utils.swap_tensors refuses tensors that have one."""
+        """Drop the weak reference to ``tensor``, which torch.utils.swap_tensors would refuse."""
         self._refs.pop(id(tensor), None)
 
     def holds(self, size: int) -> bool:

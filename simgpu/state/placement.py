@@ -64,7 +64,7 @@ def gpu_of(tensor: Tensor) -> Gpu | None:
 
 
 def _storages(tensor: Tensor) -> list[Any]:
-    """Return the storages of ``tensor``: its own, or those of its parts.
+    """Return the storages of ``tensor`` or of its parts.
 
     An uninitialized parameter of a lazy module has one but raises ValueError from its ``__torch_function__``. Sparse
     and wrapped tensors have none (``c10/core/TensorImpl.cpp``, ``throw_storage_access_error``), their parts do.
@@ -110,7 +110,7 @@ def note_leaf(tensor: Tensor) -> None:
 
 
 def keep_on_host(tensor: Tensor) -> None:
-    """Keep ``tensor`` on the host, whichever call returns it, if it is there now."""
+    """Keep ``tensor`` on the host, if it is there now, whichever call returns it."""
     for storage in _storages(tensor):
         if storage._labkit_mark is HOST:
             setattr(storage, MARK, KEPT)

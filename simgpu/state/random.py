@@ -27,7 +27,7 @@ from .gpu import Gpu, TheMachine
 
 RealGenerator = torch.Generator
 _real_device = RealGenerator.device.__get__
-# How many of the last (seed, offset) to remember. The Twister's state of each takes 5 kB.
+# How many (seed, offset) to remember; each state of the Twister takes 5 kB.
 _MOST_PLACES = 100
 _places: dict[tuple[int, int], torch.Tensor] = {}
 # An offset below _NEAR counts the words of the seed's own stream. One with the bit _OURS has 24 bits for the number of
@@ -36,7 +36,7 @@ _NEAR, _OURS, _STREAM, _STREAMS = 2**30, 2**62, 38, 2**24
 # The Twister's state in words of 8 bytes (aten/src/ATen/CPUGeneratorImpl.cpp, CPUGeneratorImplStateLegacy): the seed,
 # the rest of the block, the next word in the block, the block of 624; then normal numbers kept for the next call.
 _NEXT, _BLOCK, _NORMALS, _WORDS = 2, 3, 627, 624
-_LOW = 2**24  # random_ draws one word for each number below this
+_LOW = 2**24  # random_ draws a single word for numbers below
 _FAR = 2**31  # how many words to search for a state
 
 
@@ -91,7 +91,7 @@ class DeviceRandom:
                 default.set_state(before)
 
     def drawing_generator(self, gpu: Gpu) -> torch.Generator:
-        """Return the generator that draws for ``gpu`` now: its own, or torch's default one with its state."""
+        """Return the generator drawing for ``gpu`` now: the GPU's own, or torch's default generator in its place."""
         return self._default if self._lent is gpu else self.generators[gpu.index]
 
 
@@ -304,7 +304,7 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
             super().set_state(_without_normals(super().get_state()))
 
     def _has_offset(self) -> bool:
-        """Whether this is a CPU generator that draws for a GPU."""
+        """Whether a CPU generator draws for a GPU here."""
         return self._labkit_gpu is not None and _real_device(self).type == "cpu"  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:

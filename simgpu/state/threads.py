@@ -38,7 +38,7 @@ _KEEPING = {
 
 @cache
 def keep_memory_warm() -> None:
-    """Let glibc's malloc keep the memory that replicas free for those of the next call.
+    """Let glibc's malloc keep the freed memory of replicas for the next call.
 
     By default, memory goes back to the system and a new thread's arena starts cold, so that each buffer of a replica
     costs page faults: a forward pass of 12 ms took 18 to 20 in a new thread, copying a small model's weights to 7 GPUs
@@ -84,7 +84,7 @@ def _entering() -> Iterator[Patch]:
 
 
 class _Call(threading.local):
-    """The ``parallel_apply`` in which this thread starts others, until it joins the first one."""
+    """The ``parallel_apply`` starting threads on this thread, until the first join."""
 
     frame: FrameType | None = None
     task_group: turns.TaskGroup | None = None
@@ -145,6 +145,6 @@ def _turns_of_threads(new_task_group: Callable[[], turns.TaskGroup]) -> Iterator
 
 
 def _argument(thread: threading.Thread, name: str) -> Any:
-    """Return the argument ``name`` that ``thread`` will pass to its function; None without one."""
+    """Return the argument ``name`` of the function of ``thread``; None if missing."""
     code = getattr(getattr(thread, "_target", None), "__code__", None)
     return None if code is None else dict(zip(code.co_varnames, thread._args, strict=False)).get(name)

@@ -48,7 +48,7 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
 
 
 class Collectives:
-    """The collectives of one machine; each method replaces the ``torch._C`` function of its name."""
+    """The collectives of a machine; each method replaces the ``torch._C`` function of the same name."""
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine

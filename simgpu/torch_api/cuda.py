@@ -274,7 +274,7 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
 
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
-    """Replace the functions of C++, and the values that torch.cuda has read from them."""
+    """Replace the functions of C++, and values cached by torch.cuda."""
     cuda, core = torch.cuda, torch._C
     has_gpus = bool(machine.gpus)
     answered = functions_of(machine)
@@ -286,7 +286,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
             yield Patch(core, name, refusing(name))
     yield Patch(core, "__getattr__", absent)
     yield Patch(core, "_has_cuda", has_gpus)
-    # torch.cuda.graphs has its own reference to this function, which optimizers call at every step.
+    # torch.cuda.graphs has another reference to this function, which optimizers call at every step.
     yield Patch(cuda.graphs, "_cuda_isCurrentStreamCapturing", answered["_cuda_isCurrentStreamCapturing"])
     yield Patch(cuda, "_exchange_device", answered["_cuda_exchangeDevice"])
     yield Patch(cuda, "_maybe_exchange_device", answered["_cuda_maybeExchangeDevice"])

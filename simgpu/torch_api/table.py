@@ -17,7 +17,7 @@ from ..state.gpu import TheMachine
 from . import cuda  # noqa: F401
 
 _ROWS = rows_beside(__file__)
-# Changes that stay after a machine is closed, and why that is harmless.
+# Changes left after a machine is closed, and why each is harmless.
 STAYS = tuple((what, why) for kind, what, why in _ROWS if kind == "stays")
 # The attributes that the machine puts on objects of torch and of Python.
 ATTRIBUTES = {name: what for kind, name, what in _ROWS if kind == "attribute"}

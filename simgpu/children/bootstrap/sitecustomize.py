@@ -38,7 +38,7 @@ def follow(description: str, path: str, enter: str) -> None:
 
 
 def open_machine() -> None:
-    """Open the machine that the environment describes, with the labkit that lies around this file."""
+    """Open the machine described by the environment, with the labkit around this file."""
     import importlib
 
     try:
@@ -98,7 +98,7 @@ class Finder:
             if not waits(finder) and hasattr(finder, "find_spec"):
                 spec: Any = finder.find_spec(name, path, target)
                 if spec is not None:
-                    if spec.loader is not None:  # None: a folder named torch, without an __init__
+                    if spec.loader is not None:  # a folder named torch has no loader
                         spec.loader = Loader(spec.loader)
                     return spec
         return None
@@ -125,7 +125,7 @@ class Loader:
 
 
 def run_hidden() -> None:
-    """Run the ``sitecustomize`` that Python would have found without this file."""
+    """Run the ``sitecustomize`` hidden by this file."""
     sys.path[:] = [entry for entry in sys.path if entry != HERE]
     spec: Any = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
@@ -138,5 +138,5 @@ def run_hidden() -> None:
 if __name__ == "sitecustomize":
     begin()
     run_hidden()
-elif "FOLLOWED" in globals():  # multiprocessing's child runs this file by its path
+elif "FOLLOWED" in globals():  # run by path, in a child of multiprocessing
     follow(*globals()["FOLLOWED"])

@@ -45,7 +45,7 @@ class NoteHome(TorchFunctionMode):
         if types and types[0] is not Tensor and hands_on():
             return NotImplemented
         kwargs = kwargs or {}
-        # Hide this from the user's modes, which may be below this one.
+        # Hide these calls from the user's modes, which may be below this mode.
         with torch._C.DisableTorchFunction():
             tensors = tensors_in(args, kwargs)
             gpus = list(map(gpu_of, tensors))
@@ -64,7 +64,7 @@ def on_machine(machine: TheMachine, run: Callable[..., Any], *args: Any, **kwarg
     noting = NoteHome() if others_dispatch() else nullcontext()
     with at_work(None), machine.use_in_thread(), noting:
         result = run(*args, **kwargs)
-    if home is not None:  # so that the machine's mode does not place them there
+    if home is not None:  # or the machine's mode would place the results there
         for tensor in tensors_in(result):
             keep_on_host(tensor)
     return result
@@ -160,7 +160,7 @@ def _wrap_dispatch(raw: Any) -> Any:
 
 
 def _own_dispatch(kind: type) -> Any:
-    """Return the ``__torch_dispatch__`` that ``kind`` defines, if it must see the machine; else None."""
+    """Return the ``__torch_dispatch__`` defined by ``kind`` if the machine must wrap it; else None."""
     raw = vars(kind).get("__torch_dispatch__")
     function = getattr(raw, "__func__", raw)
     known = raw is None or raw is torch._C._disabled_torch_dispatch_impl or hasattr(function, _WRAPPED)
@@ -210,7 +210,7 @@ def _wrap_future_classes(base: Any) -> Any:
 
 @handles(Tensor.__reduce_ex__)
 def _reduce(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Pickle a wrapper with its device in the call that makes it again (torch/_tensor.py, _reduce_ex_internal)."""
+    """Pickle a wrapper with the simulated device (torch/_tensor.py, _reduce_ex_internal)."""
     found, gpu = func(*args, **kwargs), gpu_of(args[0])
     if gpu is None or found[1][0] is not torch._utils._rebuild_wrapper_subclass:
         return found
@@ -221,13 +221,13 @@ def _reduce(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @replaces(Tensor, "_make_wrapper_subclass")
 def _make_wrapper(machine: TheMachine, real: Any, cls: type, size: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make a wrapper on its GPU, where only its inner tensors take memory."""
+    """Make a wrapper on its GPU, where only inner tensors take memory."""
     options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
     device = options.get("device")
     gpu = None if device is None else machine.resolve(device)
     if gpu is None:
         return real(cls, size, *args, **kwargs)
-    # With dispatch_device, C++ would read the wrapper's device, a GPU that it does not have.
+    # With dispatch_device, C++ would read the wrapper's device, and not find the GPU.
     wrapper = real(cls, size, **options | {"device": "cpu", "dispatch_device": False})
     put_wrapper(wrapper, gpu)
     return wrapper

@@ -52,7 +52,7 @@ _routed: dict[tuple[str, str], Kernel] = {}
 _AUTOGRADS = "torch._library.autograd"
 # The namespaces of torch's own operators, whose kernels do not read devices.
 _TORCHS = ("aten", "prims")
-# Where torch, built for CUDA, registers its own kernels for real GPUs (bmm's, in Triton).
+# The module of torch's kernels for real GPUs, on a build for CUDA (bmm's, in Triton).
 _NATIVE = "torch._native.registry"
 
 

@@ -58,7 +58,7 @@ NO_KERNEL = frozenset(
     "to_mkldnn".split()
 )
 
-# Functions of torch that may call these operators, with the dtypes of the first tensor.
+# Functions of torch calling these operators, with the dtypes of the first tensor.
 FUNCTIONS = [(" ".join(names), dtypes) for _, names, dtypes in _rows("asked")]
 # Name in the CPU's refusal -> the dtypes, which CUDA computes. From the AT_DISPATCH macros under native/cpu; the
 # sentences from SpectralOps.cpp and ReduceOps.cpp.

@@ -62,7 +62,7 @@ def answer_failed_call(
 
 
 class _Refusing(OperatorMode):
-    """Dispatch mode that refuses the operators of one call that CUDA refuses."""
+    """Dispatch mode to refuse operators as CUDA does, within one call."""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func._schema.name.removeprefix("aten::")
@@ -194,7 +194,7 @@ _WIDER = {
 }  # fmt: skip
 _NO_FFT = "MKL FFT doesn't support tensors of type"
 _FOURIER = ("Unsupported dtype Half", f"{_NO_FFT}: Half")
-# Dtype -> wider dtypes, and what these are rounded to.
+# Dtype -> {wider dtype: rounded dtype}.
 _ROUNDED = {
     torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
     torch.complex32: {torch.float32: torch.float16, torch.complex64: torch.complex32},
@@ -296,7 +296,7 @@ def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 class _HalfSignals(OperatorMode):
-    """Dispatch mode that refuses the Fourier transforms of halves that cuFFT refuses (``cuda/CuFFTPlanCache.h``)."""
+    """Dispatch mode to refuse Fourier transforms of halves as cuFFT does (``cuda/CuFFTPlanCache.h``)."""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = func.overloadpacket.__name__.lstrip("_")  # the same for operators of aten and of prims
@@ -352,7 +352,7 @@ def _device_assert(operator: str, device: torch.device, words: str) -> torch.Acc
 
 
 def _operator_that_raises(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Call ``func`` again, and return the ATen operator in which it raises; None if outside of operators, or never."""
+    """Call ``func`` again and return the failing ATen operator; None for errors outside of operators."""
     last = _Last()
     try:
         with last:

@@ -63,7 +63,7 @@ def _make_rounding_kernel(name: str, dtypes: set[torch.dtype]) -> Callable[..., 
         with torch._C.DisableTorchFunction():  # temporary tensors take no room on the GPU
             if bias is not None:
                 args = (*args[:2], None, *args[3:])
-            found = real(keyset, *map_tensors(args, widened), **map_tensors(kwargs, widened))
+            found = real(keyset, *map_tensors(args, widen), **map_tensors(kwargs, widen))
             found = map_tensors(found, lambda _, tensor: tensor.to(narrow))
             if (
                 bias is not None
@@ -71,7 +71,7 @@ def _make_rounding_kernel(name: str, dtypes: set[torch.dtype]) -> Callable[..., 
                 found.add_(bias.view(-1, *[1] * (found.dim() - 2)))
             return found
 
-    def widened(_: str, tensor: Tensor) -> Tensor:
+    def widen(_: str, tensor: Tensor) -> Tensor:
         return tensor.float() if tensor.dtype in dtypes else tensor
 
     return run
