@@ -1,1 +1,1 @@
-"""A call of a collective: what it is, what it computes, what is refused in it, what goes wrong among several."""
+"""Collective calls: facts, arithmetic, checks of arguments, and faults among several calls."""

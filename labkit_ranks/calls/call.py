@@ -1,4 +1,4 @@
-"""One rank's part in one collective: what it called, with what, where in the user's code."""
+"""A collective call of one rank: kind, tensors, and the line of the user's code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from labkit.base.ours import is_our_module, is_torch_module
 
-# Functions of torch that only pass a call on.
+# Functions of torch that wrap another call.
 _BETWEEN = frozenset(
     "_call_impl _wrapped_call_impl wrapper decorate_context _fn __call__ inner wrapped __torch_function__".split()
 )
-# Those that are a collective themselves, under another name than its kind.
+# Functions of torch.distributed that are collectives, under a name other than the call's kind.
 _PLAIN = frozenset(
     "all_gather_into_tensor reduce_scatter_tensor isend irecv batch_isend_irecv all_reduce_coalesced "
     "all_gather_coalesced".split()
@@ -27,9 +27,9 @@ _PLAIN = frozenset(
 
 
 def format_place(code: CodeType, line: int) -> str:
-    """``"train.py:31 in step"``; at the top of a file, ``"train.py:31"``; in a notebook ``"Cell In[5]:31 in step"``."""
+    """Format a place in code: ``"train.py:31 in step"``, or in a notebook ``"Cell In[5]:31 in step"``."""
     name, function = basename(code.co_filename).strip("<>"), code.co_qualname
-    # IPython's own tracebacks name the notebook's cell that a file stands for.
+    # IPython knows which cell of the notebook a file name means.
     ipython: Any = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if number := shell and getattr(shell.compile, "_filename_map", {}).get(code.co_filename):
@@ -39,34 +39,33 @@ def format_place(code: CodeType, line: int) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class CollectiveCall:
-    """One rank's part in a collective of a group.
+    """A collective call or message of one rank.
 
-    kind      "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-              "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and "all_to_all_single" where one
-              tensor holds the pieces of all; "new_group", "split_group".
-    inputs    tensors that are read, ``outputs`` those that are written (the same list, where all are both): of a
-              coalesced call, several; of "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all", one for
-              each member.
-    op        the reduction, by name ("SUM"), and ``factor`` of PREMUL_SUM.
-    root      the rank in the group that sends or receives all; the peer of a send or recv.
-    members   of "new_group" the world's ranks that the new group is to have.
-    splits    of "all_to_all_single": how many rows go to each member, and come from each; None for equal ones.
-    group     the group's name, and ``desc`` what it is for ("default_pg", "mesh_dp").
-    seq       its number among the rank's collectives of this group, from 1; of messages, among those of the pair.
-    at, rank  the caller's rank in the group, and in the world; ``ranks`` are the world's ranks of all members.
-    node      the caller's node.
-    device    the GPU that the caller's tensors are on, "cuda:1"; "cpu".
-    bus       the number of that GPU among its node's, which a process may see under another one.
-    arrived   the rank's clock when it called, in seconds; ``timeout`` is for how long it waits for the others.
-    backward  whether autograd called it, and ``async_op`` whether the caller means to go on meanwhile.
-    code      the user's code that called it, in ``line``; ``codes`` what of torch stands between, innermost first.
-    on_stuck  to be called when it is known that it will never be met.
-    memo      what its members' outputs share while it is computed, and where it stands until it is done: a message
-              ("slot", "line", "away", "held", "batch"); who has come to its "communicator", and who is to; whether its
-              rank has gone on ("enqueued"), has computed since ("used"), waits on the host in any case ("timed"), was
-              told that nobody comes ("told"); what its GPU does before it ("behind") and after it ("then").
-    met       whether it is done: all that it wants have come, and its values are written.
-    told      what an event says of its tensors, if they are gone and a recording was open: ``watched``.
+    kind         "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
+                 "all_to_all", "barrier", "send", "recv"; "all_gather_single", "reduce_scatter_single" and
+                 "all_to_all_single" where one tensor holds the pieces of all members; "new_group", "split_group".
+    inputs       tensors to read; ``outputs`` tensors to write (the same list if every tensor is both). Coalesced calls
+                 have several; "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all" one per member.
+    op           the name of the reduction ("SUM"), and ``factor`` the factor of PREMUL_SUM.
+    root         the group rank that sends or receives everything; the peer of a send or recv.
+    members      global ranks of the group to create (for "new_group").
+    splits       rows to send to each member, and to receive from each (for "all_to_all_single"); None for equal parts.
+    group        the name of the group; ``desc`` its purpose ("default_pg", "mesh_dp").
+    seq          the number of the call among the rank's collectives in this group, from 1; a message counts in its
+                 pair.
+    at, rank     group rank and global rank of the caller; ``ranks`` the global ranks of all members.
+    device       the device of the caller's tensors ("cuda:1", "cpu"); ``bus`` the GPU's number on its ``node``.
+    arrived      the rank's clock at the call, in seconds; ``timeout`` how long the rank waits for the others.
+    backward     whether autograd made the call; ``async_op`` whether the caller goes on without waiting.
+    code, line   the user's code that made the call; ``codes`` torch's code in between, innermost first.
+    on_deadlock  function to call once nobody can complete the call any more.
+    met          whether the call is completed and its values are written.
+    watched      whether a recording was open; then ``event_facts`` keeps the facts of the tensors for the event.
+    memo         shared intermediate results, and the state of a pending call: of a message "slot", "line", "away"
+                 (sent), "held", "batch"; "communicator" (members that have connected, and all that must); whether the
+                 rank has gone on ("enqueued"), computed since ("used"), waits on the host in any case ("timed"), or
+                 has been told of the deadlock ("told"); what the GPU runs before the call ("behind") and after it
+                 ("then").
     """
 
     kind: str
@@ -101,48 +100,48 @@ class CollectiveCall:
     memo: dict[Any, Any] = field(default_factory=dict)
     met: bool = False
     event_facts: dict[str, Any] = field(default_factory=dict)
+    is_message: bool = False  # for two ranks, not all of the group
+    # Whether the call creates a group and moves no tensors (NCCL: ncclCommSplit, which all of the parent call).
+    makes_a_group: bool = False
 
     def __post_init__(self) -> None:
         alike = self.outputs is self.inputs
         self.inputs = list(self.inputs)
         self.outputs = self.inputs if alike else list(self.outputs)
+        self.is_message = self.kind in ("send", "recv")
+        self.makes_a_group = self.kind in ("new_group", "split_group")
 
     @property
     def place(self) -> str:
-        """The line of the user's code that called it: ``"train.py:31 in step"``."""
+        """The user's line with the whole path: ``"/home/me/train.py:31 in step"``."""
         if self.code is None:
             return ""
         return f"{self.code.co_filename.strip('<>')}:{self.line} in {self.code.co_qualname}"
 
     @property
     def short_place(self) -> str:
-        """The same without the folder."""
+        """The user's line without the folder: ``"train.py:31 in step"``."""
         return "" if self.code is None else format_place(self.code, self.line)
 
     @property
     def via(self) -> str:
-        """The function of torch that the user's line called, ``"Tensor.backward"``; "" if that was the collective."""
+        """The function of torch that the user's line called (``"Tensor.backward"``); "" if it called the collective."""
         name = next((code.co_qualname for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
         return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
 
     @property
-    def is_message(self) -> bool:
-        """Whether two ranks have part in it, and not all of the group."""
-        return self.kind in ("send", "recv")
-
-    @property
     def is_connected(self) -> bool:
-        """Whether it has connected its members, or a call before it has: until then the host waits in the call itself.
+        """Whether the members are connected. Until then the host waits in the call itself.
 
-        ProcessGroupNCCL.cpp, initNCCLComm, of a group or a pair; where that was there before (``device_id=``), NCCL's
-        src/transport.cc, ncclTransportP2pSetup, waits in bootstrapRecv. pytorch#108378, #129341, #88103.
+        ProcessGroupNCCL.cpp, initNCCLComm, for a group or a pair. If ``device_id=`` has made the communicator before,
+        NCCL's src/transport.cc, ncclTransportP2pSetup, waits in bootstrapRecv. pytorch#108378, #129341, #88103.
         """
         come, members = self.memo.get("communicator", ((), frozenset()))
         return bool(members <= frozenset(come))
 
     @property
     def waits_on_gpu(self) -> bool:
-        """Whether the GPU alone waits for its members, while the host goes on (see ..rank.enqueued_calls)."""
+        """Whether only the GPU waits for the other members, while the host goes on (see ..rank.enqueued_calls)."""
         if self.backend != "nccl" or self.kind == "barrier" or self.makes_a_group or "timed" in self.memo:
             return False
         # torch/csrc/distributed/c10d/reducer.cpp reads shapes, bucket indices and the map of used parameters.
@@ -152,17 +151,12 @@ class CollectiveCall:
 
     @property
     def place_of_gpu(self) -> tuple[int, int | str]:
-        """The same of two calls whose tensors are on one GPU."""
+        """A key of the GPU that holds the tensors, the same in all processes."""
         return self.node, self.device if self.bus is None else self.bus
 
     @property
-    def makes_a_group(self) -> bool:
-        """Whether it moves no tensors, and a group comes of it (NCCL: ncclCommSplit, which all of the parent call)."""
-        return self.kind in ("new_group", "split_group")
-
-    @property
     def pair(self) -> tuple[int, ...]:
-        """Of a message the world's ranks of its sender and its receiver; () if anybody may have sent it."""
+        """Global ranks of a message's sender and receiver; () if any rank may be the sender."""
         if self.root is None:
             return ()
         there = self.ranks[self.root]
@@ -170,12 +164,12 @@ class CollectiveCall:
 
     @property
     def matched_tag(self) -> int:
-        """The tag by which a message finds its receiver: NCCL takes no notice of tags."""
+        """The tag that sender and receiver must share. NCCL ignores tags."""
         return self.tag if self.backend == "gloo" else 0
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the tensors that it brings; where it only receives, of those that it gets."""
+        """Shapes of the inputs; of the outputs if there are none."""
         return self._shapes(self.inputs or self.outputs)
 
     @property
@@ -184,39 +178,36 @@ class CollectiveCall:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it brings; of a gather to all, and where it only receives, those that it gets."""
-        of = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
-        return sum(t.numel() * t.element_size() for t in of)
+        """Bytes of the inputs; of the outputs for an all_gather, or if there are no inputs."""
+        tensors = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
+        return sum(t.numel() * t.element_size() for t in tensors)
 
     @staticmethod
     def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(t.shape) for t in tensors)
 
-    def facts(self) -> dict[str, Any]:
-        """The facts about the tensors for an event."""
-        return {"shapes": self.shapes, "outputs": self._shapes(self.outputs), "nbytes": self.nbytes}
-
     def release(self) -> None:
-        """Let the tensors go: it is done."""
+        """Mark the call as completed and let its tensors go."""
         if self.watched:
-            self.event_facts = self.facts()
+            with torch._C.DisableTorchFunction():
+                outputs = self._shapes(self.outputs)
+                self.event_facts = {"shapes": self.shapes, "outputs": outputs, "nbytes": self.nbytes}
         self.inputs, self.outputs, self.met = [], [], True
         self.memo.clear()
 
     def locate(self) -> None:
-        """Note the line of the user's code from which this thread came here."""
+        """Find the user's line that is running, and torch's code in between."""
         frame = sys._getframe(1)
         last, codes = frame, self.codes
         while frame is not None:
             name = frame.f_globals.get("__name__")
             if is_torch_module(name):
                 codes.append(frame.f_code)
-            elif not is_our_module(name) and name != "contextlib":  # which runs torch's context managers
+            elif not is_our_module(name) and name != "contextlib":  # contextlib runs torch's context managers
                 last = frame
                 break
             frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
         self.code, self.line = last.f_code, last.f_lineno
 
     def __str__(self) -> str:
-        """The call as the text says it that tells what a rank waits for."""
         return f"{self.kind} #{self.seq} of group {self.group} at {self.place}"

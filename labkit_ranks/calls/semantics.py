@@ -19,21 +19,20 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 
 def compute_outputs(calls: Sequence[CollectiveCall], at: int) -> Pairs:
-    """The outputs of member ``at``: each of its tensors that is written, with the values (as many elements).
+    """Return (output tensor, values) pairs for member ``at``; values have as many elements as the tensor.
 
-    calls   of all members, by their rank in the group. What several members need is computed once and kept in the
-            first call's ``memo``.
+    calls   one of each member, by group rank. Results that several members need are kept in the first call's ``memo``.
     """
     kind, root = calls[0].kind, calls[0].root
     return [] if kind in ("reduce", "gather") and at != root else _KINDS[kind](calls, at)
 
 
 def reduce_tensors(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
-    """The reduction of ``tensors``, of one shape and type, by ``op`` (a name of ``torch.distributed.ReduceOp``)."""
-    if tensors[0].is_floating_point() and tensors[0].itemsize == 1:  # float8, in which no processor adds
+    """Reduce ``tensors`` of the same shape and dtype by ``op``, a name of ``torch.distributed.ReduceOp``."""
+    if tensors[0].is_floating_point() and tensors[0].itemsize == 1:  # float8: CPUs cannot add it
         return reduce_tensors([tensor.half() for tensor in tensors], op, factor).to(tensors[0].dtype)
     if op == "AVG" and (tensors[0].is_floating_point() or tensors[0].is_complex()):
-        # NCCL multiplies each by 1/n in its own type before it adds (src/enqueue.cc, hostToDevRedOp: ncclAvg).
+        # NCCL multiplies each summand by 1/n, in the tensors' dtype (src/enqueue.cc, hostToDevRedOp: ncclAvg).
         return reduce_tensors(tensors, "PREMUL_SUM", 1.0 / len(tensors))
     if op == "AVG":
         return reduce_tensors(tensors, "SUM").div_(len(tensors), rounding_mode="floor")
@@ -41,7 +40,9 @@ def reduce_tensors(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Te
         return reduce_tensors([tensor * factor for tensor in tensors], "SUM")
     if len(tensors) == 1:
         return tensors[0].clone()
-    if any(tensor.shape != tensors[0].shape for tensor in tensors):  # as many numbers in another shape
+    if any(
+        tensor.shape != tensors[0].shape for tensor in tensors
+    ):  # the same number of elements in another shape
         tensors = [tensor.reshape(tensors[0].shape) for tensor in tensors]
     total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
@@ -84,7 +85,7 @@ def _all_gather(calls: Sequence[CollectiveCall], at: int) -> Pairs:
 
 
 def _gathered_tensor(call: CollectiveCall, own: int) -> Tensor:
-    """The tensor gathered from one member; a copy if it lies where the member gathers another's (``outs[own]`` may)."""
+    """Return one member's gathered tensor, copied if it shares memory with an output for another member's tensor."""
     tensor = call.inputs[0]
     place = tensor.untyped_storage().data_ptr()
     others = [out for at, out in enumerate(call.outputs) if at != own]
@@ -132,7 +133,7 @@ def _all_to_all_single(calls: Sequence[CollectiveCall], at: int) -> Pairs:
 
 
 def _split_rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[Tensor]:
-    """The pieces of ``tensor`` along its first dimension, one for each member."""
+    """Split ``tensor`` along dimension 0 into one piece for each member."""
     if not sizes:
         sizes = [tensor.size(0) // members] * members
     return list(tensor.split(sizes))
@@ -162,7 +163,7 @@ KINDS = frozenset(_KINDS) | {"send", "recv"}
 
 
 def write_outputs(pairs: Pairs) -> None:
-    """Put the values into the tensors, below autograd and every mode of the thread that happens to do it."""
+    """Copy the values into the output tensors."""
     for out, value in pairs:
         if out is not value:
             out.copy_(value if value.shape == out.shape else value.reshape(out.shape))

@@ -1,4 +1,4 @@
-"""How often a rank has visited each line of its script that makes collectives."""
+"""The number of visits of a rank to each line that makes collectives."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .call import CollectiveCall, format_place
 class LineVisits:
     """Counts a rank's visits to each line, by kind of collective.
 
-    One backward pass may make many collectives on its line (DDP one for each bucket, FSDP one for each module): they
-    are one visit. Autograd numbers its passes, so a pass is told from the next.
+    A backward pass may make many collectives on one line (DDP one for each bucket, FSDP one for each module); they
+    count as one visit. Autograd's number of the pass separates it from the next.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A graph of waits: the call in which each rank stood when none could go on."""
+"""The wait-for graph of a deadlock: in which call each rank waits, and for which ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from labkit.base.display import Drawn
 from labkit.base.language import say, series
 
-# A rank stands in a call, has ended without an error, or has ended with one.
+# A rank waits in a call, has ended without an error, or has ended with one.
 STATES = ("waits", "ended", "failed")
 
 
@@ -16,12 +16,12 @@ class Wait:
     """The state of one rank.
 
     state      one of STATES.
-    call       the call in which it stands: ``"all_reduce"``, ``"recv"``, ``"store.get"``; the error's name of a rank
-               that failed; "" of one that ended.
-    waits_for  the ranks that have not come to this call; () of a rank that does not wait.
-    group      the name of the process group; "" where it is none.
+    call       the pending call (``"all_reduce"``, ``"recv"``, ``"store.get"``); the name of the error if the rank
+               failed.
+    waits_for  the ranks that have not come to this call.
+    group      the name of the process group.
     sequence   the number of the call in that group, from 1.
-    place      the line at which it stands: ``"train.py:31 in step"``.
+    place      the line of the call: ``"train.py:31 in step"``.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Wait:
 
 @dataclass(frozen=True, repr=False)
 class WaitForGraph(Drawn):
-    """The states of all ranks, in their order. In a notebook it shows itself as a picture."""
+    """The states of all ranks, in order. A notebook shows the graph as a picture."""
 
     ranks: tuple[Wait, ...]
 

@@ -109,7 +109,7 @@ def _conflict(a: Told, b: Told) -> str:
         return "kind"
     if set(a.dtypes) != set(b.dtypes) and a.kind not in ("scatter", "gather"):
         return "dtype"
-    sent, got = a.facts()["shapes"] != b.facts()["shapes"], a._shapes(a.outputs) != b._shapes(b.outputs)
+    sent, got = a.shapes != b.shapes, a._shapes(a.outputs) != b._shapes(b.outputs)
     uneven = a.kind in _UNEVEN - {"broadcast"}
     return "shape" if not uneven and (sent or got) else ""
 

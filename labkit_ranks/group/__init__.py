@@ -1,1 +1,1 @@
-"""The process group of simulated ranks, and what a collective returns."""
+"""The process group of simulated ranks, and the Works of collectives."""

@@ -1,6 +1,6 @@
-"""The arguments of a group's methods, brought from the forms that PyTorch has to those of a ``Call``.
+"""Convert the arguments of a group's methods to those of a ``CollectiveCall``.
 
-C++ and Python call the methods in different forms (torch/csrc/distributed/c10d/init.cpp has them).
+C++ and Python pass them in different forms (torch/csrc/distributed/c10d/init.cpp).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def to_list(tensors: Any) -> list[Any]:
 
 
 def flatten_tensors(tensors: Any) -> list[Any]:
-    """Tensors for each rank, which C++ hands over in a list of a list, and a shorter form of the methods does not."""
+    """Return one tensor for each rank. C++ passes a list in a list; a short form of the methods passes one list."""
     return to_list(tensors[0] if len(tensors) == 1 else tensors)
 
 
 def make_options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
-    """The options of a method: they are given as an object, or in its shorter forms as a root, a reduction or both."""
+    """Return the options object of a method, made of a root, a reduction or a timeout if those are given instead."""
     if given is not None and not isinstance(given, (int, timedelta, ReduceOp, ReduceOp.RedOpType)):
         return given
     options = kind()
@@ -42,7 +42,7 @@ def make_options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
 
 
 def reduction_facts(opts: Any) -> dict[str, Any]:
-    """The reduction that ``opts`` ask for: the name of the ReduceOp, and the factor of PREMUL_SUM."""
+    """Return the name of the reduction, and the factor of PREMUL_SUM."""
     op = opts.reduceOp
     name = _NAMES[int(getattr(op, "op", op))]
     return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}
@@ -52,7 +52,7 @@ _NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedO
 
 
 def find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: Any) -> str:
-    """The device that the tensors are on. Those that C++ made, unseen by Python, are on the group's ``home``."""
+    """Return the device of the tensors. Tensors that C++ made, unseen by Python, are on the group's ``home`` GPU."""
     found = "cpu" if "cpu" in group.backends else ""
     near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
     for tensor in tensors:
@@ -60,7 +60,7 @@ def find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: A
         if gpu is None and call.from_cpp and tensor.device.type == "cpu":
             machine = machine_in_use()
             if machine is not None and machine.gpus:
-                # Where both kinds of tensors are taken, what C++ brings is where the others are, or a bucket.
+                # If the group takes CPU and GPU tensors, a tensor of C++ is where the others are, or a bucket.
                 there = near or group.home or machine.gpu(None)
                 both = near is None and "cpu" in group.backends
                 gpu = gpu_of_bucket(tensor, there) if both else there
@@ -74,7 +74,7 @@ def find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: A
 
 
 def _barrier_device(group: Any, opts: Any) -> str:
-    """The GPU on which NCCL sums for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
+    """Return the GPU that NCCL uses for a barrier (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, barrier)."""
     chosen = getattr(opts, "device_ids", None)
     if chosen:
         return f"cuda:{chosen[0]}"
@@ -87,7 +87,7 @@ def _barrier_device(group: Any, opts: Any) -> str:
 
 
 def bus_number(device: str) -> int | None:
-    """Which of the computer's GPUs this process calls ``device``."""
+    """Return the number on the node of the GPU called ``device`` in this process."""
     machine, number = machine_in_use(), device.partition("cuda:")[2]
     if machine is None or not number:
         return None

@@ -1,8 +1,9 @@
-"""Dispatch modes see a collective as an operator of ``torch.ops.c10d``, as they do where C++ calls it.
+"""Show collectives to dispatch modes as operators of ``torch.ops.c10d``.
 
-PyTorch's own groups are C++, which Python comes to through the dispatcher (torch/csrc/distributed/c10d/Ops.cpp); ours
-is called without it. So the modes of the thread (CommDebugMode, or a user's own) are shown the operator here, from the
-topmost on, then tensors that wrap others; the collective takes place when the last of them calls it.
+PyTorch's own groups are C++, and Python calls them through the dispatcher (torch/csrc/distributed/c10d/Ops.cpp). It
+calls simulated groups directly. So this module shows the operator to the modes of the thread (CommDebugMode, or a
+user's own), from the topmost on, and then to tensors that wrap others. The collective takes place when the last of them
+calls the operator.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from simgpu.dispatch import others_dispatch
 
 from ..calls.call import CollectiveCall
 
-# A call's kind -> its operator, and that of several at once.
+# The operator of each kind of call, and the one for several tensors at once.
 _OPERATORS = {
     "all_reduce": ("allreduce_", "allreduce_coalesced_"),
     "broadcast": ("broadcast_",),
@@ -42,15 +43,15 @@ _OPERATORS = {
     "send": ("send",),
     "recv": ("recv_",),
 }
-# The types of their arguments that are tensors of the call.
+# Types of arguments that hold tensors of the call.
 _TENSORS = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 
 
 class _RedirectedOperator(OpOverload):
-    """An operator that is taken for ``operator``, and goes on with ``run`` when it is called.
+    """An operator that equals ``operator`` and runs ``run`` when called.
 
-    Modes ask for an OpOverload's schema and packet, compare it, look it up in tables and call it. The real operator
-    would call C++'s group instead of ours, so a subclass with the real one's attributes is what they are given.
+    Modes read the schema and packet of an OpOverload, compare it, look it up in tables and call it. The real operator
+    would call a group in C++, so modes get this copy.
     """
 
     def __init__(self, operator: Any, run: Callable[..., Any]) -> None:
@@ -64,23 +65,23 @@ class _RedirectedOperator(OpOverload):
 
 
 def needs_dispatch(call: CollectiveCall) -> bool:
-    """Whether a mode of this thread, or a tensor that wraps others, has to see ``call``."""
+    """Whether a dispatch mode, or a tensor that wraps others, must see ``call``."""
     return others_dispatch() or _find_wrapper((*call.inputs, *call.outputs)) is not None
 
 
 def _find_wrapper(tensors: Iterable[Any]) -> Any:
-    """The first of ``tensors`` that answers for those that it wraps; None."""
+    """Return the first of ``tensors`` that wraps other tensors; else None."""
     for tensor in tensors:
-        # What a functional collective has on its way is waited for.
+        # Pending results of functional collectives are waited for instead.
         if type(tensor) is not Tensor and not hasattr(tensor, "trigger_wait") and is_wrapper(tensor):
             return tensor
     return None
 
 
 def dispatch_call(group: ProcessGroup, call: CollectiveCall, go_on: Callable[[CollectiveCall], Any]) -> Any:
-    """The Work of ``go_on(call)``, which modes of this thread and wrappers see as an operator; or what they give.
-
-    What they call the operator with is what ``go_on`` gets: a wrapper does so with what it holds, perhaps repeatedly.
+    """Show ``call`` as an operator to modes and wrappers, and return the result, a Work.
+     ``go_on`` gets the call with the arguments that they pass on. A wrapper passes the tensors that it holds, and may
+    call the operator several times.
     """
     names = _OPERATORS[call.kind]
     several = len(call.outputs) > 1 and len(names) > 1
@@ -89,7 +90,7 @@ def dispatch_call(group: ProcessGroup, call: CollectiveCall, go_on: Callable[[Co
 
     def run(*args: Any, **kwargs: Any) -> Any:
         mode: Any = next(reversed(_get_current_dispatch_mode_stack()), None)
-        if mode is not None and not mode.is_infra_mode():  # torch's own, of compilation, want what C++ has
+        if mode is not None and not mode.is_infra_mode():  # torch's compilation modes expect a C++ group
             with _pop_mode_temporarily():
                 if is_our_module(type(mode).__module__):
                     return run(*args, **kwargs)
@@ -109,7 +110,7 @@ def dispatch_call(group: ProcessGroup, call: CollectiveCall, go_on: Callable[[Co
 
 
 def _ask_wrapper(wrapper: Any, told: _RedirectedOperator, args: Any, kwargs: Any) -> Any:
-    """Ask ``wrapper`` to answer the operator.
+    """Let ``wrapper`` handle the operator.
 
     Raises NotImplementedError, as DTensor's own dispatch does, if it has no answer.
     """
@@ -125,7 +126,7 @@ def _ask_wrapper(wrapper: Any, told: _RedirectedOperator, args: Any, kwargs: Any
 
 
 def _tensors_of_call(args: Any, arguments: Any, call: CollectiveCall) -> tuple[list[Any], list[Any]]:
-    """The inputs and outputs of ``call`` among the operator's ``args``."""
+    """Return the inputs and outputs of ``call`` among the operator's ``args``."""
     inputs, outputs = [], []
     for value, argument in zip(args, arguments, strict=False):
         if str(argument.type) in _TENSORS:
@@ -134,13 +135,13 @@ def _tensors_of_call(args: Any, arguments: Any, call: CollectiveCall) -> tuple[l
                 inputs = tensors
             elif not argument.name.startswith("tensor"):
                 outputs = tensors
-            else:  # what is read and written
+            else:  # an argument for both inputs and outputs
                 inputs, outputs = tensors if call.inputs else [], list(tensors) if call.outputs else []
     return inputs, outputs
 
 
 def _argument_value(argument: Any, call: CollectiveCall, group: ProcessGroup) -> Any:
-    """The value of the operator's ``argument``."""
+    """Return the value of the operator's ``argument``."""
     name, kind = argument.name, str(argument.type)
     if kind in _TENSORS:
         brought = call.inputs if name.startswith("input") or not call.outputs else call.outputs

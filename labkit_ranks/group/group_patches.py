@@ -1,4 +1,4 @@
-"""The changes in ``torch.distributed`` that make its groups ours, wherever the ranks run."""
+"""Patches of ``torch.distributed`` that put simulated process groups in."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .slot import Transport
 
 
 def patches(of_processes: Callable[[SimulatedProcessGroup], Transport]) -> Iterator[Patch]:
-    """The rows of groups, and of what refuses to run beside them.
+    """Yield the patches of groups.
 
-    of_processes   makes the transport of a group where a rank is a process.
+    of_processes   makes the transport of a group whose ranks are processes.
     """
     process_group.make_process_transport = of_processes
     yield Patch.wrap(distributed_c10d, "_new_process_group_helper", _make_group)
@@ -46,10 +46,10 @@ def patches(of_processes: Callable[[SimulatedProcessGroup], Transport]) -> Itera
         yield Patch(owner, "ProcessGroupGloo", GlooGroup)
     yield Patch(distributed_c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     yield Patch.wrap(distributed_c10d, "_set_pg_timeout", _set_timeout)
-    # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 chooses other code to move tensors, where it is installed: here ours does.
+    # TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 would choose torchcomms, if installed, to move tensors.
     yield Patch(distributed_c10d, "_TORCHCOMM_AVAILABLE", False)
     yield Patch(c10d, "ProcessGroupNCCL", NcclGroup)
-    major, minor, patch = NCCL_VERSION  # packed as torch/csrc/cuda/python_nccl.cpp has it
+    major, minor, patch = NCCL_VERSION  # packed as in torch/csrc/cuda/python_nccl.cpp
     yield Patch(torch._C, "_nccl_version", lambda: major << 32 | minor << 16 | patch)
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(c10d, "_hash_tensors", _hash_tensors)
@@ -63,7 +63,7 @@ def patches(of_processes: Callable[[SimulatedProcessGroup], Transport]) -> Itera
 
 
 class NcclOptions(SimpleNamespace):
-    """Stands for ``ProcessGroupNCCL.Options``."""
+    """Replaces ``ProcessGroupNCCL.Options``."""
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         super().__init__(
@@ -79,14 +79,14 @@ class NcclOptions(SimpleNamespace):
         )
 
     def __deepcopy__(self, memo: Any) -> NcclOptions:
-        # split_group copies its parent's: the group that this one came from stays itself.
+        # split_group copies the parent's options: the copy keeps the same ``split_from``.
         copied = NcclOptions()
         copied.__dict__.update(self.__dict__, global_ranks_in_group=list(self.global_ranks_in_group))
         return copied
 
 
 class NcclGroup(SimulatedProcessGroup):
-    """Stands for ``torch.distributed.ProcessGroupNCCL``."""
+    """Replaces ``torch.distributed.ProcessGroupNCCL``."""
 
     Options = NcclOptions
 
@@ -108,7 +108,7 @@ class NcclGroup(SimulatedProcessGroup):
 
 
 class GlooOptions(SimpleNamespace):
-    """Stands for ``ProcessGroupGloo._Options``."""
+    """Replaces ``ProcessGroupGloo._Options``."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -118,7 +118,7 @@ class GlooOptions(SimpleNamespace):
 
 
 class GlooGroup(SimulatedProcessGroup):
-    """Stands for ``torch.distributed.ProcessGroupGloo``."""
+    """Replaces ``torch.distributed.ProcessGroupGloo``."""
 
     Options = _Options = GlooOptions
 
@@ -132,20 +132,19 @@ class GlooGroup(SimulatedProcessGroup):
 
     @staticmethod
     def create_device(hostname: str = "", interface: str = "", lazy_init: bool | None = None) -> object:
-        """A network device, which ranks in one process need none of."""
+        """Return a placeholder for a network device: ranks in one process need none."""
         return object()
 
     create_default_device = create_device
 
 
-_Logger: Any = dist.Logger  # type: ignore[attr-defined]  # C's
+_Logger: Any = dist.Logger  # type: ignore[attr-defined]  # a class of C
 
 
 class DdpLogger(_Logger):  # type: ignore[misc]
     """The logger of DDP. C++ asks for the group's name three times: is it nccl, is it gloo, and what to write down.
 
-    If it is gloo, it takes the group for a ProcessGroupGloo of C++ and asks for its threads (logger.cpp,
-    set_env_variables).
+    For gloo, C++ casts the group to its own ProcessGroupGloo and asks for its threads (logger.cpp, set_env_variables).
     """
 
     def set_construction_data_and_log(self, *args: Any) -> None:
@@ -157,7 +156,7 @@ class DdpLogger(_Logger):  # type: ignore[misc]
 
 
 def _register_builtin(ddp: Any, kind: Any) -> None:
-    """C++'s two hooks want the results of C++'s groups; Python's of the same names compute the same."""
+    """Register Python's hook of the same name: C++'s two hooks need the results of C++ groups."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     half = kind == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
@@ -167,7 +166,7 @@ def _register_builtin(ddp: Any, kind: Any) -> None:
 
 
 class _Making(threading.local):
-    """The group that this thread makes: its backend as asked for, its ranks."""
+    """The backends and ranks of the group in creation."""
 
     backends: dict[str, str] | None = None
     ranks: list[int] = []  # noqa: RUF012 (replaced, never changed)
@@ -204,7 +203,7 @@ def _make_group(real: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _has_torch_function(real: Callable[[Any], bool], arguments: Any) -> bool:
-    """The machine has nothing to say of a collective itself: what it is given, the group looks at."""
+    """Skip the machine's function mode for a collective of plain tensors: the group checks its arguments itself."""
     alone = _len_torch_function_stack() == 1 and type(_get_function_stack_at(0)) is MachineMode
     return not (alone and _PLAIN.issuperset(map(type, arguments))) and real(arguments)
 
@@ -214,7 +213,7 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, list, type(None)))
 
 def _set_timeout(real: Callable[..., None], timeout: timedelta, group: Any = None) -> None:
     found = distributed_c10d._get_default_group() if group is None else group
-    if isinstance(found, SimulatedProcessGroup):  # which is neither C++'s NCCL nor its gloo
+    if isinstance(found, SimulatedProcessGroup):  # neither NCCL nor gloo of C++
         found._set_default_timeout(timeout)
     else:
         real(timeout, group)
@@ -230,13 +229,13 @@ _works = WeakKeyDictionary[Any, Any]()
 
 
 def _keep_join_work(notify: Callable[[Any], Any], joinable: Any) -> Any:
-    """DDP hands this Work to C++, which asks it in backward: what Python knows of it must live as long."""
+    """Keep the Work that DDP passes to C++ alive until C++ asks for the result in backward."""
     _works[joinable] = work = notify(joinable)
     return work
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:
-    """A number for the bytes of ``tensors``, which TORCH_DISTRIBUTED_DEBUG=DETAIL writes down."""
+    """Return a number for the bytes of ``tensors``, which TORCH_DISTRIBUTED_DEBUG=DETAIL writes down."""
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         found.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
@@ -244,7 +243,7 @@ def _hash_tensors(tensors: list[torch.Tensor]) -> int:
 
 
 def _note_model_gpu(ask: Callable[..., Any], group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """C++ makes its tensors on the GPU of those that it is given, which need not be the current one."""
+    """Note the GPU of the given tensors, on which C++ makes its own. It may not be the current GPU."""
     if isinstance(group, SimulatedProcessGroup) and tensors:
         group.home = gpu_of(tensors[0])
     return ask(group, tensors, *args, **kwargs)

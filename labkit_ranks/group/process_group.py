@@ -1,11 +1,11 @@
-"""The process group of simulated ranks: stands for ProcessGroupNCCL and ProcessGroupGloo.
+"""The process group of simulated ranks, in place of ProcessGroupNCCL and ProcessGroupGloo.
 
-One class is both of them, for ranks in one process and for ranks in several. It makes a ``Call`` of its arguments
-(:mod:`..calls.call`); :mod:`..calls.checks` refuses what NCCL or gloo refuses; a transport (:mod:`.slot`) lets the call
-meet those of the other members, and they get what :mod:`..calls.semantics` computes.
+The group turns arguments into a ``CollectiveCall`` (:mod:`..calls.call`). :mod:`..calls.checks` refuses what NCCL or
+gloo refuses. A transport (:mod:`.slot`) matches the call with those of the other members, and
+:mod:`..calls.semantics` computes their results.
 
-C++ (DDP's Reducer, functional collectives) calls the methods by their names in C++ through pybind's trampolines
-(torch/csrc/distributed/c10d/PyProcessGroup.hpp), Python by the same. Each returns a Work that is waited for.
+C++ (DDP's Reducer, functional collectives) calls the methods by their C++ names, through pybind's trampolines
+(torch/csrc/distributed/c10d/PyProcessGroup.hpp); Python calls the same methods. Each returns a Work to wait for.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .dispatch_modes import dispatch_call, needs_dispatch
 from .slot import Transport
 from .works import SlotWork, Works
 
-# The functions of torch.distributed hand over what users gave them; what comes from elsewhere comes from C++.
+# torch.distributed passes on what users gave; a call from any other file comes from C++.
 _PYTHON = "distributed_c10d.py"
 
 
 class _Asking(threading.local):
-    """The number of times that C++ has asked for a group's name since DDP's logger began; 3 where it has not."""
+    """How often C++ has asked for a group's name since DDP's logger began; else 3."""
 
     times = 3
 
@@ -48,14 +48,14 @@ class _Asking(threading.local):
 name_requests = _Asking()
 
 
-# Its methods have more signatures than these: the ones that PyTorch's own functions call are here.
+# Typed as Any: torch declares more signatures than PyTorch calls.
 _Base: Any = ProcessGroup
 
 
 class SimulatedProcessGroup(_Base):  # type: ignore[misc]
-    """A process group of ``size`` ranks whose tensors are on simulated GPUs (or the host).
+    """A process group of ``size`` ranks whose tensors are on simulated GPUs, or on the host.
 
-    backends   which backend each device type has: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
+    backends   the backend of each device type: {"cuda": "nccl"}, {"cpu": "gloo", "cuda": "nccl"}.
     """
 
     supports_coalescing = False
@@ -81,9 +81,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self.ranks = tuple(ranks) or tuple(range(size))
         self.options = SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(ranks), group_name="")
         self._name, self._desc = "", "undefined"
-        # The GPU of what C++ brings: that of the model (see .torch_patches); None is the current one.
+        # The GPU of tensors that C++ makes: the model's (see .group_patches), or the current one if None.
         self.home: Gpu | None = None
-        self.first_device = ""  # the first GPU that it had tensors of
+        self.first_device = ""  # the GPU of the first tensor
         self._transport: Any = None
         self._splits = 0
         self.latest = 0  # the number of its latest collective
@@ -93,7 +93,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self.destroyed = False
         self._global_rank = self.ranks[rank]
 
-    # What it is asked for.
+    # Attributes and small answers.
 
     def rank(self) -> int:
         return self._rank
@@ -107,7 +107,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     _get_backend_name = name
 
     def getBackendName(self) -> str:
-        """The name for C++, which casts a group called gloo to its own class when DDP is made (see DdpLogger)."""
+        """Return the name for C++, which casts a group called gloo to its own class (see DdpLogger)."""
         name_requests.times += 1
         return "" if name_requests.times == 2 else self.name()
 
@@ -122,7 +122,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     def _set_group_name(self, name: str) -> None:
         self._name = name
         if self._transport is None and current_thread_rank() is not None:
-            # Not at the first call: of groups that are made under one name, one after the other, each rank counts all.
+            # Not at the first call: all ranks must count the groups of one name in the order of creation.
             self._transport = make_transport(self)
 
     def _set_group_desc(self, desc: str) -> None:
@@ -150,7 +150,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return self.latest
 
     def _do_nothing(self, *args: object) -> None:
-        """Do nothing: it moves no tensors (connections of NCCL, its own timing, C++'s counts)."""
+        """Do nothing: there are no connections, timings or counts of C++ to change."""
 
     _wait_for_pending_works = _set_sequence_number_for_group = _enable_collectives_timing = _do_nothing
     _group_start = _group_end = eager_connect_single_device = perform_nocolor_split = _do_nothing
@@ -171,7 +171,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
         group_name: str | None = None, group_desc: str | None = None, device_types: Any = None,
     ) -> SimulatedProcessGroup | None:  # fmt: skip
-        """The group of those members that are ``ranks`` of this one; None for the others."""
+        """Return a group of the members ``ranks``; None in the other members."""
         self._splits += 1
         if self.bound_device_id is not None:
             self._start_call("split_group").wait()
@@ -191,9 +191,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return child
 
     def announce_new_group(self, name: str, ranks: Sequence[int], backends: Collection[str]) -> None:
-        """A group of ``ranks`` is about to be made by ``new_group``, by all ranks of this one, the default group.
+        """Announce the creation of a group of ``ranks`` to all ranks of this default group.
 
-        name   the group's: its number among those that the rank has made, or a hash if its members alone make it.
+        name   the number of the rank's call of ``new_group``, or a hash if only the members create the group.
 
         Raises :class:`..calls.faults.Mismatch` if another rank's group of this number has other members.
         """
@@ -315,12 +315,12 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         works, self._coalesced = self._coalesced or [], None
         return Works(works)
 
-    # Meeting.
+    # Making a call.
 
     def _start_call(
         self, kind: str, inputs: Any = (), outputs: Any = (), *, opts: Any = None, **facts: Any
     ) -> Any:
-        """Make the call that this rank asks for now, and return its Work."""
+        """Make a call of the current rank, and return its Work."""
         call, rank = CollectiveCall(kind, inputs, outputs, **facts), current_thread_rank()
         call.group, call.desc, call.at = self._name, self._desc, self._rank
         if rank is None:
@@ -338,14 +338,14 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return self._make_work(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
 
     def _make_work(self, call: CollectiveCall, results: list[Any], opts: Any) -> Any:
-        """The Work of a call whose tensors are those that have the memory."""
+        """Submit a call with plain tensors, and return its Work."""
         rank = current_rank()
         call.watched = trace.recording is not None
         call.backward = torch._C._current_graph_task_id() != -1
         for brought in (call.inputs, call.outputs):
             for at, tensor in enumerate(brought):
                 if type(tensor) is not Tensor and (wait := getattr(tensor, "trigger_wait", None)):
-                    brought[at] = wait()  # a functional collective's value
+                    brought[at] = wait()  # the pending result of a functional collective
         with torch._C.DisableTorchFunction():
             tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
             call.device = find_device(self, call, tensors, opts)
@@ -367,10 +367,10 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             if call.watched:
                 sample_memory(call.kind, call.device if call.inputs or call.outputs else "")
         timeout = getattr(opts, "timeout", None)
-        # C++ says "none given" by one below zero (c10d/Backend.hpp, kUnsetTimeout).
+        # C++ passes -1 ms for "none given" (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
         slot = transport.submit(call)
-        if slot.error is not None:  # said at once, for nobody may wait for it
+        if slot.error is not None:  # raise now: the Work may never be waited for
             raise slot.error
         work = SlotWork(call, slot, results, call.timeout)
         work.connect()
@@ -379,7 +379,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return work
 
     def _connect(self) -> None:
-        """Connect ranks that are processes: all members are here now, and perhaps not at their first call."""
+        """Connect ranks that are processes: all members are here now, but may not be at the first call."""
         if current_thread_rank() is None:
             self.transport()
 
@@ -393,7 +393,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
 
 def make_transport(group: SimulatedProcessGroup) -> Transport:
-    """The transport of ``group``: a meeting if its ranks are in this process, gloo if this process is one of them."""
+    """Return the transport of ``group``: between threads if this thread is a rank, else over gloo."""
     rank = current_thread_rank()
     if rank is None:
         assert make_process_transport is not None
@@ -402,5 +402,5 @@ def make_transport(group: SimulatedProcessGroup) -> Transport:
     return meeting
 
 
-# The transport of a group whose members are processes; known to .torch_patches.
+# Set by .group_patches: makes the transport between processes.
 make_process_transport: Callable[[SimulatedProcessGroup], Transport] | None = None

@@ -1,6 +1,6 @@
-"""One collective of one group, from the first call to the last: what both transports share.
+"""A pending collective, from the first call to the last.
 
-How a member waits for the others, and how their calls come to it, is each transport's own.
+Each transport has its own way to match calls and to wait for members.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 from ..calls.call import CollectiveCall
 from ..rank.rank import current_rank
 
-# A message of up to this many bytes is on its way when its sender goes on, a larger one waits for its receiver: what
-# fits into NCCL's buffer of a connection (NCCL_BUFFSIZE, 4 MiB by default).
+# Bytes of a message up to which a sender goes on before the receiver comes: NCCL's buffer of a connection
+# (NCCL_BUFFSIZE, 4 MiB by default).
 NCCL_BUFFER = 4 * 2**20
 
 
 class Slot:
-    """One collective of one group: the calls of its members, by their rank in the group (of a message: 0 sends).
+    """The calls of one collective, by group rank (of a message: 0 is the sender).
 
-    pair      of a message, the world's ranks of its sender and its receiver.
-    done      whether all have come and the values are written.
-    met       the clock when the last came, ``last`` its rank; ``finished`` the clock when it was done.
-    error     instead of being done, it failed.
+    pair      global ranks of a message's sender and receiver.
+    done      whether the values are written.
+    met       the clock of ``last``, the rank that came last; ``finished`` the clock at completion.
+    error     the error that ended the collective.
     """
 
     __slots__ = ("calls", "done", "error", "finished", "last", "met", "pair", "size")
@@ -45,15 +45,15 @@ class Slot:
     def wait_for_members(
         self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
     ) -> bool:
-        """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
+        """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on."""
         raise NotImplementedError
 
     def missing(self) -> list[int]:
-        """The world's ranks that have not come."""
+        """Return the global ranks that have not come."""
         raise NotImplementedError
 
     def finish(self, write: Callable[[], None]) -> None:
-        """All have come: ``write()`` puts the values into the tensors. What it raises is the slot's error."""
+        """Complete the collective by ``write()``, which writes the values. Its error becomes the slot's."""
         last = max(self.calls.values(), key=lambda call: call.arrived)
         started = perf_counter()
         try:
@@ -68,31 +68,31 @@ class Slot:
 
 
 class Transport(Protocol):
-    """The way by which the calls of a group's members come together.
+    """Matches the calls of a group's members.
 
-    ranks   the world's ranks that are its members.
+    ranks   the global ranks of the members.
     """
 
     ranks: tuple[int, ...]
 
     def submit(self, call: CollectiveCall) -> Slot:
-        """``call`` has come; the slot may be over by then."""
+        """Add ``call``; return its slot, which may be completed already."""
 
     def flush(self, rank: int) -> None:
         """Wait until the calls of ``rank`` have run, as destroy_process_group does."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
-        """The calls by which members have made the group of this number, ``call`` among them; nobody waits for all."""
+        """Return the calls so far that create the group of this number, with ``call``."""
 
 
-# NCCL writes into memory of which autograd keeps the number of changes, and counts none.
+# NCCL's writes don't change the version counters that autograd checks.
 _UNCOUNTED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-# C's own: torch.no_grad() costs more than a small sum.
+# C's own function: torch.no_grad() costs more than a small sum.
 _set_grad_enabled: Any = torch._C._set_grad_enabled
 
 
 class PlainTensors:
-    """Inside, tensors are what they are: no mode of this thread, no autograd, and no change is counted."""
+    """A context in which tensors are plain: no modes, no autograd, and no version counts."""
 
     def __enter__(self) -> None:
         self._modes = (

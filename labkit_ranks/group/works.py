@@ -1,4 +1,4 @@
-"""The Work that a collective returns: done when its last member has come."""
+"""The Works that collectives return."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ..rank.memory_samples import sample_memory
 from ..rank.rank import current_rank, work_settled
 from .slot import Slot
 
-# Descriptions of groups that say nothing.
+# Descriptions of groups that are not worth showing.
 _UNSAID = ("", "default_pg", "undefined")
 
 
 class _WaitableWork(Work):
-    """The part of a Work that is the same for one call and for several."""
+    """Methods common to the Work of one call and the Work of several."""
 
     def synchronize(self) -> None:
         self.wait()
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        # C++ would wait for it with the baton in hand: what asks for it waits here.
+        # C++ would wait without yielding the turn, so wait here first.
         self._receive(by_cpp=True)
         future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
         future.set_result(self.result())
@@ -44,7 +44,7 @@ class _WaitableWork(Work):
 
 
 class SlotWork(_WaitableWork):
-    """Waits for one slot, and tells the recording that is open of this rank's part in it."""
+    """The Work of one call. It waits for the call's slot, and reports the call to an open recording."""
 
     def __init__(
         self, call: CollectiveCall, slot: Slot, results: list[Tensor], timeout: timedelta | None
@@ -60,7 +60,7 @@ class SlotWork(_WaitableWork):
         return self._receive(timeout)
 
     def _receive(self, timeout: timedelta | None = None, *, by_cpp: bool = False) -> bool:
-        """Stand here until the last member has come; True, or what went wrong is raised."""
+        """Wait until the last member has come, and return True; raise the call's error."""
         for tell in work_settled:
             tell(self)
         slot, rank = self.slot, self.rank
@@ -78,7 +78,7 @@ class SlotWork(_WaitableWork):
             if not self._reported:
                 self._report(max(0.0, slot.met - began))
         elif "away" in self.call.memo:
-            self.results = []  # on its way: what still holds this Work does not hold what was sent
+            self.results = []  # the message is sent: release the tensors
         return True
 
     def _wait_for_slot(self, ready: Callable[[], bool], timeout: timedelta | None) -> None:
@@ -88,23 +88,23 @@ class SlotWork(_WaitableWork):
             if not ready() and not slot.wait_for_members(self.call, ready, timeout):
                 assert timeout is not None
                 slot.error = faults.timeout_error(self.call, timeout, slot.missing())
-        except BaseException:  # it is ended here, or none can go on
+        except BaseException:  # the rank is being ended, or all ranks are deadlocked
             self.call.memo["told"] = True
             self._report_stuck()
             raise
         finally:
-            self.call.on_deadlock = None  # nothing holds its tensors
+            self.call.on_deadlock = None  # let its tensors go
         if slot.error is not None:
-            raise copy.copy(slot.error)  # each with the traceback of its own rank
+            raise copy.copy(slot.error)  # a copy for each rank, with a traceback of its own
 
     def connect(self) -> None:
-        """Wait for the other members if this is the first call that connects them, as NCCL's host does in the call."""
+        """Wait for the other members if this call is the first to connect them, as NCCL's host does."""
         call = self.call
         if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
             self._wait_for_slot(lambda: self.slot.is_completed() or call.is_connected, self.timeout)
 
     def wait_on_host(self) -> None:
-        """Stand here until it has run, though its rank had gone on."""
+        """Wait until the call has run, after its rank had gone on."""
         self._wait_for_slot(self.slot.is_completed, self.timeout)
 
     def _report_stuck(self) -> None:
@@ -113,7 +113,7 @@ class SlotWork(_WaitableWork):
             self._emit(0.0, stuck=True)
 
     def report_if_done(self) -> None:
-        """Tell of it though nobody has waited for it."""
+        """Report a completed call to the recording although nobody has waited for it."""
         if self.slot.done and not self._reported:
             self._report(0.0)
         elif "enqueued" in self.call.memo:
@@ -126,7 +126,7 @@ class SlotWork(_WaitableWork):
             self._emit(waited)
 
     def _emit(self, waited: float, *, stuck: bool = False) -> None:
-        """Emit the event of the rank's part: it has its result now, having ``waited`` so long, or is ``stuck``."""
+        """Emit the event of the rank's part, which has waited for ``waited`` seconds, or is ``stuck``."""
         call, slot = self.call, self.slot
         if trace.recording is None:
             return
@@ -174,19 +174,19 @@ class SlotWork(_WaitableWork):
         if self.call.kind == "all_gather":
             found = found if isinstance(found[0], Tensor) else list(found[0])
             if self.call.backend == "nccl" and len({tensor.shape for tensor in found}) == 1:
-                # What NCCL wrote into, from which the tensors were copied (ProcessGroupNCCL.cpp, allgather).
+                # NCCL writes into one tensor, and copies to the outputs (ProcessGroupNCCL.cpp, allgather).
                 return [torch.stack(found)]
         return found
 
     def source_rank(self) -> int:
-        """The sender of what was received, in the group."""
+        """Return the sender's rank in the group."""
         return self.slot.calls[0].at
 
     _source_rank = source_rank
 
 
 class Works(_WaitableWork):
-    """Several, waited for together: what a coalescing manager returns."""
+    """The Work of several calls: a coalescing manager returns it."""
 
     def __init__(self, works: list[Work]) -> None:
         super().__init__()

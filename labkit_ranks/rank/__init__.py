@@ -1,1 +1,1 @@
-"""One rank: its numbers, its clock, and all that belongs to it as to a process of its own."""
+"""A rank: numbers, clock, and the state of a process."""

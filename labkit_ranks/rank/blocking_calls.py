@@ -1,8 +1,8 @@
-"""Calls in which C stands still: a rank that is a thread lets the others go on while it stands in one.
+"""Calls that block in C: a rank in a thread lets the other ranks run meanwhile.
 
-What is read, locked or waited for may come from another rank, which needs the turn for it. Where a child process or
-another computer gives it, the rank keeps its turn for a moment first: the same script takes the same turns.
-Not seen are other calls that block; :mod:`..threads.stall_detector` tells of a rank that stands in one.
+The data, lock or end of process that the rank waits for may come from another rank, which needs the turn. If a child
+process or another computer provides it, the rank keeps its turn for a moment first, so that the same script takes the
+same turns. Other calls that block are not patched; :mod:`..threads.stall_detector` reports a rank that waits in one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from labkit.base.patches import CType, Patch
 
 from .rank import Rank, this_thread
 
-# Seconds for which a rank keeps its turn, waiting for what comes from outside.
+# Seconds for which a rank keeps its turn when it waits for something outside of the ranks.
 _MOMENT = 0.25
-# The beginnings of addresses whose other end is on this computer, where it may be a rank.
+# Prefixes of addresses on this computer, where the other end may be a rank.
 _NEAR = ("127.", "::1", "0.0.0.0", "::")
-# The connections that have a transaction open, and of which rank: others wait for its end.
+# Database connections with an open transaction, and their ranks: other ranks wait for the end.
 _writing: dict[int, Rank] = {}
 
 
@@ -54,10 +54,10 @@ def patches() -> Iterator[Patch]:
 
 
 def _blocking_patches(owner: Any, names: str, function: Callable[..., Any]) -> Iterator[Patch]:
-    """Let ``function(rank, real, …)`` stand for functions of ``owner`` in a rank that has the turn."""
-    seen = this_thread  # at the end of the interpreter modules have lost their names
+    """Yield patches that call ``function(rank, real, …)`` in ranks with the turn."""
+    seen = this_thread  # a local name: at the end of the interpreter, modules lose their globals
 
-    def called(real: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_in_turn(real: Any, *args: Any, **kwargs: Any) -> Any:
         rank = seen.rank
         if rank is None or turns.current_task() is None:
             return real(*args, **kwargs)
@@ -65,11 +65,11 @@ def _blocking_patches(owner: Any, names: str, function: Callable[..., Any]) -> I
 
     for name in names.split():
         if name in vars(owner):
-            yield Patch.wrap(owner, name, called)
+            yield Patch.wrap(owner, name, call_in_turn)
 
 
 def _receive(rank: Rank, real: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
-    with suppress(OSError, ValueError):  # which the real one raises, too
+    with suppress(OSError, ValueError):  # the real call raises the same
         number = source if isinstance(source, int) else source.fileno()
         ready, limit, moment = select.poll(), None, _MOMENT
         ready.register(number, select.POLLIN)
@@ -90,22 +90,22 @@ def _lock(rank: Rank, real: Any, file: Any, how: int, *where: int, own: Any = No
 
     lock = own or real
 
-    def taken() -> bool:
+    def try_lock() -> bool:
         try:
             lock(file, how | fcntl.LOCK_NB, *where)
         except (BlockingIOError, PermissionError):
             return False
         except (OSError, ValueError):
-            pass  # which is raised below
+            pass  # raised again below
         return True
 
-    if not how & (fcntl.LOCK_NB | fcntl.LOCK_UN) and not taken():
-        rank.wait_in_c(taken)
+    if not how & (fcntl.LOCK_NB | fcntl.LOCK_UN) and not try_lock():
+        rank.wait_in_c(try_lock)
     return lock(file, how, *where)
 
 
 def _lock_by_file(file: Any, how: int, length: int = 0, start: int = 0, whence: int = 0) -> None:
-    """``lockf`` with locks that belong to the open file, not to the process: ranks keep each other out by them."""
+    """Lock as ``lockf`` does, but for the open file instead of the process, so that ranks exclude each other."""
     import fcntl
 
     kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
@@ -117,12 +117,12 @@ def _wait_for_child(rank: Rank, real: Any, *args: Any, **kwargs: Any) -> Any:
     given = signature(real).bind(*args, **kwargs).arguments
     limit = given.pop("timeout", None)
     try:
-        with turns.keep_turn():  # it sleeps between two looks, and would hand its turn on
+        with turns.keep_turn():  # Popen.wait sleeps between two polls, and would yield the turn
             return real(**given, timeout=_MOMENT if limit is None else min(limit, _MOMENT))
     except subprocess.TimeoutExpired:
         if limit is not None and limit <= _MOMENT:
             raise
-    given.pop("input", None)  # which it has by now
+    given.pop("input", None)  # communicate() has it by now
     return rank.call_outside_turn(lambda: real(**given, timeout=None if limit is None else limit - _MOMENT))
 
 
@@ -130,7 +130,7 @@ def _run_in_database(rank: Rank, real: Any, database: Any, *args: Any, **kwargs:
     connection = getattr(database, "connection", database)
     try:
         if any(one is not rank for one in _writing.values()):
-            _writing[id(connection)] = rank  # it may come to have one before it has its turn again
+            _writing[id(connection)] = rank  # the rank may get a transaction before the next turn
             return rank.call_outside_turn(lambda: real(database, *args, **kwargs))
         return real(database, *args, **kwargs)
     finally:

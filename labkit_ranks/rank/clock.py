@@ -1,9 +1,9 @@
-"""A rank as a recording asks for it: its numbers, its GPUs, its clock.
+"""A rank's numbers, GPUs and clock, as a recording uses them.
 
-Each rank's clock goes while the rank computes, as if all ranks ran at once, each on a processor of its own; where it
-meets others, it goes to the last one's. On a busy computer, the time in which a thread is ready and has no processor
-would make stragglers of ranks by chance. So it counts what passes while a thread has a processor, or sleeps, and not
-while other programs have them all. Linux counts it; elsewhere a thread's time is that of the clock on the wall.
+Clocks run as if all ranks ran at the same time, each on its own processor. In a collective, each clock is set to the
+latest one's. A clock counts the time in which its thread has a processor or sleeps. It leaves out the time in which the
+thread is ready and other programs have the processors, which would make ranks stragglers by chance. Linux counts this
+time; elsewhere clocks use wall time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from simgpu import Gpu
 from ..calls.call import CollectiveCall
 from . import flight_recorder
 
-# Its second number: for how many nanoseconds the thread that opens it has been ready without a processor.
+# The file's second number: nanoseconds in which the thread that opens it was ready without a processor.
 _FILE = "/proc/thread-self/schedstat"
 
 
 class ThreadClock:
-    """The clock of the thread that makes it, in seconds, and never goes back for that one; any thread may read it."""
+    """A clock of one thread, in seconds. Any thread may read it; it never goes back for its own."""
 
     def __init__(self) -> None:
         self.process, self._thread = os.getpid(), threading.get_ident()
@@ -37,18 +37,19 @@ class ThreadClock:
             self._file = -1
 
     def seconds_run(self) -> float:
-        # A thread may lose the processor between the two readings. With the time first, it then reads too early a time,
-        # and takes that of its last reading; with the time last it would read one that is not over yet.
+        # The thread may lose the processor between the two readings. With the time first, the result is too early, and
+        # the last result is returned instead; with the time last, an unfinished wait would count.
+        """Return the seconds that the thread has run."""
         at = perf_counter()
         if self._file >= 0:
-            with suppress(OSError):  # the thread has ended
+            with suppress(OSError):  # the thread may have ended
                 self._ready = int(os.pread(self._file, 80, 0).split()[1]) * 1e-9
         found = at - self._ready
         if threading.get_ident() == self._thread:
             found = self._last = max(found, self._last)
         return found
 
-    # The function is kept: at Python's end the names of this module are gone.
+    # A default argument keeps the function: at the end of Python, globals of this module are gone.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._file >= 0:
             close(self._file)
@@ -58,34 +59,34 @@ _thread_state = threading.local()
 
 
 def thread_clock() -> ThreadClock:
-    """The clock of this thread."""
+    """Return the clock of this thread."""
     found: ThreadClock | None = getattr(_thread_state, "time", None)
-    if found is None or found.process != os.getpid():  # a child's thread is another
+    if found is None or found.process != os.getpid():  # a forked child has another thread
         found = _thread_state.time = ThreadClock()
     return found
 
 
 class RankClock:
-    """What the clock of a rank goes by: this computer's time. :mod:`..planning.timing` has one that goes by a model."""
+    """Sets ranks' clocks by this computer's time. :mod:`..planning.timing` has one that uses a model."""
 
     def make_thread_clock(self) -> Any:
-        """Return the seconds that this thread of the rank has run."""
+        """Return the clock of a thread of the rank."""
         return thread_clock()
 
     def wait_until(self, rank: TimedRank, time: float) -> None:
-        """Let ``rank`` go on at ``time``: what it waited for is there."""
+        """Set the clock of ``rank`` to ``time`` at the end of a wait."""
         rank.advance_to(time)
 
     def return_at(self, rank: TimedRank, began: float, seconds: float) -> None:
-        """Let ``rank`` go on after ``seconds`` in a call that waits, which it made when its clock was at ``began``."""
+        """Set the clock of ``rank`` after a call that began at ``began`` and blocked for ``seconds``."""
         rank.wait_until(began + seconds)
 
     def finish(self, slot: Any, seconds: float) -> float:
-        """Return when a collective is done whose values took ``seconds`` here."""
+        """Return when a collective ends whose computation took ``seconds`` here."""
         return float(slot.met + seconds)
 
     def receive(self, rank: TimedRank, slot: Any, began: float, *, by_cpp: bool) -> None:
-        """Let ``rank`` have the values of a collective, for which it has waited since ``began``."""
+        """Let ``rank`` receive the values of a collective after a wait since ``began``."""
         rank.wait_until(slot.finished)
 
 
@@ -95,7 +96,7 @@ _clock_of: Callable[[TimedRank], RankClock] | None = None
 
 @contextmanager
 def use_rank_clocks(clock_of: Callable[[TimedRank], RankClock]) -> Iterator[None]:
-    """Inside, a rank that begins a turn is given the clock ``clock_of(rank)``."""
+    """Give each rank the clock ``clock_of(rank)`` when its turn begins, in this context."""
     global _clock_of
     before, _clock_of = _clock_of, clock_of
     try:
@@ -105,46 +106,46 @@ def use_rank_clocks(clock_of: Callable[[TimedRank], RankClock]) -> Iterator[None
 
 
 class UnreportedWork(Protocol):
-    """A collective of which the recording that is open has not been told."""
+    """A Work that the open recording does not know yet."""
 
     def report_if_done(self) -> None: ...
 
 
 class TimedRank:
-    """A rank and its clock, which stands until :meth:`begin_turn`.
+    """A rank and its clock, which stands still until :meth:`begin_turn`.
 
-    number        its global rank.
-    local, node   its rank on its node (LOCAL_RANK), and the node's number.
+    number        the global rank.
+    local, node   the rank on its node (LOCAL_RANK), and the number of the node.
     gpus          the GPUs of its node.
-    untold        collectives of which nothing has been told yet: nobody has waited for them.
+    unreported    collectives to report to the recording: nobody has waited for them yet.
     """
 
     def __init__(self, number: int, local: int, node: int, gpus: tuple[Gpu, ...] = ()) -> None:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
         self.passes = 0  # of a wrapped model's forward, in training
-        self.chose_gpus = False  # whether it has said itself which GPUs it sees
+        self.chose_gpus = False  # whether the rank has set CUDA_VISIBLE_DEVICES
         self.unreported: list[UnreportedWork] = []
-        # Calls that it has enqueued and that have not run (see .enqueued), and where its host waits for them.
+        # Enqueued calls that have not run (see .enqueued_calls), and the line where the host waits for them.
         self.enqueued: list[Any] = []
         self.reads: str | None = None
-        # The environment is asked at the first call: a script may set it.
+        # Made at the first call: a script may set the environment variables before.
         self._flight: flight_recorder.FlightRecorder | EllipsisType | None = ...
         self.time = _OWN
         self._ahead = 0.0
-        # What it ran in earlier turns; the clock of the thread that has this one, and when by that it began. In one
-        # piece, for other threads of the rank read it.
+        # Seconds run in earlier turns; the clock of the thread with the turn, and its time when the turn began. One
+        # tuple, because other threads of the rank read it.
         self._ran: tuple[float, Any, float] = (0.0, None, 0.0)
-        # While it sleeps and others have turns: when that began, by the clock on the wall.
+        # Wall time when the rank fell asleep, while it sleeps and others have turns.
         self.asleep: float | None = None
 
     @property
     def gpu(self) -> Gpu | None:
-        """Its own: that of its number on its node; None for one of more processes than there are GPUs."""
+        """The rank's own GPU; None if the node has fewer GPUs than processes."""
         at = 0 if self.chose_gpus else self.local
         return self.gpus[at] if at < len(self.gpus) else None
 
     def record_call(self, call: CollectiveCall) -> None:
-        """It makes this call."""
+        """Record ``call``, which the rank makes now."""
         if self._flight is ...:
             self._flight = flight_recorder.make_recorder(self.number)
         if self._flight is not None:
@@ -152,17 +153,17 @@ class TimedRank:
 
     @property
     def flight(self) -> flight_recorder.FlightRecorder | None:
-        """The recorder of its calls; None where it has made none, or nobody asks for one."""
+        """The recorder of the rank's calls; None before its first call, or if not asked for."""
         return None if self._flight is ... else self._flight
 
     def clock(self) -> float:
-        """Seconds on this rank's clock: what it ran itself, and what it stood waiting for others."""
+        """Return the seconds on the rank's clock: its own running time, and its waits for other ranks."""
         asleep = None if self._ran[1] else self.asleep
         return self._busy_seconds() + self._ahead + (0.0 if asleep is None else perf_counter() - asleep)
 
     @contextmanager
     def pause_clock(self) -> Iterator[None]:
-        """A context inside which its clock stands."""
+        """Stop the clock in this context."""
         before = self._busy_seconds()
         try:
             yield
@@ -176,15 +177,15 @@ class TimedRank:
         return spent + (0.0 if own is None else own.seconds_run() - since)
 
     def wait_until(self, time: float) -> None:
-        """Let it go on at ``time``, unless its clock is later."""
+        """Set the clock forward to ``time`` at the end of a wait, by the rank's RankClock."""
         self.time.wait_until(self, time)
 
     def advance_to(self, time: float) -> None:
-        """Let its clock be at ``time``, unless it is later."""
+        """Set the clock forward to ``time``; never back."""
         self._ahead += max(0.0, time - self.clock())
 
     def set_clock(self, time: float) -> None:
-        """Let its clock be at ``time``, exactly."""
+        """Set the clock to ``time``."""
         _, own, _ = self._ran
         self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.seconds_run()), time
 
@@ -197,7 +198,7 @@ class TimedRank:
         self._ran = self._busy_seconds(), None, 0.0
 
     def report_remaining(self) -> None:
-        """Tell of the collectives that are done and that nobody has waited for: it has ended."""
+        """Report completed collectives without a ``wait()``, when the rank has ended."""
         for work in list(self.unreported):
             work.report_if_done()
         self.unreported.clear()

@@ -1,6 +1,6 @@
-"""Each rank initialises CUDA for itself when it first uses it, as each process does.
+"""Whether each rank has initialised CUDA, which a process does when it first uses a GPU.
 
-``init_device_mesh`` chooses a GPU for a process that has not.
+``init_device_mesh`` chooses a GPU if CUDA is not initialised.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from labkit.base.patches import Patch
 
 
 class CudaState:
-    """One process's CUDA. It is initialised once the process has chosen a GPU or had memory of one.
+    """The CUDA of a process, initialised once the process has chosen a GPU or allocated memory.
 
-    total   how many bytes its GPUs have given out up to now, to whomever.
+    total   returns the number of bytes that its GPUs have ever allocated, for any process.
     """
 
     def __init__(self, total: Callable[[], int]) -> None:
@@ -25,7 +25,7 @@ class CudaState:
         self._before = 0
 
     def begin_turn(self) -> None:
-        """Leave out of account what others have had of the GPUs up to now."""
+        """Ignore memory that other ranks have allocated so far."""
         if not self._chosen:
             self._before = self._total()
 
@@ -38,7 +38,7 @@ class CudaState:
         self._chosen = self._chosen or not self._later
 
     def later(self, function: Callable[[], object]) -> None:
-        """Call at once what waits on a real GPU until CUDA is initialised: the generators are here from the start."""
+        """Call ``function`` now, which real GPUs delay until CUDA is initialised: generators exist from the start."""
         before, self._later = self._later, True
         try:
             function()
@@ -47,13 +47,13 @@ class CudaState:
 
 
 def patches(cuda_here: Callable[[], CudaState | None]) -> Iterator[Patch]:
-    """The rows. ``cuda_here()`` is that of the process or rank that asks; None where torch's own answers stand."""
+    """Yield the patches. ``cuda_here()`` returns the state of the current process or rank; None outside."""
 
-    def asked(real: Callable[[], bool]) -> bool:
+    def is_initialized(real: Callable[[], bool]) -> bool:
         cuda = cuda_here()
         return real() if cuda is None else cuda.is_initialized()
 
-    def wanted(real: Callable[[], object]) -> None:
+    def lazy_init(real: Callable[[], object]) -> None:
         cuda = cuda_here()
         real() if cuda is None else cuda.initialize()
 
@@ -61,16 +61,16 @@ def patches(cuda_here: Callable[[], CudaState | None]) -> Iterator[Patch]:
         cuda = cuda_here()
         real(function, **options) if cuda is None else cuda.later(function)
 
-    def chosen(real: Callable[[int], object], index: int) -> object:
+    def set_device(real: Callable[[int], object], index: int) -> object:
         result = real(index)
         if (cuda := cuda_here()) is not None:
             cuda.initialize()
         return result
 
     for owner in (torch.cuda, torch.cuda.memory, torch.cuda.random):
-        yield Patch.wrap(owner, "is_initialized", asked)
-        yield Patch.wrap(owner, "_lazy_init", wanted)
+        yield Patch.wrap(owner, "is_initialized", is_initialized)
+        yield Patch.wrap(owner, "_lazy_init", lazy_init)
     for owner in (torch.cuda, torch.cuda.random):
         yield Patch.wrap(owner, "_lazy_call", later)
     for name in ("_cuda_setDevice", "_accelerator_setDeviceIndex"):
-        yield Patch.wrap(torch._C, name, chosen)
+        yield Patch.wrap(torch._C, name, set_device)

@@ -1,7 +1,7 @@
-"""The calls that a rank has enqueued on its GPU and that have not run: NCCL's functions return, and the host goes on.
+"""Calls that wait on the GPU of a rank: NCCL's functions return, and the host goes on.
 
-torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: ``WorkNCCL::wait`` makes the stream wait, and the host only for a
-barrier, with a timeout of its own, or with TORCH_NCCL_BLOCKING_WAIT; ``shutdown`` (destroy_process_group) flushes
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: ``WorkNCCL::wait`` makes the stream wait. The host waits only in a
+barrier, for ``wait(timeout)``, and with TORCH_NCCL_BLOCKING_WAIT. ``shutdown`` (destroy_process_group) flushes
 everything; ``~ProcessGroupNCCL``, at the end of a process, aborts.
 """
 
@@ -19,22 +19,22 @@ from ..calls.call import CollectiveCall
 from .clock import TimedRank
 from .rank import current_rank
 
-_with_some: set[TimedRank] = set()  # the ranks that have such calls
+_with_some: set[TimedRank] = set()  # ranks that have enqueued calls
 
 
 hooks.is_followed.add(lambda _: bool(_with_some))
 
 
 def enqueue(rank: TimedRank, work: Any) -> None:
-    """Let ``rank`` go on though ``work`` has not run: from now on whatever makes its host wait for the GPU is seen."""
+    """Let ``rank`` go on before ``work`` has run, and watch from now on for anything that makes its host wait."""
     rank.enqueued.append(work)
     if work.call.from_cpp:
-        work.call.memo["used"] = True  # C++ goes on with its values, unseen
+        work.call.memo["used"] = True  # C++ may use the values unseen
     _update_watched(rank)
 
 
 def forget_enqueued(*ranks: TimedRank) -> None:
-    """Forget the calls of ranks whose run is over."""
+    """Forget the calls of ranks whose run has ended."""
     for rank in _with_some.intersection(ranks):
         rank.enqueued.clear()
         _update_watched(rank)
@@ -48,14 +48,14 @@ def _update_watched(rank: TimedRank) -> None:
 
 
 def wait_on_host(rank: TimedRank, wait: Callable[[], object]) -> None:
-    """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the user's line that called this."""
+    """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the current line of the user."""
     here = CollectiveCall("")
     here.locate()
     assert here.code is not None
     source = linecache.getline(here.code.co_filename, here.line).strip()
     place = here.short_place
     rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
-    if here.code.co_filename == threading.__file__:  # no line of the user's: a judge of the course reads
+    if here.code.co_filename == threading.__file__:  # no line of the user: a judge of the course reads
         rank.reads = ""
     try:
         wait()

@@ -1,7 +1,7 @@
-"""A rank's flight recorder: its last calls, in the format of PyTorch's own, written to a file when ranks hang.
+"""Records a rank's last calls in PyTorch's Flight Recorder format, and writes them to a file when ranks hang.
 
-On, as PyTorch's is, where ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` says how many calls to keep.
-The format is that of torch/csrc/distributed/c10d/FlightRecorder.hpp; ``torchfrtrace`` and ``labkit explain`` read it.
+As in PyTorch, ``TORCH_FR_BUFFER_SIZE`` or ``TORCH_NCCL_TRACE_BUFFER_SIZE`` says how many calls to keep. The format is
+that of torch/csrc/distributed/c10d/FlightRecorder.hpp; ``torchfrtrace`` and ``labkit explain`` read it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.base.patches import Patch
 from ..calls.call import CollectiveCall
 
 VERSION = "2.10"
-# The names that ProcessGroupNCCL gives its calls, where they are not those of labkit's.
+# ProcessGroupNCCL's names of calls that differ from labkit's.
 NAMES = {
     "all_gather_single": "_all_gather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -35,7 +35,7 @@ DTYPES = {
     "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool", "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }  # fmt: skip
-_BEGAN = time_ns()  # ranks' clocks count from here
+_BEGAN = time_ns()  # zero of the ranks' clocks
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -45,7 +45,7 @@ def _first_variable(names: Iterable[str], default: str) -> str:
 
 
 def make_recorder(number: int) -> FlightRecorder | None:
-    """A recorder for rank ``number`` if its environment asks for one."""
+    """Return a recorder for rank ``number`` if the environment asks for one; else None."""
     size = _first_variable(_SIZE, "0")
     wanted = size.isdigit() and int(size) > 0
     return (
@@ -56,7 +56,7 @@ def make_recorder(number: int) -> FlightRecorder | None:
 class FlightRecorder:
     """The last ``size`` calls of one rank.
 
-    path   the beginning of the file's name, which the rank's number ends.
+    path   the name of the file without the rank's number at its end.
     """
 
     def __init__(self, number: int, size: int, path: str) -> None:
@@ -67,13 +67,13 @@ class FlightRecorder:
         self._ids: dict[str, int] = {}
 
     def record_call(self, call: CollectiveCall, clock: float) -> None:
-        """The rank makes ``call`` when its clock says ``clock``."""
+        """Record ``call``, which the rank makes at ``clock``."""
         if call.makes_a_group:
             return
         self._groups[call.group] = call.desc, call.ranks
         message, name = call.is_message, NAMES.get(call.kind, call.kind)
         if message:
-            peer = call.at if call.root is None else call.root  # from anybody
+            peer = call.at if call.root is None else call.root  # a receive from any rank
             name += f" {call.at}{'->' if call.kind == 'send' else '<-'}{peer}"
         brought, got = call.inputs or call.outputs, call.outputs or call.inputs
         last = self._calls[-1][1] if self._calls else {}
@@ -102,7 +102,7 @@ class FlightRecorder:
         self._count += 1
 
     def dump(self, active: bool = False, frames: bool = True) -> dict[str, Any]:
-        """Everything as PyTorch has it; ``active``: of the calls those that are not over."""
+        """Return the dump in PyTorch's format; with ``active``, only pending calls."""
         entries: list[dict[str, Any]] = []
         status: dict[str, dict[str, int]] = {}
         for call, entry in self._calls:
@@ -149,7 +149,7 @@ def write_all(recorders: Sequence[FlightRecorder]) -> None:
 
 
 def _frames() -> Iterator[dict[str, Any]]:
-    """The lines that led here, the innermost first, without our own."""
+    """Yield the lines that led here, innermost first, without labkit's."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -159,7 +159,7 @@ def _frames() -> Iterator[dict[str, Any]]:
 
 
 def _nccl_sizes(tensors: Sequence[Any], call: CollectiveCall) -> list[list[int]]:
-    """As NCCL sees them: the pieces of all members, where a list of them is given, as one tensor."""
+    """Return the sizes for NCCL, which counts a list of one piece per member as one tensor."""
     sizes = [list(tensor.shape) for tensor in tensors]
     pieces = len(sizes) == len(call.ranks) > 1 and all(size == sizes[0] for size in sizes)
     gathers = call.kind in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
@@ -172,9 +172,11 @@ def _dtypes(tensors: Sequence[Any]) -> list[str]:
 
 
 def patches(here: Any, owner: Any) -> Iterator[Patch]:
-    """PyTorch's functions that hand out the recording of the rank that ``here()`` is, in the module ``owner``."""
+    """Yield patches of PyTorch's functions for dumps, which return those of rank ``here()``."""
 
-    def given(includeCollectives: bool | None = None, onlyActive: bool | None = None, **more: Any) -> Any:
+    def dump_of_rank(
+        includeCollectives: bool | None = None, onlyActive: bool | None = None, **more: Any
+    ) -> Any:
         rank = here()
         flight = (rank and rank.flight) or FlightRecorder(0, 1, "")
         found = flight.dump(bool(onlyActive), more.get("includeStackTraces") is not False)
@@ -183,11 +185,11 @@ def patches(here: Any, owner: Any) -> Iterator[Patch]:
         return found
 
     def dump(includeCollectives: Any = None, includeStackTraces: Any = None, onlyActive: Any = None) -> bytes:
-        found = given(includeCollectives, onlyActive, includeStackTraces=includeStackTraces)
+        found = dump_of_rank(includeCollectives, onlyActive, includeStackTraces=includeStackTraces)
         return pickle.dumps(found, protocol=2)
 
     def dump_json(includeCollectives: bool | None = None, onlyActive: bool | None = None) -> bytes:
-        return json.dumps(given(includeCollectives, onlyActive)).encode()
+        return json.dumps(dump_of_rank(includeCollectives, onlyActive)).encode()
 
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         yield Patch(owner, name, dump)

@@ -1,4 +1,4 @@
-"""Samples of a rank's memory for the recording that is open."""
+"""Samples of a rank's GPU memory for an open recording."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .rank import current_rank
 
 
 def sample_memory(label: str, device: str = "") -> None:
-    """Tell how much memory is in use on a GPU of the rank that is here: now, and at most since it was told last.
+    """Record the memory in use on a GPU of the current rank, now and at most since the last sample.
 
-    Elsewhere than on the rank's own thread, in its turn, its clock stands, or another's memory has changed.
+    Call it on the rank's own thread, in its turn: elsewhere the clock stands, and another rank's memory may have
+    changed.
 
-    label    what goes on: a collective's kind, a module's name.
-    device   the GPU, as the rank calls it; that of its own number if not given or not a GPU.
+    label    the collective's kind, or the module's name.
+    device   the GPU, as the rank calls it; the rank's own GPU if not given or not a GPU.
     """
     rank = current_rank()
     if trace.recording is None or rank is None:
@@ -39,7 +40,7 @@ def sample_memory(label: str, device: str = "") -> None:
 
 @contextmanager
 def sample_at_modules() -> Iterator[None]:
-    """Inside, if a recording is open, each rank tells of memory when a module has run, or an optimizer stepped."""
+    """In this context, if a recording is open, sample memory after each module and optimizer step."""
     if trace.recording is None:
         yield
         return
@@ -47,10 +48,10 @@ def sample_at_modules() -> Iterator[None]:
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
         sample_memory(type(module).__name__)
 
-    def stepped(optimizer: Any, *_: Any) -> None:
+    def sample_step(optimizer: Any, *_: Any) -> None:
         sample_memory(STEP)
 
-    handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(stepped)
+    handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(sample_step)
     try:
         yield
     finally:

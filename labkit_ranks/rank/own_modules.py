@@ -1,9 +1,8 @@
-"""Which modules are each rank's own, and which all ranks share.
+"""Which modules each rank has for itself, and which ones all ranks share.
 
-A rank has its own copy of what belongs to the script: every module that the run itself imports and that is neither
-installed nor Python's, whatever folder it comes from, and of installed packages that keep in module globals what is one
-process's: a few by name, and whichever asks for its rank while it is imported. Everything else is imported once, and
-shared.
+Each rank has its own copy of the script's modules: everything imported by the run that is neither installed nor
+Python's. It also has its own copy of installed packages that keep the state of a process in module globals: a few known
+by name, and any that reads its rank during its import. Everything else is imported once and shared.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from labkit.base import ours
 
 from .visible_gpus import WatchedEnvironment
 
-# Installed packages that keep groups, meshes or "the state of this process" in module globals or classes.
+# Installed packages that keep groups, meshes or the state of a process in module globals or classes.
 PER_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra omegaconf".split())
 
-# These ask too, but other modules import names from them, so copies for each rank would not do. process_variables.py
-# lists what they keep.
+# Packages that read the rank, too, but stay shared: other modules import names from them. process_variables.py lists
+# their state.
 _SHARED = frozenset(
     "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
 )
-# What torchrun tells each rank, and no two alike.
+# Variables that torchrun sets to a different value in each rank.
 _NUMBERS = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK"})
 _asking: set[str] = set()
 
@@ -42,17 +41,17 @@ def _shared_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    # Where torch is, too: with several environments on the path only one of them is sysconfig's.
+    # Also the folder of torch: of several environments on the path, sysconfig knows one.
     folders |= {str(Path(str(sys.modules["torch"].__file__)).parents[1])} if "torch" in sys.modules else set()
     folders |= set(map(os.path.realpath, folders))
     return (*(folder + os.sep for folder in folders), *ours.FOLDERS)
 
 
 def is_shared_file(path: str) -> bool:
-    """Whether code from the file ``path`` is installed, or Python's, or labkit's: imported once for all ranks."""
+    """Whether code from the file ``path`` is installed, Python's or labkit's, and so shared by all ranks."""
     if path.startswith(("<", *_shared_folders())):
         return True
-    # Another environment's packages, put on the path by hand.
+    # Packages of another environment, put on the path by hand.
     if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
         return True
     return any(path.startswith(folder + os.sep) and _has_packages(folder) for folder in sys.path if folder)
@@ -60,25 +59,25 @@ def is_shared_file(path: str) -> bool:
 
 @cache
 def _has_packages(folder: str) -> bool:
-    """Whether packages were installed into it, as ``pip install --target`` does."""
+    """Whether packages were installed into ``folder``, as by ``pip install --target``."""
     with suppress(OSError):
         return any(name.endswith(".dist-info") for name in os.listdir(folder))
     return False
 
 
 def is_installed_code(path: str) -> bool:
-    """Whether a frame of the file ``path`` is of an installed package or Python's: no script's, and no cell's."""
+    """Whether the file ``path`` of a frame belongs to an installed package or Python, not to a script or cell."""
     return path.startswith("<frozen") or not path.startswith("<") and is_shared_file(path)
 
 
 class RankEnvironment(WatchedEnvironment):
-    """A rank's environment, which sees a module ask for it during its import.
+    """A rank's environment. It notices modules that look up the rank's number during their import.
 
-    Only a look-up of the name counts. Whoever reads all variables (``dict(os.environ)``, ``.items()``) looks them up
-    one after the other, from the first.
+    Only a look-up of that name counts. Code that reads all variables (``dict(os.environ)``, ``.items()``) looks them
+    up one after the other, from the first.
     """
 
-    _reading: Iterator[Any] | None = None  # the names that such a reader would look up next
+    _reading: Iterator[Any] | None = None  # the names that a reader of all variables would look up next
 
     def __iter__(self) -> Iterator[Any]:
         names = list(super().__iter__())
@@ -94,7 +93,7 @@ class RankEnvironment(WatchedEnvironment):
 
 
 def importing_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame of the module or script whose code ``frame`` runs for; None in a thread's function."""
+    """Return the frame of the module or script that ``frame`` runs for; None in a thread's function."""
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return frame
@@ -109,23 +108,23 @@ def _note_importing_package(frame: FrameType | None) -> None:
 
 
 def is_per_process(name: str) -> bool:
-    """Whether the installed module ``name`` keeps in its globals what is one process's."""
+    """Whether the installed module ``name`` keeps the state of a process in its globals."""
     package = name.partition(".")[0]
     return package in PER_PROCESS or package in _asking
 
 
 def is_own(name: str, module: ModuleType | None) -> bool:
-    """Whether each rank has a copy of ``module``, imported under ``name``."""
+    """Whether each rank has its own copy of ``module``, imported as ``name``."""
     if name.partition(".")[0] in PER_PROCESS:
         return True
-    if module is None:  # a name that is not to be imported
+    if module is None:  # None: the name cannot be imported
         return False
     path = getattr(module, "__file__", None)
     if isinstance(path, str) and path.endswith(tuple(EXTENSION_SUFFIXES)):
-        return False  # C has one of each
+        return False  # a C extension exists once in a process
     if is_per_process(name):
         return True
     if path is None:
-        # A folder without an __init__ has only its path; what is built in, or made in memory, has none.
+        # A folder without an __init__ only has a path. A built-in module has none, nor one made in memory.
         path = next(iter(getattr(module, "__path__", None) or ()), None)
     return isinstance(path, str) and not is_shared_file(os.path.abspath(path) + os.sep)

@@ -1,8 +1,8 @@
-"""The state of a process, swapped when another rank gets the baton: random states, environment, modules, settings.
+"""The state of a process, swapped whenever another rank gets the turn: variables, modules, environment, random numbers.
 
-Ranks in one process are threads of it. What threads share and processes do not is kept here for each rank, and for the
-process outside, in which all this stands as it was while no rank runs. It happens at every collective, so it is lean:
-rows that are the same dictionary and key every time, a loop over them, and nothing that is not there.
+Ranks in one process are threads. Everything that threads share and processes do not is kept here for each rank, and
+for the process outside of the ranks. A swap happens at every collective, so it is lean: rows that are the same
+dictionary and key every time, a loop over them, and nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _manager = logging.root.manager
 
 
 class _ProcessOfRank(Protocol):
-    """The part of a rank that its state asks for."""
+    """The attributes of a rank for its state."""
 
     number: int
     environ: dict[str, str]
@@ -50,24 +50,24 @@ class _ProcessOfRank(Protocol):
 
 
 class _Table:
-    """All rows, which grow as modules are imported."""
+    """All rows; more are added as modules are imported."""
 
     def __init__(self) -> None:
         self.places: list[OwnedVariable] = []
-        # The same as columns, for the loops that run at every change of hands.
+        # The same as columns, for the loops of a swap.
         self.owners: list[dict[str, Any]] = []
         self.names: list[str] = []
         self._add(PYTHON)
         self.settings: list[TorchSetting] = list(torch_settings())
         self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
-        # In classes; their dictionaries cannot be written to.
+        # Attributes of classes, whose dictionaries are read-only.
         self.attributes: list[tuple[Any, str, Callable[[Any], Any]]] = []
         self._wanted = list(OWNED)
         self._wanted_in_classes = list(IN_CLASSES)
-        # The names of modules that all share, without those that are somebody's own.
+        # Names of modules that all ranks share.
         self.shared: set[str] = set(sys.modules)
         self.states: WeakSet[ProcessState] = WeakSet()
-        # The state of the process outside, and of the rank that had the baton last, as they left it.
+        # The states of the process outside, and of the rank with the last turn, at the end of that turn.
         self.outside: ProcessState | None = None
         self.left: ProcessState | None = None
         self.find_new_rows()
@@ -78,7 +78,7 @@ class _Table:
         self.names = [place.name for place in self.places]
 
     def find_new_rows(self) -> None:
-        """Take in the rows of modules that have been imported meanwhile."""
+        """Add the rows of modules that have been imported since."""
         for row in self._wanted[:]:
             module, names, fresh = row
             here = vars(sys.modules[module]) if module in sys.modules else {}
@@ -92,7 +92,7 @@ class _Table:
 
 
 def _find_object(module: Any, path: str) -> Any:
-    """The object at ``path`` (names and dots) in the module; None while it is not all there."""
+    """Return the object at ``path`` (names with dots) in the module; None if a part is missing."""
     for name in path.split("."):
         module = getattr(module, name, None)
     return module
@@ -102,19 +102,19 @@ _table: _Table | None = None
 
 
 class ProcessState:
-    """The state of the process of ``rank``; of the process outside, if there is no rank.
+    """The state of the process of ``rank``, or of the process outside of the ranks (None).
 
-    :meth:`leave` keeps what is there, when another is to have the baton; :meth:`enter` brings back what was kept, or
-    when the rank has its first turn, what a process finds that has just begun.
+    :meth:`leave` saves the current state before another rank's turn. :meth:`enter` restores a saved state, or at the
+    first turn of a rank creates that of a new process.
 
-    exit_functions    what is to be called when the rank ends (``atexit``): function, positional, keyword arguments.
-    handlers          of signals, as the rank has set them.
-    folder            where it is, once anybody has changed that; None.
+    exit_functions    ``atexit`` functions of the rank: function, positional, keyword arguments.
+    handlers          the rank's signal handlers.
+    folder            the current folder, once any rank has changed its own; else None.
     """
 
-    # Whose state stands in the process now, while ranks run.
+    # The state in place, while ranks run.
     current: ProcessState | None = None
-    # Whether a rank has called os.chdir: before that all are where the process is.
+    # Whether any rank has called os.chdir; before, all are in the folder of the process.
     has_own_folders = False
 
     def __init__(self, rank: _ProcessOfRank | None) -> None:
@@ -123,7 +123,7 @@ class ProcessState:
             _table = _Table()
         self._table = _table
         self.rank = rank
-        self.process = os.getpid()  # a child that is forked from here has this state too
+        self.process = os.getpid()  # a forked child has this state, too
         self.exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
         self.handlers: dict[int, Any] = {}
         self.folder: str | None = None
@@ -142,7 +142,7 @@ class ProcessState:
 
     @classmethod
     def prepare_chdir(cls) -> None:
-        """A rank is about to change the folder: from now on each has its own."""
+        """Give each rank a current folder: one is about to change it."""
         if not cls.has_own_folders and _table is not None:
             cls.has_own_folders = True
             here = os.getcwd()
@@ -150,8 +150,8 @@ class ProcessState:
                 state.folder = here
 
     def export_environment(self) -> None:
-        """Let C's environment, which processes get that are started without one, be this one."""
-        # Python has told C of each variable that any rank has set.
+        """Copy the environment to C, from which new processes inherit."""
+        # Python has set in C each variable that any rank has set.
         for name in set().union(*(state._variables or () for state in self._table.states)):
             if name not in _environ._data:
                 os.unsetenv(name)
@@ -159,7 +159,7 @@ class ProcessState:
             os.putenv(name, value)
 
     def leave(self) -> None:
-        """Keep what stands in the process."""
+        """Save the current state of the process."""
         table, modules, own = self._table, sys.modules, self._modules
         self._main = modules["__main__"]
         for name in own:
@@ -187,10 +187,10 @@ class ProcessState:
         ProcessState.current = None
 
     def enter(self) -> None:
-        """Let what the rank owns stand in the process."""
+        """Restore this state."""
         table = self._table
         left = table.left
-        assert left is not None  # somebody had left what stands there
+        assert left is not None  # another state has been saved before
         if not self._values:
             self._begin()
         _environ._data = self._variables
@@ -214,23 +214,23 @@ class ProcessState:
         random_states.python_random().set(self._python)
         if (numbers := random_states.numpy_random()) is not None:
             if self._numpy is None:
-                if self.rank is not None:  # outside they stand where somebody's import has begun them
+                if self.rank is not None:  # outside, the state is that after the import
                     sys.modules["numpy.random"].seed(self.rank.seed)
                 self._numpy = numbers.get()
             numbers.set(self._numpy)
         if self.folder is not None and self.folder != left.folder:
             os.chdir(self.folder)
         if levels != (logging.root.level, _manager._disable):  # type: ignore[attr-defined]
-            _manager._clear_cache()  # type: ignore[attr-defined]  # loggers remember what they let through
+            _manager._clear_cache()  # type: ignore[attr-defined]  # loggers cache their levels
         if self.rank is None:
             self.export_environment()
         ProcessState.current = self
 
     def _begin(self) -> None:
-        """Begin as a child of the process outside does."""
+        """Create the state of a new child of the process outside."""
         table, outside, rank = self._table, self._table.outside, self.rank
         assert outside is not None
-        assert rank is not None  # the process outside has begun long ago
+        assert rank is not None  # the process outside never begins
         if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
             outside._add_new_rows()
         encode = _environ.encodekey, _environ.encodevalue
@@ -246,13 +246,13 @@ class ProcessState:
         self._main = rank.main
         self._thread = threading.current_thread()
         self.folder = outside.folder
-        # A process that nobody seeds asks the system for its seeds: here they are the same in every repeat.
+        # Without a seed, a process asks the system for one. Here the seeds are the same in every run.
         _default.manual_seed(rank.seed)
         random.seed(rank.seed)
         self._torch, self._python = _default.get_state(), random_states.python_random().get()
 
     def _add_new_rows(self) -> None:
-        """Begin, too, with what others have imported since it had the baton last."""
+        """Add values for modules that others have imported since the rank's last turn."""
         table = self._table
         places = table.places[len(self._values) :]
         self._values += [fresh(owner[name]) for owner, name, fresh in places]
@@ -260,7 +260,7 @@ class ProcessState:
         self._attributes += [fresh(getattr(owner, name)) for owner, name, fresh in rows]
 
     def _share_replacements(self, values: list[Any]) -> None:
-        """Hand what was replaced outside between two runs (standard output, say) to ranks that had not replaced it."""
+        """Pass values replaced outside between two runs (such as stdout) to ranks that kept the old one."""
         for at, (before, value) in enumerate(zip(self._values, values, strict=False)):
             if value is not before and self._table.places[at].fresh is keep_value:
                 for state in self._table.states:
@@ -268,17 +268,17 @@ class ProcessState:
                         state._values[at] = value
 
     def _claim_modules(self) -> None:
-        """Take with it those of the new modules that are its own."""
+        """Remove this rank's new modules from sys.modules until the next turn."""
         modules = sys.modules
         new = [name for name in modules if name not in self._table.shared or is_per_process(name)]
-        # All are looked at before any goes: a folder without an __init__ asks for its parent to say where it is.
+        # Find all before removing any: a folder without an __init__ needs its parent to say where it is.
         for name in [name for name in new if is_own(name, modules[name])]:
             self._modules[name] = modules.pop(name)
         self._table.shared = set(modules)
         self._table.find_new_rows()
 
     def _share_loggers(self) -> None:
-        """Loggers of modules that all share are everybody's; the others belong to who asked for them."""
+        """Share loggers of shared modules; other loggers stay with their rank."""
         known = _manager.loggerDict
         shared = self._table.shared
         of_all = {name: logger for name, logger in known.items() if name.partition(".")[0] in shared}

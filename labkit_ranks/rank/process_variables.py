@@ -1,7 +1,8 @@
-"""A table of what Python and torch keep for one process, which ranks in one process may not share.
+"""The variables of Python and torch that a process has for itself, and ranks in one process must not share.
 
-Each row says where a value stands and how it begins in a new process. :mod:`.process_state` swaps the values when
-another rank gets the baton. :func:`settings` has what C++ keeps: how it is read, and how it is set.
+Each row says where a value is and how it begins in a new process. :mod:`.process_state` swaps the values whenever
+another rank gets the turn. :func:`torch_settings` lists the settings that C++ keeps, with functions to read and set
+them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _bootstrap: Any = importlib._bootstrap
 
 
 class OwnedVariable(NamedTuple):
-    """A value that each process has for itself: ``owner[name]``.
+    """A variable that each process has for itself: ``owner[name]``.
 
-    fresh   what a process begins with, given what the process has in which the ranks run.
+    fresh   returns the value in a new process, given the value outside of the ranks.
     """
 
     owner: dict[str, Any]
@@ -44,7 +45,7 @@ def make_empty(value: Any) -> Any:
 
 
 def copy_entries(value: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the same kind with the same entries as they are, whatever it makes of what is put in."""
+    """Copy a dict entry by entry, and keep its class."""
     made = type(value)({})
     dict.update(made, value)
     return made
@@ -55,15 +56,15 @@ def make_none(value: Any) -> None:
 
 
 def rank_number(value: Any) -> int:
-    """The number that torchrun has told this rank; the environment is its own by now."""
+    """Return the rank's number. The rank's own environment is in place by now."""
     return int(os.environ.get("RANK", value))
 
 
-# Python's own: the owner, names, and what a new process begins with.
+# Variables of Python: owner, names, and the value in a new process.
 _PYTHON: tuple[tuple[dict[str, Any], str, Callable[[Any], Any]], ...] = (
     (vars(sys), "stdin stdout stderr displayhook excepthook breakpointhook", keep_value),
     (vars(sys), "argv path", list),
-    # Scripts silence all ranks but the first by a print of their own.
+    # Scripts replace print to silence all ranks but the first.
     (vars(builtins), "print open input", keep_value),
     (vars(warnings), "filters", list),
     (vars(warnings), "showwarning _showwarnmsg_impl defaultaction", keep_value),
@@ -74,7 +75,7 @@ _PYTHON: tuple[tuple[dict[str, Any], str, Callable[[Any], Any]], ...] = (
     (vars(multiprocessing.context._default_context), "_actual_context", make_none),
     (vars(threading), "excepthook", keep_value),
     (vars(random._inst), "gauss_next", make_none),
-    # Two ranks may each import their own copy of a module, while one of them waits for the other.
+    # Two ranks may import a module of the script at the same time, each its own copy.
     (vars(_bootstrap), "_module_locks", make_empty),
 )
 PYTHON = tuple(OwnedVariable(owner, name, fresh) for owner, names, fresh in _PYTHON for name in names.split())
@@ -82,8 +83,8 @@ PYTHON = tuple(OwnedVariable(owner, name, fresh) for owner, names, fresh in _PYT
 
 _TENSOR = "torch.distributed.tensor"
 _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
-# torch's: module, names, and what they are in a process that has just imported it. The groups that a process has made
-# are told apart by thread (threads/thread_patches.py, Worlds).
+# Variables of torch: module, names, and the value right after the import. A rank's process groups are kept in its
+# threads (threads/thread_patches.py, PerRankWorld).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", make_none),
     (
@@ -104,7 +105,7 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     (f"{_CONTEXT}._attention", "_replaced_functions", make_empty),
     (f"{_CONTEXT}._attention", "_compiled_create_block_mask", make_none),
     (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", make_empty),
-    # Context parallelism puts its own in its place.
+    # Context parallelism replaces this function.
     ("torch.nn.functional", "scaled_dot_product_attention", keep_value),
     (
         "torch.nn.modules.module",
@@ -138,14 +139,14 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("tempfile", "tempdir", keep_value),
 )
 
-# What stands in a class or another object: (module, its name there, attribute, what a process begins with).
+# Variables in classes and other objects: module, the object's name in it, attribute, value in a new process.
 IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
     ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", make_none),
     ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling", make_empty),
     ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results", copy.copy),
-    # loss_parallel adds to them while it is entered.
+    # loss_parallel adds entries while it is active.
     ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", copy_entries),
-    # context_parallel has rules of its own while it is entered.
+    # context_parallel adds rules while it is active.
     (
         "torch.distributed.tensor._api",
         "DTensor._op_dispatcher.sharding_propagator",
@@ -158,15 +159,15 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
         "op_to_schema_info",
         copy_entries,
     ),
-    # Answers given before have devices: cuda:0's are not cuda:1's. (DTensor asks fake tensors for shapes.)
+    # Cached results name a device: cuda:0 is wrong for cuda:1. (DTensor asks fake tensors for shapes.)
     ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", make_empty),
-    # One object that three modules import by its name: what is in it is the rank's own.
+    # Three modules import the same object, so swap its attributes.
     (f"{_CONTEXT}._attention", "_cp_options", "convert_to_f32", keep_value),
     (f"{_CONTEXT}._attention", "_cp_options", "enable_load_balance", keep_value),
     (f"{_CONTEXT}._attention", "_cp_options", "rotate_method", keep_value),
     ("matplotlib._pylab_helpers", "Gcf", "figs", make_empty),
     ("tqdm.std", "tqdm", "_instances", make_empty),
-    # Transformers binds accelerate's names as it is imported, and Lightning these: a copy for each rank would not do.
+    # Transformers imports names of accelerate, and Lightning these: copies for each rank would not do.
     ("accelerate.state", "PartialState", "_shared_state", make_empty),
     ("accelerate.state", "AcceleratorState", "_shared_state", make_empty),
     ("accelerate.state", "GradientState", "_shared_state", make_empty),
@@ -175,14 +176,14 @@ IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
 
 
 class TorchSetting(NamedTuple):
-    """A setting that C++ keeps for the whole process: how it is read and set."""
+    """Functions to read and set a setting of C++, which keeps one for the whole process."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
 
 
 def torch_settings() -> Iterator[TorchSetting]:
-    """The settings of torch that a process makes for itself."""
+    """Yield the settings of torch that each process makes for itself."""
     c: Any = torch._C
 
     def deterministic() -> tuple[bool, bool]:

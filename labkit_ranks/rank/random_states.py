@@ -1,7 +1,8 @@
-"""The states of Python's and numpy's random numbers, kept and restored at every change of hands.
+"""Saves and restores the states of Python's and numpy's random numbers in every swap.
 
-To ask them takes 10 µs in Python and 80 µs in numpy, there and back. Both draw by a Mersenne Twister, whose 625 numbers
-lie in one place of memory: they are read and written there, if what is found there is what they say themselves.
+Their own functions take 50 µs (Python) and 300 µs (numpy) to save and restore. Both are Mersenne Twisters, whose 625
+numbers lie in one place in memory. Reading and writing the memory takes 0.5 µs. It is used only if it holds the numbers
+that the functions return.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from functools import cache
 from typing import Any
 
-# 624 words of 32 bits, and how many of them have been used.
+# 624 words of 32 bits, and the number of used ones.
 _TWISTER = struct.Struct("=625I")
 
 
@@ -22,7 +23,7 @@ def _memory(address: int) -> Any:
 
 
 class PythonRandom:
-    """``random``'s own, whose methods the module's functions are; but for ``gauss_next``, an attribute."""
+    """The state of ``random``, without the attribute ``gauss_next``."""
 
     def __init__(self) -> None:
         self.memory: Any = None
@@ -43,15 +44,15 @@ class PythonRandom:
 
 
 class NumpyRandom:
-    """numpy's global one. It may have a normal number left over, which does not lie with the words."""
+    """The state of numpy's global generator, which may hold a second normal number elsewhere."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self.memory: Any = None
-        self._stood, self._left_over = b"", (0, 0.0)  # as it was when the baton came here
+        self._stood, self._left_over = b"", (0, 0.0)  # the state at the last swap
         state = source.get_state(legacy=False)
         if state["bit_generator"] == "MT19937":
-            self._generator = source._bit_generator  # kept, should somebody give it another
+            self._generator = source._bit_generator  # keep the generator alive
             memory = _memory(self._generator.ctypes.state_address)  # numpy/random/src/mt19937/mt19937.h
             *words, used = _TWISTER.unpack(memory.raw)
             same = words == state["state"]["key"].tolist() and used == state["state"]["pos"]
@@ -61,7 +62,7 @@ class NumpyRandom:
         if self.memory is None:
             return self._source.get_state(legacy=False)
         words = self.memory.raw
-        # To take what is left over changes no word; nor does anything else that is drawn leave something over.
+        # Drawing the left-over number changes no word, and nothing else leaves one over.
         if words != self._stood or self._left_over[0]:
             state = self._source.get_state(legacy=False)
             self._left_over = state["has_gauss"], state["gauss"]
@@ -86,7 +87,7 @@ def python_random() -> PythonRandom:
 
 
 def numpy_random() -> NumpyRandom | None:
-    """None if nobody has imported it."""
+    """Return the state of numpy's generator; None if numpy is not imported."""
     return _numpy() if "numpy.random" in sys.modules else None
 
 

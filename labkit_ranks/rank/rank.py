@@ -1,4 +1,4 @@
-"""One rank: its numbers, its thread, its clock, and the place in which this thread stands for it."""
+"""A rank in a thread, and functions that return the current rank."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from .cuda_state import CudaState
 from .process_state import ProcessState
 from .visible_gpus import VisibleGpus
 
-# (rank, call): the rank makes this call. Another thread than its own may.
+# Called with (rank, call) when a rank makes a call, possibly in another of its threads.
 call_recorded: hooks.Hook[Callable[[Any, CollectiveCall], object]] = hooks.Hook()
-# (work of a call): its rank waits for it, or sees that it is done.
+# Called with a Work when its rank waits for it, or reads that it is completed.
 work_settled: hooks.Hook[Callable[[Any], object]] = hooks.Hook()
 
 
 class WorldOfRank(Protocol):
-    """The part of all ranks together that one of them asks for; see ``threads/world.py``.
+    """The attributes of a world that a rank uses; see ``threads/world.py``.
 
-    meetings   where the calls of their groups meet, ``stores`` the values of the stores by port or file, and ``kept``
-               the stores that nobody but C++ may hold.
-    failed     what each raised that did; ``helpers`` the threads that ranks have started and that take no turns, and
-               ``watching`` the calls of those of them that wait, with what each looks for.
+    transports   the transports of the ranks' groups; ``stores`` the values of stores, by port or file; ``kept`` stores
+                 that only C++ holds otherwise.
+    failed       the error of each rank that failed.
+    helpers      threads that ranks have started, which take no turns; ``watching`` their pending calls, with the
+                 condition that each waits for.
     """
 
     size: int
@@ -64,11 +65,11 @@ class WorldOfRank(Protocol):
 class Rank(TimedRank):
     """A process of a distributed program, as a thread that lasts as long as its ``World``.
 
-    number, size   its global rank, and how many there are.
-    local, node    its rank on its node (LOCAL_RANK), and the node's number.
-    main           its ``__main__``: what code that it runs finds as its globals.
-    gpus, sight    the GPUs that it sees: those of its node, unless it has chosen.
-    error          what it raised in the last run; None.
+    number, size   the global rank, and the number of ranks.
+    local, node    the rank on its node (LOCAL_RANK), and the number of the node.
+    main           the module ``__main__`` of the rank, with the globals of its code.
+    gpus           the GPUs that the rank sees: those of its node, unless it has chosen.
+    error          the error of the last run, or None.
     """
 
     def __init__(
@@ -76,28 +77,28 @@ class Rank(TimedRank):
     ) -> None:
         super().__init__(number, local, node)
         self.world, self.size = world, world.size
-        # A process that nobody seeds has random numbers of its own. Here they are the same in every run.
+        # Seeds for ranks that set none: different in each rank, the same in every run.
         self.seed = 0x1AB + number
         self.main = ModuleType("__main__")
         self.environ = dict(environ)
         self.state = ProcessState(self)
         self.visible_gpus: VisibleGpus | None = None
-        # Called when it has chosen other GPUs than the one that was chosen for it, as in a notebook.
+        # Called when the rank chooses other GPUs than those chosen for it, as in a notebook.
         self.on_gpus_chosen: Callable[[], object] | None = None
         self.error: BaseException | None = None
-        self.waits_in_c = False  # whether it lets the others go on while it stands in a call of C's
+        self.waits_in_c = False  # whether the rank waits in a call of C's, while the others run
         self.result: Any = None
         self.task: turns.ScheduledTask | None = None
-        # What it waits for now, if that is a collective; for the one who tells of a deadlock.
+        # For deadlock reports: the collective that the rank waits in.
         self.waits: CollectiveCall | None = None
-        # For the same: its last call, its visits to lines with calls, and the number of its last call of each group.
+        # For deadlock reports: last call, visits to lines with calls, number of the last call in each group.
         self.last: CollectiveCall | None = None
         self.visits = LineVisits()
         self.seqs: dict[str, int] = {}
-        # The number of groups that it has made, by name, members and store.
+        # The number of groups created, by name, members and store.
         self.made: dict[Any, int] = {}
         self.cuda = CudaState(lambda: sum(gpu.total() for gpu in self.gpus))
-        self.groups: Any = None  # its torch.distributed.distributed_c10d._world, once it has asked for that
+        self.groups: Any = None  # the rank's own torch.distributed.distributed_c10d._world, once used
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle = threading.Event()
@@ -108,7 +109,7 @@ class Rank(TimedRank):
         return f"rank {self.number}"
 
     def record_call(self, call: CollectiveCall) -> None:
-        """It makes this call."""
+        """Record ``call``, which the rank makes now."""
         super().record_call(call)
         self.last = call
         self.visits.add(call)
@@ -118,7 +119,7 @@ class Rank(TimedRank):
             tell(self, call)
 
     def choose_gpus(self) -> None:
-        """It has said which GPUs it sees; CUDA listens until it is in use."""
+        """Apply the rank's change of CUDA_VISIBLE_DEVICES. CUDA reads it only before its first use."""
         untouched = self.on_gpus_chosen is not None and self.gpu is not None and not self.gpu.total()
         if untouched or not self.cuda.is_initialized():
             self.world.choose_gpus(self)
@@ -128,11 +129,11 @@ class Rank(TimedRank):
                 self.on_gpus_chosen()
 
     def set_visible_gpus(self, sight: VisibleGpus) -> None:
-        """From now on these are the GPUs that it sees."""
+        """Set the GPUs that the rank sees."""
         self.visible_gpus, self.gpus = sight, sight.gpus
 
     def sleep(self, seconds: float) -> None:
-        """Let the others go on for ``seconds``, which pass on its clock."""
+        """Let other ranks run for ``seconds`` of this rank's clock."""
         task = turns.current_task()
         assert task is not None
         until = self.clock() + seconds
@@ -144,13 +145,13 @@ class Rank(TimedRank):
             self.wait_until(until)
 
     def wait_in_c(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
-        """Let the others go on until ``ready()``, or for ``seconds``: it stands in a call that waits."""
+        """Let other ranks run until ``ready()``, or for ``seconds``, before a call that blocks in C."""
         task = turns.current_task()
         assert task is not None
         self._wait_outside_turn(lambda: task.wait(ready, "", inf if seconds is None else seconds))
 
     def call_outside_turn(self, function: Callable[[], Any]) -> Any:
-        """The result of ``function()``, a call that waits; the others go on meanwhile."""
+        """Return ``function()``, a blocking call, and let other ranks run meanwhile."""
         task = turns.current_task()
         assert task is not None
         return self._wait_outside_turn(lambda: task.run_outside(function))
@@ -169,48 +170,48 @@ class Rank(TimedRank):
         super().begin_turn()
 
     def end_turn(self) -> None:
-        self.cuda.is_initialized()  # asked in its turn: afterwards others have memory, too
+        self.cuda.is_initialized()  # asked now: after this turn others allocate memory, too
         super().end_turn()
 
-    # Its thread.
+    # The thread of the rank.
 
     def start(
         self, task_group: turns.TaskGroup, task: turns.ScheduledTask, function: Callable[[], Any]
     ) -> None:
-        """Let its thread call ``function()`` as ``member``, whose turn it is."""
+        """Let the rank's thread call ``function()`` as ``member``, which has the turn."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-            self._thread._labkit_rank = self  # type: ignore[attr-defined]  # another rank may start it
+            self._thread._labkit_rank = self  # type: ignore[attr-defined]  # another rank may have started the thread
             self._thread.start()
         self._idle.clear()
         self._jobs.put((task_group, task, function))
 
     def _work(self) -> None:
         this_thread.rank = self
-        # OpenMP counts for each thread; a process reads it as it begins.
+        # OpenMP has a number for each thread, which a process sets as it begins.
         if (threads := self.environ.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", ""))).isdigit():
             torch.set_num_threads(int(threads))
-            torch.get_num_threads()  # asked once, a thread no longer takes what others set
-        # Threads that it starts are daemons only if they are to be, as those of a process's main thread.
+            torch.get_num_threads()  # once read, the number no longer follows other threads
+        # Threads of a rank are daemons only on request, as those of a main thread.
         threading.current_thread()._daemonic = False  # type: ignore[attr-defined]
         while (job := self._jobs.get()) is not None:
             task_group, task, function = job
-            with suppress(turns.TaskEnded, Exception):  # World.run tells of errors
+            with suppress(turns.TaskEnded, Exception):  # World.run reports errors
                 task_group.run_task(task, function)
             del job, task_group, task, function
             self._idle.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until its thread has nothing to do."""
+        """Wait until the rank's thread is idle."""
         return self._idle.wait(timeout)
 
     @property
     def thread(self) -> int:
-        """The ident of its thread, 0 before it has one."""
+        """The ident of the rank's thread; 0 before it starts."""
         return self._thread.ident or 0 if self._thread is not None else 0
 
     def stop(self) -> None:
-        """Let its thread end when it has nothing to do."""
+        """Let the rank's thread end once it is idle."""
         self._jobs.put(None)
 
     def __repr__(self) -> str:
@@ -219,19 +220,19 @@ class Rank(TimedRank):
 
 class _ThisThread(threading.local):
     rank: Rank | None = None
-    loading = False  # whether it loads a module
+    loading = False  # whether the thread is importing
 
 
 this_thread = _ThisThread()
 
 
 def current_thread_rank() -> Rank | None:
-    """The rank that this thread is; None outside."""
+    """Return the rank of this thread; None outside of ranks."""
     return this_thread.rank
 
 
 def refuse_in_rank() -> None:
-    """Raise RuntimeError in a rank: who starts, runs or ends ranks waits for them, and a rank would for itself."""
+    """Raise RuntimeError in a rank: starting, running or ending ranks would make the rank wait for itself."""
     if current_thread_rank() is not None:
         raise wrong(
             RuntimeError,
@@ -247,7 +248,7 @@ def _used_by_rank() -> bool | None:
 
 @hooks.machine_opening.add
 def _refuse_machine_in_rank() -> None:
-    """Raise RuntimeError in a rank: a machine that it opened would be the other ranks' too, with their tensors gone."""
+    """Raise RuntimeError in a rank: opening a machine would close the one that all ranks use."""
     if current_rank() is not None:
         raise wrong(
             RuntimeError,
@@ -257,7 +258,7 @@ def _refuse_machine_in_rank() -> None:
 
 
 class _ThisProcess:
-    """The rank that this whole process is, where each has a process of its own; None elsewhere."""
+    """Holds the rank of this whole process; None unless ranks are processes."""
 
     rank: TimedRank | None = None
 
@@ -266,21 +267,21 @@ this_process = _ThisProcess()
 
 
 def current_rank() -> TimedRank | None:
-    """The rank that this thread is, or this process; None where neither is one."""
+    """Return the rank of this thread or process; None outside of ranks."""
     return this_thread.rank or this_process.rank
 
 
 @contextmanager
 def internal_work() -> Iterator[None]:
-    """A context for our own work in a process that is a rank: its clock stands, and no wait is the script's."""
+    """A context for labkit's own work in a rank: its clock stands, and waits are not the script's."""
     with turns.keep_turn(), nullcontext() if this_process.rank is None else this_process.rank.pause_clock():
         yield
 
 
 def pause_clock_in_imports(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
-    """The row by which a module's loading takes no time on a rank's clock: the first rank alone may do it for all.
+    """Yield the patch that stops a rank's clock while it imports a module, which only the first rank may do.
 
-    ``loaded()`` is called when a rank has loaded one.
+    ``loaded()`` is called after each import in a rank.
     """
     bootstrap: Any = sys.modules["_frozen_importlib"]
     load = bootstrap._load_unlocked
@@ -297,7 +298,7 @@ def pause_clock_in_imports(loaded: Callable[[], object] = bool) -> Iterator[Patc
             this_thread.loading = False
             loaded()
 
-    # A traceback goes from an import straight to the module: Python leaves out the frames between, by the name of their
-    # file (Python/import.c, remove_importlib_frames), and would stop at one of another file. So this one has that name.
+    # Python removes the frames of an import from tracebacks by the name of their file (Python/import.c,
+    # remove_importlib_frames), and stops at a frame of another file. So give this function that file name.
     load_untimed.__code__ = load_untimed.__code__.replace(co_filename=load.__code__.co_filename)
     yield Patch(bootstrap, "_load_unlocked", load_untimed)

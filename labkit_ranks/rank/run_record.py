@@ -1,4 +1,4 @@
-"""A run of many events: its first ones are kept, all are counted."""
+"""The record of a long run: its first events, and totals of all events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .clock import TimedRank
 
 @dataclass(frozen=True)
 class RankInfo:
-    """A rank as a summary names it: its number, its node, its GPU's number there, and the bytes that this has."""
+    """A rank in a summary: its number, node, and GPU."""
 
     rank: int
     node: int
@@ -25,13 +25,13 @@ class RankInfo:
 
 @dataclass
 class RankTotals:
-    """Of one rank: how many collectives, the bytes that it brought, the seconds that it stood, its GPU's peak."""
+    """Totals of one rank: collectives, bytes, seconds of waiting, peak memory of the GPU."""
 
     calls: int = 0
     nbytes: int = 0
     waited: float = 0.0
     peak: int = 0
-    dropped_events: int = 0  # events of which nothing else was kept
+    dropped_events: int = 0  # events that were only counted
 
     def count(self, found: Event | MemorySample) -> None:
         if isinstance(found, MemorySample):
@@ -54,13 +54,13 @@ class RunRecord:
         return sum(total.dropped_events for total in self.totals.values())
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget everything."""
         self.totals.clear()
         self.trace.events.clear()
         self.trace.samples.clear()
 
     def add(self, found: Iterable[Event | MemorySample]) -> None:
-        """Take in what was recorded elsewhere."""
+        """Add events and samples that were recorded elsewhere."""
         for one in found:
             if isinstance(one, MemorySample):
                 self.trace.samples.append(one)
@@ -74,7 +74,7 @@ class RunRecord:
 
 
 def rank_info(rank: TimedRank) -> RankInfo | None:
-    """None for one of more processes than there are GPUs."""
+    """Describe ``rank``; return None if the node has no GPU for it."""
     if (gpu := rank.gpu) is None:
         return None
     return RankInfo(rank.number, rank.node, gpu.index, gpu.capacity)

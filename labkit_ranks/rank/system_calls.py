@@ -1,7 +1,7 @@
-"""System calls of a rank that is a thread: it ends, is told of a signal, or moves, as a process does.
+"""System calls of a rank in a thread: exit, signals and the current folder, as a process has them.
 
-Patches (:mod:`labkit.base.patches`) that are in while ranks are. A thread that is no rank, and a child of this process,
-get what Python really has.
+The patches are in place while there are ranks. Threads outside of ranks, and children of this process, get the
+original functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .process_state import ProcessState
 
 
 class RankExit(BaseException):
-    """Ends a rank as ``os._exit`` and signals end a process; ``code`` is its exit code, negative for a signal."""
+    """Ends a rank as ``os._exit`` or a signal ends a process; ``code`` is the exit code, negative for a signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -32,7 +32,7 @@ class RankExit(BaseException):
 
 
 def run_exit_functions(state: ProcessState, show: Callable[[BaseException], object]) -> None:
-    """Call what the rank has registered, the last first; ``show`` is told what they raise."""
+    """Call the rank's ``atexit`` functions, the last first, and pass their errors to ``show``."""
     while state.exit_functions:
         function, args, kwargs = state.exit_functions.pop()
         try:
@@ -42,9 +42,9 @@ def run_exit_functions(state: ProcessState, show: Callable[[BaseException], obje
 
 
 def patches() -> Iterator[Patch]:
-    """For ``os``, ``signal``, ``atexit``, and what starts other processes."""
+    """Yield patches of ``os``, ``signal``, ``atexit``, and of functions that start processes."""
     for owner, name, for_a_rank in _FOR_RANKS:
-        if hasattr(owner, name):  # not every system has all
+        if hasattr(owner, name):  # some systems lack some
             yield Patch.wrap(owner, name, functools.partial(_choose_function, for_a_rank))
 
 
@@ -52,7 +52,7 @@ _FOR_RANKS: list[tuple[Any, str, Callable[..., Any]]] = []
 
 
 def _for_ranks(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate what ``owner.name`` is in a rank: it gets the rank's state, what Python really has, the arguments."""
+    """Register a replacement of ``owner.name`` in ranks, called with the rank's state, the original, and arguments."""
 
     def keep(function: Callable[..., Any]) -> Callable[..., Any]:
         _FOR_RANKS.extend((owner, name, function) for name in names)
@@ -65,7 +65,7 @@ def _choose_function(
     for_a_rank: Callable[..., Any], real: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     state = ProcessState.current
-    # Not outside of ranks, and not in a child that was forked.
+    # Outside of ranks, or in a forked child.
     if state is None or state.rank is None or state.process != os.getpid():
         return real(*args, **kwargs)
     return for_a_rank(state, real, *args, **kwargs)
@@ -75,7 +75,7 @@ def _choose_function(
 def _register(state: ProcessState, real: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     caller = sys._getframe(3)
     file, own = caller.f_code.co_filename, is_per_process(str(caller.f_globals.get("__name__", "")))
-    # What installed modules register, which all ranks share, is for the end of the process.
+    # Installed modules, which all ranks share, register functions for the end of the process.
     if not own and not file.startswith("<") and is_shared_file(file):
         return real(function, *args, **kwargs)
     state.exit_functions.append((function, args, kwargs))
@@ -116,7 +116,7 @@ def _raise_signal(state: ProcessState, real: Any, number: int, /) -> None:
 
 
 def _raise_signal_in_rank(state: ProcessState, number: int, frame: FrameType) -> None:
-    """Do what a signal to itself does to a rank that runs in ``frame``."""
+    """Do in a rank that runs in ``frame`` what a signal does to a process."""
     handler = state.handlers.get(number, signal.SIG_DFL)
     if number == signal.SIGINT and handler is signal.SIG_DFL:
         raise KeyboardInterrupt
@@ -145,7 +145,7 @@ def _chdir(state: ProcessState, real: Any, path: Any) -> None:
     real(path)
 
 
-# Other processes. Python's dictionary of the environment is the rank's; C's, which they would get, is the process's.
+# Other processes. They inherit C's environment, which is the process's; Python's dictionary is the rank's.
 
 
 @_for_ranks(subprocess.Popen, "__init__")

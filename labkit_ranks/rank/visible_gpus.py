@@ -1,6 +1,6 @@
-"""The GPUs that a rank sees: those of its node, as cuda:0, cuda:1, …
+"""The GPUs that a rank sees: all of its node, as cuda:0, cuda:1, …
 
-If it lists some in CUDA_VISIBLE_DEVICES before it uses CUDA, it sees these, as CUDA reads it.
+If the rank sets CUDA_VISIBLE_DEVICES before it uses CUDA, the rank sees the GPUs in that list, as with CUDA.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NAME: Any = os.environ.encodekey(children.VISIBLE)
 
 
 class VisibleGpus(NamedTuple):
-    """The GPUs that a process sees, its random generators on them, and which of the computer's GPUs they are.
+    """The GPUs of a process, with random generators and numbers on the node.
 
-    Of two processes that see one GPU, each has objects of its own for it: neither finds it filled by the other.
+    Two processes that see the same GPU have separate objects for it, and neither sees the memory of the other.
     """
 
     gpus: tuple[Gpu, ...]
@@ -29,14 +29,14 @@ class VisibleGpus(NamedTuple):
     numbers: tuple[int, ...]
 
     def show(self, machine: TheMachine) -> None:
-        """From now on these are the machine's GPUs."""
+        """Put these GPUs into the machine."""
         if machine.random is not self.random:
             machine.gpus, machine.random, machine.numbers = self
-            torch.cuda.default_generators = self.random.generators  # type: ignore[assignment]  # as many as there are
+            torch.cuda.default_generators = self.random.generators  # type: ignore[assignment]  # one for each GPU
 
 
 def gpus_of_environment(machine: TheMachine) -> VisibleGpus:
-    """Gives the GPUs that the machine shows to a process with the environment that is in use."""
+    """Return the GPUs that the machine shows to a process with the current environment."""
     found = children.parse_description(machine.description)
     sizes: Any = found.options(os.environ)
     memory = sizes["memory"] if isinstance(sizes["memory"], list) else [sizes["memory"]] * sizes["gpus"]
@@ -48,9 +48,9 @@ def gpus_of_environment(machine: TheMachine) -> VisibleGpus:
 
 
 class NodeGpus:
-    """The GPUs of each node, and what each rank's process has of its own on them: random generators.
+    """The GPUs of each node, and the random generators of each rank on them.
 
-    The machine in use shows those of one rank at a time: of the one that runs.
+    The machine in use shows the GPUs of one rank at a time: the one that runs.
 
     gpus   of each node; the first node's are the machine's own.
     """
@@ -63,29 +63,29 @@ class NodeGpus:
         own = [gpu.capacity for gpu in machine.gpus]
         each = memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
         sizes: Any = own if memory is None else each
-        # Of the nodes, and of ranks that chose.
+        # The GPUs of each node, then the choices of ranks.
         self.gpus = [machine.gpus] + [
             tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)
         ]
 
     def gpus_of_node(self, node: int, seed: int) -> VisibleGpus:
-        """The sight of a process on ``node``."""
+        """Return the GPUs of a process on ``node``."""
         made = DeviceRandom(self.gpus[node])
         made.begin(seed)
         return VisibleGpus(self.gpus[node], made, self._own.numbers)
 
     def gpus_by_choice(self) -> VisibleGpus:
-        """The sight of a process by the environment that is in use."""
+        """Return the GPUs of a process with the current environment."""
         made = gpus_of_environment(self._machine)
         self.gpus.append(made.gpus)
         return made
 
     def restore(self) -> None:
-        """Show the machine's own."""
+        """Show the machine's own GPUs."""
         self._own.show(self._machine)
 
     def close(self) -> None:
-        """Show the machine's own, and let the others take no more tensors."""
+        """Show the machine's own GPUs, and close the others."""
         self.restore()
         for gpus in self.gpus[1:]:
             for gpu in gpus:
@@ -93,7 +93,7 @@ class NodeGpus:
 
 
 class WatchedEnvironment(dict[Any, Any]):
-    """The variables of a process, as ``os.environ`` keeps them; ``chosen()`` is called when it has said which GPUs."""
+    """The dict of ``os.environ``. It calls ``on_change()`` when CUDA_VISIBLE_DEVICES changes."""
 
     on_change: Callable[[], object] | None = None
 
@@ -108,4 +108,4 @@ class WatchedEnvironment(dict[Any, Any]):
             self.on_change()
 
     def __reduce__(self) -> Any:
-        return dict, (dict(self.items()),)  # a copy of the environment is nobody's
+        return dict, (dict(self.items()),)  # copies are plain dicts

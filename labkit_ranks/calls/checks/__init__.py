@@ -1,11 +1,11 @@
-"""Checks of one rank's own arguments: NCCL, gloo and c10d refuse them in their own words.
+"""Check one rank's arguments, and refuse wrong ones in the words of NCCL, gloo and c10d.
 
-The words are PyTorch 2.13's: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, Utils.hpp,
-NCCLUtils.cpp, and those of NCCL itself (src/misc/argcheck.cc). What c10d's Python refuses (a group without the
-caller, no group yet, lists that are no lists) it still refuses itself, before it comes here.
+The messages are PyTorch 2.13's: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp, Utils.hpp,
+NCCLUtils.cpp, and NCCL's (src/misc/argcheck.cc). c10d's Python makes its own checks before (a group without the
+caller, no group yet, lists that are no lists).
 
-Where NCCL would read or write past the end of a tensor, or copy what nobody asked for, without a word, it is said
-here in both languages (:func:`.arguments.silent`).
+Where NCCL silently reads or writes past the end of a tensor, labkit raises an error in both languages
+(:func:`.arguments.refuse_unchecked`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ from . import gloo, nccl
 
 
 class CheckedGroup(Protocol):
-    """The part of a group that checks ask for."""
+    """The attributes of a process group that checks read."""
 
     bound_device_id: torch.device | None
     destroyed: bool
 
 
 def check_call(call: CollectiveCall, group: CheckedGroup) -> None:
-    """Raise what PyTorch raises for a call whose arguments its backend does not take.
-
-    RuntimeError, ValueError, TypeError or torch.distributed.DistBackendError, as C++ does.
-    """
+    """Raise PyTorch's error if the backend of ``call`` refuses its arguments."""
     backend = call.backend
     if not backend:
         # ProcessGroup.hpp, getBackend
@@ -42,9 +39,9 @@ def check_call(call: CollectiveCall, group: CheckedGroup) -> None:
             raise error
         raise _add_advice(
             error,
-            en=f"{call.kind} at {call.short_place} got a tensor on {call.device}; NCCL moves tensors between GPUs "
-            "alone.\nDo: `.cuda()` first, or `init_process_group()` without a backend (`cpu:gloo,cuda:nccl`), which "
-            "takes both.",
+            en=f"{call.kind} at {call.short_place} got a tensor on {call.device}, but NCCL only moves tensors between "
+            "GPUs.\nDo: call `.cuda()` first, or call `init_process_group()` without a backend, which takes both "
+            "(`cpu:gloo,cuda:nccl`).",
             zh=f"{call.short_place} 的 {call.kind} 得到的张量在 {call.device} 上；NCCL 只在 GPU 之间传输。\n"
             "怎么办：先 `.cuda()`，或者 `init_process_group()` 不写后端（即 `cpu:gloo,cuda:nccl`），两种都能用。",
         )
@@ -58,32 +55,29 @@ def check_call(call: CollectiveCall, group: CheckedGroup) -> None:
             raise DistBackendError(
                 "Attempt to perform collective on tensor not on device passed to init_process_group"
             )
-    # Their functions are called as the kinds of calls are.
+    # Both modules have a function for each kind of call.
     found = getattr(nccl if backend == "nccl" else gloo, call.kind, None)
     if found is not None:
         found(call)
 
 
 def check_rank_and_size(rank: int, size: int, most: int | None) -> None:
-    """Raise what is said of a group whose numbers cannot be: a rank that it has not, or more ranks than there are.
-
-    most   how many ranks there are, where that is known.
-    """
+    """Raise an error if ``rank`` is not in a group of ``size``, or ``size`` exceeds the number of ranks ``most``."""
     if not 0 <= rank < size:
         # NCCL: src/init.cc, ncclCommInitRankDev
         error = nccl.nccl_error("invalid argument", f"Invalid rank requested : {rank}/{size}")
         raise _add_advice(
             error,
-            en=f"A group of {size} has the ranks 0 to {size - 1}: `rank=` (RANK) and `world_size=` (WORLD_SIZE) do not "
-            "fit together.\nDo: leave both to torchrun, which sets them in each rank's environment.",
+            en=f"A group of {size} has the ranks 0 to {size - 1}, so `rank=` (RANK) and `world_size=` (WORLD_SIZE) do "
+            "not match.\nDo: let torchrun set both in each rank's environment.",
             zh=f"{size} 个 rank 的组，编号是 0 到 {size - 1}：`rank=`（RANK）和 `world_size=`（WORLD_SIZE）对不上。\n"
             "怎么办：两者都交给 torchrun，它会在每个 rank 的环境变量里设好。",
         )
     if most is not None and size > most:
         raise wrong(
-            en=f"a group of {size} ranks where {most} run: on real GPUs they wait in init_process_group, or "
-            "in the first collective, for ranks that never come.\nDo: leave `world_size=` (WORLD_SIZE) to "
-            "torchrun, or start as many ranks (--nnodes × --nproc-per-node).",
+            en=f"a group of {size} ranks, but only {most} run: on real GPUs they wait in init_process_group, or in the "
+            "first collective, for ranks that never come.\nDo: let torchrun set `world_size=` (WORLD_SIZE), or start "
+            f"{size} ranks (--nnodes × --nproc-per-node).",
             zh=f"只有 {most} 个 rank 在运行，这个组却要 {size} 个：在真实的 GPU 上，"
             "它们会停在 init_process_group 或第一次集合通信里，等不存在的 rank。\n"
             "怎么办：`world_size=`（WORLD_SIZE）交给 torchrun 来设，"
@@ -92,5 +86,5 @@ def check_rank_and_size(rank: int, size: int, most: int | None) -> None:
 
 
 def _add_advice(error: Exception, en: str, zh: str) -> Exception:
-    """``error``, whose words are PyTorch's, with what it means here and what to do below them."""
+    """Return PyTorch's ``error`` with an explanation and advice below its message."""
     return type(error)(f"{error}\n{say(en=en, zh=zh)}")

@@ -1,4 +1,4 @@
-"""Checks that both backends make of a call's tensors: whether they are as many as the members, and alike."""
+"""Checks of tensors that both backends make: number, shapes, dtypes and devices."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COMPLEX_OPS = frozenset(("SUM", "AVG", "PREMUL_SUM"))
 
 
 def refuse_complex(call: CollectiveCall) -> NoReturn:
-    """Raise what C++ says of a reduction that complex numbers do not have."""
+    """Raise C++'s error for a reduction that does not exist for complex numbers."""
     # C++ writes the operation as the letter of its number.
     letter = chr(int(getattr(ReduceOp.RedOpType, call.op)))
     raise RuntimeError(f"{call.kind} does not support{letter}on complex tensors")
 
 
 def is_contiguous(tensor: Tensor) -> bool:
-    """Whether it is contiguous in the memory format that its strides suggest."""
+    """Whether ``tensor`` is contiguous in any memory format."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     form = formats.get(tensor.dim())
     return tensor.is_contiguous() or (form is not None and tensor.is_contiguous(memory_format=form))
@@ -52,7 +52,7 @@ def refuse(call: CollectiveCall, text: str) -> NoReturn:
 
 
 def check_tensor_list(call: CollectiveCall, tensors: Sequence[Tensor], like: Tensor) -> None:
-    """Refuse a list that has not a tensor for each rank, each like the one that is sent or received."""
+    """Refuse ``tensors`` unless it has one tensor for each rank, with the type and size of ``like``."""
     if len(tensors) != len(call.ranks):
         side = "output" if call.kind == "gather" else "input"
         refuse(
@@ -75,7 +75,7 @@ def check_types_and_sizes(call: CollectiveCall, tensors: Sequence[Tensor], like:
 
 
 def device_of(tensor: Tensor) -> str:
-    """``"cuda:1"``, of a tensor on a simulated GPU; ``"cpu"``."""
+    """Return the device of ``tensor`` as text; for a simulated GPU ``"cuda:1"``."""
     gpu = gpu_of(tensor)
     return str(tensor.device) if gpu is None else str(gpu.device)
 
@@ -107,8 +107,7 @@ def shape_list(tensor: Tensor) -> list[int]:
 def check_one_per_rank(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     if len(tensors) != len(call.ranks):
         refuse_unchecked(
-            en=f"{call.kind}: {len(tensors)} tensors for the {len(call.ranks)} ranks of the group: one for each is "
-            "needed",
+            en=f"{call.kind}: {len(tensors)} tensors for the {len(call.ranks)} ranks of the group, which need one each",
             zh=f"{call.kind}：组里有 {len(call.ranks)} 个 rank，却给了 {len(tensors)} 个张量：每个 rank 要有一个",
         )
 
@@ -145,7 +144,7 @@ def check_split_sizes(call: CollectiveCall, tensor: Tensor, output: Tensor) -> N
 
 
 def refuse_unchecked(*, en: str, zh: str) -> NoReturn:
-    """Raise ValueError for what NCCL does not look at."""
+    """Raise ValueError for arguments that NCCL does not check."""
     en = f"{en} (NCCL does not check this: on real GPUs it reads or writes the wrong memory)"
     zh = f"{zh}（NCCL 不检查这一点：在真实的 GPU 上会读写错误的显存）"
     raise wrong(en=en, zh=zh)

@@ -1,4 +1,4 @@
-"""Checks of ProcessGroupGloo and gloo itself: a function for each kind of call, by its name."""
+"""Checks of ProcessGroupGloo and gloo: a function for each kind of call."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def all_gather_single(call: CollectiveCall) -> None:
         _check_dense(call, (tensor, output))
         members = len(call.ranks)
         if output.numel() != tensor.numel() * members:
-            # It looks at the output as a list of pieces (_allgather_base), whose sizes then do not fit.
+            # C++ cuts the output into pieces (_allgather_base) and compares the size of a piece.
             each = output.numel() // members
             refuse(call, f"invalid tensor size at index 0 (expected {format_sizes(tensor)}, got ({each}))")
         if output.dtype != tensor.dtype:
@@ -138,7 +138,7 @@ def reduce_scatter_single(call: CollectiveCall) -> None:
 
 
 def _check_equal(text: str, left: Any, right: Any) -> None:
-    """c10/util/logging_is_not_google_glog.h, CHECK_EQ."""
+    """Raise the error of CHECK_EQ (c10/util/logging_is_not_google_glog.h) unless both are equal."""
     if left != right:
         names = CTYPES.get(left, left), CTYPES.get(right, right)
         raise RuntimeError(f"Check failed: {text} ({names[0]} vs. {names[1]}). ")

@@ -1,4 +1,4 @@
-"""Checks of ProcessGroupNCCL and NCCL itself, and of what NCCL does not look at: a function for each kind of call."""
+"""Checks of ProcessGroupNCCL and NCCL, and of arguments that NCCL ignores: a function for each kind of call."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .arguments import (
     shape_list,
 )
 
-NCCL_VERSION = 2, 29, 7  # what torch 2.13's CUDA wheels have
+NCCL_VERSION = 2, 29, 7  # of torch 2.13's CUDA wheels
 
 
 def nccl_error(kind: str, last: str) -> DistBackendError:
-    """The error that C10D_NCCL_CHECK makes of ``kind`` ("invalid usage", "invalid argument") and NCCL's last words."""
+    """Return the error of C10D_NCCL_CHECK for ``kind`` ("invalid usage", "invalid argument") and NCCL's last words."""
     version = ".".join(map(str, NCCL_VERSION))
     details = {
         "invalid usage": "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
@@ -43,11 +43,11 @@ def nccl_error(kind: str, last: str) -> DistBackendError:
 
 
 def _available_dtypes(names: str) -> frozenset[torch.dtype]:
-    """Those of the types that this torch has."""
+    """Return the dtypes of these names, without those that torch lacks."""
     return frozenset(getattr(torch, name) for name in names.split() if hasattr(torch, name))
 
 
-# NCCLUtils.hpp, ncclDataType, as built for CUDA: these have a type there, or travel as bytes.
+# NCCLUtils.hpp, ncclDataType, as built for CUDA: dtypes with an NCCL type, or sent as bytes.
 _NCCL_TYPES = _available_dtypes(
     "int8 uint8 float32 float64 int32 int64 float16 bool bfloat16 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
     "float8_e5m2fnuz float8_e8m0fnu"
@@ -82,7 +82,7 @@ def _check_reduction(op: str, tensor: Tensor) -> None:
 
 
 def _check_reduced_tensors(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
-    """Tensors that are reduced: all_reduce and reduce look at complex ones as pairs of numbers."""
+    """Check tensors of a reduction. all_reduce and reduce take complex numbers as pairs of real ones."""
     op, pairs = call.op, call.kind in ("all_reduce", "reduce")
     for tensor in tensors:
         kind = tensor.dtype
@@ -236,11 +236,11 @@ def all_to_all(call: CollectiveCall) -> None:
 
 
 def _check_not_in_place(call: CollectiveCall) -> None:
-    """Sends and receives of a group go on side by side (NCCL's guide, "In-place Operations")."""
+    """Refuse an all-to-all in place: NCCL sends and receives at the same time (its guide, "In-place Operations")."""
     places = {output.data_ptr() for output in call.outputs if output.numel()}
     if any(tensor.numel() and tensor.data_ptr() in places for tensor in call.inputs):
         refuse_unchecked(
-            en=f"{call.kind}: an output is in the place of an input, which may be overwritten before it is sent",
+            en=f"{call.kind}: an output shares memory with an input, which may be overwritten before it is sent",
             zh=f"{call.kind}：输出和输入占用同一块显存，输入可能还没发出就被覆盖了",
         )
 

@@ -1,8 +1,7 @@
-"""Faults among ranks, in words: calls that do not fit together, ranks of which none can go on, calls that
-came too late, several ranks on one GPU.
+"""Reports of faults among ranks: mismatched calls, deadlocks, timeouts, several ranks on one GPU.
 
-Pure: from calls to texts in the language in use. Each text says for every rank what it called, the call's number in
-its group, shapes and types, and the line of the user's code; then what it means, and what to do.
+Pure functions from calls to texts in the current language. Each text lists every rank's call, with its number in the
+group, its shapes and dtypes, and the user's line, and then says what they mean and what to do.
 """
 
 from .deadlock import (

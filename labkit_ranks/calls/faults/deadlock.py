@@ -1,6 +1,6 @@
-"""Calls in which ranks wait in vain: none can go on, nobody has come by the end, the last has come too late.
+"""Reports of calls that ranks wait in forever: deadlocks, calls unmet at the end of a program, timeouts.
 
-NCCL's watchdog says the latter, in the words of WorkNCCL::checkTimeout in ProcessGroupNCCL.cpp.
+Timeouts are told in the words of NCCL's watchdog (ProcessGroupNCCL.cpp, WorkNCCL::checkTimeout).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .report import (
 
 _TEXTS = texts_beside(__file__)
 
-# The faults that have a name of their own in a check-up, by why none can go on.
+# Causes of deadlocks with a fault of their own in a check-up.
 _IN_SOME = "collective_in_some_ranks"
 FAULT_OF = {
     "uneven": "uneven_inputs",
@@ -40,22 +40,22 @@ FAULT_OF = {
 
 
 class Unmet(RuntimeError):
-    """All ranks have ended, and some calls were never met by the others'."""
+    """All ranks have ended, and some calls were never completed."""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """The place of one rank when none can go on.
+    """The state of one rank in a deadlock.
 
-    call    the collective or message that it waits in.
-    what    what else it waits for: ``"Lock.acquire at train.py:12"``; "" if it has ended.
-    error   the name and the text of what it raised, if it has ended by that.
-    came    how often it has visited a line with a call of a kind: (line of code, kind) -> times.
-    counted whether ``came`` counts visits; a dump of NCCL's recorder tells of calls only.
-    seqs    how many calls of a group it has made: group -> number of its last.
-    last    the last call that it made.
-    passes  how often it has run a wrapped model's forward in training.
-    reads   the line at which its host waits for the GPU, on which ``call`` waits; "" where it stands in the call.
+    call    the collective or message that the rank waits in.
+    what    something else that it waits for: ``"Lock.acquire at train.py:12"``.
+    error   the name and text of the error that ended the rank.
+    came    how often the rank has come to each (line of code, kind of call).
+    seqs    the number of the rank's last call in each group.
+    last    the rank's last call.
+    passes  how often a wrapped model's forward has run in training.
+    reads   the line at which the host waits for the GPU; "" if it waits in the call itself.
+    counted whether ``came`` counts visits; dumps of NCCL's recorder only know calls.
     """
 
     rank: int
@@ -70,15 +70,15 @@ class RankState:
     counted: bool = True
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.call is None and not self.what
 
 
 def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = None) -> Report:
-    """The report of a deadlock, when all ranks that live wait: for each where it stands; what it means; what to do.
+    """Return the report of a deadlock: where each rank waits, the cause, and what to do.
 
-    standings   of all ranks, in their order.
-    timeout     of the group, after which NCCL would end it.
+    states    one of each rank, in order.
+    timeout   after which NCCL would end the group.
     """
     key, facts = _find_cause(standings)
     meaning, advice = explain_fault(key, **facts)
@@ -88,7 +88,7 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
     if stuck is not None and not stuck.makes_a_group:
         limit = timeout or stuck.timeout or timedelta(minutes=10)
         seconds = f"{limit.total_seconds():g}"
-        if stuck.is_connected:  # where ranks are processes, nobody looks for what reads the result
+        if stuck.is_connected:  # ranks that are processes don't record who reads the result
             unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
             text = "if-read" if unread else "on-real-gpus"
             real = _TEXTS[text,](seconds=seconds, said=watchdog_text(stuck, limit))
@@ -98,7 +98,7 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
 
 
 def _last_place(one: RankState) -> str:
-    """The line of the user's code where a rank stands, or made its last call."""
+    """Return the user's line where a rank waits, or made its last call."""
     if one.what or one.error is not None:
         return one.what
     call = one.call or one.last
@@ -106,7 +106,7 @@ def _last_place(one: RankState) -> str:
 
 
 def wait_graph(standings: Sequence[RankState]) -> WaitForGraph:
-    """The same as data, which draws itself."""
+    """Return the wait-for graph of these states."""
     return WaitForGraph(tuple(_wait(one, standings) for one in standings))
 
 
@@ -123,7 +123,7 @@ def _wait(one: RankState, standings: Sequence[RankState]) -> Wait:
 
 
 def missing_ranks(call: CollectiveCall, standings: Sequence[RankState]) -> tuple[int, ...]:
-    """The ranks that have not come to ``call``."""
+    """Return the ranks that have not come to ``call``."""
     if call.is_message:
         return () if call.root is None else (call.ranks[call.root],)
     others = frozenset(call.ranks) - {call.rank}
@@ -132,7 +132,10 @@ def missing_ranks(call: CollectiveCall, standings: Sequence[RankState]) -> tuple
 
 
 def state_lines(standings: Sequence[RankState], known: Mapping[int, str] | None = None) -> list[str]:
-    """A line for ranks that stand alike; ``known``: what is said of some, by rank."""
+    """Return a line for each group of ranks in the same state.
+
+    known   texts to use for some ranks instead.
+    """
     found: dict[str, list[int]] = {}
     for one in standings:
         text = (known or {}).get(one.rank) or _describe_state(one, standings)
@@ -182,7 +185,7 @@ def _call_facts(call: CollectiveCall) -> dict[str, object]:
     return {"number": call.seq, "group": group_label(call), "place": call.short_place}
 
 
-# Why none can go on: a key of faults.txt, and its facts.
+# The cause of a deadlock: a key of faults.txt, and its facts.
 _Cause = tuple[str, dict[str, object]]
 
 
@@ -206,14 +209,14 @@ def _find_cause(standings: Sequence[RankState]) -> _Cause:
 
 
 def cause_of_absence(call: CollectiveCall, standings: Sequence[RankState]) -> _Cause:
-    """Why some have not come to ``call``: fewer batches, or only some ranks run this line."""
+    """Find out why some ranks have not come to ``call``: fewer batches, or a line that only some ranks run."""
     by = {one.rank: one for one in standings}
     away = [by[rank] for rank in missing_ranks(call, standings) if rank in by]
     names = format_ranks([one.rank for one in away])
     line = (call.short_place, call.kind)
     times = by[call.rank].came.get(line, 0)
     never = [one.rank for one in away if not one.came.get(line)]
-    ended = [one.rank for one in away if one.ended]
+    ended = [one.rank for one in away if one.has_ended]
     through = f" (`{via}`)" if (via := call.via) else ""
     group = {"kind": call.kind, "members": format_ranks(call.ranks)}
     forward = all(one.last is not None and not one.last.backward for one in away)
@@ -246,12 +249,12 @@ def cause_of_absence(call: CollectiveCall, standings: Sequence[RankState]) -> _C
 
 def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence[RankState]) -> _Cause:
     kinds = {call.kind for call in calls}
-    ended = {one.rank for one in standings if one.ended}
+    ended = {one.rank for one in standings if one.has_ended}
     gone = sorted({call.ranks[call.root] for call in calls if call.root is not None} & ended)
     if gone:
         return "peer_ended", {"names": format_ranks(gone)}
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
-        if "behind" in held.memo:  # called after its rank had waited for the first: both came to that at once
+        if "behind" in held.memo:  # both messages were posted before the rank waited
             break
         return "in_order", {
             "rank": held.rank,
@@ -263,9 +266,9 @@ def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence
 
 
 def unmet_error(calls: Sequence[CollectiveCall], standings: Sequence[RankState] = ()) -> Unmet:
-    """The error to be raised for calls that were made and never met, when all ranks have ended.
+    """Return the error for calls that are still pending when all ranks have ended.
 
-    standings   of all ranks, where they are known.
+    states   of all ranks, if known.
     """
     (head, advice), fault = explain_fault("unmet"), "calls_never_met"
     lines = [head, *call_table(calls)]
@@ -290,7 +293,7 @@ _OP_TYPES = {
 
 
 def watchdog_text(call: CollectiveCall, timeout: timedelta) -> str:
-    """The text that NCCL's watchdog writes after ``timeout``."""
+    """Return the message of NCCL's watchdog after ``timeout``."""
     limit = round(timeout.total_seconds() * 1000)
     brought, got = call.inputs or call.outputs, call.outputs or call.inputs
     numel_in, numel_out = (sum(t.numel() for t in tensors) for tensors in (brought, got))
@@ -304,7 +307,7 @@ def watchdog_text(call: CollectiveCall, timeout: timedelta) -> str:
 
 
 def late_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
-    """The error to be raised if the last of a collective's calls came too late for the first; else None."""
+    """Return the error if a rank called later than the first one's timeout allows; else None."""
     first = min(calls, key=lambda call: call.arrived)
     if first.timeout is None:
         return None
@@ -314,7 +317,7 @@ def late_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
 
 
 def timeout_error(call: CollectiveCall, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
-    """The error to be raised where ``call`` has waited for ``timeout`` by its rank's clock, in vain for ``ranks``."""
+    """Return the error of ``call`` after it has waited for ``timeout`` on its rank's clock, in vain for ``ranks``."""
     names = format_ranks(ranks) if ranks else _TEXTS["others",]
     return DistBackendError(
         watchdog_text(call, timeout)

@@ -1,4 +1,4 @@
-"""Calls that meet and do not fit together; several ranks on one GPU."""
+"""Reports of mismatched calls, and of several ranks on one GPU."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..wait_graph import Wait, WaitForGraph
 from .report import Report, call_table, describe_call, explain_fault, format_ranks, group_label
 
 _TEXTS = texts_beside(__file__)
-# Where members may bring pieces of different sizes.
+# Calls whose members may bring pieces of different sizes.
 _UNEVEN = frozenset(("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single"))
 
 
 class Mismatch(RuntimeError):
-    """Ranks that meet in one collective called different things; ``waits`` shows who waits in what."""
+    """Ranks made different calls where all must make the same. ``waits`` shows who waits in which call."""
 
     waits: WaitForGraph
 
 
 def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
-    """The error to be raised in the ranks that made these calls, if they do not fit together; else None."""
+    """Return the error to raise in the ranks of these calls if they differ; else None."""
     what = _first_difference(calls)
     if not what:
         return duplicate_gpu_error(calls)
@@ -43,7 +43,7 @@ def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
 
 
 def calls_fit(a: CollectiveCall, b: CollectiveCall) -> bool:
-    """Whether nothing would be raised in the ranks that made two calls, as :func:`fault` says."""
+    """Whether two calls match, so that :func:`mismatch_error` finds nothing."""
     return not _difference(a, b) and (a.place_of_gpu != b.place_of_gpu or duplicate_gpu_error((a, b)) is None)
 
 
@@ -53,7 +53,7 @@ def _first_difference(calls: Sequence[CollectiveCall]) -> str:
 
 
 def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
-    """In what two calls differ, "kind", "op", "root", "number", "dtype" or "shape"; "" if they fit."""
+    """Return how two calls differ: "kind", "members", "op", "root", "number", "dtype" or "shape"; "" if they match."""
     if a.kind != b.kind:
         if {a.kind, b.kind} != {"send", "recv"}:
             return "kind"
@@ -61,14 +61,14 @@ def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
         if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
             return ""
         return "dtype" if one[0].dtype != other[0].dtype else "shape"
-    # Groups of one, each rank's of itself, connect nobody: whose they are does not matter.
+    # A group of one rank connects nobody: each rank may make another.
     if a.members != b.members and not all(call.members == (call.rank,) for call in (a, b)):
         return "members"
     if a.op != b.op:
         return "op"
     if a.root != b.root and not a.is_message:
         return "root"
-    # The tensors of which every member has alike.
+    # Compare tensors that every member must bring alike.
     one, other = (call.outputs if call.kind in ("broadcast", "scatter") else call.inputs for call in (a, b))
     if len(one) != len(other):
         return "number"
@@ -81,7 +81,7 @@ def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
 
 
 def _has_room(of: CollectiveCall, to: CollectiveCall) -> bool:
-    """Whether ``to`` has room for what ``of`` sends it, of pieces that may differ in size."""
+    """Whether the output of ``to`` fits the piece that ``of`` sends to it."""
     if of.kind == "all_to_all_single":
         sent = _count_elements(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
         return sent == _count_elements(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
@@ -91,13 +91,13 @@ def _has_room(of: CollectiveCall, to: CollectiveCall) -> bool:
 
 
 def _count_elements(tensor: Any, sizes: list[int] | None, members: int, at: int) -> int:
-    """The number of elements of ``tensor`` that are for member ``at``."""
+    """Count the elements of ``tensor`` that are for member ``at``."""
     rows = sizes[at] if sizes else (tensor.size(0) if tensor.dim() else 1) // members
     return int(rows * prod(tensor.shape[1:]))
 
 
 def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
-    """The report of calls that meet and differ in ``what``."""
+    """Return the report of calls with a difference in ``what``."""
     first = calls[0]
     if first.is_message or what == "members":
         head = str(_TEXTS["message" if first.is_message else what,])
@@ -121,21 +121,21 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
 
 
 def duplicate_gpu_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
-    """NCCL's error if two ranks of one node bring tensors on one GPU, with what to do; None if none do."""
+    """Return NCCL's error, with advice, if two ranks of a node bring tensors on the same GPU; else None."""
     if calls[0].backend != "nccl" or calls[0].kind == "barrier" or calls[0].makes_a_group:
         return None
     seen: dict[tuple[int, int | str], CollectiveCall] = {}
     for call in calls:
         other = seen.setdefault(call.place_of_gpu, call)
-        if other.rank != call.rank:  # a message to oneself
+        if other.rank != call.rank:  # not a message to oneself
             return _make_duplicate_gpu_error(calls, other, call)
     return None
 
 
 def early_use_error(calls: Sequence[CollectiveCall]) -> Exception | None:
-    """The error to be raised if a rank has computed with what a call gives before the others came to it; else None.
+    """Return the error if a rank has used the result of a call before the others came to it; else None.
 
-    Its values then are not those of a GPU, which would have computed only now.
+    The rank has computed with other values than a GPU, which computes in the order of its stream.
     """
     early = next((call for call in calls if "used" in call.memo), None)
     if early is None:

@@ -1,4 +1,4 @@
-"""What is said of a fault: the names of calls and ranks, and the report of which the text of the error is made."""
+"""The report of a fault, and how it names calls, ranks and groups."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class Report:
-    """A fault among ranks, told in the language in use; ``str(report)`` is the whole text.
+    """A fault among ranks, described in the current language; ``str(report)`` is the whole text.
 
-    fault   its name in a check-up: "deadlock", "calls_differ", …
-    lines   what was seen of each rank, and what it means.
+    fault   the name of the fault in a check-up: "deadlock", "calls_differ", …
+    lines   the state of each rank, and what it means.
     advice  what to do.
-    places  the lines of the user's code where the ranks were.
-    real    in which words real GPUs fail.
+    places  the lines of the user's code where the ranks are.
+    real    how the fault looks on real GPUs.
     """
 
     fault: str
@@ -42,19 +42,19 @@ class Report:
         return "\n".join(filter(None, [*self.lines, advice, self.real]))
 
     def attach_to(self, error: E) -> E:
-        """``error``, which carries this report from now on."""
+        """Store this report in ``error.report``, and return ``error``."""
         error.report = self  # type: ignore[attr-defined]
         return error
 
 
 def explain_fault(key: str, **facts: object) -> tuple[str, str]:
-    """The meaning of the fault ``key``, and the advice, from ``faults.txt``."""
+    """Return the meaning of the fault ``key``, and advice, from ``faults.txt``."""
     meaning, advice = fill_texts(_TEXTS[key], **facts)
     return meaning, advice
 
 
 def describe_call(call: CollectiveCall) -> str:
-    """A call in words: ``all_reduce SUM [4, 4] float32``."""
+    """Describe a call: ``all_reduce SUM [4, 4] float32``."""
     words = [call.kind, *([str(list(call.members))] if call.members else ())]
     if call.op:
         words.append(call.op)
@@ -76,7 +76,7 @@ _PREPOSITIONS = {"reduce": "to", "gather": "to", "send": "to"}
 
 
 def call_table(calls: Iterable[CollectiveCall]) -> list[str]:
-    """A line for each call that differs from the others, with the ranks that made it."""
+    """Return a line for each group of equal calls, with the ranks of the callers."""
     lines: dict[tuple[str, str], list[int]] = {}
     for call in calls:
         lines.setdefault((describe_call(call), call.short_place), []).append(call.rank)
@@ -94,7 +94,7 @@ def group_label(call: CollectiveCall) -> str:
 
 
 def format_numbers(numbers: Iterable[int], pair: str = "") -> str:
-    """``0, 2–5``; of two numbers in a row both, with ``pair`` between them, if not a comma."""
+    """Format numbers as ``0, 2–5``; put ``pair`` between two that follow each other."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -106,12 +106,12 @@ def format_numbers(numbers: Iterable[int], pair: str = "") -> str:
 
 
 def format_ranks(ranks: Iterable[int], pair: str = "") -> str:
-    """``rank 3``, ``ranks 0, 2–5``."""
+    """Format ranks as ``rank 3`` or ``ranks 0, 2–5``."""
     numbers = set(ranks)
     return say(en="rank" if len(numbers) == 1 else "ranks", zh="rank") + f" {format_numbers(numbers, pair)}"
 
 
 def format_ordinal(number: int) -> str:
-    """``41st``."""
+    """Format ``41`` as ``41st``."""
     last = 0 if 10 < number % 100 < 20 else number % 10
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
