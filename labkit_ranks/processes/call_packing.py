@@ -1,4 +1,4 @@
-"""A call on its way to other processes: its facts, pickled, and the bytes of its inputs."""
+"""Packs calls for other processes: pickled facts, and the bytes of the inputs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from torch import Tensor
 
 from ..calls.call import CollectiveCall
 
-# Tensors begin at a multiple of this many bytes, as every dtype wants it.
+# Alignment of tensors in bytes, enough for every dtype.
 _ALIGNED = 16
-# The length of all, of the words, of the tensors of which the words speak.
+# The length of the whole packed call, and of its pickled facts.
 _LENGTHS = struct.Struct("=QQ")
-# All of a call but what another process cannot use.
+# The fields of a call that another process can use.
 _SENT = [name for name in CollectiveCall.__slots__ if name not in ("memo", "on_deadlock", "timeout")]
 _sent = attrgetter(*_SENT)
 
 
 class RemoteCode:
-    """Stands for a code object of another process."""
+    """Replaces a code object of another process."""
 
     def __init__(self, co_filename: str, co_name: str, co_qualname: str) -> None:
         self.co_filename, self.co_name, self.co_qualname = co_filename, co_name, co_qualname
 
 
 class _FactsPickler(pickle.Pickler):
-    """Calls without the values of their tensors, and lines of code by their names."""
+    """Pickles calls without the values of tensors, and code objects as names."""
 
     def reducer_override(self, found: Any) -> Any:
         if type(found) is CollectiveCall:
@@ -56,14 +56,14 @@ def _make_meta_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def pickle_facts(found: object) -> bytes:
-    """A call, or what has calls in it, for ``pickle.loads``: all but the values of tensors."""
+    """Pickle a call, or an object with calls in it, without the values of tensors."""
     text = io.BytesIO()
     _FactsPickler(text).dump(found)
     return text.getvalue()
 
 
 def pack_call(call: CollectiveCall) -> Tensor:
-    """The call and a copy of its inputs, as bytes on the host."""
+    """Return a call and a copy of its inputs as a tensor of bytes on the host."""
     text = pickle_facts(call)
     inputs = [tensor.detach().resolve_conj().resolve_neg() for tensor in call.inputs]
     begin = _LENGTHS.size + len(text)
@@ -80,18 +80,18 @@ def pack_call(call: CollectiveCall) -> Tensor:
 
 
 def packed_length(head: Tensor) -> int:
-    """The number of bytes of a packed call, by its first ones."""
+    """Return the number of bytes of a packed call, given the first bytes."""
     return _lengths(head)[0]
 
 
 def _lengths(head: Tensor) -> tuple[int, int]:
-    """The number of bytes of a packed call, and the place in it where its facts end."""
+    """Return the number of bytes of a packed call, and the end of its facts."""
     whole, facts = _LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))
     return whole, _LENGTHS.size + facts
 
 
 def unpack_facts(head: Tensor) -> CollectiveCall | None:
-    """The call of whose packing this is the beginning, its tensors without values; None if it says not enough."""
+    """Return a call without values from the beginning of a packed one; None if the beginning is too short."""
     _, begin = _lengths(head)
     if begin > len(head):
         return None
@@ -100,7 +100,7 @@ def unpack_facts(head: Tensor) -> CollectiveCall | None:
 
 
 def unpack_call(whole: Tensor) -> CollectiveCall:
-    """The call that :func:`packed` packed; inputs are views of ``whole``, outputs have shapes and no values."""
+    """Return a packed call. Inputs are views of ``whole``; outputs have shapes but no values."""
     call = unpack_facts(whole)
     assert call is not None
     at, inputs = _align(_lengths(whole)[1]), []

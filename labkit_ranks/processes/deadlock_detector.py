@@ -1,11 +1,11 @@
-"""A lookout for deadlocks among processes: the group's own store says which ranks wait, and for what.
+"""Detects deadlocks among processes: ranks publish their states in the group's store.
 
-A rank that has waited for a moment writes a note of where it stands, and reads the notes of the others. No rank will
-ever go on if each of them waits or has ended, nothing that one waits for is on its way, and all of this was so a look
-before. A rank that is busy writes nothing, and costs nothing.
+A rank that has waited for a moment publishes what it waits for, and reads the states of the others. No rank can go on
+if each of them waits or has ended, nothing that one waits for is under way, and all of this was so one check before.
+Busy ranks publish nothing.
 
-The main thread may also wait for something of its own process (a lock, a queue, an event). That is seen as it is where
-ranks share a process: the thread takes turns (:mod:`labkit.turns`), alone.
+The main thread may also wait for something of its own process (a lock, a queue, an event). This is seen as with ranks
+in one process: the thread is the only task of a scheduler (:mod:`labkit.turns`).
 """
 
 from __future__ import annotations
@@ -40,27 +40,28 @@ from . import call_packing, published_states
 from .published_states import NEW, OWN, STORE, PublishedState, call_key
 from .store_keys import REPORTS, KeysEvent, growing_pauses, key_prefix, sleep
 
-# Seconds after which a rank that waits writes it down, and between two looks.
+# Seconds of waiting before a rank publishes its state, and between two checks.
 SOON, _BEAT = 0.1, 0.05
-_PATIENCE = 20  # looks at ranks that have ended
-# Seconds that the launcher gets to end all processes, when one has said why: then one rank tells, not all.
+_PATIENCE = 20  # checks of ranks that have ended
+# Seconds for the launcher to end all processes after a report, so that only one rank reports.
 _GRACE = 5.0
 
-# As it is in C++: here it is asked for what is there.
+# C++'s own get(): the patched one would record a wait.
 _get = c10d.Store.get
 
-# The last is that of now. All are kept for good: a forked child drops what is to be called at the end, and would take
-# gloo apart, whose threads it has not.
+# All detectors; the last is the current one. Keep them: a forked child drops exit callbacks, and destroying gloo
+# there would crash.
 _all: list[DeadlockDetector] = []
-_main: turns.ScheduledTask | None = None  # this process's main thread
-# The exit code of this process, once it is known: what it is then said to be is not lost.
+_main: turns.ScheduledTask | None = None  # the main thread of this process
+# The exit code of this process, once known.
 _code = 0
 
 
 class PendingCall(Protocol):
-    """A call that may still wait for others; ``lost`` is what gloo said when a member was gone.
+    """A call that may still wait for others.
 
-    line   one object for those that go one after the other, as they were made; None of others.
+    lost   gloo's error, if a member is gone.
+    line   an object that messages share if they run one after the other, in the order of their calls; else None.
     """
 
     @property
@@ -76,19 +77,19 @@ class PendingCall(Protocol):
 
 
 class DeadlockDetector:
-    """The members of a default group: its store, and how far this rank has come.
+    """Publishes and checks the states of a default group's members.
 
-    issued   how many calls it has made, of each group and each pair in it.
+    issued   the number of calls of this rank, by group and pair.
     """
 
     def __init__(self, group: SimulatedProcessGroup, number: int) -> None:
         self.group, self.number = group, number
         self.rank, self.size = group.rank(), group.size()
-        self.store = c10d.PrefixStore(key_prefix(f"lookout/{number}"), group.store)
+        self.store = c10d.PrefixStore(key_prefix(f"detector/{number}"), group.store)
         self.issued: Counter[Any] = Counter()
         self.visits = LineVisits()
         self.last: CollectiveCall | None = None
-        # Its calls that are not over, as they were made; who has one that is over takes it out.
+        # Pending calls in order; completed ones are removed.
         self.open: dict[PendingCall, None] = {}
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, CollectiveCall] = {}
@@ -102,7 +103,7 @@ class DeadlockDetector:
         Finalize(None, self.end, exitpriority=100)
 
     def record_call(self, call: CollectiveCall, slot: PendingCall | None = None) -> None:
-        """This rank has made a call, and will have what comes of it in ``slot``."""
+        """Record a call of the rank, with a ``slot`` if the call may stay pending."""
         if slot is not None:
             self.open[slot] = None
         self.issued[call_key(call)] += 1
@@ -113,20 +114,20 @@ class DeadlockDetector:
         self._callers[thread.ident or 0] = thread
 
     def first_in_line(self, slot: PendingCall) -> PendingCall:
-        """The first of the line in which ``slot`` stands; itself, if that is none."""
+        """Return the first pending message in the queue of ``slot``, or ``slot`` itself."""
         line = slot.line
         return slot if line is None else next((one for one in self.pending_calls() if one.line == line), slot)
 
     def publish_progress(self) -> None:
-        """A call stands in nobody's way any more: this is written down, if anybody looks."""
-        with self._lock, suppress(Exception):  # the store is gone
+        """Publish the state again if this rank waits: a call no longer blocks others."""
+        with self._lock, suppress(Exception):  # the store may be gone
             if self._state == "waits":
                 self._write("waits")
 
-    # What it writes.
+    # Publishing.
 
     def end(self) -> None:
-        """This process ends."""
+        """Publish the end of this process."""
         _leave_scheduler()
         try:
             with self._lock:
@@ -134,10 +135,10 @@ class DeadlockDetector:
             if _error() is None:
                 self._wait_for_others()
         except Exception:
-            return  # the process that keeps the store has ended, too
+            return  # the process with the store may have ended
 
     def _wait_for_others(self) -> None:
-        """While others may still come to what this rank called, be there; tell of what nobody came to."""
+        """Stay while others may still come to this rank's calls, and report calls that are never met."""
         for pause in growing_pauses():
             if not (open_calls := self.pending_calls()):
                 return
@@ -145,7 +146,7 @@ class DeadlockDetector:
             if any(one.error for one in found):
                 return
             if all(one.state == "ended" for one in found):
-                # A member that has ended is gone for gloo, perhaps before this rank has read that nobody comes.
+                # For gloo, a member that has ended is gone, perhaps before this rank has read all states.
                 if (unmet := published_states.unmet_calls(found)) and unmet[0].rank == self.rank:
                     _report_unmet_calls(unmet)
                 if unmet or all(slot.lost is not None for slot in open_calls):
@@ -156,7 +157,7 @@ class DeadlockDetector:
         return [slot for slot in tuple(self.open) if not slot.is_completed()]
 
     def record_wait(self, call: CollectiveCall) -> None:
-        """This thread waits in ``call``; all have to, until it is written down."""
+        """Record a wait of this thread in ``call``, and publish it once all calling threads wait."""
         with self._lock:
             self._looks = 0
             self._waiting[threading.get_ident()] = call
@@ -165,14 +166,14 @@ class DeadlockDetector:
                 self._write("waits")
 
     def count_look(self) -> None:
-        """This rank has looked into a store for what it waits for, and it was not there."""
+        """Count a look into a store that did not find the awaited key."""
         with self._lock:
             self._looks += 1
             if self._state == "waits":
                 self._write("waits", again=True)
 
     def explain_own_wait(self, what: str) -> str | None:
-        """Why the main thread will never go on, which waits for ``what`` and for nobody here; None if it may."""
+        """Return the deadlock report if the main thread waits in vain for ``what`` in the own process; else None."""
         if self._state != "waits":
             call = CollectiveCall(OWN)
             call.group = what
@@ -211,17 +212,17 @@ class DeadlockDetector:
         )
         self.store.set(str(self.rank), call_packing.pickle_facts(state_now))  # type: ignore[arg-type]  # bytes are taken too
 
-    # What it reads.
+    # Checking.
 
     def read_states(self) -> list[PublishedState]:
-        """The last note of each rank."""
+        """Return the last published state of each rank."""
         return [
             pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else PublishedState()
             for rank in range(self.size)
         ]
 
     def find_deadlock(self) -> list[PublishedState] | None:
-        """The notes of all ranks, if none of them will ever go on; else None."""
+        """Return the states of all ranks if none can go on; else None."""
         found = self.read_states()
         before, self._before = self._before, [one.number for one in found]
         self._same = self._same + 1 if before == self._before else 0
@@ -229,25 +230,25 @@ class DeadlockDetector:
         if not self._same:
             self._looks_before = looks
         states = [one.state for one in found]
-        # A rank that has ended may have failed, and the launcher be about to end them all.
+        # A rank may have failed, and the launcher be about to end all of them.
         if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
             return None
         if any(not published_states.is_stuck(call, found) for one in found for call in one.waits):
             return None
-        # A rank that waits in a store must have looked, from beginning to end, since all stood as they stand.
+        # A rank that waits in a store must have looked completely since all states are the same.
         for one, look, then in zip(found, looks, self._looks_before, strict=True):
             if one.waits_in_a_store and look < then + 2:
                 return None
         return found
 
     def claims_report(self) -> bool:
-        """Whether this rank is the one who tells."""
+        """Whether this rank is the first to ask, and so reports the deadlock."""
         return bool(self.store.add("told", 1) == 1)
 
-    # How it waits.
+    # Waiting.
 
     def wait_for_members(self, group: SimulatedProcessGroup, name: str) -> None:
-        """Wait until all members are about to connect, which could be told of no deadlock. ``name`` is theirs alone."""
+        """Wait until all members are about to connect: C++ detects no deadlock there. ``name`` is the group's."""
         call = CollectiveCall(NEW)
         call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
         call.locate()
@@ -267,17 +268,17 @@ class DeadlockDetector:
         timeout: timedelta | None,
         shown: bool = True,
     ) -> bool:
-        """Wait until ``ready()``; False if time ran out. Raises Deadlock if no rank can go on.
+        """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on.
 
-        over    an Event, or what stands for one: when it is set, ``ready()`` is worth asking.
-        shown   whether the others may be told that this rank waits.
+        over    an Event, or its equivalent: once set, ``ready()`` is worth asking.
+        shown   whether to publish the wait.
         """
         end = monotonic() + (self.group.timeout if timeout is None else timeout).total_seconds()
         if shown:
             self.record_wait(call)
         try:
             while not (ready() or over.wait(_BEAT) and ready()):
-                # If it is set, a neighbour is gone: the launcher will end this process, or the others have.
+                # If set, a neighbour is gone: the launcher will end this process, or the others have ended.
                 if over.is_set():
                     threading.Event().wait(_BEAT)
                 if monotonic() > end:
@@ -289,30 +290,30 @@ class DeadlockDetector:
                         self.count_look()
                     found = self.find_deadlock()
                 except Exception:
-                    continue  # the process that kept the store is gone; gloo will say so
+                    continue  # the process with the store is gone; gloo will report it
                 if found is not None:
                     standings = published_states.rank_states(found)
                     report = faults.deadlock_report(standings, self.group.timeout)
                     error = report.attach_to(Deadlock(str(report)))
-                    error.record_wait = faults.wait_graph(standings)  # type: ignore[attr-defined]  # as World's
+                    error.waits = faults.wait_graph(standings)  # type: ignore[attr-defined]  # as World does
                     if (own := this_process.rank) is not None and own.flight is not None:
                         own.flight.write()
                     if call.on_deadlock is not None:
-                        call.on_deadlock()  # now: the launcher may end this process before it is told
+                        call.on_deadlock()  # now: the launcher may end this process soon
                     if self.claims_report() or not over.wait(_GRACE):
                         raise error
             return True
         finally:
-            with suppress(Exception):  # the store is gone
+            with suppress(Exception):  # the store may be gone
                 self.record_progress()
 
     def missing(self, call: CollectiveCall) -> list[int]:
-        """The ranks that have not come to it, as far as is known of those that wait themselves."""
+        """Return the ranks that have not come to ``call``, by the published states."""
         return published_states.missing_ranks(call, self.read_states())
 
 
 def start_detector(group: SimulatedProcessGroup) -> DeadlockDetector:
-    """The lookout of ``group``: one begins with the first group, the default one, and with the next after its end."""
+    """Return the active detector, or start one for ``group``, the new default group."""
     if (found := active_detector()) is None:
         found = DeadlockDetector(group, len(_all) + 1)
         _all.append(found)
@@ -321,19 +322,19 @@ def start_detector(group: SimulatedProcessGroup) -> DeadlockDetector:
 
 
 def set_exit_code(exit_code: int) -> None:
-    """This process has run its program, and ends by ``code`` when what is to be done at its end is done."""
+    """Set the exit code of this process, whose program has ended."""
     global _code
     _code = exit_code
 
 
 def exit_code() -> int:
-    """The exit code in the end: another one if nobody came to what this process called."""
+    """Return the exit code, which unmet calls may have changed."""
     return _code
 
 
 def _error() -> tuple[str, str] | None:
-    """The name and the text of what this process fails by; None if it does not."""
-    # A child of multiprocessing is still within what it has raised.
+    """Return the name and text of the error that ends this process; None if there is none."""
+    # A child of multiprocessing is still handling its error.
     error = sys.__dict__.get("last_value") or sys.exc_info()[1] or (SystemExit(_code) if _code else None)
     if error is None or isinstance(error, SystemExit) and not error.code:
         return None
@@ -341,7 +342,7 @@ def _error() -> tuple[str, str] | None:
 
 
 def _enter_scheduler() -> None:
-    """From now on the lookout sees what the main thread waits for."""
+    """Make the main thread a task of a scheduler, which sees every wait."""
     global _main
     in_main = threading.current_thread() is threading.main_thread()
     if _main is None and in_main and turns.current_task() is None:
@@ -358,49 +359,46 @@ def _leave_scheduler() -> None:
 
 
 def _explain(_: str) -> str | None:
-    """The text of a deadlock in which the main thread waits for something of this process's own; None: there is none.
-
-    Without a group it may be anything.
-    """
-    if _main is None or (lookout := active_detector()) is None:
+    """Return the text of a deadlock in which the main thread waits for its own process; None if there is none."""
+    if _main is None or (detector := active_detector()) is None:
         return None
     what = _main.waits_for
     with internal_work():
         try:
-            return lookout.explain_own_wait(what)
+            return detector.explain_own_wait(what)
         except Exception:
-            return None  # the process that kept the store is gone
+            return None  # the process with the store is gone
 
 
 def _go_on() -> None:
-    if (lookout := active_detector()) is not None and lookout._state == "waits":
-        with internal_work(), suppress(Exception):  # the store is gone
-            lookout.record_progress()
+    if (detector := active_detector()) is not None and detector._state == "waits":
+        with internal_work(), suppress(Exception):  # the store may be gone
+            detector.record_progress()
 
 
 def active_detector() -> DeadlockDetector | None:
-    """That of the group that this process has, whose members see each other wait; None where there is none."""
+    """Return the detector of the current default group; None if there is no group."""
     return _all[-1] if _all and not _all[-1].group.destroyed else None
 
 
 def _report_unmet_calls(unmet: list[CollectiveCall]) -> None:
-    """Say it as the launcher of ranks in one process does, and fail."""
+    """Print the error of unmet calls as the launcher of ranks in one process does, and fail."""
     global _code
     _code = 1
     error = faults.unmet_error(unmet)
     sys.stderr.write("".join(traceback.format_exception_only(error)))
-    leave_report(error.report)  # type: ignore[attr-defined]  # put on it there
-    if parent_process() is not None:  # of multiprocessing, which asks nobody for a code
-        # A thread of ours that still waits in gloo would make Python abort as it ends.
+    leave_report(error.report)  # type: ignore[attr-defined]  # attached there
+    if parent_process() is not None:  # a child of multiprocessing, which ignores the exit code
+        # Python would abort at its end because of a labkit thread that still waits in gloo.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # closed, or a pipe that nobody reads
+            with suppress(Exception):  # closed, or a broken pipe
                 stream.flush()
         os._exit(_code)
 
 
 def leave_report(report: faults.Report | None) -> None:
-    """Leave a report for the launcher, which says it last, below the name of its fault; the first one counts."""
+    """Leave a report for the launcher, which prints it last; only the first report of an attempt counts."""
     folder, attempt = os.environ.get(REPORTS), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if report is not None and folder:
         with suppress(OSError), open(os.path.join(folder, attempt), "x", encoding="utf-8") as file:

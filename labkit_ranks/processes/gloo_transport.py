@@ -1,12 +1,12 @@
-"""The transport between processes: gloo carries the calls of all members, and their tensors, to each of them.
+"""The transport between processes: gloo carries each call, with its tensors, to all members.
 
-Each member then computes its own outputs, by the :mod:`..calls.semantics` that ranks in one process have, in the same
-order: the same bits. A collective is two of gloo's: a *head* of fixed length from everybody (the call's facts, and the
-values if they are few), and, if somebody's head did not hold all, the rest. A thread of our own begins the second when
-the first is done, so that a call is completed whatever its caller does meanwhile, and Works can be waited for in any
-order.
+Each member computes its own results by :mod:`..calls.semantics`, in the same order as ranks in one process, and so
+gets the same bits. A collective is two of gloo's. The first gathers a *head* of fixed length from everybody: the facts
+of the call, and the values if they fit. The second sends the rest, if a head did not hold everything. A thread of this
+module begins the second when the first has ended, so calls are completed whatever the callers do meanwhile, and Works
+can be waited for in any order.
 
-No caller waits within gloo: it would end the connections when time runs out, and could not be told of a deadlock.
+No caller waits within gloo, which would close the connections after a timeout, and cannot detect a deadlock.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from . import call_packing
 from .deadlock_detector import SOON, DeadlockDetector, start_detector
 from .store_keys import KeysEvent, key_prefix
 
-# Bytes of a head: a call in words, and ten or a hundred numbers.
+# Bytes of a head, enough for the facts of a call and up to a hundred numbers.
 HEAD = 2048
 _LONG = timedelta(days=20)
 _REST = "rest"
-# The tags of messages that find their receivers by their numbers.
+# Tags of NCCL's messages, which are matched by number.
 _NUMBERED = 1 << 30
-# Seconds that a rank whose neighbour is gone gives the launcher to end it too: then one rank tells, not all.
+# Seconds for the launcher to end a rank whose neighbour is gone, so that only one rank reports.
 _GRACE = 5.0
 
-# Seconds that others get to say which group they make, once one has said another than this rank.
+# Seconds for others to announce their groups after two groups have differed.
 _SOON = 1.0
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
@@ -58,18 +58,17 @@ _made: Counter[tuple[int, ...]] = Counter()
 
 
 class ProcessSlot(Slot):
-    """One call of one group as this process knows it; ``lost`` is what gloo said when a member was gone.
+    """A call of this process. ``lost`` is gloo's error if a member is gone.
 
-    line   of a message of NCCL's, what it has in common with those of its pair, which go one after the other; None of
-           others, and once it is on its way.
+    line   an object that pending messages of a pair share with NCCL, which runs them in order; else None.
     """
 
-    __slots__ = ("call", "heads", "line", "lookout", "lost", "lost_at", "mine", "over")
+    __slots__ = ("call", "detector", "heads", "line", "lost", "lost_at", "mine", "over")
 
-    def __init__(self, call: CollectiveCall, size: int, lookout: DeadlockDetector) -> None:
+    def __init__(self, call: CollectiveCall, size: int, detector: DeadlockDetector) -> None:
         super().__init__(size)
-        self.call, self.lookout, self.over = call, lookout, threading.Event()
-        # What this process sends, packed; the heads of all. Empty before, and when it is over.
+        self.call, self.detector, self.over = call, detector, threading.Event()
+        # The packed call of this process, and the heads of all; empty once the call is completed.
         self.mine = self.heads = _NOTHING
         self.lost: Exception | None = None
         self.lost_at = 0.0
@@ -77,7 +76,7 @@ class ProcessSlot(Slot):
 
     def is_completed(self) -> bool:
         if self.lost is not None and self.error is None and monotonic() - self.lost_at > _GRACE:
-            call = self.call  # its member has gone, and nobody has said why
+            call = self.call  # a member is gone without a report
             en = f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone"
             zh = f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了"
             self.error = DistBackendError(say(en=en, zh=zh) + f"\n{self.lost}")
@@ -86,27 +85,27 @@ class ProcessSlot(Slot):
     def wait_for_members(
         self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
     ) -> bool:
-        """Wait until ``ready()``; False if time ran out. Raises Deadlock when no rank can go on."""
+        """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on."""
         with internal_work():
             if self.over.wait(SOON) and self.lost is None:
                 return True
-            return self.lookout.wait(call, ready, self.over, timeout)
+            return self.detector.wait(call, ready, self.over, timeout)
 
     def missing(self) -> list[int]:
-        return self.lookout.missing(self.call)
+        return self.detector.missing(self.call)
 
     def release_waiters(self) -> None:
-        """It is over: the threads that wait for it may go on."""
+        """Complete the call, and release waiting threads."""
         self.call.release()
         self.heads = self.mine = _NOTHING
-        self.lookout.open.pop(self, None)
-        self.lookout.publish_progress()
+        self.detector.open.pop(self, None)
+        self.detector.publish_progress()
         self.over.set()
 
     def mark_sent(self) -> None:
-        """It is on its way: its sender may go on, and what stands behind it."""
+        """Let the sender, and messages behind, go on: the message is under way."""
         self.call.memo["away"], self.line = True, None
-        self.lookout.publish_progress()
+        self.detector.publish_progress()
         self.over.set()
 
     def fail(self, error: Exception) -> None:
@@ -119,15 +118,15 @@ class ProcessSlot(Slot):
 
 
 class GlooTransport:
-    """The transport of one group in this process. Made by all its members at once, as their groups are."""
+    """The transport of a group between processes. All members create it at the same time."""
 
     def __init__(self, group: SimulatedProcessGroup) -> None:
         self.size, self.at, self.ranks = group.size(), group.rank(), group.ranks
-        self._lookout = start_detector(group)
+        self._detector = start_detector(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
         with internal_work():
-            self._lookout.wait_for_members(group, name)
+            self._detector.wait_for_members(group, name)
         name = key_prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
         with PlainTensors(), internal_work():
@@ -142,11 +141,11 @@ class GlooTransport:
         self._carriers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
 
     def submit(self, call: CollectiveCall) -> Slot:
-        """``call`` has come, and is on its way to the others."""
-        call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes have a cuda:0 each
-        slot = ProcessSlot(call, self.size, self._lookout)
+        """Add ``call``, and start to send it to the other members."""
+        call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes each have a cuda:0
+        slot = ProcessSlot(call, self.size, self._detector)
         with PlainTensors(), internal_work():
-            self._lookout.record_call(call, slot)
+            self._detector.record_call(call, slot)
             slot.mine = call_packing.pack_call(call)
             if call.is_message:
                 self._message(slot)
@@ -159,10 +158,10 @@ class GlooTransport:
         return slot
 
     def flush(self, rank: int) -> None:
-        """Do nothing: each call has waited on the host already."""
+        """Do nothing: each call has waited on the host."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
-        """The calls by which members have made the group of this number, ``call`` among them."""
+        """Return the calls so far for a group of this number, with ``call``."""
         text, made = call_packing.pickle_facts(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
         with internal_work():
             made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
@@ -174,10 +173,10 @@ class GlooTransport:
                 calls = [pickle.loads(made.get(key)) for key in keys if made.check([key])]
         return calls
 
-    # Gloo's threads come here.
+    # The following methods run in gloo's threads.
 
     def _receive_heads(self, slot: ProcessSlot, heads: Tensor, future: Any) -> None:
-        """All heads are here. The rest goes in the order of the calls, which is the same in all members."""
+        """Process the heads of all members, in the order of the calls, which is the same in all."""
         with _pass_errors_to(slot.mark_lost), PlainTensors(), self._lock:
             future.value()
             slot.heads = heads
@@ -187,7 +186,7 @@ class GlooTransport:
                     self._send_rest(first)
 
     def _send_rest(self, slot: ProcessSlot) -> None:
-        """Send what did not fit into the heads, if anything did not."""
+        """Exchange everything that did not fit into the heads, and complete the call."""
         heads = slot.heads
         sizes = [call_packing.packed_length(head) for head in heads]
         if max(sizes) > HEAD:
@@ -195,7 +194,7 @@ class GlooTransport:
         else:
             self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
 
-    # Threads of our own come here: for the rests of a group, and for its messages, each in the order of their calls.
+    # The following methods run in threads of this module: one for the rests of a group, one for each queue of messages.
 
     def _run_in_thread(self, key: Any, step: Callable[[], None]) -> None:
         if key not in self._carriers:
@@ -210,7 +209,7 @@ class GlooTransport:
                 self._finish(slot, self._gather_whole_calls(slot, sizes))
 
     def _gather_whole_calls(self, slot: ProcessSlot, sizes: list[int]) -> list[Tensor]:
-        """All that all members brought."""
+        """Return the packed calls of all members."""
         heads, mine = slot.heads, slot.mine
         rests = [max(0, size - HEAD) for size in sizes]
         most = max(rests)
@@ -232,16 +231,16 @@ class GlooTransport:
         return [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
 
     def _reduce_in_pieces(self, slot: ProcessSlot) -> bool:
-        """Reduce what is large piece by piece, each by one member, if it can be; whether it could.
+        """Reduce large tensors piece by piece, one in each member; return False if the call is of another kind.
 
-        Each number is the same sum in the same order as if one member had them all.
+        Each number is the same sum, in the same order, as with all pieces in one member.
         """
         heads, mine = slot.heads, slot.mine
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
             return False
         calls = [call_packing.unpack_facts(head) for head in heads]
         known = [call for call in calls if call is not None]
-        # One member would decide otherwise than another if this looked at more than the heads.
+        # Decide by the heads, which all members have: all must decide the same.
         if len(known) < self.size or len(known[0].inputs) != 1 or faults.mismatch_error(known) is not None:
             return False
         known[self.at].outputs = slot.call.outputs
@@ -269,26 +268,26 @@ class GlooTransport:
             slot.calls = dict(enumerate(calls))
             _complete(slot, calls, lambda: semantics.compute_outputs(calls, self.at))
 
-    # Messages: a thread for each neighbour and direction; of NCCL's, one for both, unless they are of a batch.
+    # Messages: a thread for each neighbour and direction; with NCCL one for both directions, except in batches.
 
     def _message(self, slot: ProcessSlot) -> None:
         call, tag = slot.call, slot.call.matched_tag
         slot.pair = call.pair
         key: Any = call.kind, call.root, tag
         if call.backend == "nccl":
-            tag = _NUMBERED | call.seq  # in whatever order they are sent
+            tag = _NUMBERED | call.seq  # in any order of sending
             if "batch" not in call.memo:
                 key = slot.line = call.group, call.ranks, call.root
         if call.kind == "recv":
             self._run_in_thread(key, partial(self._recv, slot, call.root, tag))
             return
         small, beside = call.nbytes <= NCCL_BUFFER, None if slot.line is None else ("sent", call.root)
-        if small and self._lookout.first_in_line(slot) is slot:
+        if small and self._detector.first_in_line(slot) is slot:
             slot.mark_sent()
         self._run_in_thread(key, partial(self._send, slot, call.root or 0, tag, beside if small else None))
 
     def _send(self, slot: ProcessSlot, to: int, tag: int, beside: object) -> None:
-        """Send it. ``beside`` is the thread that waits for it where what stands behind it goes on; None: this one."""
+        """Send a message. Thread ``beside`` waits for the end, so that later messages go on; if None, this thread."""
         mine, began = slot.mine, perf_counter()
         with _pass_errors_to(slot.mark_lost):
             parts = [_make_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_make_head(mine)]
@@ -304,7 +303,7 @@ class GlooTransport:
         with _pass_errors_to(slot.mark_lost):
             for work in works:
                 work.wait()
-            # When the receiver came by its clock, nobody says here: a large one has waited for it as long as it took.
+            # The receiver's clock is unknown here: a large message has waited as long as it took.
             slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
             slot.finished = slot.met
             slot.done = True
@@ -334,7 +333,7 @@ class GlooTransport:
 
 @contextmanager
 def _pass_errors_to(fail: Callable[[Exception], None]) -> Iterator[None]:
-    """A context that no error leaves: ``fail`` is given it."""
+    """Pass errors in the context to ``fail`` instead of raising."""
     try:
         yield
     except Exception as error:
@@ -342,14 +341,14 @@ def _pass_errors_to(fail: Callable[[Exception], None]) -> Iterator[None]:
 
 
 def _complete(slot: ProcessSlot, calls: list[CollectiveCall], pairs: Callable[[], semantics.Pairs]) -> None:
-    """All that belongs to a call is here: it is done, or its error known."""
+    """Complete a call with the calls of all members, or with its error."""
     wrong = faults.mismatch_error(calls)
     if wrong is not None:
         slot.fail(wrong)
         return
 
     def write() -> None:
-        # Without inference mode it lets autograd record (c10/core/InferenceMode.h), and NCCL's writes are no operators.
+        # Outside inference mode autograd records (c10/core/InferenceMode.h); NCCL's writes are no operators.
         with torch.inference_mode(any(out.is_inference() for out in slot.call.outputs)), torch.no_grad():
             semantics.write_outputs(pairs())
 
@@ -374,7 +373,7 @@ def _make_head(whole: Tensor) -> Tensor:
 
 
 def _freeze_garbage() -> None:
-    """In a forked child (a DataLoader's worker) gloo has no threads: it must not be taken apart as garbage."""
+    """Protect gloo from garbage collection in a forked child (a DataLoader's worker), which lacks its threads."""
     if _made:
         gc.freeze()
 

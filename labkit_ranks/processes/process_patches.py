@@ -1,4 +1,4 @@
-"""The changes in torch in a process that sees the machine by its environment, and may be one rank of several."""
+"""Patches of torch in a process that inherits the machine, and may be one rank of several."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ environ: Any = os.environ  # whose dictionary is _data
 
 @functools.cache
 def inherit() -> None:
-    """From now on ``nccl`` is there: groups of processes over gloo."""
+    """Make ``nccl`` available: groups of processes over gloo."""
     own = cuda_state.CudaState(_total_bytes)
     Patches(
         lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]
@@ -37,8 +37,8 @@ def inherit() -> None:
     process_recording.begin_process_rank()
     variables = WatchedEnvironment(environ._data)
 
-    def chosen() -> None:
-        """This process has said which GPUs it sees; CUDA listens until it is in use."""
+    def apply_visible_gpus() -> None:
+        """Apply the process's change of CUDA_VISIBLE_DEVICES. CUDA reads it only before its first use."""
         machine = machine_in_use()
         if machine is None or own.is_initialized():
             return
@@ -47,7 +47,7 @@ def inherit() -> None:
         if this_process.rank is not None:
             this_process.rank.gpus, this_process.rank.chose_gpus = machine.gpus, True
 
-    variables.on_change = chosen
+    variables.on_change = apply_visible_gpus
     environ._data = variables
 
 
@@ -56,13 +56,13 @@ def _total_bytes() -> int:
     return sum(gpu.total() for gpu in machine.gpus) if machine is not None else 0
 
 
-_FOR_GOOD = timedelta(seconds=60)  # a rank that waits for so long does not expect to wait in vain
+_FOR_GOOD = timedelta(seconds=60)  # with a shorter timeout, a rank may expect to wait in vain
 
 
 def _store_patches() -> Iterator[Patch]:
-    """A rank that waits for a key is seen to wait, and does not keep others from the store.
+    """Let ranks wait for keys in Python, so that the detector sees the wait.
 
-    Within C++ the wait would keep the connection to itself, and the lookout could not read the notes of other ranks.
+    C++ would keep the connection to the store to itself, and the detector could not read the states of other ranks.
     """
     for kind in (c10d.TCPStore, c10d.FileStore, c10d.PrefixStore):
         for name in ("get", "multi_get", "wait"):
@@ -73,7 +73,7 @@ def _wait(
     real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
 ) -> Any:
     limit = store.timeout if timeout is None else timeout
-    if (watch := deadlock_detector.active_detector()) is not None:  # where nobody watches C++ waits
+    if (watch := deadlock_detector.active_detector()) is not None:  # without a detector, C++ waits
         with internal_work():
             _wait_for_keys(
                 watch, KeysEvent(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit
@@ -86,14 +86,14 @@ def _wait(
 def _wait_for_keys(
     watch: deadlock_detector.DeadlockDetector, there: KeysEvent, what: str, timeout: timedelta
 ) -> None:
-    """Wait until the keys are there. Raises DistStoreError in time."""
+    """Wait until the keys are there. Raises DistStoreError after ``timeout``."""
     if there.wait(min(deadlock_detector.SOON, timeout.total_seconds())):
         return
     call = CollectiveCall(f"store.{what}")
     call.group = ", ".join(map(repr, there.keys))
     call.locate()
     left = timeout - timedelta(seconds=deadlock_detector.SOON)
-    # Another thread of this process may be about to set it, and a rank may mean to go on after a short wait.
+    # Another thread of this process may set the key, and with a short timeout the rank may mean to go on.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
     if not watch.wait(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait

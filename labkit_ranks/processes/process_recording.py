@@ -1,7 +1,7 @@
-"""A recording of ranks that are processes: each writes rows as they happen, the launcher joins the files.
+"""Records ranks that are processes: each writes rows to a file, and the launcher joins the files.
 
-A row is one pickled object: first the rank's ``Part``, then events and memory samples, in between its
-``Totals`` (:mod:`..rank.run_record`), of which the last counts. A rank that was killed has left what it had written.
+A row is one pickled object: first the rank's ``RankInfo``, then events and memory samples, with ``RankTotals``
+(:mod:`..rank.run_record`) in between, of which the last counts. A killed rank has left what it had written.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..rank.memory_samples import sample_at_modules, sample_memory
 from ..rank.rank import pause_clock_in_imports, this_process
 from ..rank.run_record import RankInfo, RankTotals, RunRecord, rank_info
 
-# What the launcher tells each process: the folder for the files, and how many events and samples each keeps.
+# Variables of the launcher: the folder for the files, and the most events and samples to keep.
 FOLDER, MOST = "LABKIT_EVENTS", "LABKIT_EVENTS_MOST"
 
-_OFTEN = 1000  # rows that are not kept, after which the totals are written down
+_OFTEN = 1000  # dropped rows after which totals are written
 
 
 class _File:
-    """The file of one rank. ``append`` is what a trace calls."""
+    """The file of one rank. A trace calls ``append``."""
 
     def __init__(self, path: Path, most: int) -> None:
-        self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115 (until the process ends, however that is)
+        self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115 (open until the process ends)
         self._left = {Event: most, MemorySample: most}
         self._totals, self._unwritten = RankTotals(), 0
 
@@ -59,9 +59,9 @@ class _File:
 
 
 def begin_process_rank() -> None:
-    """From now on this process is the rank that its environment says; if it is to be recorded, it is.
+    """Make this process the rank in the environment, and record it if asked.
 
-    A process that this one starts is another.
+    A child of this process is another one.
     """
     folder, most = os.environ.pop(FOLDER, None), os.environ.pop(MOST, "0")
     environment, machine = os.environ, machine_in_use()
@@ -98,14 +98,14 @@ def _record(me: TimedRank, folder: Path, most: int) -> None:
         me.report_remaining()
         sample_memory("end")
         trace.recording = None
-        file.write(rank_info(me))  # it may have chosen its GPUs meanwhile
+        file.write(rank_info(me))  # it may have chosen other GPUs
         file.end()
 
-    Finalize(None, end, exitpriority=50)  # after that of .lookout, which waits for those who are late
+    Finalize(None, end, exitpriority=50)  # after the detector's, which waits for late ranks
 
 
 def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
-    """Put what the ranks wrote into ``kept``; returns the ranks that wrote."""
+    """Add the ranks' rows to ``kept``; return the ranks."""
     parts: dict[int, RankInfo] = {}
     found: list[Any] = []
     totals: dict[int, RankTotals] = {}
@@ -115,7 +115,7 @@ def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
                 parts[row.rank] = row
             elif isinstance(row, RankTotals):
                 totals[int(path.name)] = row
-            elif row is not None:  # there was no GPU for it
+            elif row is not None:  # a rank without a GPU
                 found.append(row)
     events = sorted(
         _join_messages([row for row in found if isinstance(row, Event)]), key=lambda event: event.start
@@ -134,11 +134,11 @@ def _read_rows(path: Path) -> Iterator[Any]:
             try:
                 yield pickle.load(file)
             except (EOFError, pickle.UnpicklingError):
-                return  # it was killed as it wrote
+                return  # killed while writing
 
 
 def _join_messages(events: list[Event]) -> Iterator[Event]:
-    """The same events, where messages too have their last rank and their end: a sender is not told of these."""
+    """Yield the events, and complete those of messages: a sender does not know the last rank and the end."""
     messages: dict[Any, list[Event]] = {}
     for event in events:
         if event.name in PAIRS:

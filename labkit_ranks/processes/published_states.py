@@ -1,6 +1,6 @@
-"""The note that each rank which is a process writes of itself for the others, and what follows from all notes.
+"""The state that each rank publishes for the others, and conclusions from all states.
 
-Pure: notes in, answers out. :mod:`.lookout` writes and reads them.
+Pure functions. :mod:`.deadlock_detector` publishes and reads the states.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from typing import Any
 from ..calls import faults
 from ..calls.call import CollectiveCall
 
-# Kinds of calls that are no collectives: to wait for a key of a store ("store.get", …), to make a group, to wait for
-# something of the process's own (a lock, a queue), which stands in the call's group.
+# Kinds of calls that are no collectives: waiting for a key ("store.get", …), creating a group, waiting for something
+# of the own process (a lock, a queue; its name is in the call's group).
 STORE, NEW, OWN = "store", "new_group", "own"
-# The keys of collectives, which all members of a group make.
+# Keys of collectives, which all members of a group make.
 _BY_ALL = ("all", NEW)
 
 
 @dataclass
 class PublishedState:
-    """The state of one rank.
+    """The published state of one rank.
 
-    number  how many notes it has written; 0 if it has not begun.
-    looks   how often it has looked into a store for what it waits for.
+    number  how often the rank has published; 0 before its start.
+    looks   how often it has looked into a store for the awaited key.
     state   "runs", "waits" or "ended".
-    waits   the calls that it waits in; ``open`` those that it has ended without waiting for.
-    held    its messages that are not done, for NCCL does those of two ranks in the order of the calls: each, and the
-            one that stands in the way.
-    issued  how many calls of each key it has made; ``last`` is the last of them.
-    came    how often it has come to a line with a call of a kind.
-    error   the name and the text of what it ended by.
-    passes  how often it has run a wrapped model's forward in training.
+    waits   the calls that the rank waits in; ``open`` those still pending at its end.
+    held    pending messages behind an earlier one, each with that message: NCCL runs a pair's messages in order.
+    issued  the number of calls for each key; ``last`` the last call.
+    came    how often the rank has come to each (line of code, kind of call).
+    error   the name and text of the error that ended the rank.
+    passes  how often a wrapped model's forward has run in training.
     """
 
     number: int = 0
@@ -49,7 +48,7 @@ class PublishedState:
     passes: int = 0
 
     def count_calls(self, *key: Any) -> int:
-        """The number of calls of this key that it has made."""
+        """Return the number of calls with this key."""
         return self.issued.get(key, 0)
 
     @property
@@ -58,20 +57,20 @@ class PublishedState:
 
 
 def call_key(call: CollectiveCall) -> tuple[Any, ...]:
-    """The key under which a call is counted: with all those of its group, or the messages of its pair."""
+    """Return the key that counts a call: one for all calls of a group, or for the messages of a pair."""
     if call.kind == "send":
         return call.group, "send", call.rank, call.ranks[call.root or 0]
     if call.kind == "recv":
         return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
     if call.kind.startswith(STORE):
         return call.group, STORE
-    if call.kind == OWN or call.kind == NEW and not call.backend:  # members gather before they connect
+    if call.kind == OWN or call.kind == NEW and not call.backend:  # a gathering before connecting
         return call.group, call.kind
     return call.group, "all"
 
 
 def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list[int]:
-    """The ranks that have not come to a collective, as far as they have noted it."""
+    """Return the ranks without a call of this collective, by their states."""
     key = call_key(call)
     return (
         [rank for rank in call.ranks if notes[rank].count_calls(*key) < call.seq] if key[1] in _BY_ALL else []
@@ -79,10 +78,10 @@ def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list
 
 
 def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
-    """Whether somebody has still to come to it, or to all that stands in its way."""
+    """Whether some rank has not come to ``call``, or to all earlier calls that block it."""
     kind = call_key(call)[1]
     if kind in (STORE, OWN):
-        return True  # all that could set the key wait themselves
+        return True  # all ranks that could set the key wait themselves
     if kind in _BY_ALL:
         return bool(missing_ranks(call, notes))
     first = [one for _, one in blocked_halves(call, notes)]
@@ -93,7 +92,7 @@ def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
 def blocked_halves(
     call: CollectiveCall, notes: Sequence[PublishedState]
 ) -> list[tuple[CollectiveCall, CollectiveCall]]:
-    """The halves of a message, its sender's and its receiver's, that stand behind another, and that one."""
+    """Return (message, blocker) for each half of a message that waits behind an earlier one."""
     message, of = (call.group, call.pair, call.seq), attrgetter("group", "pair", "seq")
     return [pair for rank in call.pair for pair in notes[rank].held if of(pair[0]) == message]
 
@@ -101,7 +100,7 @@ def blocked_halves(
 def _has_other_half(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
     """Whether the other half of a message was called."""
     group, kind, source, to = call_key(call)
-    if source is None:  # what was sent to it, less what it has received by name
+    if source is None:  # sent messages less those received by name
         received = notes[to].count_calls
         others = sum(
             one.count_calls(group, "send", rank, to) - received(group, "recv", rank, to)
@@ -115,12 +114,12 @@ def _has_other_half(call: CollectiveCall, notes: Sequence[PublishedState]) -> bo
 
 
 def unmet_calls(notes: Sequence[PublishedState]) -> list[CollectiveCall]:
-    """The calls that ranks, all of whom have ended, made and nobody came to, in the order of ranks."""
+    """Return the calls that are still pending when all ranks have ended, in the order of ranks."""
     return [call for one in notes for call in one.open if is_stuck(call, notes)]
 
 
 def rank_states(notes: Sequence[PublishedState]) -> list[faults.RankState]:
-    """The places of all ranks, for the text of a deadlock."""
+    """Return the states of all ranks for the text of a deadlock."""
     found = []
     for rank, one in enumerate(notes):
         call = one.waits[0] if one.waits else None

@@ -1,4 +1,4 @@
-"""Keys in a store between processes, and how a rank waits for them without keeping others from the store."""
+"""Keys in a store between processes, and waits for keys that don't block the store."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
-# The folder in which ranks leave what was told of them, for the launcher, in a file of their attempt's number.
+# The folder where ranks leave reports for the launcher, in a file for each attempt.
 REPORTS = "LABKIT_REPORTS"
 
-# As Python has it: a rank that sleeps here does not hand on the baton of its main thread.
+# Python's own sleep: the patched one would yield the turn.
 sleep = time.sleep
 
 
 def growing_pauses() -> Iterator[float]:
-    """Seconds between two looks into a store: longer and longer ones."""
+    """Yield growing pauses between two looks into a store, in seconds."""
     pause = 0.0005
     while True:
         yield pause
@@ -24,7 +24,7 @@ def growing_pauses() -> Iterator[float]:
 
 
 class KeysEvent:
-    """Stands for an event that is set when all ``keys`` are there."""
+    """An event that is set when all ``keys`` are in the store."""
 
     def __init__(self, store: Any, keys: Sequence[str]) -> None:
         self._store, self.keys = store, list(keys)
@@ -33,7 +33,7 @@ class KeysEvent:
         return bool(self._store.check(self.keys))
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set; False if ``seconds`` were over before."""
+        """Wait until the event is set; return False after ``seconds``."""
         end = monotonic() + seconds
         for pause in growing_pauses():
             if self.is_set():
@@ -45,5 +45,5 @@ class KeysEvent:
 
 
 def key_prefix(name: str) -> str:
-    """The prefix of keys about ``name``. torchrun's static rendezvous keeps its store over restarts."""
+    """Return the prefix of keys for ``name`` in this attempt: a static rendezvous keeps the store over restarts."""
     return f"labkit/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"

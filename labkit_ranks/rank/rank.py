@@ -178,7 +178,7 @@ class Rank(TimedRank):
     def start(
         self, task_group: turns.TaskGroup, task: turns.ScheduledTask, function: Callable[[], Any]
     ) -> None:
-        """Let the rank's thread call ``function()`` as ``member``, which has the turn."""
+        """Let the rank's thread call ``function()`` as ``task``, which has the turn."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread._labkit_rank = self  # type: ignore[attr-defined]  # another rank may have started the thread

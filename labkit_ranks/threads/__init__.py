@@ -1,1 +1,1 @@
-"""Ranks in one process: threads that take turns."""
+"""Ranks in one process, as threads by turns."""

@@ -1,4 +1,4 @@
-"""Operators that a script defines (``torch.library``): C++ has each once, and each rank calls the kernels it gave."""
+"""Operators that a script defines with ``torch.library``: C++ has one of each, which calls the kernel of each rank."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OWNER = "_labkit_rank"
 
 
 class OperatorLibraries:
-    """The libraries that ranks of a world have made, and what each rank has registered in them."""
+    """The libraries of a world's ranks, with the registrations of each rank."""
 
     def __init__(self) -> None:
         self._made = WeakSet[Any]()
-        # What is registered, an operator's name and a key, say -> the value of each rank.
+        # Values by rank for each registration, such as an operator's name and a key.
         self._of_ranks: dict[tuple[str, str], dict[int, Any]] = {}
 
     def patches(self) -> Iterator[Patch]:
@@ -34,7 +34,7 @@ class OperatorLibraries:
         yield Patch.wrap(Library, "_destroy", self._destroy)
 
     def close(self) -> None:
-        """Destroy all libraries, for torch keeps some for good."""
+        """Destroy all libraries: torch would keep some forever."""
         for library in list(self._made):
             library._destroy()
 
@@ -48,7 +48,7 @@ class OperatorLibraries:
         real(library, ns, kind, *key)
 
     def _is_first(self, library: Any, what: tuple[str, str], value: object) -> bool:
-        """Keep ``value`` for the library's rank; return whether C++ has none yet: no other rank registered the same."""
+        """Keep ``value`` for the library's rank, and return whether C++ needs it: no other rank has registered it."""
         own = self._of_ranks.setdefault(what, {})
         known = value in own.values() and library._labkit_rank not in own
         own[library._labkit_rank] = value
@@ -65,13 +65,15 @@ class OperatorLibraries:
 
     def _destroy(self, real: Callable[[Any], None], library: Any) -> None:
         real(library)
-        for name in library._op_defs if _OWNER in vars(library) else ():  # the rank may define it anew
+        for name in (
+            library._op_defs if _OWNER in vars(library) else ()
+        ):  # the rank may define the operator again
             self._of_ranks["define", name].pop(library._labkit_rank, None)
 
     def _own_kernel(
         self, library: Any, what: tuple[str, str], kernel: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return a kernel that calls what the rank that runs has registered; if it has nothing there, ``kernel``."""
+        """Return a kernel that calls the one of the current rank, or ``kernel`` if the rank has none."""
         own = self._of_ranks.setdefault(what, {})
         own[library._labkit_rank] = kernel
 
@@ -89,7 +91,7 @@ class OperatorLibraries:
             name = library._resolve_op_name(op, "impl").split("::")[-1]
             entry = f"{library.ns}/{name}/{key or library.dispatch_key}"
             if library._labkit_rank not in self._of_ranks.get(("impl", entry), ()):
-                torch.library._impls.discard(entry)  # another rank's does not stand in the way
+                torch.library._impls.discard(entry)  # torch would refuse a second one
             kernel = self._own_kernel(library, ("impl", entry), kernel)
         real(library, op, kernel, key, **options)
 

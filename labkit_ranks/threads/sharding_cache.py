@@ -1,10 +1,10 @@
-"""DTensor works out once for all ranks how the result of an operation is sharded.
+"""Caches DTensor's sharding of the results of operations for all ranks.
 
-PyTorch remembers it in each process, and ranks have caches of their own: a mesh of one is none of another (its groups
-are not). But for the mesh the answer is the same, and takes milliseconds, of each operation and kind of arguments.
-So the first rank that asks works it out, and the others get it with their own mesh in it.
+PyTorch caches it in each process. Ranks cannot share that cache, because each has meshes of its own; but apart from the
+mesh the answer is the same, and takes milliseconds for each operation and kind of arguments. So the first rank works it
+out, and the others get a copy with their own mesh.
 
-Not shared is what may depend on the rank, or changes: the shapes of its own shard, and placements that remember.
+Not shared are answers that depend on the rank or change: shapes of its own shard, and placements with a state.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MODULE = "torch.distributed.tensor._sharding_prop"
 
 
 class NotShareable(Exception):
-    """This is the rank's own."""
+    """Raised for values of a single rank."""
 
 
 class _Meshes:
-    """A rank's meshes, and what is the same of each for all ranks."""
+    """The meshes of a rank, by the facts that all ranks share."""
 
     def __init__(self) -> None:
         self._own: dict[Any, Any] = {}
@@ -49,7 +49,7 @@ class _Meshes:
 
 
 class ShardingCache:
-    """The shardings that ranks of one world have found. In use from :meth:`look` on, once DTensor is imported."""
+    """The shardings of one world. The cache is active once DTensor is imported and :meth:`look` has seen it."""
 
     def __init__(self, machine: TheMachine) -> None:
         self._machine = machine
@@ -81,9 +81,9 @@ class ShardingCache:
             try:
                 key = _with_meshes(schema, to.common), torch.get_default_dtype()
                 found = self._found.get(key)
-            except (NotShareable, TypeError):  # something that cannot be a key
+            except (NotShareable, TypeError):  # not hashable
                 return work_out(propagator, schema)
-            # A rank may have other rules (context parallelism has, while it is entered).
+            # A rank may have other rules, as while context parallelism is active.
             known = (
                 propagator.op_strategy_funcs,
                 propagator.op_single_dim_strategy_funcs,
@@ -94,7 +94,7 @@ class ShardingCache:
                 if found is not None and all(map(is_, found[0], rules)):
                     return _with_meshes(found[1], to.own)
             result = work_out(propagator, schema)
-            if not result.use_val_from_redistribute_schema:  # the shape of its own shard, say
+            if not result.use_val_from_redistribute_schema:  # such as the shape of the rank's shard
                 with suppress(NotShareable):
                     self._found[key] = rules, _with_meshes(result, to.common)
             return result
@@ -103,7 +103,7 @@ class ShardingCache:
 
 
 def _with_meshes(value: Any, mesh: Callable[[Any], Any]) -> Any:
-    """A copy of what DTensor says of sharding, whose meshes are ``mesh`` of them. Raises NotShareable."""
+    """Copy a value of DTensor's sharding, with ``mesh(…)`` of its meshes. Raises NotShareable."""
     Spec, Schema, Sharding, plain = _dtensor_classes()  # noqa: N806 (classes)
     kind = type(value)
     if kind is Spec:
@@ -129,7 +129,7 @@ def _with_meshes(value: Any, mesh: Callable[[Any], Any]) -> Any:
 
 @cache
 def _dtensor_classes() -> tuple[type, type, type, frozenset[type]]:
-    """DTensor's classes that say how something is sharded, and the placements that remember nothing."""
+    """Return DTensor's classes of shardings, and the placements without a state."""
     from torch.distributed.tensor import Partial, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor._op_schema import OpSchema, OutputSharding

@@ -1,4 +1,4 @@
-"""The store of ranks in one process: keys and values that all of them see, and wait for."""
+"""The stores of ranks in one process: keys and values that all ranks share and wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..rank.rank import current_thread_rank
 from .waiting import wait_for_ranks, yield_turn
 
 _DEFAULT = timedelta(seconds=300)
-_QUEUE = "\0queue "  # what queues are kept under
+_QUEUE = "\0queue "  # prefix of the keys of queues
 
 
 def _to_bytes(value: Any) -> bytes:
@@ -25,13 +25,13 @@ def _to_bytes(value: Any) -> bytes:
 
 
 class SharedStore(Store):
-    """One rank's view of a store; ``values`` are shared by all. Stands for TCPStore and FileStore."""
+    """A rank's view of a store; all ranks share ``values``. Replaces TCPStore and FileStore."""
 
     def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
         super().__init__()
         self._values, self.host, self.port = values, host, port
         if (rank := current_thread_rank()) is not None:
-            rank.world.kept.append(self)  # C++ may be the only one to hold it, in a PrefixStore
+            rank.world.kept.append(self)  # C++ may hold the store alone, in a PrefixStore
         self._timeout = _DEFAULT
 
     @property
@@ -95,7 +95,7 @@ class SharedStore(Store):
             self._values[key] = _to_bytes(value)
         self._notify_waiters()
 
-    # A queue is the keys NAME/first … NAME/last-1, its ends stand in NAME.
+    # A queue has the keys NAME/first … NAME/last-1, and its ends in NAME.
 
     def queue_push(self, key: str, value: Any) -> None:
         first, last = self._ends(key)
@@ -125,7 +125,7 @@ class SharedStore(Store):
     def has_extended_api(self) -> bool:
         return True
 
-    # By these names C++ calls them, for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
+    # C++ calls these names for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
     deleteKey, getNumKeys, compareSet, hasExtendedApi = delete_key, num_keys, compare_set, has_extended_api
     multiGet, multiSet, queuePush, queuePop, queueLen = multi_get, multi_set, queue_push, queue_pop, queue_len
     listKeys, setTimeout = list_keys, set_timeout
@@ -156,7 +156,7 @@ class SharedStore(Store):
 
 
 class TCPStore(SharedStore):
-    """Stands for ``torch.distributed.TCPStore``: ranks that name the same port have the same values."""
+    """Replaces ``torch.distributed.TCPStore``: ranks that name the same port share values."""
 
     def __init__(self, host_name: str, port: int = 0, *args: Any, **options: Any) -> None:
         stores = _stores()
@@ -168,7 +168,7 @@ class TCPStore(SharedStore):
 
 
 class FileStore(SharedStore):
-    """Stands for ``torch.distributed.FileStore``: ranks that name the same file have the same values."""
+    """Replaces ``torch.distributed.FileStore``: ranks that name the same file share values."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         super().__init__(_stores().setdefault(("file", str(file_name)), {}))
@@ -176,14 +176,14 @@ class FileStore(SharedStore):
 
 
 class HashStore(SharedStore):
-    """Stands for ``torch.distributed.HashStore``: nobody else has its values."""
+    """Replaces ``torch.distributed.HashStore``, private to a rank."""
 
     def __init__(self) -> None:
         super().__init__({})
 
 
 def shared_values(store: Any) -> object:
-    """The values of ``store``, which are one object for all ranks that have it."""
+    """Return the values of ``store``, the same object in all ranks."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "_values", None)

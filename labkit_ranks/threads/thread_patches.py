@@ -1,4 +1,4 @@
-"""The changes in torch while ranks are there that share this process."""
+"""Patches of Python and torch while ranks are threads of this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from . import store
 
 
 def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
-    """All rows. ``module_loaded()`` is called when a rank has imported something."""
+    """Yield all patches. ``module_loaded()`` is called after a rank has imported a module."""
     yield Patch(distributed_c10d, "_world", PerRankWorld(distributed_c10d._world))
     yield Patch(type(dist.group), "WORLD", _world_group())
     yield from of_groups.patches(GlooTransport)
@@ -54,15 +54,15 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
     yield from _profiler_patches()
 
 
-# What distributed_c10d._World keeps in globals of the module and has properties for.
+# Properties of distributed_c10d._World, which it keeps in globals of the module.
 _KEPT = {
     "pg_map": dict, "pg_names": dict, "pg_group_ranks": dict, "pg_backend_config": dict, "group_count": int,
     "tags_to_pg": dict, "pg_to_tag": dict, "pg_coalesce_state": dict, "comms": list,
 }  # fmt: skip
 
 
-class _OwnGroups(type(distributed_c10d._world)):  # type: ignore[misc]  # a class in a variable
-    """The groups of one rank: what torch keeps for the process is in this object's own attributes."""
+class _OwnGroups(type(distributed_c10d._world)):  # type: ignore[misc]  # mypy: a class in a variable
+    """The process groups of one rank, in attributes instead of globals of the module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ for _name in _KEPT:
 
 
 class PerRankWorld:
-    """Stands for ``distributed_c10d._world``: each rank's own groups, in its threads."""
+    """Replaces ``distributed_c10d._world``: each rank's own groups, in its threads."""
 
     def __init__(self, outside: Any) -> None:
         object.__setattr__(self, "_outside", outside)
@@ -96,14 +96,15 @@ class PerRankWorld:
 
 
 def _world_group() -> Any:
-    """``group.WORLD``, which some modules take as the default of a parameter, when they are imported.
+    """Return ``group.WORLD`` as a property.
 
-    They are imported once, by whichever rank is the first, and must not keep its group: None means the same to them.
+    Some modules use it as the default of a parameter during their import. The first rank imports them for all, so they
+    must not keep its group: they get None, which means the same.
     """
 
     def get(cls: type) -> Any:
         caller = sys._getframe(1)
-        importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # the code of a module or of a class
+        importing = not caller.f_code.co_flags & inspect.CO_OPTIMIZED  # code of a module or class
         if importing and is_shared_file(caller.f_code.co_filename):
             return None
         own = this_thread.rank and this_thread.rank.groups
@@ -116,7 +117,7 @@ def _world_group() -> Any:
 
 
 def _mesh_patches() -> Iterator[Patch]:
-    """A mesh of one rank is not that of another: DTensor's caches would hand one rank the other's."""
+    """Number meshes by rank, so that DTensor's caches don't mix the meshes of different ranks."""
     from torch.distributed import device_mesh
 
     mesh: Any = device_mesh.DeviceMesh
@@ -132,7 +133,7 @@ def _mesh_patches() -> Iterator[Patch]:
 
 
 class _Registered(threading.local):
-    """The groups that C++ knows by name in this thread."""
+    """The groups registered by name in C++ for the current thread."""
 
     names: dict[Any, str] = {}  # noqa: RUF012 (replaced, never changed)
 
@@ -141,7 +142,7 @@ _registered = _Registered()
 
 
 def _register_groups() -> None:
-    """Register the groups of this thread's rank by name, whichever of the rank's threads has made them.
+    """Register all groups of the current rank by name in the current thread.
 
     C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp), and a rank may have several.
     """
@@ -156,7 +157,7 @@ def _register_groups() -> None:
 
 
 def _group_name_patches() -> Iterator[Patch]:
-    """A group is found by its name in each thread of its rank."""
+    """Find groups by name in all threads of their rank."""
 
     def find(real: Callable[..., Any], *args: Any) -> Any:
         _register_groups()
@@ -165,17 +166,17 @@ def _group_name_patches() -> Iterator[Patch]:
     modules = "distributed_c10d", "device_mesh", "tensor._collective_utils"
     for owner in (c10d, *(import_module(f"torch.distributed.{name}") for name in modules)):
         yield Patch.wrap(owner, "_resolve_process_group", find)
-    # C++ resolves the name of what this gives.
+    # C++ looks up the name of the returned group.
     yield Patch.wrap(import_module("torch.distributed._functional_collectives"), "_resolve_group", find)
 
 
 def _python_thread_patches() -> Iterator[Patch]:
-    """A thread that a rank starts is of this rank, though it takes no turns."""
+    """Give threads the rank of the thread that starts them; they take no turns."""
 
     def start(real: Callable[[Any], None], self: Any) -> None:
         if this_thread.rank is not None:
             vars(self).setdefault("_labkit_rank", this_thread.rank)
-            # The rank waits for it at its end, and this process for nobody: a rank that is ended leaves it behind.
+            # The rank waits for the thread at its end. A daemon does not keep the process if the rank ends before.
             self._labkit_waited_for, self._daemonic = not self.daemon, True
         real(self)
 
@@ -196,7 +197,7 @@ def _python_thread_patches() -> Iterator[Patch]:
 
 
 class EmptyProfile:
-    """The result of a profile that another rank's has kept from beginning: no events."""
+    """The result of a profile that could not begin because of another rank's."""
 
     def __bool__(self) -> bool:
         return False
@@ -211,25 +212,25 @@ class EmptyProfile:
 
 
 def _profiler_patches() -> Iterator[Patch]:
-    """PyTorch's profiler is one for a process: one rank at a time has it, and the others get nothing, and are told.
+    """Give PyTorch's profiler to one rank at a time, and warn the others, whose profiles stay empty.
 
-    C++ keeps one session (torch/csrc/autograd/profiler_kineto.cpp); a second thread that begins and ends its own in
-    between ends the process by a segmentation fault.
+    C++ keeps one session in a process (torch/csrc/autograd/profiler_kineto.cpp). A thread that begins and ends a
+    second one in between ends the process by a segmentation fault.
     """
-    theirs: Any = profiler  # which has them from C
+    theirs: Any = profiler  # torch has these from C
     begin, enable, disable = theirs._prepare_profiler, theirs._enable_profiler, theirs._disable_profiler
     whose: list[tuple[Rank | None, int]] = []
 
-    def me() -> tuple[Rank | None, int]:
+    def current_owner() -> tuple[Rank | None, int]:
         return this_thread.rank, threading.get_ident()
 
-    def mine() -> bool:
-        return bool(whose) and whose[0] == me()
+    def is_owner() -> bool:
+        return bool(whose) and whose[0] == current_owner()
 
     def prepare(*args: Any, **options: Any) -> None:
         if not whose:
-            whose.append(me())
-        if mine():
+            whose.append(current_owner())
+        if is_owner():
             begin(*args, **options)
         elif this_thread.rank is not None and whose[0][0] is not None:
             has, asks = whose[0][0].name, this_thread.rank.name
@@ -240,13 +241,13 @@ def _profiler_patches() -> Iterator[Patch]:
             warnings.warn(say(en=en, zh=zh), stacklevel=4)
 
     def start(*args: Any, **options: Any) -> None:
-        if not whose:  # emit_nvtx prepares nothing
-            whose.append(me())
-        if mine():
+        if not whose:  # emit_nvtx does not call prepare
+            whose.append(current_owner())
+        if is_owner():
             enable(*args, **options)
 
     def stop() -> Any:
-        if not mine():
+        if not is_owner():
             return EmptyProfile()
         whose.clear()
         return disable()

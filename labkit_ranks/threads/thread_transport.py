@@ -1,7 +1,6 @@
-"""Meetings of ranks in one process: they hold the calls that have come, and complete a collective when all have.
+"""The transport between ranks in one process.
 
-The last member that comes does the work for all. So a collective is done when its last member has called it, whatever
-thread that was, and the others find it done when it is their turn.
+The member that comes last computes the results of all members, which find them in their next turn.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from ..rank.rank import Rank
 from .store import shared_values
 from .waiting import wait_for_ranks, yield_turn
 
-# As C has them: not watched as the locks are for which a rank hands the baton on.
+# C's own functions: patched locks would yield the turn.
 _acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
 
 
 class ThreadSlot(Slot):
-    """A slot of ranks in one process, who know each other's clocks."""
+    """A slot of ranks in one process, which can read each other's clocks."""
 
     __slots__ = ("members", "world")
 
@@ -51,12 +50,12 @@ class ThreadSlot(Slot):
         return [self.world[number] for number in self.members if number not in here]
 
 
-# Where not all ranks run, larger tensors than this are hollow: nobody asks for their values.
+# With some ranks not running, tensors above this size have no data.
 NUMBERS = 2**20
 
 
 class NotRunning(Exception):
-    """A message, or what a root has, was asked of ranks that do not run. ``ranks`` must, for no other is like them."""
+    """A call needs values of ranks that don't run. ``ranks`` must run: none of the others computes the same."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         super().__init__(ranks)
@@ -64,10 +63,10 @@ class NotRunning(Exception):
 
 
 class ThreadTransport:
-    """The calls of one group. All its members share it.
+    """The calls of a group, shared by all members.
 
-    ranks   the world's ranks that are its members. Those who have not made it yet are taken for the ranks of the same
-            numbers, which they are but where a script makes several default groups side by side.
+    ranks   the global ranks of the members. Before a member has created the group, its rank is assumed to be its
+            number; only several default groups side by side have other ranks.
     """
 
     def __init__(
@@ -79,29 +78,29 @@ class ThreadTransport:
     ) -> None:
         self._world, self.ranks = world, tuple(ranks)
         self._running = running
-        self._store = store  # by whose id the meeting is known
+        self._store = store  # kept alive: its id is part of the transport's key
         self._slots: dict[int, ThreadSlot] = {}
-        # Messages under way, and receivers that wait, of each pair (and tag, where the backend has tags).
+        # Sent messages and waiting receivers of each pair (and tag, if the backend has tags).
         self._sent: dict[Any, deque[ThreadSlot]] = {}
         self._asked: dict[Any, deque[ThreadSlot]] = {}
-        # The messages of each member to and from another that NCCL has not done, in the order of its calls.
+        # Messages of each member to and from another that NCCL has not run, in the order of the calls.
         self._lines: dict[tuple[int, int], deque[CollectiveCall]] = {}
-        # The calls by which each member has made groups, by the groups' numbers.
+        # Calls of each member that create groups, by the group's number.
         self._made: dict[int, dict[int, CollectiveCall]] = {}
-        # The members that have come to the group's communicator (None), and to those of pairs.
+        # Connected members: of the group (None), and of each pair.
         self._connected: dict[frozenset[int] | None, set[int]] = {}
         self._lock = threading.Lock()
-        # The members' groups, whose numbers are made equal after a run that was broken off: to this or more.
+        # The members' groups. After a run that was ended early, all get at least this number of calls.
         self._groups: list[SimulatedProcessGroup] = []
         self._latest = 0
 
     def submit(self, call: CollectiveCall) -> Slot:
-        """``call`` has come; the slot is done if it was the last."""
+        """Add ``call`` to its slot, and complete the slot with the last call."""
         if call.backend == "nccl" and not call.makes_a_group:
             self._connect(call)
         if call.is_message:
             return self._message(call)
-        _acquire(self._lock)  # held for a moment: nobody hands the baton on for it
+        _acquire(self._lock)  # held for a moment, without yielding the turn
         try:
             slot = self._slots.get(call.seq)
             if slot is None:
@@ -115,7 +114,7 @@ class ThreadTransport:
             _release(self._lock)
         first = next(iter(slot.calls.values()))
         if slot.error is not None:
-            return slot  # which those that come later are told, too
+            return slot  # later members get the error, too
         with torch._C.DisableTorchFunction():
             fits = first is call or faults.calls_fit(first, call)
         if not fits:
@@ -125,36 +124,36 @@ class ThreadTransport:
         return slot
 
     def _complete(self, slot: ThreadSlot) -> None:
-        """Do a collective to which all have come, unless a call before it has not run on one of their GPUs."""
+        """Compute a collective that all have joined, unless a GPU of theirs has an earlier call to run."""
         calls = list(slot.calls.values())
         if slot.is_completed() or _waits_for_gpu(calls, lambda: self._complete(slot)):
             return
-        # They may have come too late by the clocks: NCCL would have ended it before.
+        # By the clocks, the last may be too late: NCCL would have ended the call before.
         slot.error = faults.late_error(calls) or faults.early_use_error(calls)
         if slot.error is None:
             _finish(slot, self._compute)
 
     def _connect(self, call: CollectiveCall) -> None:
-        """The rank of ``call`` has come to the group's communicator, or to that of its pair."""
+        """Record that the rank of ``call`` has come to the communicator of its group or pair."""
         running = self.ranks if self._running is None else self._running
         every = frozenset(at for at, rank in enumerate(self.ranks) if rank in running)
         pair = frozenset((call.at, call.root)) if call.is_message and call.root is not None else None
         come = self._connected.setdefault(pair, set())
         come.add(call.at)
-        if turns.current_task() is not None:  # a thread of a rank has no turn, and waits in wait() alone
+        if turns.current_task() is not None:  # helper threads have no turn, and wait in wait() only
             call.memo["communicator"] = come, pair or every
         if enqueued := self._world[call.rank].enqueued:
             call.memo["behind"] = tuple(enqueued)
 
     def flush(self, rank: int) -> None:
-        """Wait until what ``rank`` has called and nobody has come to is over, but for what it was told of."""
+        """Wait for the pending calls of ``rank``, except for calls in a deadlock report."""
         for slot in self._pending_slots():
             for call in [*slot.calls.values()]:
                 if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
                     slot.wait_for_members(call, slot.is_completed, call.timeout)
 
     def _compute(self, calls: list[CollectiveCall]) -> None:
-        """Write what all members of a collective get, or the receiver of a message."""
+        """Write the results of a collective for all members, or of a message."""
         if self._running is not None and calls[0].nbytes > NUMBERS:
             return
         if calls[0].is_message:
@@ -174,14 +173,16 @@ class ThreadTransport:
         except RuntimeError:
             if self._running is None:
                 raise
-            raise NotRunning(self.ranks) from None  # a ring: what one sends is not what its stand-in would
+            raise NotRunning(
+                self.ranks
+            ) from None  # in a ring, ranks send different values than their stand-ins
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
-        """The calls by which members have made the group of this number, ``call`` among them."""
+        """Return the calls so far that create a group of this number, with ``call``."""
         made = self._made.setdefault(call.seq, {})
         made[call.at] = call
         if any(other.members != call.members for other in made.values()):
-            yield_turn()  # who then say what theirs has
+            yield_turn()  # the others then announce their members
         return list(made.values())
 
     # Messages.
@@ -195,7 +196,7 @@ class ThreadTransport:
         with turns.keep_turn(), self._lock:
             waiting = others.get(key)
             if not waiting and call.kind == "send":
-                waiting = others.get((None, *key[1:]))  # a receiver from anybody
+                waiting = others.get((None, *key[1:]))  # a receive from any rank
             slot = waiting.popleft() if waiting else None
             if slot is None and call.root is None:
                 slot = self._take_message_to(call)
@@ -211,7 +212,7 @@ class ThreadTransport:
         return slot
 
     def _find_line(self, call: CollectiveCall) -> deque[CollectiveCall] | None:
-        """The line of ``call``: NCCL does a pair's messages in the order of the calls, but for batches; gloo does not.
+        """Return the queue of ``call``, or None. NCCL runs a pair's messages in order, except batches; gloo does not.
 
         torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint; pytorch/pytorch#138074.
         """
@@ -220,7 +221,7 @@ class ThreadTransport:
         return self._lines.setdefault((call.at, call.root), deque())
 
     def _run_message(self, slot: ThreadSlot) -> None:
-        """Do the message of ``slot`` if nothing that was called before stands in the way; then what it held up."""
+        """Run the message of ``slot`` unless an earlier message blocks it, then all messages behind."""
         free = [slot]
         while free:
             slot = free.pop()
@@ -241,20 +242,20 @@ class ThreadTransport:
                 if _waits_for_gpu([send], partial(self._run_message, slot)):
                     continue
                 if "away" not in send.memo:
-                    with PlainTensors():  # the sender may go on and change them
+                    with PlainTensors():  # the sender may change its tensors
                         send.inputs = [tensor.clone() for tensor in send.inputs]
                     send.memo["away"] = True
                 free += _leave_line(send)
 
     def _take_message_to(self, call: CollectiveCall) -> ThreadSlot | None:
-        """A message to the caller that is under way, from any sender."""
+        """Return a sent message to the caller, from any sender, or None."""
         for (_, to, tag), waiting in self._sent.items():
             if waiting and to == call.at and tag == call.matched_tag:
                 return waiting.popleft()
         return None
 
     def unmet_calls(self) -> list[CollectiveCall]:
-        """The calls to which not all have come."""
+        """Return the calls of pending slots."""
         return [call for slot in self._pending_slots() for call in slot.calls.values()]
 
     def _pending_slots(self) -> list[ThreadSlot]:
@@ -264,7 +265,7 @@ class ThreadTransport:
         return [slot for slot in slots if not slot.is_completed()]
 
     def forget_pending(self) -> None:
-        """Forget what nobody will come to any more: the next call of each member meets the next of the others."""
+        """Forget pending calls, and let each member's next call meet the next of the others."""
         self._slots.clear()
         self._sent.clear()
         self._asked.clear()
@@ -275,7 +276,7 @@ class ThreadTransport:
             group.pairs.clear()
 
     def join(self, group: SimulatedProcessGroup, rank: Rank) -> None:
-        """``group`` is one member's own, which has made no call yet."""
+        """Add a member's ``group``, which has made no call yet."""
         at = group.rank()
         self.ranks = (*self.ranks[:at], rank.number, *self.ranks[at + 1 :])
         self._groups.append(group)
@@ -283,22 +284,22 @@ class ThreadTransport:
 
 
 def first_in_line(call: CollectiveCall) -> CollectiveCall:
-    """The call that stands in the way of ``call``, which its rank made before; itself if none does."""
+    """Return the earlier call that blocks ``call``, or ``call`` if none does."""
     line = call.memo.get("line")
     return line[0] if line else call
 
 
 def blocked_half(call: CollectiveCall) -> CollectiveCall | None:
-    """The half of the message of ``call``, its rank's or the other's, that was called and stands behind another."""
+    """Return the half of the message of ``call`` that waits behind another message, or None."""
     slot = call.memo.get("slot")
     halves = [] if slot is None or slot.is_completed() else slot.calls.values()
     return next((half for half in halves if first_in_line(half) is not half), None)
 
 
 def find_rank_state(rank: Rank) -> faults.RankState:
-    """Return the place of ``rank`` when none can go on."""
+    """Return the state of ``rank`` for a deadlock report."""
     task, call = rank.task, rank.waits
-    if call is None:  # a thread of its own may wait in one
+    if call is None:  # a helper thread of the rank may wait
         call = next(
             (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
         )
@@ -308,7 +309,7 @@ def find_rank_state(rank: Rank) -> faults.RankState:
     reads = rank.reads or ""
     before = next((work.call for work in rank.enqueued if not work.slot.is_completed()), call)
     if call is not None and call.backend == "nccl" and not call.is_message and before is not call:
-        reads, call = reads or call.short_place, before  # the GPU stands in the one before
+        reads, call = reads or call.short_place, before  # the GPU waits in the earlier call
     what = "" if task is None or task.is_over or call is not None else task.waits_for
     error = None if rank.error is None else (type(rank.error).__name__, str(rank.error))
     return faults.RankState(
@@ -317,7 +318,7 @@ def find_rank_state(rank: Rank) -> faults.RankState:
 
 
 def _leave_line(call: CollectiveCall) -> list[ThreadSlot]:
-    """Take ``call`` out of its line: the message that now stands in front, if one does."""
+    """Remove ``call`` from its queue; return the slot of the next message, if any."""
     line = call.memo.pop("line", None)
     if line is None:
         return []
@@ -326,7 +327,7 @@ def _leave_line(call: CollectiveCall) -> list[ThreadSlot]:
 
 
 def _waits_for_gpu(calls: Sequence[CollectiveCall], again: Callable[[], object]) -> bool:
-    """Whether a GPU has something to do before one of ``calls``; if so, ``again()`` is called when that has run."""
+    """Whether a GPU must run an earlier call before one of ``calls``; then ``again()`` is called afterwards."""
     for call in calls:
         for work in call.memo.get("behind", ()):
             if not work.slot.is_completed():
@@ -336,16 +337,16 @@ def _waits_for_gpu(calls: Sequence[CollectiveCall], again: Callable[[], object])
 
 
 class ThreadTransports:
-    """The meetings of a world, by what all members of a group know of it."""
+    """The transports of a world's groups."""
 
     def __init__(self, world: Sequence[Rank], running: Collection[int] | None = None) -> None:
         self._world, self._running = world, running
         self._known: dict[Any, ThreadTransport] = {}
 
     def join(self, group: SimulatedProcessGroup, rank: Rank) -> ThreadTransport:
-        """The meeting of the group of this name, these ranks and this store that ``rank`` has made.
+        """Return the transport of the group that ``rank`` has created, by its name, ranks and store.
 
-        A rank may make several such groups, one after the other: the first of each rank meet, the second, and so on.
+        A rank may create several such groups, one after the other: the first of all ranks belong together, and so on.
         """
         shared = shared_values(group.store)
         key = id(shared), group.group_name, group.ranks
@@ -357,14 +358,14 @@ class ThreadTransports:
         return found
 
     def unmet_calls(self) -> list[CollectiveCall]:
-        """The calls to which not all have come."""
+        """Return the pending calls of all groups."""
         return [call for meeting in self._known.values() for call in meeting.unmet_calls()]
 
     def forget_pending(self) -> None:
-        """After a run that was broken off."""
+        """Forget pending calls after a run that was ended early."""
         for meeting in self._known.values():
             meeting.forget_pending()
-        # By these numbers groups made later are known, in all ranks alike.
+        # Later groups are known by these numbers, which must be equal in all ranks.
         worlds = [rank.groups for rank in self._world if rank.groups is not None]
         for one in worlds:
             one.group_count = max(other.group_count for other in worlds)
@@ -374,7 +375,7 @@ class ThreadTransports:
 
 
 def _finish(slot: Slot, compute: Callable[[list[CollectiveCall]], None]) -> None:
-    """All have come: do the work for all, and let the tensors go."""
+    """Compute the results of a complete slot, and release the calls' tensors."""
     calls = [slot.calls[at] for at in sorted(slot.calls)]
     slot.finish(lambda: compute(calls))
     later = [again for call in calls for again in call.memo.get("then", ())]

@@ -1,4 +1,4 @@
-"""Waiting for other ranks: a rank hands the baton on; a thread that takes no turns looks now and then."""
+"""How ranks in one process wait: ranks yield the turn, and threads without turns poll."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from labkit.base.language import wrong
 from ..calls.call import CollectiveCall
 from ..rank.rank import Rank, current_thread_rank
 
-_LOOK = 0.002  # seconds between two looks of a thread that takes no part
-_LONG = 250  # looks between two of whether anybody could still help
+_LOOK = 0.002  # seconds between two polls of a thread without turns
+_LONG = 250  # polls between two deadlock checks
 _sleep = time.sleep
 
 
@@ -24,12 +24,11 @@ def wait_for_ranks(
     timeout: timedelta | None,
     missing: Callable[[], Iterable[Rank]],
 ) -> bool:
-    """Return when ``ready()``: others come meanwhile. False if those whom it waits for let ``timeout`` pass.
+    """Wait until ``ready()``, while other ranks run; return False if the missing ranks let ``timeout`` pass.
 
-    Time is that of the ranks' clocks, which run side by side as on real GPUs, however long the turns of the others
-    take here. Raises Deadlock when nobody could make it ready.
+    Time is that of the ranks' clocks, which run side by side as on real GPUs. Raises Deadlock if no rank can go on.
 
-    missing   the ranks that it waits for; the clocks of those that have ended stand.
+    missing   returns the ranks to wait for; the clocks of ranks that have ended stand still.
     """
     rank, task = current_thread_rank(), turns.current_task()
     end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
@@ -42,7 +41,7 @@ def wait_for_ranks(
         return any(other.clock() >= end for other in missing())
 
     def patience() -> bool:
-        # Where it is ready, another has just told of the time that is over, and is not to be ended for it.
+        # Ready: another rank has already reported the timeout, so don't end this rank for it, too.
         return ready() or not late()
 
     rank.waits = call
@@ -57,7 +56,7 @@ def wait_for_ranks(
 
 
 def yield_turn() -> None:
-    """Let the others have their turns: a rank may look for what they do again and again."""
+    """Let other ranks run, for loops that poll."""
     task = turns.current_task()
     if task is not None:
         task.wait(lambda: True, "")
@@ -66,9 +65,9 @@ def yield_turn() -> None:
 def _wait_by_polling(
     rank: Rank, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
 ) -> bool:
-    """Wait in a thread that a rank has started: it has no turn, and looks until it is ready.
+    """Wait in a thread that a rank has started, which has no turn.
 
-    Its time is that in which no rank has its turn: they may wait for each other's threads, whose time no clock has.
+    Only time in which no rank has the turn counts: ranks may wait for each other's threads, which have no clocks.
     """
     world, stood = rank.world, 0
     here = threading.get_ident()
@@ -77,7 +76,7 @@ def _wait_by_polling(
     try:
         while not ready():
             if rank.task is None or world.failed:
-                raise SystemExit  # with the run; of a thread nobody is told
+                raise SystemExit  # the run has ended; errors of threads go unseen
             if world.is_idle():
                 stood += 1
                 if timeout is not None and stood * _LOOK > timeout.total_seconds():

@@ -1,8 +1,8 @@
-"""Ranks in one process: threads that take turns, each with what a process of its own would have.
+"""Ranks in one process: threads with turns, each with the state of a process.
 
-A rank runs until it has to wait for another (a collective, a message, a key of the store); then the baton goes to the
-next (:mod:`labkit.turns`), and with it what a process owns (:mod:`..rank.process_state`). So the same program gives the
-same run every time, and a deadlock is known at once: it is when nobody can go on.
+A rank runs until it must wait for another (a collective, a message, a key of the store). Then the next rank gets the
+turn (:mod:`labkit.turns`), and the state of the process is swapped (:mod:`..rank.process_state`). So the same program
+runs in the same order every time, and a deadlock is known at once: no rank can run.
 """
 
 from __future__ import annotations
@@ -40,19 +40,18 @@ from .stall_detector import StallDetector
 from .thread_patches import patches
 from .thread_transport import ThreadTransports, find_rank_state
 
-# Where the ranks would meet: nobody listens there, for they share one process.
+# The address of the store, where no process listens: the ranks share one.
 ADDRESS, PORT = "127.0.0.1", 29500
 
 
 _isolate_threads: Any = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 
-# The worlds that are open: one may be made beside another for a moment, and what the process has of ranks ends with
-# the last.
+# The open worlds. Another may be open for a moment; the last one restores the process.
 _open: dict[World, None] = {}
 
 
 class RanksFailed(RuntimeError):
-    """A rank raised: ``rank`` was the first, with ``error``; ``errors`` has what each raised that did."""
+    """A rank has failed: ``rank`` first, with ``error``; ``errors`` has those of all ranks that failed."""
 
     def __init__(self, errors: Mapping[int, BaseException], first: int) -> None:
         self.rank, self.error, self.errors = first, errors[first], dict(errors)
@@ -62,16 +61,16 @@ class RanksFailed(RuntimeError):
 
 
 class World:
-    """``size`` ranks on simulated GPUs, in use from its making until :meth:`close`.
+    """``size`` ranks on simulated GPUs, from its creation until :meth:`close`.
 
-    size     how many ranks, 1 to 1024: ``nodes`` × as many as there are GPUs on each.
-    nodes    how many simulated computers they are spread over, evenly.
-    memory   of each GPU, ``gpu_model`` what it passes for.
-    environ  variables that all ranks find in their environment besides torchrun's.
-    running  the ranks that run; each other is taken for the nearest of them below it, and brings to collectives what
-             that one brings. None: all run.
+    size     the number of ranks, 1 to 1024: a multiple of ``nodes``.
+    nodes    the number of simulated computers, with as many ranks on each.
+    memory   of each GPU; ``gpu_model`` is the model that it reports.
+    environ  variables in the environment of all ranks, besides torchrun's.
+    running  the ranks to run. Each other rank is represented in collectives by the nearest running one below. None:
+             all.
 
-    Opens a machine with a GPU for each rank of a node, or uses the one that is in use if that has as many.
+    Opens a machine with a GPU for each rank of a node, or uses the current one if it has enough GPUs.
     """
 
     def __init__(
@@ -105,9 +104,9 @@ class World:
         self._waits: WaitForGraph | None = None
         self._report: faults.Report | None = None
         self.failed: dict[int, BaseException] = {}
-        # Threads of ranks that take no turns and have called a collective: they may come to others.
+        # Helper threads of ranks that have called a collective, and so may come to others.
         self.helpers: WeakSet[threading.Thread] = WeakSet()
-        # The calls in which some of them wait, each with what it looks for, by the thread's ident.
+        # Pending calls of helper threads, with the condition that each waits for, by the ident of the thread.
         self.watching: dict[int, tuple[CollectiveCall, Callable[[], bool]]] = {}
         self.closed = False
         found = machine_in_use()
@@ -125,7 +124,7 @@ class World:
             self.shardings.look()
             _open[self] = None
             trace.tell_ranks(_number_and_clock)
-            # C++ keeps the groups by name, for the process; from now on for each thread (c10d/RankLocal.hpp).
+            # C++ keeps groups by name for the process, or in this mode for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
         except BaseException:
             self._restore_machine()
@@ -141,14 +140,13 @@ class World:
         to_end: bool = False,
         interrupts: bool = False,
     ) -> list[Any]:
-        """Call ``function(rank)`` in each rank (or in those of ``ranks``); return the results in the ranks' order.
+        """Call ``function(rank)`` in each rank (or in ``ranks``); return the results in the ranks' order.
 
-        Raises RanksFailed when one raises (the others are ended where they wait), KeyboardInterrupt when the caller is
-        interrupted (all are ended).
+        Raises RanksFailed if a rank fails (the others are ended in their next wait), and KeyboardInterrupt if the
+        caller is interrupted (all are ended).
 
-        to_end      no other run follows: a message that nobody received, or a collective that not all called, is an
-                    error.
-        interrupts  an interrupt is raised in each rank, as Ctrl-C is in each process of a terminal; a second one ends
+        to_end      no other run follows: pending messages and collectives are errors.
+        interrupts  raise an interrupt in each rank, as Ctrl-C does in the processes of a terminal; a second one ends
                     them.
         """
         chosen = [self.ranks[number] for number in (range(self.size) if ranks is None else ranks)]
@@ -156,7 +154,7 @@ class World:
         forget_enqueued(*self.ranks)
         now = max(rank.clock() for rank in self.ranks)
         for rank in self.ranks:
-            rank.wait_until(now)  # they begin together
+            rank.wait_until(now)  # all begin at the same time
         task_group = turns.TaskGroup(watch=lock_watch, explain=self._release_or_explain)
         task_group.passes_interrupts = interrupts
         for rank in chosen:
@@ -180,13 +178,13 @@ class World:
         finally:
             watch.end()
             self._settle(chosen)
-            torch.set_num_threads(openmp)  # what threads to come get: a rank has told its own
+            torch.set_num_threads(openmp)  # for future threads: a rank may have set it
         if task_group.interrupted:
             self.transports.forget_pending()
             raise KeyboardInterrupt
         if self.failed:
             self.transports.forget_pending()
-            # Their last calls are kept for whoever asks why they hung, or met and did not fit together.
+            # Write the flight recorders if ranks hung, or their calls did not match.
             if any(hasattr(error, "report") or "Watchdog" in str(error) for error in self.failed.values()):
                 write_all([rank.flight for rank in self.ranks if rank.flight is not None])
             raise RanksFailed(self.failed, next(iter(self.failed)))
@@ -210,7 +208,7 @@ class World:
             except BaseException as error:
                 rank.error = error
                 if isinstance(error, turns.Deadlock) and self._waits is not None and self._report is not None:
-                    error.waits = self._waits  # type: ignore[attr-defined]  # which draws itself
+                    error.waits = self._waits  # type: ignore[attr-defined]  # a notebook draws it
                     self._report.attach_to(error)
                 self.fail(rank, error)
             finally:
@@ -224,9 +222,9 @@ class World:
         return begin
 
     def fail(self, rank: Rank, error: BaseException) -> None:
-        """``rank`` has failed: the others are ended where they wait, as soon as they do.
+        """Record the error of ``rank``, and end the others in their next wait.
 
-        Processes would have run up to there meanwhile: what they print, and set, is there.
+        Processes would have run up to there meanwhile: their output and variables are there.
         """
         self.failed.setdefault(rank.number, error)
         task_group = self._task_group
@@ -253,20 +251,20 @@ class World:
                 rank.state.enter()
                 self._current = rank
                 rank.begin_turn()
-            except Exception as error:  # nothing of the rank's own has seen it
+            except Exception as error:  # no code of the rank has seen it
                 self.fail(rank, error)
                 raise
 
         return arrive
 
     def choose_gpus(self, rank: Rank) -> None:
-        """``rank``, which runs, sees the GPUs that its environment lists."""
+        """Show ``rank``, which is running, the GPUs of its environment."""
         rank.set_visible_gpus(self._nodes.gpus_by_choice())
         assert rank.visible_gpus is not None
         rank.visible_gpus.show(self.machine)
 
     def _settle(self, chosen: Sequence[Rank]) -> None:
-        """Give the process back to the caller; after an interrupt, when the ranks have ended."""
+        """Restore the state of the process outside, after the ranks have ended."""
         for rank in chosen:
             with suppress(KeyboardInterrupt):
                 rank.join(5)
@@ -281,11 +279,11 @@ class World:
         self._task_group = None
 
     def is_idle(self) -> bool:
-        """Whether no rank has its turn: each waits, sleeps, or has ended."""
+        """Whether no rank has the turn: each waits, sleeps, or has ended."""
         return self._task_group is None or self._task_group.scheduler.running is None
 
     def mark_if_deadlocked(self, call: CollectiveCall) -> None:
-        """Tell the threads of ranks that wait, by their calls, if nobody can help them: no rank, no thread, no time."""
+        """Tell ranks' waiting threads, in their calls' memo, if no rank, thread or timeout can help them."""
         if self._task_group is None:
             call.memo["dead"] = self.deadlock_text(call)
             return
@@ -303,7 +301,7 @@ class World:
                 *(rank.thread for rank in self.ranks),
                 *(one.thread for one in scheduler.live),
             }
-            # In this order: of those that wait, one that is ready has not looked yet.
+            # In this order: a thread may be ready and not have noticed yet.
             if turns.has_outside_help(ours) or any(ready() for _, ready in watching.values()):
                 return
             text = self.deadlock_text(call)
@@ -311,7 +309,7 @@ class World:
                 other.memo["dead"] = text
 
     def _release_or_explain(self, waits: str) -> str | None:
-        """Let those go on for whose calls NCCL makes the GPU wait, not the host; where none does, explain."""
+        """Let ranks go on whose host does not wait for NCCL; if there are none, explain the deadlock."""
         standing = [rank.waits for rank in self.ranks if rank.waits is not None and rank.reads is None]
         released = [call for call in standing if call.waits_on_gpu]
         for call in released:
@@ -319,7 +317,7 @@ class World:
         return None if released else self.deadlock_text(waits)
 
     def deadlock_text(self, call: object) -> str:
-        """The text of a deadlock, whatever was waited for."""
+        """Return the text of a deadlock."""
         standings = [find_rank_state(rank) for rank in self.ranks]
         self._waits, self._report = faults.wait_graph(standings), faults.deadlock_report(standings)
         return str(self._report)
@@ -360,9 +358,9 @@ class World:
 
 
 def _environment(number: int, size: int, each: int, more: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables that torchrun gives a process (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """Return torchrun's variables (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     node = number // each
-    # Of several on a node, each leaves the cores to the others, unless told otherwise (torch/distributed/run.py).
+    # With several ranks on a node, torchrun gives each one thread, unless the user sets it (torch/distributed/run.py).
     threads = {"OMP_NUM_THREADS": "1"} if each > 1 and "OMP_NUM_THREADS" not in os.environ else {}
     return {
         "RANK": str(number),

@@ -1,1 +1,1 @@
-"""The work of torchrun: its arguments, logs and restarts, with ranks in one process or in several."""
+"""torchrun for ranks in one process or several: arguments, logs, restarts."""

@@ -1,8 +1,8 @@
-"""A process that has torch and labkit imported and is forked for each worker: what a start costs is paid once.
+"""A fork server: a process that has imported torch and labkit, and forks a worker for each rank.
 
-The server is itself forked from the launcher before that has threads, has no thread but its own, and has not opened a
-machine: what is forked from it has lost nothing. Workers are its children, so it tells the launcher how each ended;
-when the launcher is no more it kills them. POSIX only, as fork is.
+The launcher forks the server before it has threads. The server has one thread and no open machine, so forking loses
+nothing. Workers are its children; it reports to the launcher how each ended, and kills them when the launcher is gone.
+POSIX only, as fork is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("!Q")
 
 
 class ForkServer:
-    """The launcher's end. ``preload()`` is called in the server, while the launcher goes on."""
+    """The launcher's end of the server, which calls ``preload()`` while the launcher goes on."""
 
     def __init__(self, preload: Callable[[], object], work: Callable[[list[str]], int]) -> None:
         self._control, control = socket.socketpair()
@@ -46,9 +46,9 @@ class ForkServer:
     def start(
         self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]
     ) -> ForkedWorker:
-        """A worker with these arguments (of Python) and this environment, in a session of its own.
+        """Start a worker with arguments of Python and an environment, in a new session.
 
-        streams   what its descriptors are (1 and 2, of a redirected stream): the launcher's own, where none is named.
+        streams   redirected descriptors (1 and 2); others are the launcher's.
         """
         order = json.dumps([list(arguments), environment, list(streams)]).encode()
         socket.send_fds(self._control, [_LENGTH.pack(len(order))], list(streams.values()))
@@ -59,19 +59,19 @@ class ForkServer:
         return worker
 
     def listen(self, timeout: float | None) -> None:
-        """Hear how workers ended, for as long as there is something to hear; wait for the first up to ``timeout`` s."""
+        """Read how workers ended, and wait up to ``timeout`` seconds for the first message."""
         while self._workers and (b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]):
             self._read_status()
             timeout = 0
 
     def close(self) -> None:
-        """Let the server go, and with it what workers there still are; wait until it is gone."""
+        """End the server and all workers, and wait for the end."""
         self._control.close()
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
     def _read_status(self) -> int | None:
-        """One line of the server; returns the number of a process that was started."""
+        """Read a line from the server; return the process id of a new worker, or None."""
         while b"\n" not in self._heard:
             more = self._control.recv(1 << 12)
             self._heard += more or self._end_orphans()
@@ -83,7 +83,7 @@ class ForkServer:
         return None
 
     def _end_orphans(self) -> bytes:
-        """Kill the workers of a server that was killed, and say how they ended, as it would have."""
+        """Kill the workers of a killed server, and return their exit lines."""
         en = "the process that starts the ranks was killed, and the ranks with it"
         zh = "负责启动各 rank 的进程被杀掉了，各 rank 也随之结束"
         if not self._workers:
@@ -96,7 +96,7 @@ class ForkServer:
 
 
 class ForkedWorker:
-    """The part of a ``subprocess.Popen`` that the elastic agent asks for."""
+    """The part of ``subprocess.Popen`` that the elastic agent uses."""
 
     def __init__(self, server: ForkServer, pid: int, arguments: Sequence[str]) -> None:
         self.pid, self.args = pid, arguments
@@ -121,14 +121,14 @@ class ForkedWorker:
 def _serve(
     control: socket.socket, preload: Callable[[], object], work: Callable[[list[str]], int]
 ) -> NoReturn:
-    os.setsid()  # what a terminal sends to its processes is the launcher's to pass on
+    os.setsid()  # the launcher passes on the terminal's signals
     ended, wake = socket.socketpair()
     for end in ended, wake:
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     preload()
-    gc.freeze()  # or the first collection in each worker would write to, and so copy, all that they share
+    gc.freeze()  # else the first collection in each worker would copy the shared memory
     gc.enable()
     alive: set[int] = set()
     while True:
@@ -170,7 +170,7 @@ def _receive_order(control: socket.socket) -> tuple[list[str], dict[str, str], d
 
 
 def _fork_worker() -> int:
-    """Fork; the parent goes on when the child has a session of its own, which is what it is killed by."""
+    """Fork, and return in the parent once the child has a session of its own to be killed by."""
     begun, begin = os.pipe()
     pid = os.fork()
     if pid:
@@ -186,7 +186,7 @@ def _fork_worker() -> int:
 
 
 def _reap_children() -> list[tuple[int, int]]:
-    """The children that have ended, and how (as ``subprocess`` says it: a signal's number is negative)."""
+    """Return ended children with their exit codes (negative for a signal)."""
     found = []
     with suppress(ChildProcessError):
         while (one := os.waitpid(-1, os.WNOHANG))[0]:
@@ -219,7 +219,7 @@ def _run_worker(
 
 
 def flush_streams() -> None:
-    """Hand on what was printed, as far as anybody takes it."""
+    """Flush the output, if anybody takes it."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, or a pipe that nobody reads
+        with suppress(Exception):  # closed, or a broken pipe
             stream.flush()

@@ -1,4 +1,4 @@
-"""PyTorch's own elastic launcher, whose workers are forked from a preloaded process."""
+"""Runs PyTorch's elastic launcher with workers from a fork server."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ def run(
     more: Mapping[str, str] | None = None,
     faults: list[str] | None = None,
 ) -> int:
-    """Do what ``torchrun ARGUMENTS`` does, on ``machine``, and return the exit code. Workers are real processes.
+    """Do what ``torchrun ARGUMENTS`` does, on ``machine``, with real processes; return the exit code.
 
-    more     what the workers find in their environment besides.
-    faults   gets the names of the faults among ranks that are told last.
+    more     variables for the environment of workers.
+    faults   receives the names of the faults that are reported last.
 
-    With ``--nnodes N`` and no word of where the others are, all N are started here, each with a launcher of its own.
+    ``--nnodes N`` without an address of the other nodes starts all N nodes here, each with a launcher of its own.
     """
     environment = children.environment_with_machine({**os.environ, **(more or {})}, machine.text())
     interface = _LOOPBACK.get(sys.platform)
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    gc.disable()  # nothing of torch is garbage: a tenth of the time that its import takes
-    with patch.dict(os.environ, environment):  # the agent hands its own on
+    gc.disable()  # importing torch leaves no garbage, and collecting takes a tenth of the time
+    with patch.dict(os.environ, environment):  # the agent passes its own environment on
         from torch.distributed.run import parse_args
 
         options = parse_args(list(arguments))
         if options.nproc_per_node in ("gpu", "auto"):
             options.nproc_per_node = str(len(machine.visible_gpus(environment)))
-        script = len(arguments) - 1 - len(options.training_script_args)  # those that follow are its own
+        script = (
+            len(arguments) - 1 - len(options.training_script_args)
+        )  # the rest are arguments of the script
         given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
         try:
             code = _launch(options, given)
-            # Last, below what torchrun says: one of its ranks told it, perhaps far above.
+            # Print reports last, below torchrun's own: a rank may have printed one far above.
             for path in Path(folder).glob(f"{options.max_restarts}*"):
                 fault, _, text = path.read_text("utf-8").partition("\n")
                 sys.stderr.write(f"labkit: {text}\n")
@@ -64,13 +66,13 @@ def run(
 
 
 def _launch(options: Any, given: set[str]) -> int:
-    """Start the nodes that are to be started here."""
+    """Start the nodes of this computer."""
     from torch.distributed.run import parse_min_max_nnodes
 
     nodes = parse_min_max_nnodes(options.nnodes)[1]
     elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
     if not elsewhere and not options.standalone and "--master-port" not in given:
-        with socket.socket() as free:  # the default, 29500, is any other run's too
+        with socket.socket() as free:  # the default, 29500, is also that of other runs
             free.bind(("127.0.0.1", 0))
             options.master_port = int(free.getsockname()[1])
     if nodes == 1 or elsewhere or options.standalone:
@@ -98,7 +100,7 @@ def _launch(options: Any, given: set[str]) -> int:
 
 
 def _run_node(options: Any) -> int:
-    """One node: its agent, in this process, and its workers."""
+    """Run one node: the agent in this process, and workers."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing import api as agent
@@ -113,7 +115,7 @@ def _run_node(options: Any) -> int:
         with Patches(lambda: [Patch(agent, "get_subprocess_handler", handler)]):
             record(torchrun.run)(options)
     except ChildFailedError as error:
-        # The launcher's own frames say nothing of the script.
+        # The launcher's own frames don't help.
         sys.stderr.write("".join(traceback.format_exception_only(error)))
         return 1
     except SignalException as signalled:
@@ -125,7 +127,7 @@ def _run_node(options: Any) -> int:
 
 
 def _make_handler(server: ForkServer) -> Any:
-    """A stand-in for the agent's way to start a worker, which forks where that would start a fresh Python."""
+    """Return a replacement for the agent's way to start a worker, which forks instead of starting Python."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     class Forked(SubprocessHandler):
@@ -137,7 +139,7 @@ def _make_handler(server: ForkServer) -> Any:
             return server.start(args[1:], env, files)
 
         def close(self, death_sig: Any = None) -> None:
-            # It may have ended, and the server have seen it before the agent did.
+            # The worker may have ended, and the server knows before the agent.
             with suppress(ProcessLookupError):
                 super().close(death_sig)
 

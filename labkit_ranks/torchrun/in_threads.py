@@ -1,4 +1,4 @@
-"""torchrun on ranks in one process: its arguments, its environment, its restarts, its report of what failed."""
+"""torchrun for ranks in one process: arguments, environment, restarts, report of failures."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def launch(
     begins: Callable[[], None] = lambda: None,
     ends: Callable[[World], None] = lambda world: None,
 ) -> int:
-    """Run ``program`` by ``options``, those of ``torch.distributed.run``; returns torchrun's exit code.
+    """Run ``program`` with the options of ``torch.distributed.run``; return torchrun's exit code.
 
     machine        the GPUs of each node.
-    begins, ends   are called in each attempt: before there are ranks; with the ranks, when they have ended, well or
-                   not, and are still there.
+    begins, ends   called in each attempt: before the ranks are created; and with the ranks when they have ended.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -43,7 +42,7 @@ def launch(
     shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
     kinds = Std.from_str(options.redirects), Std.from_str(options.tee)
     specs = [DefaultLogsSpecs(options.log_dir, *kinds, shown or None) for _ in range(nodes)]
-    preload_torch(program.script, program.module)  # else the first rank imports for all, by its clock
+    preload_torch(program.script, program.module)  # else the first rank would import for all on its clock
     try:
         for attempt in range(options.max_restarts + 1):
             environ["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
@@ -57,9 +56,9 @@ def launch(
         if options.log_dir is None:
             for spec in specs:
                 shutil.rmtree(spec.root_log_dir, ignore_errors=True)
-    # The launcher's own frames say nothing of the script.
+    # The launcher's own frames don't help.
     sys.stderr.write("".join(traceback.format_exception_only(ChildFailedError(program.script, failed))))
-    show_reports(program.deferred_errors)  # last, below what torchrun says
+    show_reports(program.deferred_errors)  # last, below torchrun's report
     return 1
 
 
@@ -71,7 +70,7 @@ def _run_attempt(
     specs: list[Any],
     ends: Callable[[World], None],
 ) -> dict[int, Any]:
-    """Run all ranks once; returns a ``ProcessFailure`` of each that failed."""
+    """Run all ranks once; return a ``ProcessFailure`` for each rank that failed."""
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
     each, nodes = int(options.nproc_per_node), int(options.nnodes)
@@ -98,7 +97,7 @@ def _run_attempt(
         try:
             world.run(work, to_end=True, interrupts=True)
         except RanksFailed as failure:
-            if isinstance(failure.error, Unmet):  # its rank had ended well
+            if isinstance(failure.error, Unmet):  # no rank has failed
                 program.deferred_errors = (failure.error,)
             found = {}
             for number, error in failure.errors.items():
@@ -113,7 +112,7 @@ def _run_attempt(
 
 
 def _torchrun_variables(options: Any) -> dict[str, str]:
-    """The variables that torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """Return torchrun's variables (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     address, _, port = (options.rdzv_endpoint if options.rdzv_backend == "static" else "").partition(":")
     return {
         "ROLE_NAME": options.role,

@@ -1,4 +1,4 @@
-"""The files that ranks print into: torchrun's ``--redirects``, ``--tee`` and their kin, by PyTorch's own rules."""
+"""The output files of ranks: torchrun's ``--redirects``, ``--tee`` and similar options, by PyTorch's own rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..rank.rank import Rank
 
 
 class WholeLines(io.TextIOBase):
-    """A text stream that hands on whole lines, each to a file and to every writer."""
+    """A text stream that passes whole lines to a file and to every writer."""
 
     encoding = "utf-8"  # as the files are
 
@@ -21,7 +21,7 @@ class WholeLines(io.TextIOBase):
         self._file, self._writers, self._begun = file, (file.write, *writers), ""
 
     def fileno(self) -> int:
-        """Of the file: for children, and faulthandler."""
+        """Return the file's descriptor, for children and faulthandler."""
         return self._file.fileno()
 
     def writable(self) -> bool:
@@ -34,7 +34,7 @@ class WholeLines(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """No more comes."""
+        """Write the rest."""
         if self._begun:
             self._hand_on(self._begun)
             self._begun = ""
@@ -45,11 +45,11 @@ class WholeLines(io.TextIOBase):
 
 
 class Logs:
-    """The streams and the error file of each rank of one node.
+    """The streams and error files of a node's ranks.
 
     specs     a ``torch.distributed.elastic.multiprocessing.LogsSpecs``.
-    name      of the role, with which teed lines begin.
-    filters   words of stdout's and of stderr's lines that are written once more.
+    name      of the role, the beginning of teed lines.
+    filters   words of lines of stdout, and of stderr, to write to a filtered file, too.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Logs:
         name: str,
         filters: Sequence[Sequence[str]] = ((), ()),
     ) -> None:
-        found = specs.reify(environments)  # which tells each of its error file, too
+        found = specs.reify(environments)  # adds the error file to the environments
         self.error_files: dict[int, str] = found.error_files
         self._files: list[IO[str]] = []
         self._lines: list[WholeLines] = []
@@ -95,14 +95,14 @@ class Logs:
         return file
 
     def close(self) -> None:
-        """Write what is left, and close the files."""
+        """Write the rest of each line, and close the files."""
         for lines in self._lines:
             lines.end()
         for file in self._files:
             file.close()
 
     def begin(self, rank: Rank) -> None:
-        """Let this rank, which runs, print there."""
+        """Redirect the output of ``rank``, which is running."""
         out, err = self.streams[rank.local]
         sys.stdout, sys.stderr = out or sys.stdout, err or sys.stderr
 

@@ -1,6 +1,6 @@
-"""A script that ranks run which share a process: compiled once, and run by each in its own ``__main__``.
+"""A script for ranks in one process: compiled once, and run by each rank in its own ``__main__``.
 
-(:mod:`..rank.process_state` has the rest that is a rank's own.)
+:mod:`..rank.process_state` has the rest of a rank's state.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .logs import WholeLines
 
 
 class RankProgram(as_main.MainProgram):
-    """A program that ranks run, each to the end of a process.
+    """A program for ranks, each to the end of a process.
 
-    runs   runs it as a rank; whoever started them may put something around it.
-    told   what labkit told of ranks, which is not shown yet: whoever started them has it said last.
+    runs             runs the program in a rank; the launcher may wrap it.
+    deferred_errors  errors that the launcher prints last.
     """
 
     deferred_errors: tuple[BaseException, ...] = ()
@@ -35,27 +35,27 @@ class RankProgram(as_main.MainProgram):
         self.runs: Callable[[Rank], object] = lambda rank: self.run(rank.main)
 
     def __call__(self, rank: Rank) -> None:
-        """Run it as ``rank``, to the end of a process. What ends it with another code than 0 is shown, and raised."""
+        """Run as ``rank``, to the end of a process. Print and raise an error that ends it with another code than 0."""
         failure: BaseException | None = None
         try:
             self.runs(rank)
         except (turns.TaskEnded, RankExit):
-            raise  # it is no more: nothing of its own runs any longer
+            raise  # the rank is gone: run nothing more of its code
         except BaseException as error:
-            # Where two ranks have failed in one way, it is shown of the first.
+            # Print the same error of several ranks once.
             others = [(type(other), str(other)) for other in rank.world.failed.values()]
             if (type(error), str(error)) in others and exit_code(error):
                 failure = error
             elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
                 failure, self.deferred_errors = error, (*self.deferred_errors, error)
-                if isinstance(sys.stderr, WholeLines):  # its file has it, too
+                if isinstance(sys.stderr, WholeLines):  # also into its own file
                     _show_error(error)
             else:
                 failure = _show_error(error)
-        for thread in threading.enumerate():  # a process ends when its threads have, but for its daemons
+        for thread in threading.enumerate():  # a process waits for its threads, except daemons
             own = vars(thread)
             if own.get("_labkit_rank") is rank and own.get("_labkit_waited_for"):
-                # As Python does at its end: a pool's thread waits for work until its pool is shut down.
+                # As Python does: a pool's threads wait for work until its shutdown.
                 if thread in pools._threads_queues and (pool := thread._args[0]()) is not None:  # type: ignore[attr-defined]
                     pool.shutdown()
                 thread.join()
@@ -68,19 +68,19 @@ class RankProgram(as_main.MainProgram):
 
 
 def exit_code(error: BaseException | None) -> int:
-    """The exit code of a rank that ended by ``error``, as its parent is told: negative for a signal."""
+    """Return the exit code of a rank that ended by ``error``: negative for a signal."""
     return error.code if isinstance(error, RankExit) else as_main.exit_code(error)
 
 
 def _show_error(error: BaseException) -> BaseException | None:
-    """Show ``error`` as Python does at the end of a process; returns it, unless it ended well."""
+    """Print ``error`` as Python does at the end of a process; return it unless its exit code is 0."""
     strip_labkit_frames(error)
     as_main.show_error(error)
     return error if exit_code(error) else None
 
 
 def show_reports(errors: Iterable[BaseException]) -> None:
-    """Show what labkit told of ranks, with the script's own lines."""
+    """Print reports on ranks, with the script's own lines."""
     for error in errors:
         strip_labkit_frames(error)
         fold_frames(error, is_installed_code, whole=True)

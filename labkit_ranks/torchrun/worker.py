@@ -1,7 +1,7 @@
-"""In a forked worker: what ``python -u SCRIPT ARGS`` does in a fresh process.
+"""Runs in a forked worker what ``python -u SCRIPT ARGS`` does in a new process.
 
-A fresh Python differs in little: its strings have another hash seed (here all workers have one, so the order of a set
-is the same in each), and packages that read the environment as they are imported read each rank's own.
+Two differences from a new Python: all workers have the same hash seed, so sets have the same order in each; and
+packages that read the environment during their import have read the launcher's.
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ from simgpu.tracebacks import strip_labkit_frames
 
 from ..processes import deadlock_detector, process_patches
 
-# What most scripts load as they make an optimizer or a parallel model, whatever they import by name: half a second.
+# Modules that optimizers and parallel models import late, in half a second.
 _LATE = ("torch._dynamo",)
 _LATE_BY = ("optim", "parallel", "fsdp", "fully_shard", "compile", "tensor")
 
 
 def preload_torch(script: str, module: bool) -> None:
-    """Import what ``script`` will want of torch: each worker would import it for itself otherwise."""
-    import numpy  # noqa: F401, ICN001 (torch takes it in with the first array)
+    """Import the parts of torch that ``script`` needs, once for all workers."""
 
     try:
         text = Path(script).read_text("utf-8") if not module else ""
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
-        return  # the worker says what is wrong with it
+        return  # the worker will report it
     names = [
         name for node in ast.walk(tree) for name in _imported_names(node) if name.partition(".")[0] == "torch"
     ]
     if any(word in text for word in _LATE_BY):
         names += _LATE
     for name in dict.fromkeys(names):
-        with suppress(Exception):  # a name that is no module
+        with suppress(Exception):  # not a module
             importlib.import_module(name)
 
 
@@ -61,7 +60,7 @@ def _imported_names(node: ast.AST) -> list[str]:
 
 
 def run_worker(arguments: list[str]) -> int:
-    """Do what ``python ARGUMENTS`` does with ``[-u] [-m] SCRIPT ARGS``; returns the exit code."""
+    """Do what ``python ARGUMENTS`` does with ``[-u] [-m] SCRIPT ARGS``; return the exit code."""
     unbuffered, module = False, False
     while arguments and arguments[0] in ("-u", "-m"):
         flag, *arguments = arguments
@@ -70,14 +69,14 @@ def run_worker(arguments: list[str]) -> int:
         sys.stdout, sys.stderr = (_make_unbuffered(stream) for stream in (sys.stdout, sys.stderr))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
-        torch.set_num_threads(int(threads))  # OpenMP read it long ago
+        torch.set_num_threads(int(threads))  # OpenMP has read it before
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     inherit()
     process_patches.inherit()
     program = as_main.MainProgram(arguments[0], arguments[1:], module)
     code = _run_to_exit(lambda: program.run(ModuleType("__main__")))
-    # As Python ends; but C++ is not taken apart: gloo aborts now and then while other ranks do the same.
+    # Like the end of Python, without destroying C++ objects: gloo sometimes aborts when other ranks do the same.
     deadlock_detector.set_exit_code(_run_to_exit(threading._shutdown) or code)  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return deadlock_detector.exit_code()
@@ -90,7 +89,7 @@ def _make_unbuffered(stream: object) -> io.TextIOWrapper:
 
 
 def _run_to_exit(run: Callable[[], object]) -> int:
-    """Call ``run()``; what it raises is shown as Python shows it. Returns the exit code."""
+    """Call ``run()``, print its error as Python does, and return the exit code."""
     try:
         run()
     except BaseException as error:

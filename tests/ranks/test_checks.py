@@ -242,7 +242,7 @@ def test_what_nccl_takes_passes(gpus, make):
      r"each input has shape \[3\], the output \[2\]"),
     (lambda: Call("all_gather", [ones(2)], [ones(2, dtype=torch.int64)] * 2),
      "float32 and int64 in one call"),
-    (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "in the place of an input"),
+    (lambda: Call("all_to_all_single", [x := ones(4)], [x]), "shares memory with an input"),
     (lambda: Call("all_to_all_single", [ones(4)], [ones(2)]), r"the output \[2\]"),
 ])  # fmt: skip
 def test_what_nccl_would_do_without_a_word_is_said(gpus, make, said):
@@ -258,7 +258,7 @@ def test_a_device_that_has_no_backend():
     kind, text = checked(call, backend="", device="cpu")
     assert kind is RuntimeError
     assert text.startswith("No backend type associated with device type cpu\nall_reduce at ")
-    assert "Do: `.cuda()` first" in text
+    assert "`.cuda()` first" in text
 
 
 def test_a_group_bound_to_another_gpu(gpus):
@@ -284,7 +284,7 @@ def test_a_root_that_is_none(gpus):
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"rank": 5, "world_size": 2}, "Invalid rank requested : 5/2\nA group of 2 has the ranks 0 to 1"),
-    ({"world_size": 3}, "a group of 3 ranks where 2 run"),
+    ({"world_size": 3}, "a group of 3 ranks, but only 2 run"),
 ])  # fmt: skip
 def test_a_group_that_cannot_be(options, said):
     def work(rank):

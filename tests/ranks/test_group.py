@@ -259,7 +259,7 @@ def test_all_to_all_in_place_is_refused(single):
         else:
             dist.all_to_all(list(x.split(1)), list(x.split(1)))
 
-    with World(2) as world, pytest.raises(RanksFailed, match="in the place of an input"):
+    with World(2) as world, pytest.raises(RanksFailed, match="shares memory with an input"):
         world.run(work)
 
 
