@@ -96,9 +96,7 @@ class Machine:
         if isinstance(device, int) and not isinstance(device, bool):
             return self.gpu(device)
         device = torch.device(device)
-        if device.type != "cuda":
-            return None
-        return self.gpu(self.current.index if device.index is None else device.index)
+        return self.gpu(device.index) if device.type == "cuda" else None
 
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
         """Return the device that really holds the values of ``target``; for the host, ``device`` or the CPU."""

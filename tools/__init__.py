@@ -1,1 +1,1 @@
-"""What maintainers and authors run; not a part of the package."""
+"""Commands for maintainers and authors, outside of the wheel."""

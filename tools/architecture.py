@@ -1,7 +1,7 @@
 """Draw which package imports which: ``python -m tools.architecture > docs/architecture.svg``.
 
-The picture is drawn from the table HOUSE of ``tests/test_boundaries.py``. A line leads from a package down to one that
-it imports, unless it also imports that one through another; a box lists all of them when the mouse rests on it.
+The picture is drawn from the table HOUSE of ``tests/test_boundaries.py``. A line leads from a package down to an
+imported package, unless a longer path does. The tooltip of a box lists all imported packages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOP, _FLOOR, _HEIGHT, _STEP = (
     76,
     14.5,
 )  # pixels: first box, floor to floor, height of a box, line to line
-# What each package is for, and its place on its floor: left edge and width in pixels.
+# Package -> purpose, left edge and width in pixels.
 PLACES = {
     "labkit_cli": ("the command line", 24, 340),
     "labkit_content": ("questions, broken models, assignments", 396, 340),
@@ -40,24 +40,24 @@ PLACES = {
 
 
 def imports(table: str) -> dict[str, set[str]]:
-    """Return the packages of the table HOUSE, each with those that it imports."""
+    """Parse the table HOUSE: package -> imported packages."""
     rows = [line.split("|") for line in table.splitlines() if line]
     return {name.strip(): set(others.split()) for name, others in rows}
 
 
 def floors(found: dict[str, set[str]]) -> dict[str, int]:
-    """Return the floor of each package: one above the highest that it imports, from 0."""
+    """Return the floor of each package, from 0: above all imported packages."""
     floor: dict[str, int] = {}
     while len(floor) < len(found):
         ready = {name for name, others in found.items() if name not in floor and others <= floor.keys()}
         if not ready:
-            raise ValueError(f"these import each other in a circle: {sorted(found.keys() - floor.keys())}")
+            raise ValueError(f"packages import each other in a circle: {sorted(found.keys() - floor.keys())}")
         floor |= {name: 1 + max((floor[other] for other in found[name]), default=-1) for name in ready}
     return floor
 
 
 def lines(found: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """Return who imports whom, without what follows from others."""
+    """Return (importing, imported) package pairs, without pairs connected by a longer path."""
 
     def reachable(name: str) -> set[str]:
         return found[name].union(*map(reachable, found[name]))
@@ -71,7 +71,7 @@ def lines(found: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 
 def rooms_in(package: str) -> list[str]:
-    """Return the folders of a package, but for those that only keep a public path (``labkit.course``)."""
+    """Return the folders of a package, without those for a public path alone (``labkit.course``)."""
     found = {path.parent.name for path in (HOME / package).glob("*/__init__.py")}
     return sorted(name for name in found if f"{package}.{name}" not in _literal("ENTRIES"))
 
@@ -108,7 +108,7 @@ def _box(name: str, row: int, others: set[str]) -> Box:
 
 
 def _port(boxes: dict[str, Box], edges: set[tuple[str, str]], name: str, other: str, end: int) -> float:
-    """Return where the line to ``other`` meets a box, at its bottom (``end`` 0) or top (1): one beside the other."""
+    """Return the x at which the line to ``other`` meets the box ``name``, at the bottom (``end`` 0) or top (1)."""
     box = boxes[name]
     others = [edge[1 - end] for edge in edges if edge[end] == name]
     others.sort(key=lambda one: (boxes[one].x + boxes[one].width / 2, one))
@@ -116,7 +116,7 @@ def _port(boxes: dict[str, Box], edges: set[tuple[str, str]], name: str, other: 
 
 
 def _texts(name: str, box: Box) -> list[Label]:
-    """Write in a box its name, what it is for, and its folders."""
+    """Return the labels in a box: name, purpose, folders."""
     rows = [(name, 16.0), (PLACES[name][0], 12.0)]
     rows += [(row, 10.5) for row in textwrap.wrap(" · ".join(rooms_in(name)), int(box.width / 5.6))]
     x, y = box.x + box.width / 2, box.y + (box.height - _STEP * (len(rows) - 1)) / 2 + 4.5
@@ -127,13 +127,13 @@ def _texts(name: str, box: Box) -> list[Label]:
 
 
 def house() -> str:
-    """Return the table HOUSE, as the test has it."""
+    """Return the table HOUSE of the test."""
     return str(_literal("HOUSE"))
 
 
 @cache
 def _literal(name: str) -> Any:
-    """Return the value that the test of boundaries gives a name."""
+    """Return the value of a variable in the test of boundaries."""
     for node in ast.parse(BOUNDARIES.read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)

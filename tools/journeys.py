@@ -1,8 +1,8 @@
 """Count the files that an everyday call visits: ``python -m tools.journeys``.
 
-For each journey: how many of our files run, and how often control enters one of them from another file. Whoever follows
-the call in an editor opens that many files, that many times. Imports that happen on the way are left out: each journey
-is made once before it is counted.
+For each journey, print how many of our files run, and how often control enters a file from another one: a reader who
+follows the call in an editor opens that many files, that many times. Each journey runs once before, so that imports do
+not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.base.ours import is_our_file
 
 
 class Counter:
-    """Counts calls into our files, in all threads, while it is entered."""
+    """Context manager that counts calls into our files in all threads."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -83,7 +83,7 @@ def count_second_run(prepare: Callable[[], Callable[[], Any]], times: int = 1) -
 
 
 def count_all_reduce() -> Counter:
-    """Count in the rank that completes a collective: the last to come."""
+    """Count in the last rank to join a collective."""
     from torch import distributed as dist
 
     counters: list[Counter] = []

@@ -1,12 +1,12 @@
-"""Do the tests see a mistake? This changes labkit by chance, one small change at a time, and runs the tests on each.
+"""Mutation testing: make random small changes in labkit, one at a time, and run the tests on each.
 
-``python -m tools.mutate SEED COUNT`` draws COUNT changes: a comparison the other way round, a statement left out, a
-constant one larger, two arguments exchanged. A long file is drawn more often than a short one. The tests that concern
-the changed file run first and the rest of ``make test`` only if none of them fails. The table at the end names the
-test that killed each change; a change that survives shows behaviour that no test holds.
+``python -m tools.mutate SEED COUNT`` draws COUNT mutations: a reversed comparison, a removed statement, a constant plus
+one, two swapped arguments. Long files are drawn more often. The tests near the changed file run first, and the rest of
+``make test`` only if none of them fails. The table at the end names the test that killed each mutation; a survivor
+shows untested behaviour.
 
-It works on a copy of the last commit in ``--folder`` and notes each result there: started again, it goes on where it
-was, with the commit that it began with. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
+The mutations are made in a copy of the last commit in ``--folder``, which also keeps the results: the next run
+continues there, with the same commit. ``--part 1/2`` and ``--part 2/2`` share the work between two cores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 from labkit.base.ours import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-# Which tests concern a room; and changes that alter the code and no behaviour, each with its reason.
+# The tests near each folder, and mutations that change no behaviour, with reasons.
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 TESTS_OF: dict[str, list[str]] = TABLES["tests"]
 
@@ -55,30 +55,30 @@ OPPOSITE: dict[type, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change: the text between two places of a file becomes another."""
+    """A change of the text between two positions of a file."""
 
     path: str
     line: int
-    inside: str  # the function or class that it is in
+    inside: str  # the enclosing function or class
     start: int  # in characters of the file
     end: int
     was: str
     becomes: str
 
     def apply(self, source: str) -> str:
-        """The changed file. Its lines keep their numbers, for tests look at those in tracebacks."""
+        """Return the changed file, with the same line numbers, which tests compare in tracebacks."""
         assert source[self.start : self.end] == self.was
         return source[: self.start] + self.becomes + source[self.end :]
 
 
 class Sites(ast.NodeVisitor):
-    """Collects every change that is possible in one file, by the line on which it begins."""
+    """Visitor to collect all possible mutations of a file, by first line."""
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source = path, source
         self.inside: list[str] = []
         self.found: dict[int, list[Mutation]] = {}
-        self.starts = [0]  # of each line in the file, in bytes, as ast counts columns
+        self.starts = [0]  # of each line, in bytes: ast counts columns in bytes
         for line in source.encode().splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
         self.bytes = source.encode()
@@ -97,8 +97,8 @@ class Sites(ast.NodeVisitor):
         found = Mutation(self.path, place.lineno, ".".join(self.inside), start, end, was, becomes)
         self.found.setdefault(place.lineno, []).append(found)
 
-    def changed(self, node: ast.AST, **fields: Any) -> None:
-        """Adds ``node`` with other ``fields``."""
+    def add_changed(self, node: ast.AST, **fields: Any) -> None:
+        """Add ``node`` with other ``fields``."""
         old = dict(ast.iter_fields(node))
         self.add(node, ast.unparse(ast.fix_missing_locations(type(node)(**(old | fields)))))
 
@@ -112,10 +112,10 @@ class Sites(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_scope
 
     def visit_arg(self, node: ast.arg) -> None:
-        """An annotation is no behaviour."""
+        """Skip annotations."""
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg != "frozen":  # nobody assigns to what is frozen: without it all goes on as before
+        if node.arg != "frozen":  # changes nothing unless a test assigns to a frozen field
             self.visit(node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -123,7 +123,7 @@ class Sites(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """What stands in an f-string has no place of its own before Python 3.12."""
+        """Skip f-strings: before Python 3.12, ast has no positions inside."""
 
     def visit_If(self, node: ast.If) -> None:
         if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
@@ -131,7 +131,7 @@ class Sites(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.changed(node, body=node.orelse, orelse=node.body)
+        self.add_changed(node, body=node.orelse, orelse=node.body)
         self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> None:
@@ -142,11 +142,11 @@ class Sites(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         if len(node.ops) == 1:
             for other in OPPOSITE[type(node.ops[0])]:
-                self.changed(node, ops=[other()])
+                self.add_changed(node, ops=[other()])
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        self.changed(node, op=OPPOSITE[type(node.op)][0]())
+        self.add_changed(node, op=OPPOSITE[type(node.op)][0]())
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
@@ -162,13 +162,13 @@ class Sites(ast.NodeVisitor):
         )
         if not text:
             for other in OPPOSITE.get(type(node.op), ()):
-                self.changed(node, op=other())
+                self.add_changed(node, op=other())
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.add(node, "pass")
         for other in OPPOSITE.get(type(node.op), ()):
-            self.changed(node, op=other())
+            self.add_changed(node, op=other())
         self.visit(node.value)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -184,7 +184,7 @@ class Sites(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        # A local name that is gone is an error at once: only what is kept somewhere is worth leaving out.
+        # Removing a local variable raises NameError at once, so remove only assignments to attributes and items.
         if all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets):
             self.add(node, "pass")
         self.generic_visit(node)
@@ -213,12 +213,12 @@ class Sites(ast.NodeVisitor):
             for at in range(len(node.args) - 1):
                 one, other = node.args[at : at + 2]
                 if ast.dump(one) != ast.dump(other):
-                    self.changed(node, args=[*node.args[:at], other, one, *node.args[at + 2 :]])
+                    self.add_changed(node, args=[*node.args[:at], other, one, *node.args[at + 2 :]])
         self.generic_visit(node)
 
 
 def meaning(code: CodeType) -> tuple[Any, ...]:
-    """All of ``code`` that decides what it does: not its columns, not its text."""
+    """Return the parts of ``code`` that decide behaviour, without columns and text."""
     constants = tuple(meaning(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts)
     return (
         code.co_code,
@@ -240,7 +240,7 @@ def compile_meaning(source: str) -> tuple[Any, ...] | None:
 
 
 def equivalent(mutation: Mutation) -> str:
-    """Why a change alters no behaviour, if the table says so; it has no line numbers, for those move."""
+    """Return the reason in the table why a mutation changes no behaviour; "" if not listed."""
     for row in TABLES.get("equivalent", []):
         same = (mutation.path, mutation.inside, mutation.was, mutation.becomes)
         if same == (row["path"], row["inside"], row["was"], row["becomes"]):
@@ -256,7 +256,7 @@ def sites(root: Path, path: str) -> dict[int, list[Mutation]]:
 
 
 def draw_mutations(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mutation]:
-    """Changes by chance, never the same twice: first a file by its lines, then a line of it, then a change there."""
+    """Draw mutations without repetition: first a file, weighted by lines, then a line, then a mutation."""
     chance = random.Random(seed)
     files = [
         file
@@ -280,11 +280,11 @@ def draw_mutations(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mut
 
 # Running.
 
-TEST = 120  # seconds that a test may take; twice as long without a word is the end of a run, whatever it hangs in
+TEST = 120  # seconds per test; a run without output for twice as long is ended
 
 
 class Copy:
-    """A copy of the last commit, where one file at a time is changed and tests are run."""
+    """A clone of the last commit, in which to change one file at a time and run tests."""
 
     def __init__(self, folder: Path, part: str) -> None:
         self.root = folder / f"tree-{part.replace('/', '-of-')}"
@@ -295,9 +295,9 @@ class Copy:
             _git(folder, "clone", "-q", str(ROOT), str(self.root))
             _git(self.root, "checkout", "-q", commit.read_text("utf-8"))
         _git(self.root, "checkout", "-q", "-f", "HEAD")
-        self.passing: set[str] = set()  # tests that were seen to pass without a change
-        self.failing: set[str] = set()  # and those that fail without one: nothing is learned of them
-        # Python trusts compiled code whose source has the same second and size: each state has a second of its own.
+        self.passing: set[str] = set()  # tests known to pass without a mutation
+        self.failing: set[str] = set()  # tests that fail without a mutation, to skip
+        # Python reuses compiled code if the source has the same second and size, so give each version its own second.
         self.second = int(time.time())
 
     def write(self, path: str, source: str) -> None:
@@ -307,9 +307,9 @@ class Copy:
         os.utime(file, (self.second, self.second))
 
     def pytest(self, targets: list[str], seconds: float, *options: str) -> tuple[str, str]:
-        """(the first test that failed, or "", and how the run ended) of the tests in ``targets``."""
+        """Run the tests in ``targets``; return the first failed test, or "", and how the run ended."""
         temporary = tempfile.mkdtemp(prefix="labkit-mutate-")
-        # (A file that cannot even be read is one "test".)
+        # A file that cannot be imported counts as a test.
         left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in sorted(self.failing)]
         command = [
             sys.executable, "-m", "pytest", "-x", "-v", "-n0", f"--timeout={TEST}", "-p", "no:cacheprovider", "-m",
@@ -317,7 +317,7 @@ class Copy:
         ]  # fmt: skip
         environment = os.environ | {
             "PYTHONPATH": str(self.root), "TMPDIR": temporary, "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "",  # compiled code is kept: it saves seconds of each run
+            "PYTHONDONTWRITEBYTECODE": "",  # keeping compiled code saves seconds in each run
         }  # fmt: skip
         log = self.root.parent / f"{self.root.name}.log"
         with open(log, "w") as out:
@@ -334,12 +334,14 @@ class Copy:
             finally:
                 _end(child, temporary)
         shutil.rmtree(temporary, ignore_errors=True)
-        said = log.read_text("utf-8", "replace")
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+?\.(?:py|ipynb)(?:::.*?)?)(?: - .*)?$", said, re.MULTILINE)
+        output = log.read_text("utf-8", "replace")
+        failed = re.search(
+            r"^(?:FAILED|ERROR) (\S+?\.(?:py|ipynb)(?:::.*?)?)(?: - .*)?$", output, re.MULTILINE
+        )
         if failed:
             return failed[1], "failed"
         if code is None:
-            return running(said), "no end"
+            return running(output), "no end"
         return ("", "passed") if code in (0, 5) else ("", f"pytest ended with {code}")
 
 
@@ -350,7 +352,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def _wait_for_exit(child: subprocess.Popen[bytes], log: Path, seconds: float) -> int | None:
-    """The exit status of ``child``; None if it takes longer than ``seconds``, or goes on and says nothing."""
+    """Return the exit status of ``child``; None after ``seconds``, or too long without output."""
     until = time.time() + seconds
     while child.poll() is None:
         if time.time() > min(until, log.stat().st_mtime + 2 * TEST):
@@ -360,16 +362,16 @@ def _wait_for_exit(child: subprocess.Popen[bytes], log: Path, seconds: float) ->
     return child.returncode
 
 
-def running(said: str) -> str:
-    """The test in which a run stood that has said ``said``; "" if it was through with its tests."""
-    if re.search(r"^=+ .*\bin [\d.]+s", said, re.MULTILINE):
+def running(output: str) -> str:
+    """Return the test at which pytest's ``output`` ends; "" if all tests had ended."""
+    if re.search(r"^=+ .*\bin [\d.]+s", output, re.MULTILINE):
         return ""
-    begun = re.findall(r"^(\S+\.(?:py|ipynb)::.+?) *(?:(?:PASSED|SKIPPED|XFAIL)\b.*)?$", said, re.MULTILINE)
+    begun = re.findall(r"^(\S+\.(?:py|ipynb)::.+?) *(?:(?:PASSED|SKIPPED|XFAIL)\b.*)?$", output, re.MULTILINE)
     return begun[-1] if begun else ""
 
 
 def _end(child: subprocess.Popen[bytes], temporary: str) -> None:
-    """Ends ``child`` and what it started; what has a group of its own is known by ``temporary`` in its environment."""
+    """Kill ``child`` and all descendants; in other process groups, find them by ``temporary`` in the environment."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -380,7 +382,7 @@ def _end(child: subprocess.Popen[bytes], temporary: str) -> None:
 
 
 def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
-    """The test files that concern a change, those first that name most of where it is."""
+    """Return the test files near a mutation, ordered by mentions of the changed place."""
     room = max((room for room in TESTS_OF if mutation.path.startswith(room + "/")), key=len)
     files: list[Path] = []
     for place in TESTS_OF[room]:
@@ -394,7 +396,7 @@ def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
     def naming(path: Path) -> int:
         text = path.read_text("utf-8")
         found = sum(min(len(re.findall(rf"\b_*{re.escape(word)}_*\b", text)), 5) for word in words)
-        slow = re.search(r"subprocess|Template\(|kernel|playwright", text) is not None  # it starts processes
+        slow = re.search(r"subprocess|Template\(|kernel|playwright", text) is not None  # starts processes
         return found + 5 * any(word in path.stem for word in words) - 4 * slow
 
     ordered = sorted(dict.fromkeys(files), key=naming, reverse=True)
@@ -402,7 +404,7 @@ def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
 
 
 def judge_mutation(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str, str]:
-    """(which test killed the change, or "", and how)"""
+    """Return the test that killed the mutation, or "", and how."""
     source = (copy.root / mutation.path).read_text("utf-8")
     first = nearby_tests(copy.root, mutation)
     others = [word for path in first for word in ("--ignore", path)]
@@ -428,7 +430,7 @@ def judge_mutation(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown, and how many of them were killed."""
+    """Return the results as Markdown, with the number of killed mutations."""
     lines = ["| # | where | was → becomes | killed by | s |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         was, becomes = (" ".join(row[key].split()).replace("|", "\\|") for key in ("was", "becomes"))
@@ -449,12 +451,10 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--within", nargs="+", default=list(PACKAGES), help="folders or files to draw from")
-    parser.add_argument("--folder", type=Path, help="where the copy and the results lie")
+    parser.add_argument("--folder", type=Path, help="folder for the copy and the results")
     parser.add_argument("--part", default="1/1", help="1/2 and 2/2 share the work")
-    parser.add_argument("--list", action="store_true", help="only say what is drawn")
-    parser.add_argument(
-        "--near", action="store_true", help="run the tests that concern the file, and no others"
-    )
+    parser.add_argument("--list", action="store_true", help="only print the mutations")
+    parser.add_argument("--near", action="store_true", help="run only the tests near the changed file")
     options = parser.parse_args(words)
     if options.list:
         for number, mutation in enumerate(
@@ -468,7 +468,7 @@ def main(words: list[str] | None = None) -> None:
     share, parts = map(int, options.part.split("/"))
     results = folder / "results.jsonl"
 
-    def known() -> dict[int, dict[str, Any]]:
+    def read_results() -> dict[int, dict[str, Any]]:
         rows = (
             [json.loads(line) for line in results.read_text("utf-8").splitlines()] if results.exists() else []
         )
@@ -477,7 +477,7 @@ def main(words: list[str] | None = None) -> None:
     for number, mutation in enumerate(
         islice(draw_mutations(copy.root, options.seed, options.within), options.count), 1
     ):
-        if number in known() or number % parts != share % parts:
+        if number in read_results() or number % parts != share % parts:
             continue
         began = time.time()
         why = equivalent(mutation)
@@ -486,7 +486,7 @@ def main(words: list[str] | None = None) -> None:
         with open(results, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         print(f"{number}. {mutation.path}:{mutation.line} {mutation.inside}: {test or how}", flush=True)
-    print(table([row for _, row in sorted(known().items())]))
+    print(table([row for _, row in sorted(read_results().items())]))
 
 
 if __name__ == "__main__":

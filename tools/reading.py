@@ -1,7 +1,7 @@
-"""What to read first: the functions of labkit that an ordinary DataParallel script runs, file by file.
+"""List the functions of labkit that an ordinary DataParallel script runs, file by file, as a reading list.
 
-``python -m tools.reading`` runs the script below on a simulated machine, notes what is called, and prints
-``docs/reading.md``. A test makes it anew and compares, and holds the whole to 2,000 lines.
+``python -m tools.reading`` runs the script below on a simulated machine, notes the calls, and prints
+``docs/reading.md``. A test compares the file with a new run, and limits the code to read to 2,000 lines.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from typing import Any
 
 from labkit.base.ours import HOME, is_our_file
 
-# The chapters of the story: a title, the lines that run, and what becomes of them.
+# The chapters of the script: a title, the code, and a description.
 SCRIPT = (
     (
         "The machine is opened",
         "machine = labkit.simulate(gpus=2)",
-        "From here on torch sees two GPUs: functions of torch are replaced from one table, and a mode sees every call.",
+        "From here on torch sees two GPUs: one table of patches replaces functions of torch, and a function mode sees "
+        "every call.",
     ),
     (
         "The model and a batch move to a GPU",
         'model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("cuda:0")\n'
         'x, y = torch.randn(6, 4).to("cuda:0"), torch.randn(6, 2).to("cuda:0")',
-        "A copy of the values stays in host memory; its storage gets a mark that says on which GPU it is. The mark's "
-        "reference count is what the GPU's memory is counted by.",
+        "The values are copied in host memory, and the copy's storage gets a mark with its GPU. The reference counts "
+        "of the marks give the memory in use on each GPU.",
     ),
     (
         "nn.DataParallel calls two replicas",
@@ -44,33 +45,33 @@ SCRIPT = (
         "optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)\n"
         "output = wrapped(x)",
         "PyTorch's own Python runs: it scatters the batch, copies the model, calls the replicas in threads, and "
-        "gathers what they give. What it calls in C++, the machine answers; of the threads one runs at a time.",
+        "gathers their outputs. The machine provides the functions of C++, and one thread runs at a time.",
     ),
     (
         "The loss goes backward, and the optimizer steps",
         "loss = nn.functional.mse_loss(output, y)\nloss.backward()\noptimizer.step()",
-        "Gradients are made in C++: they get their mark where Python first sees them.",
+        "C++ makes the gradients. They get their mark where Python first sees them.",
     ),
     (
         "The second step",
         "optimizer.zero_grad()\nnn.functional.mse_loss(wrapped(x), y).backward()\noptimizer.step()",
-        "It runs little that has not run before.",
+        "Little of it has not run before.",
     ),
     (
         "Devices are mixed",
         'try:\n    x + x.to("cuda:1")\nexcept RuntimeError as error:\n    print(error)',
-        "The marks disagree, so the call is replayed operator by operator, and each is checked as CUDA would.",
+        "The marks differ, so the call runs operator by operator, and each operator is checked as on CUDA.",
     ),
     (
         "A checkpoint is saved and loaded",
         'torch.save(model.state_dict(), "model.pt")\n'
         'model.load_state_dict(torch.load("model.pt", map_location="cuda:1"))',
-        "A checkpoint names the GPU of each tensor, as one from a real machine does.",
+        "A checkpoint names the GPU of each tensor, as on a real machine.",
     ),
     (
         "The machine is closed",
         "machine.close()",
-        "One loop takes the table of replaced functions out; torch is what it was.",
+        "One loop takes all patches out, and torch is as before.",
     ),
 )
 BEGIN = "import torch\nfrom torch import nn\n\nimport labkit"
@@ -83,9 +84,9 @@ _Defined = ast.FunctionDef | ast.AsyncFunctionDef
 class Function:
     """A function of labkit.
 
-    name    with the class or the function in which it stands.
-    lines   how many of its own lines there are to read: no docstring, no comment, no function within it.
-    says    the first sentences of its docstring.
+    name    with the enclosing class or function.
+    lines   how many lines of code, without docstring, comments and inner functions.
+    says    the first paragraph of the docstring.
     """
 
     path: str
@@ -95,14 +96,14 @@ class Function:
     says: str
 
     @property
-    def listed(self) -> str:
-        """The name under which it is listed: a function within another is a part of that."""
+    def listed_name(self) -> str:
+        """Return the name in the list: that of the outermost function."""
         return self.name.partition(".<locals>")[0]
 
 
 @dataclass
 class Chapter:
-    """One chapter of the story, and the functions that were called in it for the first time."""
+    """A chapter of the script, and the functions called there for the first time."""
 
     title: str
     code: str
@@ -111,13 +112,13 @@ class Chapter:
 
 
 def chapters() -> list[Chapter]:
-    """The story: what each chapter of the script is the first to call."""
-    told = [Chapter(*chapter) for chapter in SCRIPT]
+    """Run the script; return the chapters with newly called functions."""
+    story = [Chapter(*chapter) for chapter in SCRIPT]
     names: dict[str, Any] = {}
     exec(BEGIN, names)
     names["labkit"].set_language("en")
     known: set[Function] = set()
-    current = told[0]
+    current = story[0]
 
     def note(frame: FrameType, event: str, _: object) -> None:
         found = _function_of(frame.f_code) if event == "call" else None
@@ -125,9 +126,9 @@ def chapters() -> list[Chapter]:
             known.add(found)
             current.functions.append(found)
 
-    gc.disable()  # what a collection ends would be told when it happens to come
+    gc.disable()  # a collection may call functions at any time
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(io.StringIO()):
-        for chapter in told:
+        for chapter in story:
             current, code = chapter, compile(chapter.code, "train.py", "exec")
             threading.setprofile(note)
             sys.setprofile(note)
@@ -137,11 +138,11 @@ def chapters() -> list[Chapter]:
                 sys.setprofile(None)
                 threading.setprofile(None)
     gc.enable()
-    return told
+    return story
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether a module of labkit is being imported: what its lines call then is no part of the story."""
+    """Whether a module of labkit is being imported, so that the call does not count."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and is_our_file(frame.f_code.co_filename):
             return True
@@ -151,7 +152,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 @cache
 def _function_of(code: CodeType) -> Function | None:
-    """The function of labkit to which ``code`` belongs, a lambda's or a comprehension's too; None for other code."""
+    """Return the function of labkit around ``code`` (a lambda, a comprehension); None for code outside of labkit."""
     path = Path(code.co_filename)
     if not is_our_file(code.co_filename) or code.co_name == "<module>":
         return None
@@ -162,7 +163,7 @@ def _function_of(code: CodeType) -> Function | None:
 
 @cache
 def _functions_in(path: Path) -> tuple[Function, ...]:
-    """The functions of a module, with those within them and the methods of classes."""
+    """Return the functions of a module, with inner functions and methods."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
     return tuple(_functions(tree, path.relative_to(HOME).as_posix(), "", _lines_of_code(text, tree)))
@@ -184,7 +185,7 @@ def _functions(node: ast.AST, path: str, within: str, code: set[int]) -> Iterato
 
 
 def _lines_of_code(text: str, tree: ast.Module) -> set[int]:
-    """The numbers of the lines where there is something to read: no docstring, no comment, no brackets alone."""
+    """Return the numbers of the lines with code, without docstrings, comments and single brackets."""
     spaces = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     lines = {
         number
@@ -200,39 +201,39 @@ def _lines_of_code(text: str, tree: ast.Module) -> set[int]:
 
 
 def _says(node: _Defined | ast.Module) -> str:
-    """The first paragraph of a docstring as Markdown, in one line."""
+    """Return the first paragraph of a docstring as Markdown, in one line."""
     text = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
 
 
-def total(told: list[Chapter]) -> int:
-    """How many lines of code the story takes, but for the features, without which it would run as well."""
+def total(story: list[Chapter]) -> int:
+    """Return the number of lines of code, without the features, which the script does not need."""
     return sum(
-        one.lines for chapter in told for one in chapter.functions if not one.path.startswith(FEATURES)
+        one.lines for chapter in story for one in chapter.functions if not one.path.startswith(FEATURES)
     )
 
 
-def page(told: list[Chapter]) -> str:
-    """The story as Markdown."""
-    functions = [one for chapter in told for one in chapter.functions]
+def page(story: list[Chapter]) -> str:
+    """Return the reading list as Markdown."""
+    functions = [one for chapter in story for one in chapter.functions]
     features = sorted({one.path for one in functions if one.path.startswith(FEATURES)})
     core = [one for one in functions if one.path not in features]
     lines = [
         "# What an ordinary script runs",
         "",
-        "Read this first. It is a DataParallel script of few lines, and every function of labkit that it runs, the",
-        f"files by the order of their first calls: {len({(one.path, one.listed) for one in core})} functions in "
-        f"{len({one.path for one in core})} files, about {round(total(told), -2):,} lines of code in all. The rest",
-        "of labkit stands beside or on these.",
+        "Read this first: a short DataParallel script, and every function of labkit that it runs, with the files in",
+        f"the order of their first calls: {len({(one.path, one.listed_name) for one in core})} functions in "
+        f"{len({one.path for one in core})} files, about {round(total(story), -2):,} lines of code in all. The rest",
+        "of labkit builds on these.",
         "",
-        "The list is made by running the script: `python -m tools.reading > docs/reading.md`.",
+        "`python -m tools.reading > docs/reading.md` makes the list by running the script.",
         "",
         "```python",
         BEGIN,
         "```",
     ]
     listed: set[tuple[str, str]] = set()
-    for number, chapter in enumerate(told, 1):
+    for number, chapter in enumerate(story, 1):
         lines += [
             "",
             f"## {number} · {chapter.title}",
@@ -245,18 +246,18 @@ def page(told: list[Chapter]) -> str:
         ]
         files: dict[str, list[Function]] = {}
         for one in chapter.functions:
-            if one.path not in features and (one.path, one.listed) not in listed:
-                listed.add((one.path, one.listed))
+            if one.path not in features and (one.path, one.listed_name) not in listed:
+                listed.add((one.path, one.listed_name))
                 files.setdefault(one.path, []).append(one)
         for path, inside in files.items():
-            inside.sort(key=lambda one: one.first)  # of two threads, either may be the first to call
+            inside.sort(key=lambda one: one.first)  # threads may call in any order
             lines += ["", _file(path), ""]
             lines += [
-                f"- `{one.listed}`" + (f": {says}" if (says := _says_of(one)) else "") for one in inside
+                f"- `{one.listed_name}`" + (f": {says}" if (says := _says_of(one)) else "") for one in inside
             ]
-    lines += ["", "## Features that were asked", ""]
+    lines += ["", "## Features that took part", ""]
     lines += [
-        "Each answers for one feature of torch. The script would run without them: a test deletes each.",
+        "Each file is for one feature of torch. The script runs without them, too: a test deletes each.",
         "",
     ]
     lines += [f"- {_file(path)}" for path in features]
@@ -264,8 +265,8 @@ def page(told: list[Chapter]) -> str:
 
 
 def _says_of(function: Function) -> str:
-    """What the function says under whose name this one is listed."""
-    return next(one.says for one in _functions_in(HOME / function.path) if one.name == function.listed)
+    """Return the docstring of the listed function around ``function``."""
+    return next(one.says for one in _functions_in(HOME / function.path) if one.name == function.listed_name)
 
 
 def _file(path: str) -> str:

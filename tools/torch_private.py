@@ -1,8 +1,8 @@
-"""Every private name of torch that labkit rests on, and why, by the rows of ``torch_private.txt``.
+"""Check that torch still has the private names that labkit uses: the rows of ``torch_private.txt``, with reasons.
 
-What stands in nobody's documentation may change with any release. ``python -m tools.torch_private`` says which names
-the torch that is installed no longer has. Rooms use the names where they need them, and a test finds every one that is
-not listed. What is replaced only while a machine is in use stands in :mod:`simgpu.torch_api.table` too.
+Undocumented names may change with any release. ``python -m tools.torch_private`` prints the names that the installed
+torch lacks. A test finds every used name that is not listed. Names that are patched while a machine is in use are in
+:mod:`simgpu.torch_api.table` too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from labkit.base.files import rows_beside
 
 
 class Private(NamedTuple):
-    """Names that belong together.
+    """Names used for one purpose.
 
     names   as ``torch.somewhere._name, torch.elsewhere._name`` or ``torch.somewhere: _name, _other``, which are
-            looked up; in words, what has no such place.
+            looked up; other text describes things without a path.
     why     what labkit does with them, and where.
     """
 
@@ -28,7 +28,7 @@ class Private(NamedTuple):
     why: str
 
     def find_missing(self) -> str | None:
-        """Return what is wrong with the first name that is gone; None if all are there."""
+        """Return the error for the first missing name; None if torch has all names."""
         owner, _, names = self.names.rpartition(": ")
         for name in names.split(", "):
             if (path := f"{owner}.{name}".removeprefix(".")).startswith("torch."):
@@ -43,12 +43,12 @@ PRIVATE = [Private(*row) for row in rows_beside(__file__)]
 
 
 def main() -> int:
-    """Print the names that are gone; 1 if any is."""
+    """Print the missing names; return 1 if there are any."""
     gone = {private: wrong for private in PRIVATE if (wrong := private.find_missing())}
     for private, wrong in gone.items():
         print(f"{private.names}: {wrong}\n  {private.why}")
     print(
-        f"PyTorch {torch.__version__}: {len(gone)} of {len(PRIVATE)} private things that labkit rests on are gone"
+        f"PyTorch {torch.__version__} lacks {len(gone)} of the {len(PRIVATE)} private things that labkit uses"
     )
     return bool(gone)
 

@@ -100,14 +100,8 @@ def checked_order(order: object, gpus: int) -> str | tuple[int, ...] | None:
         return order
     if order is None or order == "threads":
         return order
-    raise ValueError(
-        must(
-            "order",
-            order,
-            en="None, 'threads' or a list of GPU numbers",
-            zh="是 None、'threads' 或 GPU 编号的列表",
-        )
-    )
+    en, zh = "None, 'threads' or a list of GPU numbers", "是 None、'threads' 或 GPU 编号的列表"
+    raise ValueError(must("order", order, en=en, zh=zh))
 
 
 def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:

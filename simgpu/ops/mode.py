@@ -257,6 +257,9 @@ class _BelowMode:
         finally:
             _push_on_torch_function_stack(self._mode)
 
+    def __get__(self, tensor: Tensor | None, _: type) -> Any:
+        return self if tensor is None else MethodType(self, tensor)
+
     def __eq__(self, other: object) -> bool:
         return other is self or other is self._function
 
@@ -274,13 +277,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """
     mode = machine.mode
     yield Patch(torch._C, "_set_grad_enabled", _BelowMode(torch._C._set_grad_enabled, mode))
-
-    @functools.wraps(Tensor.dim_order)
-    def dim_order(*args: Any, **kwargs: Any) -> Any:
-        return below(*args, **kwargs)
-
-    below = _BelowMode(Tensor.dim_order, mode)
-    yield Patch(Tensor, "dim_order", dim_order)
+    yield Patch(Tensor, "dim_order", _BelowMode(Tensor.dim_order, mode))
 
     # OpOverload.decompose runs an operator by another dispatch key (torch/_ops.py). C++ passes modes the arguments
     # without the key, so that under any mode the operator would come back to its caller.

@@ -50,8 +50,7 @@ def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
     chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
     asked = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
     try:
-        made = func(*args, **{**asked, **chosen})
-        size = made.untyped_storage().nbytes()
+        size = func(*args, **{**asked, **chosen}).untyped_storage().nbytes()
     except (RuntimeError, TypeError, ValueError):
         return  # the real call will raise its own error
     gpu.make_room(size, written=func not in _UNWRITTEN)

@@ -1,1 +1,1 @@
-"""The author's room: a lesson in both languages as one text, and its two notebooks kept in step."""
+"""Commands for authors: a lesson in both languages as one text, and two notebooks in sync."""

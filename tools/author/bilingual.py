@@ -1,4 +1,4 @@
-"""A notebook of both languages as one text, each cell's English and Chinese one below the other.
+"""Convert a lesson's two notebooks to one text and back, each cell's Chinese below its English.
 
 For writing and reviewing a lesson in an editor::
 
@@ -6,9 +6,9 @@ For writing and reviewing a lesson in an editor::
     python -m tools.author.bilingual --write 03_split 03.txt
     python -m tools.author.sync 03_split                   # run and store
 
-A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
-in a text cell a line ``%% zh`` stands between English and Chinese. Writing keeps the outputs of cells whose code
-did not change, and the metadata of every code cell that was there before.
+A cell begins with ``%% id`` (text) or ``%% id code``, possibly with a tag (``%% id code parameters``). In a text cell,
+a line ``%% zh`` separates English and Chinese. Writing keeps the outputs of unchanged code cells, and the metadata of
+all existing code cells.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _METADATA = {
 
 
 def to_text(root: Path, name: str) -> str:
-    """The notebook ``name`` in both languages, as one text."""
+    """Return the notebook ``name`` in both languages as one text."""
     english, chinese = (read(root, language, name).cells for language in LANGUAGES)
     parts = []
     for one, other in zip(english, chinese, strict=True):
@@ -46,7 +46,7 @@ def to_text(root: Path, name: str) -> str:
 
 
 def write(root: Path, name: str, text: str) -> None:
-    """Make the two notebooks of ``name`` from ``text``; ValueError, naming the line, if it is not of this form."""
+    """Make the two notebooks of ``name`` from ``text``; raises ValueError with the line of a wrong format."""
     cells = parse(text)
     for language in LANGUAGES:
         path = root / language / f"{name}.ipynb"
@@ -70,7 +70,7 @@ def _cell(cell: Written, language: str, known: Mapping[str, NotebookNode]) -> No
     before = known.get(cell.id)
     if not (cell.code and before and before.cell_type == "code"):
         return made
-    for key, value in before.metadata.items():  # such as that its code is folded
+    for key, value in before.metadata.items():  # e.g. folded code
         if key != "tags":
             made.metadata[key] = value
     if before.source == made.source:
@@ -79,7 +79,7 @@ def _cell(cell: Written, language: str, known: Mapping[str, NotebookNode]) -> No
 
 
 def main(args: list[str]) -> int:
-    """Print a notebook as text, or write it from one."""
+    """Print a notebook as text, or write a notebook from a text."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.author.bilingual", description=(__doc__ or "").partition("\n")[0]
     )

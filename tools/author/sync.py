@@ -1,11 +1,11 @@
-"""``python -m tools.author.sync [--check] [--accept] [NOTEBOOK …]``: keep the two languages together.
+"""Keep the two languages of notebooks in sync: ``python -m tools.author.sync [--check] [--accept] [NOTEBOOK …]``.
 
-English is where code is written. For each notebook (all of them, if none is named) the code cells are copied
-to the Chinese one, both are run and their outputs stored, and the pair of texts of each cell is recorded in
-``notebooks/pairs.json``. Nothing is written unless both languages ran to the end.
+Code is written in the English notebook. For each notebook (by default all), copy the code cells to the Chinese one, run
+both, store the outputs, and record the pair of texts of each cell in ``notebooks/pairs.json``. If one of them fails,
+nothing is written.
 
-A text that changed in one language only is refused and named: change the other one too, or say with
-``--accept`` that it needs no change (a corrected typing error). ``--check`` only says what differs.
+A text that changed in one language only is an error: change the other one too, or pass ``--accept`` if the other needs
+no change (a typo). ``--check`` only prints differences.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from labkit_course.notebooks.execute import execute, store
 
 
 def notebooks(root: Path) -> list[str]:
-    """The names of all notebooks of the course, in order."""
+    """Return the names of all notebooks of the course, in order."""
     return sorted(path.stem for path in (root / "en").glob("*.ipynb"))
 
 
 def lessons(root: Path) -> list[str]:
-    """The names of the lessons: notebooks that begin with a number."""
+    """Return the names of the lessons: notebooks that begin with a number."""
     return [name for name in notebooks(root) if name[:2].isdigit()]
 
 
 def read(root: Path, language: str, lesson: str) -> NotebookNode:
-    """The notebook of a lesson in one language."""
+    """Return the notebook of a lesson in one language."""
     found: NotebookNode = nbformat.read(root / language / f"{lesson}.ipynb", as_version=4)
     return found
 
 
 def differences(root: Path, lesson: str) -> list[str]:
-    """The differences that keep two notebooks from being one lesson, a line for each cell."""
+    """Return the differences in cells and code between the languages, a line for each cell."""
     english, chinese = (read(root, language, lesson).cells for language in LANGUAGES)
     found = []
     if [cell.id for cell in english] != [cell.id for cell in chinese]:
@@ -62,7 +62,7 @@ def differences(root: Path, lesson: str) -> list[str]:
 
 
 def terms(root: Path, lesson: str) -> list[str]:
-    """The places where a pair of texts does not use the glossary's terms, a line for each."""
+    """Return the places where a pair of texts does not use the glossary's terms, a line for each."""
     both = (read(root, language, lesson).cells for language in LANGUAGES)
     return [
         f"{lesson}, cell {one.id}: {problem}"
@@ -73,7 +73,7 @@ def terms(root: Path, lesson: str) -> list[str]:
 
 
 def pairs(root: Path, lesson: str) -> dict[str, list[str]]:
-    """Cell id -> the hashes of its English and its Chinese text."""
+    """Return cell id -> [hash of the English text, hash of the Chinese text]."""
     both = [read(root, language, lesson).cells for language in LANGUAGES]
     return {
         one.id: [hashlib.sha256(cell.source.encode()).hexdigest()[:16] for cell in (one, other)]
@@ -83,14 +83,14 @@ def pairs(root: Path, lesson: str) -> dict[str, list[str]]:
 
 
 def read_recorded_pairs(root: Path) -> dict[str, dict[str, list[str]]]:
-    """The pairs as they were recorded, by notebook."""
+    """Return the recorded pairs by notebook."""
     file = root / "pairs.json"
     known: dict[str, dict[str, list[str]]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     return known
 
 
 def one_sided(recorded: dict[str, list[str]], now: dict[str, list[str]]) -> list[str]:
-    """The cells whose text changed in one language only since it was recorded."""
+    """Return the cells with a text changed in one language only since the record."""
     return [
         cell for cell, hashes in now.items()
         if cell in recorded and sum(a != b for a, b in zip(recorded[cell], hashes, strict=True)) == 1
@@ -98,7 +98,7 @@ def one_sided(recorded: dict[str, list[str]], now: dict[str, list[str]]) -> list
 
 
 def drift(root: Path, lesson: str) -> list[str]:
-    """Everything in which the languages of a notebook have come apart, a line for each cell."""
+    """Return all differences between the languages of a notebook, a line for each cell."""
     found = differences(root, lesson)
     if any("the cells differ" in line for line in found):
         return found
@@ -107,7 +107,7 @@ def drift(root: Path, lesson: str) -> list[str]:
 
 
 def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
-    """Copy the code, run both notebooks, store outputs and pairs; SystemExit, with nothing written, if it cannot."""
+    """Copy the code, run both notebooks, store outputs and pairs; raises SystemExit before writing anything."""
     english, chinese = (read(root, language, lesson) for language in LANGUAGES)
     if [(cell.id, cell.cell_type) for cell in english.cells] != [(c.id, c.cell_type) for c in chinese.cells]:
         raise SystemExit("\n".join(differences(root, lesson)))
@@ -133,7 +133,7 @@ def synchronise(root: Path, lesson: str, *, accept: bool = False) -> None:
 
 
 def main(args: list[str]) -> int:
-    """Synchronise, or check, the named notebooks (all, if none is named)."""
+    """Synchronise or check the named notebooks, by default all."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.author.sync", description="Keep the two languages of the lessons together."
     )
@@ -162,7 +162,7 @@ def main(args: list[str]) -> int:
 
 
 def source_in(language: str, source: str, tags: Collection[str]) -> str:
-    """The source of an English code cell in ``language``: only the parameter differs."""
+    """Return the source of an English code cell in ``language``: only the parameter differs."""
     return source.replace('language = "en"', f'language = "{language}"') if "parameters" in tags else source
 
 

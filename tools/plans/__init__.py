@@ -1,7 +1,7 @@
-"""Measured runs, to two thirds of which the constants of :mod:`labkit.cost.plan` were fitted.
+"""Measured runs. The constants of :mod:`labkit.cost.plan` were fitted to two thirds of them.
 
-``fitted.csv`` and ``kept_back.csv`` are facts from public tables; their column ``source`` names the repository, the
-commit and the file. Whole problems were kept back before any was looked at: those whose SHA-256 is a multiple of 3. A
-problem is, with "/" between, vTrain's ``set, layers, hidden, seq, gbs_seqs, gpus``, MosaicML's ``set, gpu, model``,
+``fitted.csv`` and ``kept_back.csv`` come from public tables; the column ``source`` names repository, commit and file.
+Whole problems were kept back, chosen before looking at them: those with a SHA-256 divisible by 3. A problem is the
+text, joined by "/", of vTrain's ``set, layers, hidden, seq, gbs_seqs, gpus``, MosaicML's ``set, gpu, model``, or
 InternEvo's ``set, note, seq, gpus``.
 """

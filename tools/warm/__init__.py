@@ -1,11 +1,11 @@
-"""A Python that has imported torch: ``[*python(), "-m", "labkit", …]`` is a command like ``[sys.executable, …]``.
+"""Start Python with torch imported: ``[*python(), "-m", "labkit", …]`` is a command like ``[sys.executable, …]``.
 
-Importing torch takes 1.3 to 2.7 seconds of a core, and the tests start hundreds of programs that do. Here one process
-(``server.py``) imports it once; each command (``client.py``) has it fork, and the fork becomes the program: a process
-of its own, with the command's files, folder, environment, signals and exit code. It imports labkit itself, anew.
+Importing torch takes 1.3 to 2.7 seconds of a core, and the tests start hundreds of such programs. Here a fork server
+(``server.py``) imports torch once. Each command (``client.py``) lets the server fork, and the fork becomes the program,
+with the command's files, folder, environment, signals and exit code. Each fork imports labkit itself.
 
-What asks how Python starts (what is imported, in which order, how long it takes) is not for it. Neither is a command
-with Python's own options, or with variables that Python or torch read as they start: it runs in an ordinary Python.
+Do not use this to test how Python starts (imported modules, their order, start-up time). A command with Python's own
+options, or with variables that Python or torch read at the start, runs in an ordinary Python.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from pathlib import Path
 from .client import SET_RIGHT
 
 _HERE = Path(__file__).parent
-_started: list[subprocess.Popen[bytes]] = []  # they outlive this process where another one owns them
+_started: list[
+    subprocess.Popen[bytes]
+] = []  # servers, which outlive this process if started for another owner
 
 
-SHARED = "WARM_PYTHONS"  # who owns them, and the folder of their sockets
-# What kernels import besides. (matplotlib asks for its backend as it is imported; kernels have this one.)
+SHARED = "WARM_PYTHONS"  # variable with the servers' owner, and the folder of the sockets
+# Further imports of kernels. matplotlib reads its backend when imported, so kernels need theirs set.
 KERNEL = ("ipykernel.kernelapp", "ipywidgets", "matplotlib.figure", "matplotlib.backends.backend_agg")
 BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 
 
 def kernels(folder: Path) -> str:
-    """A ``JUPYTER_PATH`` by which kernels are forks, and what is on it now; ``folder`` is one to write into."""
+    """Write a kernel specification into ``folder`` by which kernels are forks; return JUPYTER_PATH with ``folder``."""
     words = [*python(*KERNEL), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (folder / "kernels" / "python3").mkdir(parents=True)
     spec = {
@@ -49,14 +51,13 @@ def kernels(folder: Path) -> str:
 
 @cache
 def python(*modules: str) -> list[str]:
-    """The words that stand for ``sys.executable``, of a Python that has imported torch and ``modules``.
+    """Return the command of a Python with torch and ``modules`` imported, in place of ``sys.executable``.
 
-    The process with torch is started when somebody first asks for them, and ends with who ``shared`` the folder of its
-    socket with others, or with this process.
+    The first call starts the server. It ends with the process that called :func:`share`, by default this one.
     """
     if not hasattr(os, "fork"):
         return [sys.executable]
-    import fcntl  # Windows has none
+    import fcntl  # missing on Windows
 
     if SHARED not in os.environ:
         share()
@@ -80,12 +81,12 @@ def python(*modules: str) -> list[str]:
 
 
 def share() -> None:
-    """Have what this process starts from now on ask the same processes with torch, which end with this one."""
+    """Share servers with all child processes from now on; the servers end with this process."""
     folder = tempfile.mkdtemp(prefix="labkit-warm-")
     os.environ[SHARED] = f"{os.getpid()} {folder}"
     atexit.register(partial(_remove_folder, os.getpid(), folder))
 
 
 def _remove_folder(owner: int, folder: str) -> None:
-    if os.getpid() == owner:  # and not a fork of it
+    if os.getpid() == owner:  # not in a fork
         shutil.rmtree(folder, ignore_errors=True)

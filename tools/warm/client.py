@@ -1,4 +1,4 @@
-"""A command that another process carries out: it hands over its files and ends as the other one does."""
+"""Let the fork server run a command with this process's files, and end with the same exit code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import socket
 import struct
 import sys
 
-# What Python and torch's libraries read when they start, or load: a program that is told of it starts by itself.
+# Variables read by Python or torch's libraries at the start. A command with other values runs in an ordinary Python.
 AT_THE_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "LD_", "MALLOC_", "LABKIT_MACHINE")
-# But what the server sets right in the fork, and what torch sets itself.
+# Exceptions, applied by the server in the fork, or set by torch.
 SET_RIGHT = {
     "PYTHONPATH",
     "PYTHONIOENCODING",
@@ -25,7 +25,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def at_the_start(environment: dict[str, str]) -> dict[str, str]:
-    """The variables of an environment that a program which has begun can no longer follow."""
+    """Return the variables of an environment that a running Python can no longer follow."""
     return {
         name: value
         for name, value in environment.items()
@@ -34,7 +34,7 @@ def at_the_start(environment: dict[str, str]) -> dict[str, str]:
 
 
 def receive_bytes(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; fewer where the other side has gone."""
+    """Receive ``size`` bytes, or fewer if the other side has ended."""
     found = b""
     while len(found) < size and (more := connection.recv(size - len(found))):
         found += more
@@ -42,23 +42,25 @@ def receive_bytes(connection: socket.socket, size: int) -> bytes:
 
 
 def main(address: str, words: list[str]) -> int:
-    """The exit code of ``python words…``."""
+    """Run ``python words…`` and return the exit code."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(address)
-    except OSError:  # that process is no more
+    except OSError:  # the server has ended
         os.execv(sys.executable, [sys.executable, *words])
     environment = dict(os.environ)
-    environment.pop("JPY_PARENT_PID", None)  # kernels look whether their parent lives; the server ends ours
-    told = "\0".join([*(f"{name}={value}" for name, value in at_the_start(environment).items())])
+    environment.pop(
+        "JPY_PARENT_PID", None
+    )  # a kernel would end with its parent; here the server ends kernels
+    ours = "\0".join([*(f"{name}={value}" for name, value in at_the_start(environment).items())])
     theirs = receive_bytes(connection, struct.unpack("i", receive_bytes(connection, 4))[0]).decode(
         "utf-8", "surrogateescape"
     )
-    # A program alone: not -u, -W, -X and such, nor a session at the prompt.
+    # A program without Python's options (-u, -W, -X), and no interactive session.
     plain = bool(words) and (words[0] in ("-c", "-m") and len(words) > 1 or not words[0].startswith("-"))
-    if set(told.split("\0")) != set(theirs.split("\0")) or not plain:
+    if set(ours.split("\0")) != set(theirs.split("\0")) or not plain:
         os.execv(sys.executable, [sys.executable, *words])
-    # Signals are written into a pipe, so that none is lost while we begin to wait for something else.
+    # Write signals into a pipe, so that select() misses no early signal.
     arrived, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -70,17 +72,16 @@ def main(address: str, words: list[str]) -> int:
         ",".join(map(str, ignored)),
         *(f"{name}={value}" for name, value in environment.items()),
     ]
-    told = "\0".join([str(len(words)), *words, *lines])
-    content = told.encode("utf-8", "surrogateescape")
+    content = "\0".join([str(len(words)), *words, *lines]).encode("utf-8", "surrogateescape")
     socket.send_fds(connection, [struct.pack("i", len(content))], [0, 1, 2])
     connection.sendall(content)
     (program,) = struct.unpack("i", receive_bytes(connection, 4))
-    for file in (0, 1, 2):  # whoever reads what the program writes sees its end, not ours
+    for file in (0, 1, 2):  # a reader of the output must see the program's end, not this process's
         os.close(file)
     either: list[socket.socket | int] = [connection, arrived]
     while connection not in (ready := select.select(either, [], [])[0]):
         for each in os.read(arrived, 100) if ready else b"":
-            with contextlib.suppress(ProcessLookupError):  # it ends just now
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
                 os.kill(program, each)
     answer = receive_bytes(connection, 4)
     status = struct.unpack("i", answer)[0] if len(answer) == 4 else 1 << 8

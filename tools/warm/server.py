@@ -1,4 +1,4 @@
-"""Imports torch, and forks for each command that comes: the fork runs it as Python would have begun."""
+"""Fork server: import torch, and fork for each command; the fork runs the command as a new Python would."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 
 sys.path.pop(0)  # this file's own folder
 if "LABKIT_MACHINE" in os.environ:
-    sys.exit("a process that is to see simulated GPUs is no template for others")
+    sys.exit("a process with LABKIT_MACHINE in its environment cannot be a fork server")
 FIRST = list(sys.path)
 BEGUN_WITH = dict(os.environ)  # importing torch adds to it
 
-# What takes long to import, and is what it is whoever imports it.
+# Slow imports whose result does not depend on the program.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     for name in ("numpy.random", "torch._dynamo", "torch.distributed", *sys.argv[3:]):
@@ -37,7 +37,7 @@ Running = dict[int, socket.socket]
 
 
 def client() -> ModuleType:
-    """The other side's module, for what both know."""
+    """Load the client's module, for functions that both sides use."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
     module = ModuleType("client")
     with open(path, encoding="utf-8") as file:
@@ -46,10 +46,10 @@ def client() -> ModuleType:
 
 
 def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
-    """Forks for those who come, until ``owner`` has ended; returns in each fork, with its words and lines."""
+    """Fork for each client until ``owner`` ends. Return in each fork, with the command's words and surroundings."""
     known = client()
-    told = "\0".join(f"{name}={value}" for name, value in known.at_the_start(BEGUN_WITH).items())
-    told_bytes = told.encode("utf-8", "surrogateescape")
+    variables = "\0".join(f"{name}={value}" for name, value in known.at_the_start(BEGUN_WITH).items())
+    greeting = variables.encode("utf-8", "surrogateescape")
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -64,7 +64,7 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
     running: Running = {}
     new: list[socket.socket] = []
     gc.collect()
-    gc.freeze()  # what forks share is not looked through, and so not copied
+    gc.freeze()  # the collector must not touch, and so copy, memory shared by forks
     while True:
         heard: list[Any] = [ended, listening, *new, *running.values()]
         ready = select.select(heard, [], [], 1)[0]
@@ -74,13 +74,13 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
             os._exit(0)
         if ended in ready:
             os.read(ended, 4096)
-            end_those_that_ended(running)
+            report_ended_programs(running)
         for program, connection in running.items():
             if connection in ready:  # the command has been killed
                 os.kill(program, signal.SIGKILL)
         if listening in ready:
             connection = listening.accept()[0]
-            if tell(connection, struct.pack("i", len(told_bytes)) + told_bytes):
+            if tell(connection, struct.pack("i", len(greeting)) + greeting):
                 new.append(connection)
         for connection in [one for one in new if one in ready]:
             new.remove(connection)
@@ -89,7 +89,7 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
             with contextlib.suppress(OSError):
                 size, files, _, _ = socket.recv_fds(connection, 4, 3)
                 content = known.receive_bytes(connection, struct.unpack("i", size)[0]) if size else b""
-            if not content:  # it runs in a Python of its own, or has been killed
+            if not content:  # the client runs an ordinary Python, or has been killed
                 connection.close()
                 for file in files:
                     os.close(file)
@@ -121,7 +121,7 @@ def lives(process: int) -> bool:
 
 
 def tell(connection: socket.socket, words: bytes) -> bool:
-    """Send ``words``; False if nobody is there, since a command may have been killed."""
+    """Send ``words``; return False if the command has been killed."""
     try:
         connection.sendall(words)
     except OSError:
@@ -129,8 +129,8 @@ def tell(connection: socket.socket, words: bytes) -> bool:
     return True
 
 
-def end_those_that_ended(running: Running) -> None:
-    """Tells their commands how."""
+def report_ended_programs(running: Running) -> None:
+    """Send each ended program's exit status to its client."""
     while running:
         program, status = os.waitpid(-1, os.WNOHANG)
         if not program:
@@ -141,7 +141,7 @@ def end_those_that_ended(running: Running) -> None:
 
 
 def reset_process(words: list[str], lines: list[str]) -> ModuleType:
-    """Make of this process what Python is before a program's first line; gives its ``__main__``."""
+    """Reset this process to the state of Python before a program's first line; return its ``__main__``."""
     folder, ignored, *environment = lines
     os.chdir(folder)
     os.environ.clear()
@@ -166,7 +166,7 @@ def reset_process(words: list[str], lines: list[str]) -> ModuleType:
 
 
 def standard(number: int, before: Any) -> Any:
-    """One of the three files that every program has, like the one that we began with."""
+    """Return standard stream ``number``, opened again with the properties of ``before``."""
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", f"{before.encoding}:{before.errors}").partition(
         ":"
     )
@@ -179,7 +179,7 @@ def standard(number: int, before: Any) -> Any:
 
 
 def run(words: list[str], main: ModuleType) -> None:
-    """The program itself, as ``python words…`` runs it."""
+    """Run the program of ``python words…``."""
     if words[0] == "-m":
         sys.argv[:] = ["-m", *words[2:]]
         sys.path.insert(0, os.getcwd())
@@ -202,7 +202,7 @@ def run(words: list[str], main: ModuleType) -> None:
 
 
 def end(error: BaseException | None) -> NoReturn:
-    """End as Python would, but leave what is in memory to the system."""
+    """End as Python would, without freeing memory."""
     code: object = 0
     if isinstance(error, SystemExit):
         code = error.code
