@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labkit.base.language import say
 from labkit.base.numbers import integer
-from labkit.cost import PROFILES, overlap
+from labkit.cost import PROFILES, Overlap, overlap
 from labkit.cost.hardware import ACCELERATORS
 from labkit.cost.plan import forecast
 from labkit.cost.published import GPT2, GPT2_GRADIENTS
@@ -23,9 +25,12 @@ from .pictures.plan_stacks import forecast_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
 from .plans.heat import HeatMaps
-from .plans.mesh import Mesh
+from .plans.mesh import Mesh, bytes_sent
 from .plans.pipeline import ORDERS, pipeline
 from .plans.slices import HIDDEN, STEPS, column_row
+
+# GPT-2's 0.88 TFLOP for 1,024 tokens, attention's products among them, at 40 % of 989 TFLOPS.
+_SECONDS_PER_ROW = {"h200": 2.2e-3}
 
 
 class WorldExplorer(Explorer):
@@ -54,12 +59,17 @@ class BucketExplorer(Explorer):
     """A step of GPT-2 under DDP: each gradient sent by itself, in buckets of ``megabytes`` (1 to 500), and all in one.
 
     rows        1 to 16, of 1,024 tokens, on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 8) times twice as many.
-    link        how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    link        which GPUs, and how they are joined: a name in ``labkit.PROFILES``. Without a network, GPUs end with the
+                machine. A row takes as long as was measured on a TITAN RTX in fp32 (a V100 has the same peak), on an
+                H200 what 40 % of its 16-bit peak would take: an estimate.
+
+    Backward is as long in all three lanes: that all-reduces slow it (``ddp_contention``) is left out.
     """
 
     limits = {"megabytes": (1, 500), "rows": (1, 16), "doublings": (0, 8)}
     choices = {"link": tuple(PROFILES)}
     unfolds = "megabytes"
+    powers = ("doublings",)
     labels = {"rows": "rows-per-gpu"}
 
     def __init__(
@@ -80,16 +90,20 @@ class BucketExplorer(Explorer):
     def option_labels(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
 
-    def make_picture(self) -> Picture:
+    def steps(self) -> dict[str, Overlap]:
+        """Return the step of each lane, by the lane's name: no buckets, buckets, one bucket."""
         most = self.megabytes * MIB
         ways = {
             say(en="no buckets", zh="不分桶"): buckets(GPT2_GRADIENTS, 1),
             f"{self.megabytes} MB": buckets(GPT2_GRADIENTS, most, FIRST if most == BUCKET else None),
             say(en="one bucket", zh="一个桶"): (GPT2_GRADIENTS,),
         }
-        link, gpus = PROFILES[self.link], 2**self.doublings
-        steps = {name: overlap(GPT2, link, self.rows, gpus, made) for name, made in ways.items()}
-        return bucket_picture(steps)
+        link, gpus = replace(PROFILES[self.link], ddp_contention=0.0), 2**self.doublings
+        work = replace(GPT2, seconds_per_row=_SECONDS_PER_ROW.get(self.link, GPT2.seconds_per_row))
+        return {name: overlap(work, link, self.rows, gpus, made) for name, made in ways.items()}
+
+    def make_picture(self) -> Picture:
+        return bucket_picture(self.steps())
 
 
 class ShardingExplorer(Explorer):
@@ -146,6 +160,8 @@ class PipelineExplorer(Explorer):
 class MeshExplorer(Explorer):
     """A mesh of ``dp`` × ``pp`` × ``tp`` ranks (1 to 4, 1 to 4, 1 to 8); along ``lit`` the groups light up.
 
+    The links carry what a model of Llama 3.1 8B's size sends along ``lit``, in 16 bits, with rows of 8,192 tokens.
+
     rank     whose group is pointed out.
     node     GPUs of a computer, 1 to 8.
     order    the dimensions, the outermost first.
@@ -168,7 +184,8 @@ class MeshExplorer(Explorer):
     def make_picture(self) -> Picture:
         names = tuple(self.order.split(", "))
         mesh = Mesh(names, tuple(getattr(self, name) for name in names), self.node)
-        return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]))
+        sent = bytes_sent(self.dp, self.pp, self.tp)[self.lit]
+        return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]), sent)
 
 
 class PlanExplorer(Explorer):
@@ -186,7 +203,8 @@ class PlanExplorer(Explorer):
     choices = {"recompute": ("no", "yes"), "model": tuple(MODELS), "hardware": tuple(ACCELERATORS)}
     unfolds = "stage"
     stays = ("model", "hardware")
-    labels = {"tp": "tp-doublings", "pp": "pp-doublings", "stage": "zero-stage"}
+    powers = ("doublings", "tp", "pp", "micro")
+    labels = {"stage": "zero-stage"}
 
     def __init__(
         self, doublings: int = 3, tp: int = 0, pp: int = 0, stage: int = 3, micro: int = 0, recompute: str = "no",

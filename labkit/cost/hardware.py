@@ -75,13 +75,20 @@ class Hardware:
 
 
 def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int = 0) -> float:
-    """Return the seconds of a ring all-reduce of ``nbytes`` over ``gpus`` GPUs, spread over ``span`` (default:
-    neighbours).
+    """Return the seconds of an all-reduce of ``nbytes`` over ``gpus`` GPUs, spread over ``span`` (default: ``gpus``).
+
+    Between machines it is the faster of a ring and a tree, as NCCL chooses.
     """
     if gpus == 1:
         return 0.0
-    steps = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span or gpus)
-    return steps + hardware.start * gpus.bit_length()
+    span = span or gpus
+    seconds = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span)
+    if (machines := hardware.machines(span)) > 1:
+        # Up and down a binary tree of machines, and along a chain inside each: more bytes than a ring, fewer steps.
+        levels, inside = (machines - 1).bit_length(), -(-gpus // machines)
+        steps = (2 * levels - 1) * hardware.network_latency + 2 * (inside - 1) * hardware.latency
+        seconds = min(seconds, hardware.message_seconds(2 * nbytes, span) + steps)
+    return seconds + hardware.start * gpus.bit_length()
 
 
 def star_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
@@ -172,8 +179,9 @@ PROFILES, ACCELERATORS = _read_profiles()
 
 
 def accelerator(called: str) -> Accelerator:
-    """Return the GPU that a user names ("h100", "A100-40"). Raises ValueError for an unknown one."""
-    found = ACCELERATORS.get(called.lower().replace("_", "-").removesuffix("-80"))
+    """Return the GPU that a user names ("h100", "A100-40", "RTX 4090"). Raises ValueError for an unknown one."""
+    key = called.lower().replace("_", "-").removesuffix("-80").removeprefix("rtx").lstrip(" -")
+    found = ACCELERATORS.get(key)
     if found is None:
         known = ", ".join(ACCELERATORS)
         raise wrong(

@@ -47,6 +47,7 @@ class Explorer:
     stays     states that no reader moves there: each of their values would be as many pictures again.
     even      states of which values evenly apart are kept there; of others the small ones are closer together.
     plays     the state that a Play button runs through; "" for none.
+    powers    states that are exponents of 2: their sliders show the power, 64 for 6.
     labels    for a state that means something of its own here: which entry of explorer.txt names its control.
     """
 
@@ -56,6 +57,7 @@ class Explorer:
     stays: tuple[str, ...] = ()
     even: tuple[str, ...] = ()
     plays: str = ""
+    powers: tuple[str, ...] = ()
     labels: dict[str, str] = {}
 
     def __init__(self, **state: Any) -> None:
@@ -133,18 +135,29 @@ class Explorer:
             if name in self.choices:
                 options = [(words, value) for value, words in self.option_labels(name).items()]
                 made[name] = widgets.Dropdown(options=options, **look)
+            elif name in self.powers:
+                made[name] = widgets.SelectionSlider(options=self._powers_of_two(name), **look)
             else:
                 least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
         return made
 
+    def _powers_of_two(self, name: str) -> list[tuple[str, int]]:
+        """Return each value of the exponent ``name`` with the power that its slider shows."""
+        least, most = self.span(name)
+        return [(str(2**exponent), exponent) for exponent in range(least, most + 1)]
+
     def _make_play(self) -> widgets.Play:
         """Make play, pause, stop and repeat buttons; the browser moves the slider with them."""
-        name, slider = self.plays, self._controls[self.plays]
-        play = widgets.Play(value=self._state[name], min=slider.min, max=slider.max, interval=1500)
+        name, (least, most) = self.plays, self.span(self.plays)
+        # A slider of powers is linked by its index, which begins with 0.
+        trait, first = ("index", least) if name in self.powers else ("value", 0)
+        play = widgets.Play(
+            value=self._state[name] - first, min=least - first, max=most - first, interval=1500
+        )
         play.add_class("labkit-play")
         # Kept alive: the link ends with its object.
-        self._link = widgets.jslink((play, "value"), (slider, "value"))
+        self._link = widgets.jslink((play, "value"), (self._controls[name], trait))
         return play
 
     def _make_page(self) -> widgets.HTML:
@@ -167,7 +180,13 @@ class Explorer:
     def _on_change(self, name: str, value: Any) -> None:
         self._state[name] = value
         for other, control in self._controls.items():
-            if other in self.limits and (control.min, control.max) != self.span(other):
+            if other in self.powers:
+                options = self._powers_of_two(other)
+                if len(control.options) != len(options):
+                    value = min(self._state[other], options[-1][1])
+                    control.options = options  # which moves the control to its first
+                    control.value = value
+            elif other in self.limits and (control.min, control.max) != self.span(other):
                 control.min, control.max = self.span(other)  # which moves the control if it is beyond
                 if other == self.plays and self._play:
                     self._play.max = control.max

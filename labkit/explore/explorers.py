@@ -87,6 +87,7 @@ class LinkedExplorer(Explorer):
     """Base of explorers with a menu of links: on one machine, the number of GPUs is limited to its size."""
 
     choices = {"link": tuple(PROFILES)}
+    powers = ("doublings",)
 
     def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
         self._state = state  # the links first: they limit the number of GPUs

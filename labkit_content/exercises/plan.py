@@ -71,7 +71,10 @@ def _mfu(function: Callable[..., Any]) -> Hints:
 def _a_plan(answer: object) -> Plan:
     if not isinstance(answer, Plan):
         raise Unreadable(
-            Text(en="a plan, labkit.Plan(dp=…, tp=…, …)", zh="一个方案：labkit.Plan(dp=…, tp=…, …)")
+            Text(
+                en="this asks for a plan: labkit.Plan(dp=…, tp=…, …)",
+                zh="这道题要的是一个方案：labkit.Plan(dp=…, tp=…, …)",
+            )
         )
     return answer
 
@@ -102,9 +105,10 @@ def _fits_and_is_fast(sizes: Sizes, plan: Plan, gpu: Accelerator, best: Forecast
     mine = forecast(sizes, plan, gpu)
     if not mine.fits:
         most = mine.largest
-        yield Named(
-            f"full_{most}" if most in ("activations", "optimizer") else "full", why=mine.no_fit_reason
-        )
+        name = f"full_{most}" if most in ("activations", "optimizer") else "full"
+        if name == "full_activations" and plan.micro == 1:
+            name = "full_activations_of_one"
+        yield Named(name, why=mine.no_fit_reason)
     elif mine.seconds > 1.1 * best.seconds:
         slow = max((k for k in mine.parts if k != "compute"), key=lambda k: mine.parts[k])
         name = {"bubble": "bubble", "tensor": "tensor"}.get(slow, "slow")

@@ -49,10 +49,30 @@ def _score(seen: Seen) -> Hints:
 
 # Gradients reduced in every pass.
 
+_FULL = "CUDA out of memory: there is room for the activations of one batch"
+
 
 def _to_accumulate(setting: Setting, rank: int) -> tuple[Any, ...]:
     many = 8 if setting.plain else 4 + numbers(setting, 1, 3, 1)[0]
-    return model_of(setting), batches_of(setting, rank, [2] * many)
+    return _limit_activations(model_of(setting), 2), batches_of(setting, rank, [2] * many)
+
+
+def _limit_activations(model: nn.Module, rows: int) -> nn.Module:
+    """Let ``model`` run out of memory when a pass has more than ``rows`` rows, or two passes wait for backward."""
+    waiting: list[Tensor] = []
+
+    def enter(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].size(0) > rows or len(waiting) > 1:
+            raise torch.OutOfMemoryError(_FULL)
+
+    def leave(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        if output.requires_grad:
+            waiting.append(output)
+            output.register_hook(lambda gradient: waiting.clear())
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave)
+    return model
 
 
 def _passes(kind: str) -> Callable[[Seen], str]:
@@ -77,9 +97,17 @@ def _windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
     ]
 
 
+def _joined(seen: Seen) -> Hints:
+    if seen.failure and _FULL in seen.failure.words:
+        yield Named("joined")
+
+
 @script("accumulate", scripts.accumulate, repaired.accumulate, _to_accumulate, outcome=_passes("all_reduce"))
 def _accumulate(seen: Seen) -> Hints:
-    if seen.failure or not seen.shaped:
+    if seen.failure:
+        yield from _joined(seen)
+        return
+    if not seen.shaped:
         return
     got, want = seen.nbytes("all_reduce", "reduce_scatter")
     if seen.apart:
@@ -97,6 +125,7 @@ def _defer(seen: Seen) -> Hints:
     if seen.failure:
         if "no_sync" in seen.failure.words:
             yield Named("no_such_name")
+        yield from _joined(seen)
         return
     got, want = seen.nbytes("reduce_scatter")
     if seen.setting.ranks > 1 and not got and seen.got.called("all_reduce"):

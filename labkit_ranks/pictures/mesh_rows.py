@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from labkit.base.language import say
 from labkit.view.layout import BASELINE, Lanes, fit_size
-from labkit.view.picture import Label, Picture, Sketch
+from labkit.view.picture import Box, Label, Line, Picture, Sketch
 
 from ..plans.mesh import Mesh
 from .captions import caption
@@ -15,15 +17,25 @@ from .captions import caption
 _TALL = 8  # up to so many computers have high rows, with coordinates
 
 
-def mesh_picture(mesh: Mesh, name: str, rank: int) -> Picture:
-    """The groups along dimension ``name``; the one of ``rank`` is pointed out, and the others are pale."""
-    ranks, sketch = prod(mesh.sizes), Sketch()
+def mesh_picture(mesh: Mesh, name: str, rank: int, sent: float = 0.0) -> Picture:
+    """The groups along dimension ``name``; the one of ``rank`` is pointed out, and the others are pale.
+
+    sent   bytes that each of its ranks sends to the next: links are drawn with them, dashed between computers.
+    """
+    ranks, sketch, boxes = prod(mesh.sizes), Sketch(), dict[int, Box]()
     groups, rows = mesh.groups(name), -(-ranks // mesh.node)
     (mine,) = (group for group in groups if rank in group)
-    lane = Lanes(52, 76, 12, 46 if rows <= _TALL else 22, 12, pad=4)
+    lane = Lanes(52, 76, 12, 58 if rows <= _TALL else 34, 12, pad=10)
     each = lane.width / min(mesh.node, ranks)
     description = caption("mesh", rank=rank, name=name, mine=[*mine], stride=mesh.stride(name),
                           groups=len(groups), crossing=mesh.crossing(name))  # fmt: skip
+    if sent and len(mine) > 1:
+        often = say(en="step", zh="步") if name == "dp" else say(en="micro-batch", zh="个微批次")
+        links = say(en="links within a node", zh="节点内的链路")
+        if mine[0] // mesh.node != mine[-1] // mesh.node:
+            links = say(en="network between nodes", zh="节点之间的网络")
+        said = caption("mesh", "sent", often=often, gigabytes=f"{sent / 1e9:.2g}", name=name, links=links)
+        description += say(en=f" {said}", zh=said)
     names = ", ".join(f"{dim} {size}" for dim, size in zip(mesh.names, mesh.sizes, strict=True))
     sketch.add(Label(12, 20, names, 13, bold=True))
     sketch.add(Label(12, 40, f"rank ({', '.join(mesh.names)})", 11, muted=True))
@@ -33,6 +45,7 @@ def mesh_picture(mesh: Mesh, name: str, rank: int) -> Picture:
             tint, told = 0.6 * (group != mine), str(mesh.coordinate(member))
             place = row, 76 + column * each, each - 4
             box = lane.bar(*place, number, tint=tint, label=f"rank {member}", tip=told)
+            boxes[member] = box
             sketch.add(replace(box, strong=member == rank))
             lines = [(str(member), 14.0), (told, 10.5)] if rows <= _TALL else [(str(member), 11.0)]
             for line, (words, size) in enumerate(lines, 1):
@@ -41,4 +54,23 @@ def mesh_picture(mesh: Mesh, name: str, rank: int) -> Picture:
                 sketch.add(Label(box.x + box.width / 2, y, words, size, "middle", gpu=number, tint=tint))
     for row in range(rows):
         sketch.add(lane.name(row, say(en=f"node {row}", zh=f"节点 {row}")))
-    return sketch.picture(lane.y(rows) + 6, description)
+    if sent:
+        sketch.add(*_links([boxes[member] for member in mine], f"{sent / 1e9:.2g} GB"))
+    return sketch.picture(lane.y(rows) + 14, description)
+
+
+def _links(members: Sequence[Box], words: str) -> Iterator[Line | Label]:
+    """Lines from each member to the next: below the boxes within a computer, dashed from one to another."""
+    for number, (one, other) in enumerate(pairwise(members)):
+        x1, x2 = (box.x + box.width / 2 for box in (one, other))
+        bottom = one.y + one.height
+        if one.y == other.y:
+            low = bottom + 6
+            yield Line(x1, bottom, x1, low, strong=True)
+            yield Line(x1, low, x2, low, strong=True)
+            yield Line(x2, low, x2, bottom, strong=True)
+        else:
+            low = (bottom + other.y) / 2 + 3
+            yield Line(x1, bottom, x2, other.y, dashed=True, strong=True, over=True)
+        if not number:
+            yield Label((x1 + x2) / 2 + 6, low - 1 if one.y != other.y else low + 11, words, 10, bold=True)

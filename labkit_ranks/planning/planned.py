@@ -105,7 +105,7 @@ def plan(
 
     what       the sizes of a model (a :class:`labkit.Sizes`, or a TOML file with them): the plans that fit, fastest
                first. A script for torchrun, with its ``arguments``: the memory of each of its ranks.
-    hardware   "h100", "a100", "a100-40", "h200", "b200".
+    hardware   "h100", "h200", "b200", "a100", "a100-40", "h800", "h20", "a800", "l20", "4090".
     nodes      over how many machines a script's ranks are spread.
     batch      sequences a step, for all GPUs together (of sizes).
     steps      of the optimizer that a script makes before it is ended.

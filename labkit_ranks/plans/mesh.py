@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+# Llama 3.1 8B in 16 bits, rows of 8,192 tokens: bytes of an activation between two layers, layers, parameters.
+_ACTIVATION, _LAYERS, _PARAMETERS = 2 * 8192 * 4096, 32, 8_030_261_248
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -35,3 +38,18 @@ class Mesh:
     def crossing(self, name: str) -> int:
         """How many groups along ``name`` have ranks on several computers."""
         return sum(group[0] // self.node != group[-1] // self.node for group in self.groups(name))
+
+
+def bytes_sent(dp: int, pp: int, tp: int) -> dict[str, float]:
+    """Return the bytes that a rank sends along each dimension: for tp and pp in a micro-batch, for dp in a step.
+
+    tp   four all-reduces of an activation in each layer of the stage.
+    pp   an activation to the next stage; a middle stage sends a gradient back as well.
+    dp   one all-reduce of the stage's gradients.
+    """
+    around = {size: 2 * (size - 1) / size for size in (dp, tp)}
+    return {
+        "tp": 4 * _LAYERS / pp * _ACTIVATION * around[tp],
+        "pp": float(_ACTIVATION * min(pp - 1, 2)),
+        "dp": 2 * _PARAMETERS / (pp * tp) * around[dp],
+    }

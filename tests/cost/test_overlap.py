@@ -11,6 +11,7 @@ import labkit
 from labkit.cost import PROFILES, all_reduce_seconds, ddp_step, overlap
 from labkit.cost.published import FIGURES, GPT2, GPT2_GRADIENTS
 from labkit.plans.buckets import BUCKET, FIRST, MIB, buckets
+from labkit_ranks.explorers import BucketExplorer
 
 
 def test_a_bucket_is_full_once_it_has_as_much_and_no_gradient_is_cut():
@@ -79,3 +80,30 @@ def test_gpt2_has_its_parameters_and_its_measured_steps():
         if figure.work is GPT2 and figure.method == "ddp":
             step = overlap(GPT2, figure.hardware, 4, 2, buckets(GPT2_GRADIENTS, BUCKET, FIRST))
             assert step.seconds == pytest.approx(figure.seconds, rel=0.05)
+
+
+def test_one_bucket_is_never_the_fastest_in_any_state_of_the_explorer():
+    """What lesson 12 says. Without contention and with trees between machines, buckets cost at most 2 % there."""
+    explorer = BucketExplorer()
+    for link in PROFILES:
+        explorer.link = link
+        for doublings in range(1, explorer.span("doublings")[1] + 1):
+            for rows in (1, 4, 16):
+                explorer.doublings, explorer.rows = doublings, rows
+                single, in_buckets, one = (step.seconds for step in explorer.steps().values())
+                assert in_buckets < one, (link, doublings, rows)
+                assert in_buckets < 1.03 * single, (link, doublings, rows)
+    explorer = BucketExplorer(link="h200", doublings=3)  # the question 12.way
+    single, in_buckets, one = (step.seconds for step in explorer.steps().values())
+    assert 1.3 * in_buckets < one < single
+
+
+def test_between_machines_a_sum_takes_the_shorter_of_ring_and_tree():
+    links = PROFILES["h200"]
+    ring = {gpus: 2 * (gpus - 1) * links.message_seconds(1024 / gpus, gpus) for gpus in (8, 64, 512)}
+    assert all_reduce_seconds(1024, links, 8) == ring[8]
+    # 64 machines: six levels up and down between them, seven links along each machine, both ways.
+    tree = links.message_seconds(2048, 512) + 11 * links.network_latency + 14 * links.latency
+    assert all_reduce_seconds(1024, links, 512) == pytest.approx(tree)
+    assert tree < 0.05 * ring[512]
+    assert all_reduce_seconds(2**34, links, 64) < links.message_seconds(2**35, 64)

@@ -262,6 +262,21 @@ def test_columns_of_the_table_stand_below_one_another_in_chinese_too() -> None:
 def test_hardware_is_found_however_it_is_written() -> None:
     assert accelerator("H100") is accelerator("h100") is H100
     assert accelerator("A100_40") is ACCELERATORS["a100-40"]
+    assert accelerator("RTX 4090") is accelerator("rtx-4090") is ACCELERATORS["4090"]
+
+
+def test_the_cards_sold_in_china_have_what_their_data_sheets_say() -> None:
+    """The A800 and the H800 have slower links than the A100 and the H100; the H20 computes less and has more memory."""
+    gpus = {name: accelerator(name) for name in ("a100", "h100", "a800", "h800", "h20", "l20", "4090")}
+    for limited, full in (("a800", "a100"), ("h800", "h100")):
+        one, other = gpus[limited], gpus[full]
+        assert (one.flops, one.memory, one.bandwidth) == (other.flops, other.memory, other.bandwidth)
+        assert one.links.reduce_bandwidth < 0.7 * other.links.reduce_bandwidth
+    assert gpus["h20"].flops == 148e12
+    assert gpus["h20"].memory == 96 * 2**30
+    assert (gpus["l20"].flops, gpus["4090"].flops) == (119.5e12, 165.2e12)
+    for gpu in gpus.values():
+        assert plans(MODELS["8B"], 64, gpu, 512).best.seconds > 0
 
 
 def test_the_explorer_shows_no_plan_that_a_search_would_not_try() -> None:

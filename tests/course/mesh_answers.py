@@ -95,7 +95,7 @@ RIGHT = {
 WRONG = {
     "17.coordinate": [([0, 1, 1], "along tp neighbours are 1 apart"), ([1, 1, 0], "4·? + 2·? + 1·?"),
         ([1, 0], "along tp neighbours")],
-    "17.group": [([4, 5], "they share a layer"), ([1, 5], "hold the same weights"), ([5], "change the middle")],
+    "17.group": [([4, 5], "they share a layer"), ([1, 5], "hold the same weights"), ([5], "change only the middle")],
     "17.groups": [
         (all_groups(inside, own_alone=True), "which groups must a rank make that it is not in"),
         (all_groups(inside, turned=True), "from the inside out"),

@@ -117,6 +117,23 @@ def posted_at_once(x):
     return box
 
 
+def sent_then_received(x):
+    """Send with an isend and receive behind it: NCCL is given the receive only when the send is done."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    box = torch.empty_like(x)
+    work = dist.isend(x, (rank + 1) % ranks)
+    dist.recv(box, (rank - 1) % ranks)
+    work.wait()
+    return box
+
+
+def step_sent_then_received(chunks, step):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    box = sent_then_received(chunks[(rank + 1 - step) % ranks].clone())
+    receive = (rank - step) % ranks
+    chunks[receive] = box + chunks[receive] if step < ranks else box
+
+
 def gathered(x):
     boxes = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(boxes, x)
@@ -138,11 +155,11 @@ RIGHT = {
     "11.floor": [46, 45, "44.5"],
 }  # fmt: skip
 WRONG = {
-    "10.rows": [(2, "who would have shared"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
+    "10.rows": [(2, "what would have divided"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
     "10.step": [
         (3, "the function itself"), (lambda model, rows: None, "no gradient: is `backward` called"),
         (lambda model, rows: model(rows).square().mean().backward(), "has computed 12 of the 12 rows"),
-        (only_rank_0, "does not come to an end: rank 0 waits for rank 1 in all_reduce"),
+        (only_rank_0, "it hangs: rank 0 waits for rank 1 in all_reduce"),
         (shared_step(parameters=lambda model: []), "still has the gradient of its own rows"),
         (shared_step(parameters=lambda model: [model.weight]), "the first parameter is right"),
         (shared_step(mean=False), "2 times too large: what was added up"),
@@ -187,6 +204,7 @@ WRONG = {
         (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
         (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradient of rank 0."),
         (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"), (3, "the function itself"),
+        (step_sent_then_received, "on 4 ranks, step 1 hangs: rank 0 waits in send"),
     ],
     "11.exchange": [
         (exchanging(lambda rank: (dist.send, dist.recv)), "with 3 numbers on 4 ranks it hangs: rank 0 waits"),
@@ -194,6 +212,7 @@ WRONG = {
         (exchanging(gives=lambda x, box: x), "rank 0 returns its own tensor"), (exchanging(on=-1), "of the next rank"),
         (exchanging(gives=lambda x, box: box * 2), "does not return the tensor"), (gathered, "`all_gather` reaches"),
         (exchanging(gives=lambda x, box: None), "gives nothing back yet"), (3, "the function itself"),
+        (sent_then_received, "with 3 numbers on 4 ranks it hangs"),
     ],
     "11.bus": [
         (lambda nbytes, seconds, ranks: nbytes / seconds, "algorithm bandwidth"),

@@ -648,9 +648,9 @@ WRONG = {
         (all_at_once, "the GPU has no room for more"), (back_at_once, "go back in a single `backward()`"),
         (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
-    "12.rows": [(64, "which line of the script would share"), (1024, "depends on the rank"), ("x", "asks for")],
+    "12.rows": [(64, "which line of the script shares"), (1024, "depends on the rank"), ("x", "asks for")],
     "13.rows": [
-        ([7, 8, 9], "neighbouring rows"), ([2, 6, 0], "counted from zero"), ([3, 7], "must read as many"),
+        ([7, 8, 9], "neighbouring rows"), ([2, 6, 0], "counted from zero"), ([3, 7], "must read three, too"),
         ([3, 7, 0], "whose turn"), ([3, 7, 3], "its own first row"), ([0, 4, 8], "deal the rows out"), ("x", "asks"),
     ],
     "13.seeds": [
@@ -674,8 +674,8 @@ WRONG = {
         (1, "the function itself"),
     ],
     "13.recipe": [
-        (1, "so it was meant"), (4, "one of two factors"), (2, "a mean of means needs"), (16, "a sum over samples"),
-        (3, "two things are too much"), ("x", "asks for"),
+        (1, "that was the aim"), (4, "one of two factors"), (2, "a mean of means needs"), (16, "a sum over samples"),
+        (3, "there are two factors"), ("x", "asks for"),
     ],
     "13.repair": [
         (recipe(lambda count, ranks, parts: ranks, "mean"), "Two factors are possible"),
@@ -685,7 +685,7 @@ WRONG = {
         (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),
         (recipe(lambda n, ranks, parts: ranks / n, counted=lambda y: torch.tensor(y.numel()).cuda()), "of -100"),
         (lambda parallel, parts: None, "there is no gradient"), (1, "the function itself"),
-        (lambda *_: 1 / 0, "ZeroDivision"), (recipe(lambda *_: 0.123), "not that of the mean over all labels"),
+        (lambda *_: 1 / 0, "ZeroDivision"), (recipe(lambda *_: 0.123), "not that of the mean over all non-ignored"),
     ],
     "12.steps": [(4, "four batches of 64"), (16, "a quarter of a batch"), (2, "how many rows has a"), ("x", "asks")],
 }  # fmt: skip

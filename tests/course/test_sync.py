@@ -1,14 +1,16 @@
 """The tools that keep the two languages one course: what they write, and what they refuse."""
 
 import json
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit_course.notebooks.execute import without_volatile
-from tools.author import bilingual, sync
+from tools.author import bilingual, questions, sync
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 TEXT = """%% title
 # A question?
 
@@ -100,3 +102,28 @@ def test_nothing_is_written_when_a_language_fails(root):
     with pytest.raises(SystemExit, match=r"00_tiny \(zh\) failed, nothing was written"):
         sync.synchronise(root, "00_tiny")
     assert {path: path.read_bytes() for path in root.rglob("*.*")} == before
+
+
+def test_a_hint_on_the_right_answer_and_a_question_without_its_why_are_reported():
+    """In lesson 17's mesh rank 5 reads the same from the inside out; rank 6 does not."""
+    why = new_markdown_cell('<span class="labkit-17-coordinate">')
+    numbers = new_code_cell("rank = 5", metadata={"tags": ["parameters"]})
+    ask = "from labkit.course import predict\n\npredict({})"
+    plain = new_code_cell(ask.format('"17.coordinate", rank=rank'))
+    assert questions.problems([numbers, plain, why]) == [
+        "17.coordinate(rank=5): the hint on [1, 0, 1] is on the right answer"
+    ]
+    sound = new_code_cell(ask.format('"17.coordinate", rank=6'))
+    assert questions.problems([sound, why]) == []
+    assert questions.problems([why, sound]) == ["17.coordinate: no folded why below the question"]
+
+
+@pytest.mark.parametrize("lesson", [name for name in sync.lessons(NOTEBOOKS) if name >= "10"])
+def test_questions_of_part_two_are_sound(lesson):
+    assert questions.problems(sync.read(NOTEBOOKS, "en", lesson).cells) == []
+
+
+def test_a_public_argument_that_nobody_wrote_down_is_reported(tmp_path):
+    whole = (NOTEBOOKS.parent / "tests" / "signatures.txt").read_text("utf-8")
+    (tmp_path / "signatures.txt").write_text(whole.replace("megabytes=25, ", ""), "utf-8")
+    assert questions.unsigned(tmp_path / "signatures.txt") == ["signatures.txt: BucketExplorer lacks megabytes"]

@@ -76,8 +76,7 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
 
 def test_a_race_begins_with_two_gpus_and_both_charts_have_points():
     explorer = labkit.RaceExplorer()
-    explorer._controls["doublings"].value = 0
-    assert explorer.doublings == 1
+    explorer.doublings = 1
     assert len(explorer.make_picture().boxes) == 2 + 4  # the legend's, and in each chart two points
     with pytest.raises(ValueError, match="doublings must be from 1 to 10, got 0"):
         labkit.RaceExplorer(0)
@@ -89,11 +88,12 @@ def test_gpus_end_with_the_machine_where_there_is_no_network(name, usual):
     assert explorer.doublings == usual
     explorer.link = "titan-pcie"  # two GPUs, and no way to more
     assert explorer.doublings == 1
-    assert explorer._controls["doublings"].max == 1
+    assert explorer._controls["doublings"].options[-1] == ("2", 1)  # a slider shows GPUs, not the exponent
     with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 2"):
         explorer.doublings = 2
     explorer.link = "h200"
     explorer.doublings = 10
+    assert explorer._controls["doublings"].label == "1024"
     assert getattr(labkit, name)(link="titan-nvlink").doublings == 1
     with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 5"):
         getattr(labkit, name)(5, 110, "titan-nvlink") if name == "RaceExplorer" else getattr(labkit, name)(
@@ -228,7 +228,8 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     (control,), pictures = unpacked(html)
     assert len(control["names"]) == len(pictures) >= 3
     assert control["label"] == explorer._controls[explorer.unfolds].description
-    assert control["names"][control["at"]] == str(getattr(explorer, explorer.unfolds))
+    value = getattr(explorer, explorer.unfolds)
+    assert control["names"][control["at"]] == str(2**value if explorer.unfolds in explorer.powers else value)
     assert pictures[control["at"]] == explorer.picture()
     assert len(set(pictures)) == len(pictures)
     for svg in pictures:

@@ -6,6 +6,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import labkit
 from labkit_ranks.pictures.mesh_rows import mesh_picture
+from labkit_ranks.plans.mesh import bytes_sent
 from labkit_ranks.pictures.pipeline_lanes import pipelines_picture
 from labkit_ranks.plans.mesh import Mesh
 
@@ -87,3 +88,21 @@ def test_a_group_lights_up(language, sizes, sound):
     sound(picture)
     lit = {int(box.label.split()[1]) for box in picture.boxes if box.label and not box.tint}
     assert lit == {*mesh.groups("pp")[0]}
+
+
+@pytest.mark.parametrize(("order", "dashed"), [("dp, pp, tp", 0), ("tp, pp, dp", 3)])
+def test_a_mesh_has_its_bytes_on_the_links_of_the_group(language, order, dashed, sound):
+    explorer = labkit.MeshExplorer(dp=4, pp=2, tp=4, lit="tp", rank=5, node=8, order=order)
+    picture = explorer.drawn()
+    sound(picture)
+    assert "6.4 GB" in [text.text for text in picture.texts]
+    assert sum(line.dashed for line in picture.lines) == dashed
+    assert ("network" in explorer.sentence()) == (language == "en" and dashed > 0)
+
+
+def test_bytes_along_a_mesh_are_those_of_lesson_17():
+    sent = bytes_sent(2, 2, 2)
+    assert (sent["tp"], sent["pp"]) == (4 * 16 * 8192 * 4096 * 2, 8192 * 4096 * 2)
+    assert sent["dp"] == 2 * 8_030_261_248 / 4
+    assert bytes_sent(1, 1, 1) == {"tp": 0, "pp": 0, "dp": 0}
+    assert bytes_sent(1, 4, 1)["pp"] == 2 * 8192 * 4096 * 2  # a middle stage: one on, one back

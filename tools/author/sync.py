@@ -6,6 +6,9 @@ nothing is written.
 
 A text that changed in one language only is an error: change the other one too, or pass ``--accept`` if the other needs
 no change (a typo). ``--check`` only prints differences.
+
+Also reported: terms that the glossary has otherwise, hints on a right answer, questions without a folded "why", and
+public arguments that are missing from tests/signatures.txt.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from labkit.base.files import write_whole
 from labkit.base.language import LANGUAGES
 from labkit_course import glossary
 from labkit_course.notebooks.execute import execute, store
+
+from . import questions
+
+_SIGNATURES = Path(__file__).parents[2] / "tests" / "signatures.txt"
 
 
 def notebooks(root: Path) -> list[str]:
@@ -157,6 +164,8 @@ def main(args: list[str]) -> int:
             found += problems
             continue
         found += terms(options.root, lesson)
+        found += questions.problems(read(options.root, "en", lesson).cells)
+    found += questions.unsigned(_SIGNATURES)
     print("\n".join(found) or "the two languages agree")
     return 1 if found else 0
 

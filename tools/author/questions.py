@@ -1,0 +1,88 @@
+"""What an author should mend in a lesson's questions: hints that hit the right answer, missing folds and signatures.
+
+:mod:`tools.author.sync` prints these problems beside its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+import labkit
+from labkit_course import kinds
+from labkit_course.exercise import find
+from labkit_course.judging import Unreadable
+
+
+def asked(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the place of each prediction, its exercise and the numbers it is asked with, as far as they are plain."""
+    known: dict[str, Any] = {}
+    for at, cell in enumerate(cells):
+        if cell.cell_type != "code":
+            continue
+        source = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in cell.source.splitlines())
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:  # the body of an indented magic is gone
+            continue
+        if "parameters" in cell.metadata.get("tags", ()):
+            known = {node.targets[0].id: ast.literal_eval(node.value) for node in tree.body}  # type: ignore[attr-defined]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "predict":
+                given = {
+                    str(word.arg): known.get(getattr(word.value, "id", ""), getattr(word.value, "value", None))
+                    for word in node.keywords
+                }
+                yield at, node.args[0].value, {name: n for name, n in given.items() if isinstance(n, int)}  # type: ignore[attr-defined]
+
+
+def clashes(id: str, given: dict[str, int]) -> list[str]:
+    """Return the values of hints of ``id`` that are its right answer for the numbers ``given``."""
+    exercise = find(id)
+    if exercise.code.judge or exercise.choices():
+        return []
+    facts = exercise.checked(given)
+    facts |= exercise.code.derived(**facts)
+    right, wrong = set[Any](), list[tuple[str, Any]]()
+    for answer in exercise.answers:
+        for text in answer.text.filled(facts).en.split(" or "):
+            try:
+                value = exercise.kind.read(kinds.typed(text))
+            except Unreadable:  # any other answer
+                continue
+            if answer.hint is None:
+                right.add(value)
+            else:
+                wrong.append((text, value))
+    return [text for text, value in wrong if value in right]
+
+
+def problems(cells: list[NotebookNode]) -> list[str]:
+    """Return what is wrong with the questions of a lesson, a line for each."""
+    found = []
+    for at, id, given in asked(cells):
+        numbers = ", ".join(f"{name}={value}" for name, value in given.items())
+        found += [f"{id}({numbers}): the hint on {text} is on the right answer" for text in clashes(id, given)]
+        fold = f'class="labkit-{id.replace(".", "-")}"'
+        if not any(fold in cell.source for cell in cells[at:] if cell.cell_type == "markdown"):
+            found.append(f"{id}: no folded why below the question")
+    return found
+
+
+def unsigned(signatures: Path) -> list[str]:
+    """Return the public functions and explorers with an argument that ``signatures`` does not have."""
+    lines = {line.partition("(")[0]: line for line in signatures.read_text("utf-8").splitlines()}
+    found = []
+    for name in labkit.__all__:
+        value = getattr(labkit, name)
+        if not inspect.isfunction(value) and not name.endswith("Explorer"):
+            continue
+        missing = [one for one in inspect.signature(value).parameters if one not in lines.get(name, "")]
+        if missing and name != "Explorer":
+            found.append(f"{signatures.name}: {name} lacks {', '.join(missing)}")
+    return found
