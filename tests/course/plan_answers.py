@@ -47,7 +47,8 @@ WRONG = {
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "how many sequences are in a micro-batch"),
         (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage shards it"),
         (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512, sp=True), "waits for all-reduces"),
-        (replace(BEST, sp=False), "sp=True"), (labkit.Plan(dp=64, stage=3, micro=1, many=8), "although a micro-batch has a single sequence"),
+        (replace(BEST, sp=False), "sp=True"),
+        (labkit.Plan(dp=64, stage=3, micro=1, many=8), "although a micro-batch has a single sequence"),
         ("dp64", "this asks for a plan"),
     ],
 }  # fmt: skip

@@ -155,7 +155,7 @@ RIGHT = {
     "11.floor": [46, 45, "44.5"],
 }  # fmt: skip
 WRONG = {
-    "10.rows": [(2, "what would have divided"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
+    "10.rows": [(2, "would have divided"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
     "10.step": [
         (3, "the function itself"), (lambda model, rows: None, "no gradient: is `backward` called"),
         (lambda model, rows: model(rows).square().mean().backward(), "has computed 12 of the 12 rows"),

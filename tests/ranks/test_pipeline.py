@@ -6,9 +6,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import labkit
 from labkit_ranks.pictures.mesh_rows import mesh_picture
-from labkit_ranks.plans.mesh import bytes_sent
 from labkit_ranks.pictures.pipeline_lanes import pipelines_picture
-from labkit_ranks.plans.mesh import Mesh
+from labkit_ranks.plans.mesh import Mesh, bytes_sent
 
 SIZES = [(stages, pieces) for stages in (1, 2, 3, 4, 8) for pieces in (1, 2, 3, 4, 7, 16, 32)]
 

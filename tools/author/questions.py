@@ -25,7 +25,9 @@ def asked(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]
     for at, cell in enumerate(cells):
         if cell.cell_type != "code":
             continue
-        source = "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in cell.source.splitlines())
+        source = "\n".join(
+            "" if line.lstrip().startswith(("%", "!")) else line for line in cell.source.splitlines()
+        )
         try:
             tree = ast.parse(source)
         except SyntaxError:  # the body of an indented magic is gone
@@ -35,7 +37,9 @@ def asked(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "predict":
                 given = {
-                    str(word.arg): known.get(getattr(word.value, "id", ""), getattr(word.value, "value", None))
+                    str(word.arg): known.get(
+                        getattr(word.value, "id", ""), getattr(word.value, "value", None)
+                    )
                     for word in node.keywords
                 }
                 yield at, node.args[0].value, {name: n for name, n in given.items() if isinstance(n, int)}  # type: ignore[attr-defined]
@@ -50,7 +54,7 @@ def clashes(id: str, given: dict[str, int]) -> list[str]:
     facts |= exercise.code.derived(**facts)
     right, wrong = set[Any](), list[tuple[str, Any]]()
     for answer in exercise.answers:
-        for text in answer.text.filled(facts).en.split(" or "):
+        for text in answer.text.fill(facts).en.split(" or "):
             try:
                 value = exercise.kind.read(kinds.typed(text))
             except Unreadable:  # any other answer
@@ -67,7 +71,9 @@ def problems(cells: list[NotebookNode]) -> list[str]:
     found = []
     for at, id, given in asked(cells):
         numbers = ", ".join(f"{name}={value}" for name, value in given.items())
-        found += [f"{id}({numbers}): the hint on {text} is on the right answer" for text in clashes(id, given)]
+        found += [
+            f"{id}({numbers}): the hint on {text} is on the right answer" for text in clashes(id, given)
+        ]
         fold = f'class="labkit-{id.replace(".", "-")}"'
         if not any(fold in cell.source for cell in cells[at:] if cell.cell_type == "markdown"):
             found.append(f"{id}: no folded why below the question")
