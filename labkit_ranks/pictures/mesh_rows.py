@@ -55,7 +55,8 @@ def mesh_picture(mesh: Mesh, name: str, rank: int, sent: float = 0.0) -> Picture
     for row in range(rows):
         sketch.add(lane.name(row, say(en=f"node {row}", zh=f"节点 {row}")))
     if sent:
-        sketch.add(*_links([boxes[member] for member in mine], f"{sent / 1e9:.2g} GB"))
+        words = f"{sent / 1e9:.2g} GB"
+        sketch.add(*_links([boxes[member] for member in mine], words if rows <= _TALL else ""))
     return sketch.picture(lane.y(rows) + 14, description)
 
 
@@ -72,5 +73,5 @@ def _links(members: Sequence[Box], words: str) -> Iterator[Line | Label]:
         else:
             low = (bottom + other.y) / 2 + 3
             yield Line(x1, bottom, x2, other.y, dashed=True, strong=True, over=True)
-        if not number:
+        if words and not number:
             yield Label((x1 + x2) / 2 + 6, low - 1 if one.y != other.y else low + 11, words, 10, bold=True)

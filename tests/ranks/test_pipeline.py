@@ -92,7 +92,7 @@ def test_a_group_lights_up(language, sizes, sound):
 @pytest.mark.parametrize(("order", "dashed"), [("dp, pp, tp", 0), ("tp, pp, dp", 3)])
 def test_a_mesh_has_its_bytes_on_the_links_of_the_group(language, order, dashed, sound):
     explorer = labkit.MeshExplorer(dp=4, pp=2, tp=4, lit="tp", rank=5, node=8, order=order)
-    picture = explorer.drawn()
+    picture = explorer.make_picture()
     sound(picture)
     assert "6.4 GB" in [text.text for text in picture.texts]
     assert sum(line.dashed for line in picture.lines) == dashed
