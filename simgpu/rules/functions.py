@@ -212,8 +212,9 @@ def _cuda_array_interface(tensor: Tensor, *_: Any) -> None:
     if gpu_of(tensor) is not None:
         raise wrong(
             NoMemory,
-            en=f"a tensor on {place(tensor)} has no memory that others could use: it is simulated by labkit",
-            zh=f"{place(tensor)} 上的张量没有别人能用的显存：它是 labkit 模拟的",
+            en=f"other libraries cannot use the memory of a tensor on {place(tensor)}, a GPU simulated by labkit: "
+            "use .cpu() first",
+            zh=f"{place(tensor)} 是 labkit 模拟的 GPU，别的库不能使用它上面张量的显存：请先用 .cpu()",
         )
 
 

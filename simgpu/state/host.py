@@ -45,7 +45,7 @@ class OutOfHostMemory(RuntimeError):
             say(
                 en=f"{device} is simulated and has room for {cuda_bytes(wanted)}, but this computer, which keeps its "
                 f"tensors in its own memory, has not{there}: simulate smaller GPUs "
-                '(labkit.simulate(..., memory="1 GiB")), which fill up as real ones do, or use smaller tensors.',
+                '(labkit.simulate(..., memory="1 GiB")), which fill up like real ones, or use smaller tensors.',
                 zh=f"{device} 是模拟的，它放得下这 {cuda_bytes(wanted)}；但它的张量其实存放在这台电脑的内存里，"
                 f'而内存不够了{there}。请模拟小一些的 GPU（labkit.simulate(..., memory="1 GiB")），'
                 "它们会像真实的 GPU 一样被占满；或者改用小一些的张量。",

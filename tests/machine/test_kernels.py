@@ -396,7 +396,7 @@ def test_the_note_names_the_operator_and_the_index(gpus):
     with pytest.raises(torch.AcceleratorError) as caught:
         embedding(torch.tensor([1, 7], device="cuda:0"))
     assert caught.value.__notes__[0].startswith(
-        "labkit: it was embedding on cuda:0: index out of range in self."
+        "labkit: embedding failed on cuda:0: index out of range in self."
     )
     with labkit.base.language.using("zh"), pytest.raises(torch.AcceleratorError) as caught:
         torch.ones(3, device="cuda:0").gather(0, torch.tensor([7], device="cuda:0"))
@@ -483,7 +483,7 @@ def test_narrow_copy_is_cudas(gpus):
 def test_an_operator_of_cudas_alone_says_whose_words_these_are(gpus):
     with pytest.raises(NotImplementedError, match="'CPU' backend") as caught:
         torch._cslt_compress(torch.ones(2, 2, device="cuda:0"))
-    assert "the CPU has none here" in caught.value.__notes__[0]
+    assert "the CPU lacks this one" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.complex64, torch.complex128])
