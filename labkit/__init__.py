@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: object) -> None:
     """``%load_ext labkit``: the magic ``%%ranks``. In a notebook ``import labkit`` does it, too."""
-    import_module("labkit_ranks.notebook.magic").load(shell)
+    import_module("labkit_ranks.notebook.magic").register_magic(shell)
 
 
 # Load the pictures only when a notebook first shows one.

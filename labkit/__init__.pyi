@@ -21,8 +21,8 @@ from labkit_ranks.notebook.session import Session as Session
 from labkit_ranks.notebook.session import ranks as ranks
 from labkit_ranks.pictures.wait_graphs import draw_waits as draw_waits
 from labkit_ranks.planning.measuring import RankPlan as RankPlan
-from labkit_ranks.planning.planned import ScriptPlan as ScriptPlan
-from labkit_ranks.planning.planned import plan as plan
+from labkit_ranks.planning.script_plan import ScriptPlan as ScriptPlan
+from labkit_ranks.planning.script_plan import plan as plan
 from labkit_ranks.plans.heat import HeatMaps as HeatMaps
 from labkit_ranks.plans.pipeline import Pipeline as Pipeline
 from labkit_ranks.plans.pipeline import Task as Task

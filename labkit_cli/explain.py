@@ -18,11 +18,11 @@ WORDING = Wording("explain", dumps={"nargs": "+"})
 def run(options: argparse.Namespace) -> int:
     loading()
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.meaning import TAUGHT
-    from labkit_ranks.explain import BadDump, explain, read
+    from labkit_ranks.diagnosis.findings import TAUGHT
+    from labkit_ranks.explain import BadDump, explain, read_dumps
 
     with bad_usage(OSError, BadDump):
-        dumps = read(options.dumps)
+        dumps = read_dumps(options.dumps)
     if not dumps:
         raise UsageError(en="there are no files", zh="没有文件")
     found = explain(dumps)

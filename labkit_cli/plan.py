@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         )
     script, *arguments = options.program
     checked_script(script)
-    from labkit_ranks.planning.planned import plan  # heavy: torch
+    from labkit_ranks.planning.script_plan import plan  # heavy: torch
     from labkit_ranks.threads.world import RanksFailed
 
     try:

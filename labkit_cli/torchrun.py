@@ -217,11 +217,11 @@ def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -
     program = RankProgram(options.training_script, options.training_script_args, options.module)
     kept = _wanted(options)
     if options.times is not None:
-        from labkit_ranks.planning.timing import timed
+        from labkit_ranks.planning.timing import run_by_times
 
         with bad_usage(ValueError):
             gpu = accelerator(options.times)
-        with timed(gpu, begins=0.0) as by_times:
+        with run_by_times(gpu, begins=0.0) as by_times:
             program.runs = by_times(program.runs)
             return _launched(options, machine, program, kept)
     return _launched(options, machine, program, kept)
@@ -264,7 +264,7 @@ def _taught(code: int, faults: Sequence[str]) -> int:
     if not faults:  # what it takes to know is not loaded
         return code
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.meaning import TAUGHT
+    from labkit_ranks.diagnosis.findings import TAUGHT
 
     for topic in dict.fromkeys(TAUGHT[fault] for fault in faults if fault in TAUGHT):
         print(lesson_line(topic.lesson, topic.heading()), file=sys.stderr)

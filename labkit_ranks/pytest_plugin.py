@@ -28,9 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("ranks")
     if mark is not None:
-        from .testing import prepare
+        from .testing import prepare_item
 
-        prepare(item, mark)
+        prepare_item(item, mark)
 
 
 @pytest.fixture

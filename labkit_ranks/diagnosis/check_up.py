@@ -19,7 +19,14 @@ from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .meaning import PHRASES, compared, findings, on_nodes, reasons_not_compared, said
+from .findings import (
+    PHRASES,
+    describe_comparisons,
+    describe_error,
+    find_faults,
+    find_node_faults,
+    reasons_not_compared,
+)
 from .observer import Observer
 from .records import STEPS, RankRecord
 
@@ -109,23 +116,25 @@ def diagnose_ranks(
         program, name = RankProgram(str(path), arguments), path.name
     gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
     records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
-    found: list[Finding] = findings(records, failure)
-    looked, missed = compared(records), reasons_not_compared(records)
+    found: list[Finding] = find_faults(records, failure)
+    looked, missed = describe_comparisons(records), reasons_not_compared(records)
     if failure is None and nodes == 1:
         several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
         _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
-        found += on_nodes(several, other[1]) if other is not None else ()
+        found += find_node_faults(several, other[1]) if other is not None else ()
     # A shape that fits on one GPU alone is a matter of how the ranks cut.
     cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
     compare = not found and any(one.seen for one in records)
     if compare or (cut and [one.name for one in found] == ["script_fails"]):
         (one,), alone = _run(name, program, 1, gpus, enough=STEPS, like=records)
         if failure is not None:
-            found = (list(one_gpu.cut(records, one, *failure)) if alone is None else []) or found
+            found = (
+                list(one_gpu.find_cut_remainder(records, one, *failure)) if alone is None else []
+            ) or found
         elif alone is not None:
-            missed.append(PHRASES["not_compared.fails"](problem=said(alone[1])))
+            missed.append(PHRASES["not_compared.fails"](problem=describe_error(alone[1])))
         else:
-            more, line, why = one_gpu.against(records, one)
+            more, line, why = one_gpu.compare_with_one_gpu(records, one)
             found, looked, missed = found + more, looked + line, missed + why
     found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     lines = {"compared": tuple(looked), "uncompared": () if found else tuple(missed)}

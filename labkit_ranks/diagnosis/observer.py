@@ -34,8 +34,18 @@ from ..group.works import SlotWork
 from ..rank.rank import Rank, call_recorded, current_thread_rank, work_settled
 from ..rank.system_calls import RankExit
 from . import operations
-from .one_gpu import joined, kept
-from .records import MOST_NUMBERS, STEPS, Epoch, RankRecord, Reduced, Step, digest, line_here, printed
+from .one_gpu import copy_batch, join_batches
+from .records import (
+    MOST_NUMBERS,
+    STEPS,
+    EpochRecord,
+    HandReduction,
+    RankRecord,
+    StepRecord,
+    digest_tensor,
+    fingerprint,
+    user_line,
+)
 
 _Look = Callable[..., Any]
 # As many steps' weights are compared.
@@ -60,10 +70,10 @@ class Observer:
         machine = machine_in_use()
         assert machine is not None  # ranks run on one
         mode = machine.mode
-        mode.observe_by(partial(operations.note, self.here))
+        mode.observe_by(partial(operations.note_operation, self.record_here))
         self._stack.callback(mode.observe_by, None)
-        as_main.hidden_errors.append(_is_told)
-        self._stack.callback(as_main.hidden_errors.remove, _is_told)
+        as_main.hidden_errors.append(_is_reported)
+        self._stack.callback(as_main.hidden_errors.remove, _is_reported)
         for context in (
             Patches(self._table),
             work_settled.adding(self._settle),
@@ -80,7 +90,7 @@ class Observer:
     def __exit__(self, *exc_info: object) -> None:
         self._stack.close()
 
-    def here(self) -> RankRecord | None:
+    def record_here(self) -> RankRecord | None:
         """Return the record of the rank that this thread is; None for other threads."""
         rank = current_thread_rank()
         return None if rank is None else self.records[rank.number]
@@ -95,19 +105,19 @@ class Observer:
         yield self._watch(torch.autograd, "backward", _begin_backward)
         yield Patch.wrap(nn.Module, "__call__", self._call)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
-        yield self._watch(torch, "save", _save)
-        yield self._watch(torch, "load", after=_load)
-        yield self._watch(builtins, "open", _open)
-        yield self._watch(nn.utils, "clip_grad_norm_", after=_clip)
-        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _noted("flat"))
+        yield self._watch(torch, "save", _note_save)
+        yield self._watch(torch, "load", after=_note_load)
+        yield self._watch(builtins, "open", _note_open)
+        yield self._watch(nn.utils, "clip_grad_norm_", after=_note_clip)
+        yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _set_flag("flat"))
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
         yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
             yield self._watch(owner, "fully_shard", _keep_sharded)
         for name in operations.LOSSES:
-            yield Patch.wrap(functional, name, partial(operations.lose, self.here))
-        yield self._watch(functional, "batch_norm", _normalise)
-        yield self._watch(torch.amp.GradScaler, "scale", _noted("scaled"))
+            yield Patch.wrap(functional, name, partial(operations.note_loss, self.record_here))
+        yield self._watch(functional, "batch_norm", _note_batch_norm)
+        yield self._watch(torch.amp.GradScaler, "scale", _set_flag("scaled"))
 
     def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
         """Let a rank call ``before(record, *args, **kwargs)``, and then ``after(record, result, *args)``.
@@ -115,20 +125,20 @@ class Observer:
         What that gives is the result of ``owner.name`` instead, unless it is None.
         """
 
-        def watched(function: _Look, *args: Any, **kwargs: Any) -> Any:
-            record = self.here()
+        def call_watched(function: _Look, *args: Any, **kwargs: Any) -> Any:
+            record = self.record_here()
             if record is not None and before is not None:
                 before(record, *args, **kwargs)
             result = function(*args, **kwargs)
             other = after(record, result, *args) if record is not None and after is not None else None
             return result if other is None else other
 
-        return Patch.wrap(owner, name, watched)
+        return Patch.wrap(owner, name, call_watched)
 
     def _settle(self, work: SlotWork) -> None:
-        record = self.here()
+        record = self.record_here()
         if record is not None:
-            operations.end(record, work)
+            operations.settle(record, work)
 
     def _note(self, rank: Rank, call: Any) -> None:
         """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
@@ -143,7 +153,7 @@ class Observer:
             elif call.kind.startswith("all_to_all") and any(t.is_floating_point() for t in call.inputs):
                 record.exchanges.add(call.ranks)
         if own:
-            operations.begin(record, call)
+            operations.add_pending(record, call)
             if (record.steps or record.step.reduced) and not backward and not call.makes_a_group:
                 record.between += 1
                 record.calls.add(() if call.is_message else call.ranks)
@@ -158,11 +168,11 @@ class Observer:
 
     def _call(self, call: _Look, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Note what goes into the modules that the script calls, and comes out of all."""
-        record = self.here()
+        record = self.record_here()
         if record is None or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
         if not record.depth:
-            _enter(record, module, (args, kwargs))
+            _note_inputs(record, module, (args, kwargs))
         record.depth += 1
         try:
             result = call(module, *args, **kwargs)
@@ -171,25 +181,25 @@ class Observer:
             raise
         finally:
             record.depth -= 1
-        record.look("output", record.names.get(id(module), ""), result)
+        record.keep_fingerprints("output", record.names.get(id(module), ""), result)
         return result
 
     def _begin_step(self, optimizer: Any, *_: object) -> None:
-        record = self.here()
+        record = self.record_here()
         if record is None or record.stepping not in (None, optimizer):
             return  # one within another, which has not done its step
         record.stepping, step = optimizer, len(record.steps)
-        record.step.line = line_here()[0]
+        record.step.line = user_line()[0]
         if step < _MOST_STEPS:
             record.watch_shared(step)
-        if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held()):
+        if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held_parameters()):
             record.replicas.update(*(one.ranks for one in record.by_hand.values()))
         if record.again is not None and not record.times:
             size, gradient, before = record.again[1:]
-            record.times = size if abs(_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
+            record.times = size if abs(_gradient_norm(gradient) / (before or 1.0) - 1) > 0.01 else 1.0
         for root in record.roots if step < STEPS else ():
             for _, parameter in reversed(list(root.named_parameters())):
-                record.look("gradient", record.names.get(id(parameter), ""), parameter.grad)
+                record.keep_fingerprints("gradient", record.names.get(id(parameter), ""), parameter.grad)
         groups = optimizer.param_groups
         record.settings.append([{k: v for k, v in group.items() if k != "params"} for group in groups])
         if self._like and step < len(self._like[0].settings):
@@ -197,14 +207,14 @@ class Observer:
                 group.update(settings)
 
     def _end_step(self, optimizer: Any, *_: object) -> None:
-        record = self.here()
+        record = self.record_here()
         if record is None or record.stepping is not optimizer:
             return
         record.stepping = None
         if len(record.steps) < _MOST_STEPS:
             record.digest_shared(at=len(record.steps) + 1)
         record.steps.append(record.step)
-        record.step = Step(place=record.step.place)
+        record.step = StepRecord(place=record.step.place)
         record.unused = record.without_gradient()
         for loader in record.loaders:
             if loader.epochs:
@@ -218,32 +228,32 @@ class Observer:
             raise RankExit(0)
 
     def _next(self, next_batch: _Look, iterator: Any) -> Any:
-        record = self.here()
+        record = self.record_here()
         if record is None:
             return next_batch(iterator)
         try:
             batch = next_batch(iterator)
         except StopIteration:
-            _epoch(record, iterator).whole = True
+            _current_epoch(record, iterator).whole = True
             raise
         other = self._read_batch(record, batch, iterator)
         return batch if other is None else other
 
     def _read_batch(self, record: RankRecord, batch: Any, iterator: Any) -> Any:
         if isinstance(iterator._dataset, IterableDataset):
-            _epoch(record, iterator).rows += _rows(batch)
+            _current_epoch(record, iterator).rows += _row_digests(batch)
         loader = getattr(iterator, "_labkit_loader", None)
         if loader is None or len(record.steps) >= STEPS:
             return None
         mine = record.loader(loader)
         if not self._like:
             if sum(t.numel() for t in tensors_in(batch)) * (len(mine.batches) + 1) < MOST_NUMBERS:
-                mine.batches.append(kept(batch))
+                mine.batches.append(copy_batch(batch))
             return None
         number, at = record.loaders.index(mine), mine.given
         mine.given, own = at + 1, tensors(batch)
         try:
-            together = joined([one.loaders[number].batches[at] for one in self._like])
+            together = join_batches([one.loaders[number].batches[at] for one in self._like])
             return map_tensors(together, lambda way, tensor: tensor.to(own[way].device))
         except (RuntimeError, ValueError, LookupError):
             raise RankExit(0) from None  # the ranks' do not fit together, or there are no more
@@ -253,52 +263,52 @@ class Observer:
 
 
 def _begin_epoch(record: RankRecord, loader: Any) -> None:
-    record.loader(loader).epochs.append(Epoch())
+    record.loader(loader).epochs.append(EpochRecord())
 
 
 def _keep_place(_: RankRecord, __: None, loader: Any, *___: Any) -> None:
-    loader._labkit_place = line_here()[0]
+    loader._labkit_place = user_line()[0]
 
 
 def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
     iterator._labkit_loader = loader
 
 
-def _epoch(record: RankRecord, iterator: Any) -> Epoch:
+def _current_epoch(record: RankRecord, iterator: Any) -> EpochRecord:
     loader = getattr(iterator, "_labkit_loader", None)
     if loader is None:  # it was made outside of the ranks
-        return Epoch()
+        return EpochRecord()
     epochs = record.loader(loader).epochs
     if not epochs:
-        epochs.append(Epoch())
+        epochs.append(EpochRecord())
     return epochs[-1]
 
 
 def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
     if not isinstance(iterator._dataset, IterableDataset):
         rows = index if isinstance(index, list) else [index]
-        _epoch(record, iterator).rows += [_row(iterator._dataset, row) for row in rows]
+        _current_epoch(record, iterator).rows += [_row_number(iterator._dataset, row) for row in rows]
 
 
 # Files.
 
 
-def _save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
+def _note_save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
     if isinstance(f, (str, os.PathLike)):
-        record.saved.append(((os.path.abspath(f), record.met), line_here()[0]))
+        record.saved.append(((os.path.abspath(f), record.met), user_line()[0]))
 
 
-def _open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
+def _note_open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
     if "w" in mode and isinstance(file, (str, os.PathLike)):
-        _save(record, None, file)
+        _note_save(record, None, file)
 
 
-def _load(record: RankRecord, loaded: Any, *_: Any) -> None:
+def _note_load(record: RankRecord, loaded: Any, *_: Any) -> None:
     gpus = {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}
-    record.loaded += [(gpu, line_here()[0]) for gpu in gpus]
+    record.loaded += [(gpu, user_line()[0]) for gpu in gpus]
 
 
-def _is_told(error: BaseException) -> bool:
+def _is_reported(error: BaseException) -> bool:
     """Whether it is a fault that the result will tell of."""
     return isinstance(error, turns.Deadlock) or hasattr(error, "report")
 
@@ -310,10 +320,10 @@ def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -
     step = record.step
     if step.reduced and step.reduced[-1]:
         record.unsynced = record.unsynced or record.unsyncing
-    step.place = line_here()[0]
+    step.place = user_line()[0]
     without_sync = any(not model.require_backward_grad_sync for model in record.models)
     record.unsyncing = step.place if without_sync else ""
-    record.look("loss", "loss", tensors)
+    record.keep_fingerprints("loss", "loss", tensors)
     step.reduced.append(0)
 
 
@@ -322,40 +332,42 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
     several = len(record.replicas & set(call.ranks)) > 1
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
-        for parameter in record.held():
+        for parameter in record.held_parameters():
             gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
             if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
                 continue
             if not (id(parameter) in record.wrapped or record.sharded or record.flat):
                 late = bool(record.steps) and not record.step.reduced
-                record.by_hand.setdefault(id(parameter), Reduced(call.ranks, call.short_place, late))
+                record.by_hand.setdefault(id(parameter), HandReduction(call.ranks, call.short_place, late))
             elif several and any(record.step.reduced) and record.again is None:
                 size = len(call.ranks) if call.op == "SUM" else 1
-                record.again = call.short_place, size, gradient, _norm(gradient)
+                record.again = call.short_place, size, gradient, _gradient_norm(gradient)
 
 
-def _norm(gradient: Tensor) -> float:
+def _gradient_norm(gradient: Tensor) -> float:
     with PlainTensors():
         return float(gradient.double().norm())
 
 
-def _clip(record: RankRecord, norm: Any, *_: Any) -> None:
+def _note_clip(record: RankRecord, norm: Any, *_: Any) -> None:
     if not hasattr(norm, "_local_tensor"):  # a DTensor knows the whole
-        record.clips.append((line_here()[0], float(norm)))
+        record.clips.append((user_line()[0], float(norm)))
 
 
-def _enter(record: RankRecord, module: Any, given: Any) -> None:
+def _note_inputs(record: RankRecord, module: Any, given: Any) -> None:
     """The script calls ``module`` with ``given``."""
     inputs = tensors_in(*given)
-    record.inputs.setdefault(len(record.steps) + 1, []).extend(printed(t, "") for t in inputs)
+    record.inputs.setdefault(len(record.steps) + 1, []).extend(fingerprint(t, "") for t in inputs)
     if id(module) not in record.names and len(record.steps) < STEPS:
         first = f"{type(module).__name__}#{len(record.roots)}"
         record.roots.append(module)
         for name, one in (*module.named_modules(), *module.named_parameters()):
             record.names.setdefault(id(one), f"{first}.{name}" if name else first)
         for parameter in module.parameters():
-            record.look("weight", record.names[id(parameter)], parameter)
-    record.look("input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad])
+            record.keep_fingerprints("weight", record.names[id(parameter)], parameter)
+    record.keep_fingerprints(
+        "input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad]
+    )
 
 
 def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
@@ -364,7 +376,7 @@ def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
     record.replicas.update(model.process_group.transport().ranks)
 
 
-def _noted(name: str) -> _Look:
+def _set_flag(name: str) -> _Look:
     """Return what notes under ``name`` that a rank has come by."""
     return lambda record, *_, **__: setattr(record, name, True)
 
@@ -381,7 +393,7 @@ def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
                 record.before.setdefault(id(parameter), (name, parameter))
 
 
-def _normalise(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
+def _note_batch_norm(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
     training = named.get("training", more[3] if len(more) > 3 else False)
     if training and input.dim() > 1 and input.size(1):
         record.norms.append((input.numel() // input.size(1), input.size(0)))
@@ -389,19 +401,19 @@ def _normalise(record: RankRecord, input: Tensor, running_mean: Any, *more: Any,
             record.running = running_mean
 
 
-def _row(dataset: Any, row: Any) -> Any:
+def _row_number(dataset: Any, row: Any) -> Any:
     """Return the number of a row in the whole data set: a rank may have a Subset of its own."""
     while isinstance(dataset, Subset):
         dataset, row = dataset.dataset, int(dataset.indices[row])
     return row
 
 
-def _rows(batch: Any) -> list[int]:
+def _row_digests(batch: Any) -> list[int]:
     """Return a digest of each row of the first tensor of a batch."""
     while isinstance(batch, (list, tuple)) and batch:
         batch = batch[0]
     if isinstance(batch, dict):
-        return _rows(next(iter(batch.values()), None))
+        return _row_digests(next(iter(batch.values()), None))
     if isinstance(batch, Tensor):
-        return [digest(row) for row in (batch if batch.dim() else [batch])]
+        return [digest_tensor(row) for row in (batch if batch.dim() else [batch])]
     return [zlib.crc32(repr(batch).encode())]

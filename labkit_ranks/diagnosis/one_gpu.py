@@ -19,20 +19,20 @@ from labkit_diagnose.result import Finding
 
 from ..calls.faults import format_ranks
 from ..group.slot import PlainTensors
-from .meaning import KINDS, PHRASES, raised_at, said
-from .records import Print, RankRecord, printed
+from .findings import KINDS, PHRASES, describe_error, raising_line
+from .records import Fingerprint, RankRecord, fingerprint
 
 
-def joined(batches: Sequence[Any]) -> Any:
+def join_batches(batches: Sequence[Any]) -> Any:
     """Return one batch of the different ones among ``batches``."""
     different: dict[Any, Any] = {}
     for batch in batches:
         tensors = [leaf for _, leaf in leaves(batch) if isinstance(leaf, Tensor)]
-        different.setdefault(tuple(printed(tensor, "") for tensor in tensors), batch)
-    return _joined(list(different.values()))
+        different.setdefault(tuple(fingerprint(tensor, "") for tensor in tensors), batch)
+    return _join(list(different.values()))
 
 
-def _joined(batches: Sequence[Any]) -> Any:
+def _join(batches: Sequence[Any]) -> Any:
     first = batches[0]
     if isinstance(first, Tensor):
         return torch.cat(list(batches)) if first.dim() else first
@@ -40,25 +40,27 @@ def _joined(batches: Sequence[Any]) -> Any:
     if inside[0] is None:
         return first
     each = zip(*(filter(None, inside)), strict=True)
-    return rebuild(first, [_joined([item for _, item in items]) for items in each])
+    return rebuild(first, [_join([item for _, item in items]) for items in each])
 
 
-def kept(batch: Any) -> Any:
+def copy_batch(batch: Any) -> Any:
     """Return a copy of ``batch`` that belongs to no machine."""
     with PlainTensors():
         return map_tensors(batch, lambda _, tensor: tensor.detach().clone())
 
 
-def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Finding], list[str], list[str]]:
+def compare_with_one_gpu(
+    records: Sequence[RankRecord], one: RankRecord
+) -> tuple[list[Finding], list[str], list[str]]:
     """Return what the ranks compute otherwise than ``one``, which had their batches; what was compared; why not."""
-    lost = _lost(records, one)
+    lost = _find_lost_pieces(records, one)
     if lost is not None:
         return [lost], [], []
     if any(record.drew for record in records):
         return [], [], [PHRASES["not_compared.random"]()]
     if any(record.norms for record in records):
         return [], [], [PHRASES["not_compared.norms"]()]
-    if not any(loader.given for loader in one.loaders) and not _alike(records):
+    if not any(loader.given for loader in one.loaders) and not _have_same_data(records):
         return [], [], [PHRASES["not_compared.data"]()]
     # What is computed in float16 is rounded so, whatever it is kept in.
     eps = max(seen.eps for record in (one, *records) for seen in record.seen.values())
@@ -69,37 +71,44 @@ def against(records: Sequence[RankRecord], one: RankRecord) -> tuple[list[Findin
         many = [record.seen[key] for record in records if key in record.seen]
         if len(many) < len(records):
             continue
-        ways = set(_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
+        ways = set(_matching_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
         if what in ("weight", "input") and not ways & {"alike", "parts"}:
             return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
-            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_clean(name))}
-            if what == "gradient" and (scaled := _scale_finding(seen, many, records, eps, facts)) is not None:
+            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_public_name(name))}
+            if (
+                what == "gradient"
+                and (scaled := _find_scaled_gradient(seen, many, records, eps, facts)) is not None
+            ):
                 return [scaled], [], []
             if "sum" in ways:
                 return [KINDS["gradients_not_reduced"](seen.place, **facts)], [], []
-            off = 100 * max(_off(seen, other) for other in many)
+            off = 100 * max(_relative_gap(seen, other) for other in many)
             return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], [], []
         count += what not in ("weight", "input")
     return [], [PHRASES["compared.one_gpu"](count=count, steps=len(one.steps))] if count else [], []
 
 
-def _scale_finding(
-    one: Print, many: Sequence[Print], records: Sequence[RankRecord], eps: float, facts: dict[str, Any]
+def _find_scaled_gradient(
+    one: Fingerprint,
+    many: Sequence[Fingerprint],
+    records: Sequence[RankRecord],
+    eps: float,
+    facts: dict[str, Any],
 ) -> Finding | None:
     """Return the finding of a reduced gradient that is that of one GPU times the number of ranks, or divided by it."""
     first = records[0]
     for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
         for key, by in (("divided", 1 / ranks), ("summed", ranks)):
-            scaled = Print(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
-            if {"alike", "parts"} & set(_ways(scaled, many, eps)):
+            scaled = Fingerprint(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
+            if {"alike", "parts"} & set(_matching_ways(scaled, many, eps)):
                 places = [reduced.place for reduced in first.by_hand.values()] * (key == "summed")
                 where = [*places, first.steps[facts["step"] - 1].place][0]
                 return KINDS[f"gradient_scale.{key}"](where, ranks=ranks, **facts)
     return None
 
 
-def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
+def _find_lost_pieces(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
     """Return the finding of a parameter that the ranks cut into pieces which are not the whole of one GPU's."""
     for key, seen in one.seen.items():
         many = [record.seen[key].local for record in records if key in record.seen]
@@ -110,12 +119,18 @@ def _lost(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
             # Each piece may be there several times; a last one that is filled up is more than the whole.
             if whole and sum(pieces) < whole:
                 return KINDS["cut_with_a_remainder.lost"](
-                    one.called(key[2]), name=_clean(key[2]), whole=whole, pieces=pieces, got=sum(pieces)
+                    one.first_call_line(key[2]),
+                    name=_public_name(key[2]),
+                    whole=whole,
+                    pieces=pieces,
+                    got=sum(pieces),
                 )
     return None
 
 
-def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException) -> Iterator[Finding]:
+def find_cut_remainder(
+    records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException
+) -> Iterator[Finding]:
     """Finds a failure by shapes in ``rank`` that one GPU does not have, in a module cut among the ranks."""
     record = records[rank]
     for key, seen in one.seen.items():
@@ -123,23 +138,25 @@ def cut(records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseEx
             for whole, piece in zip(seen.shape, record.seen[key].local, strict=False):
                 if piece < whole:
                     yield KINDS["cut_with_a_remainder.fails"](
-                        raised_at(error), who=format_ranks([rank]), problem=said(error), name=_clean(key[2]),
-                        whole=whole, piece=piece, ranks=len(records),
+                        raising_line(error), who=format_ranks([rank]), problem=describe_error(error),
+                        name=_public_name(key[2]), whole=whole, piece=piece, ranks=len(records),
                     )  # fmt: skip
                     return
 
 
-def _alike(records: Sequence[RankRecord]) -> bool:
+def _have_same_data(records: Sequence[RankRecord]) -> bool:
     """Whether all ranks were given the same, and have the same losses."""
     first = {key: seen for key, seen in records[0].seen.items() if key[1] in ("input", "loss")}
     return bool(first) and all(
-        key in other.seen and "alike" in _ways(seen, [other.seen[key]], seen.eps)
+        key in other.seen and "alike" in _matching_ways(seen, [other.seen[key]], seen.eps)
         for key, seen in first.items()
         for other in records
     )
 
 
-def _ways(one: Print, many: Sequence[Print], eps: float, least: float = 0.0) -> Iterator[str]:
+def _matching_ways(
+    one: Fingerprint, many: Sequence[Fingerprint], eps: float, least: float = 0.0
+) -> Iterator[str]:
     """Yield in which ways ``many`` are ``one``: each is alike, they are its parts, or terms of which it is sum or mean.
 
     eps     the rounding of the numbers; ``least``: squares of numbers that are only rounding.
@@ -148,7 +165,7 @@ def _ways(one: Print, many: Sequence[Print], eps: float, least: float = 0.0) -> 
     near = off * length + 16 * eps * length * math.sqrt(one.size) + math.sqrt(least) + 1e-15
     room = {"total": near, "weighed": near, "squares": 4 * off * one.squares + least + 1e-30}
 
-    def same(parts: Collection[Print], share: float = 1.0, what: str = "weighed") -> bool:
+    def same(parts: Collection[Fingerprint], share: float = 1.0, what: str = "weighed") -> bool:
         return all(
             abs(share * sum(float(getattr(part, sums)) for part in parts) - float(getattr(one, sums)))
             <= room[sums]
@@ -166,13 +183,13 @@ def _ways(one: Print, many: Sequence[Print], eps: float, least: float = 0.0) -> 
         yield "mean"
 
 
-def _off(one: Print, other: Print) -> float:
+def _relative_gap(one: Fingerprint, other: Fingerprint) -> float:
     """Return by how much of its size ``other`` differs, at the least."""
     size, there = math.sqrt(one.squares), math.sqrt(other.squares)
     return max(abs(there - size), abs(one.total - other.total) / math.sqrt(one.size or 1)) / (size or 1.0)
 
 
-def _clean(name: str) -> str:
+def _public_name(name: str) -> str:
     """Return the name of a module or parameter without numbers of models, and wrappers, whose names are private."""
     parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
     return ".".join(parts).replace("DistributedDataParallel.module", "model")

@@ -18,7 +18,7 @@ from simgpu.handlers import HANDLERS, functions_in_row, functions_named
 from ..calls.call import CollectiveCall
 from ..group.slot import PlainTensors
 from ..group.works import SlotWork
-from .records import Draw, Loss, Pending, RankRecord, line_here
+from .records import LossRecord, PendingCall, RandomDraw, RankRecord, user_line
 
 _Here = Callable[[], RankRecord | None]
 # An order of rows is to be the same in all ranks.
@@ -34,42 +34,44 @@ _SHAPES = frozenset(
 )
 
 
-def note(
+def note_operation(
     here: _Here, answer: Any, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
     """Return the machine's ``answer`` to a function of torch, and note the call in the record ``here()``."""
     record, run = here(), partial(answer, mode, func, types, args, kwargs)
     if record is not None and func in _DRAWING and record.trains():
-        return _draw(record, mode, func, args, kwargs or {}, run)
+        return _note_draw(record, mode, func, args, kwargs or {}, run)
     if record is not None and record.pending and HANDLERS.get(func, func) is not None:
-        return _use(record, func, args, kwargs, run)
+        return _note_use(record, func, args, kwargs, run)
     return run()
 
 
 # Random numbers.
 
 
-def _draw(
+def _note_draw(
     record: RankRecord, mode: Any, func: Any, args: Any, kwargs: dict[str, Any], run: Callable[[], Any]
 ) -> Any:
     tensors, device = tensors_in(args, kwargs), kwargs.get("device")
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     generator = torch.default_generator if gpu is None else mode.machine.random.drawing_generator(gpu)
-    before = _state(generator)
+    before = _generator_digest(generator)
     result = run()
     record.drew = record.drew or bool(record.depth)
     # A generator of its own says what is to be alike. One number alone is a decision, which all have to make alike.
     shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
-    if shapes and before != _state(generator):
-        place, call = line_here()
+    if shapes and before != _generator_digest(generator):
+        place, call = user_line()
         if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
             shape = () if tensors or record.depth else shapes[0]
             record.drew = True
-            record.draws.append((Draw(len(record.steps) + 1, place, func.__name__, before, shape), place))
+            record.draws.append(
+                (RandomDraw(len(record.steps) + 1, place, func.__name__, before, shape), place)
+            )
     return result
 
 
-def _state(generator: Any) -> int:
+def _generator_digest(generator: Any) -> int:
     with PlainTensors():
         return zlib.crc32(generator.get_state().numpy().tobytes())
 
@@ -77,15 +79,17 @@ def _state(generator: Any) -> int:
 # Tensors of calls that are under way.
 
 
-def begin(record: RankRecord, call: CollectiveCall) -> None:
+def add_pending(record: RankRecord, call: CollectiveCall) -> None:
     """The script itself has made ``call``: what it brings is under way until somebody waits."""
     tensors = [*call.inputs, *call.outputs]
     with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
-    record.pending.append(Pending(call, kept, _places(tensors), _places(call.outputs)))
+    record.pending.append(
+        PendingCall(call, kept, _storage_pointers(tensors), _storage_pointers(call.outputs))
+    )
 
 
-def end(record: RankRecord, work: SlotWork) -> None:
+def settle(record: RankRecord, work: SlotWork) -> None:
     """Somebody waits for ``work``: it is done, and so are the group's collectives before it."""
     done, left = work.call, []
     for one in record.pending:
@@ -95,25 +99,25 @@ def end(record: RankRecord, work: SlotWork) -> None:
     record.pending = left
 
 
-def _use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
+def _note_use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
     # Nothing is read by a property, nor by what makes a tensor of the same shape.
     asks = getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__") or func in _SHAPES
-    places = set() if asks else _places(tensors_in(args, kwargs))
+    places = set() if asks else _storage_pointers(tensors_in(args, kwargs))
     met = [one for one in record.pending if places & one.used]
     result = run()
     for one in met:
         with PlainTensors():
             changed = any(_version(tensor) != version for tensor, version in one.tensors)
-        views = _places(tensors_in(result)) & one.written
+        views = _storage_pointers(tensors_in(result)) & one.written
         if changed or (places & one.written and not views):
-            place, call = line_here()
+            place, call = user_line()
             if not any("distributed" in code.co_filename for code in call.codes):
                 record.early.append((place, changed, one.call))
                 record.pending = [other for other in record.pending if other is not one]  # said once
     return result
 
 
-def _places(tensors: Iterable[Tensor]) -> set[int]:
+def _storage_pointers(tensors: Iterable[Tensor]) -> set[int]:
     found = set()
     with torch._C.DisableTorchFunction():
         for tensor in tensors:
@@ -130,7 +134,7 @@ def _version(tensor: Tensor) -> int:
 # Losses.
 
 
-def lose(here: _Here, lost: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def note_loss(here: _Here, lost: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return torch's loss, and note in the record ``here()`` how much each row counts in its gradient."""
     record, how = here(), kwargs.get("reduction", "mean")
     if record is None or record.losing:  # a mode of the machine calls it once more from within
@@ -142,18 +146,20 @@ def lose(here: _Here, lost: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         record.losing = False
     trains = isinstance(loss, Tensor) and loss.requires_grad and how in ("mean", "sum")
     if trains and (number := LOSSES[lost.__name__](*args, **kwargs)):
-        record.step.losses.append(Loss(number))
-        loss.register_hook(partial(_weigh, record.step.losses[-1], how))
+        record.step.losses.append(LossRecord(number))
+        loss.register_hook(partial(_note_weight, record.step.losses[-1], how))
     return loss
 
 
-def _weigh(record: Loss, how: str, gradient: Tensor) -> None:
+def _note_weight(record: LossRecord, how: str, gradient: Tensor) -> None:
     if gradient.numel() == 1:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             record.weight = float(gradient) / (record.count if how == "mean" else 1.0)
 
 
-def _targets(_: Any = None, target: Any = None, weight: Any = None, *__: Any, **named: Any) -> float | None:
+def _count_targets(
+    _: Any = None, target: Any = None, weight: Any = None, *__: Any, **named: Any
+) -> float | None:
     """Return how many targets count in a cross entropy; None if they are weighed, or probabilities."""
     if weight is not None or not isinstance(target, Tensor) or target.is_floating_point():
         return None
@@ -161,12 +167,12 @@ def _targets(_: Any = None, target: Any = None, weight: Any = None, *__: Any, **
         return float((target != named.get("ignore_index", -100)).sum())
 
 
-def _numbers(input: Any = None, *_: Any, weight: Any = None, **__: Any) -> float | None:
+def _count_numbers(input: Any = None, *_: Any, weight: Any = None, **__: Any) -> float | None:
     return float(input.numel()) if weight is None and isinstance(input, Tensor) else None
 
 
 # How many elements each counts.
 LOSSES: dict[str, Callable[..., float | None]] = dict.fromkeys(
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits".split(),
-    _numbers,
-) | dict.fromkeys(("cross_entropy", "nll_loss"), _targets)
+    _count_numbers,
+) | dict.fromkeys(("cross_entropy", "nll_loss"), _count_targets)

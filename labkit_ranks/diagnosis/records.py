@@ -25,7 +25,7 @@ _WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 
 @dataclass
-class Epoch:
+class EpochRecord:
     """One pass of a rank over one loader.
 
     rows    the rows that the rank read, in order; ``whole`` whether they are all that the loader has.
@@ -38,7 +38,7 @@ class Epoch:
 
 
 @dataclass
-class Loader:
+class LoaderRecord:
     """One loader of a rank. A rank's loaders stand in the order in which they were first used.
 
     size       how many rows the data set has; None if it has no length.
@@ -53,14 +53,14 @@ class Loader:
     by_epoch: bool
     place: str = ""
     share: tuple[int, int] | None = None
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EpochRecord] = field(default_factory=list)
     # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
     batches: list[Any] = field(default_factory=list)
     given: int = 0
 
 
 @dataclass
-class Loss:
+class LossRecord:
     """One call of a loss function over ``count`` elements, each of which counts ``weight`` times in the gradient."""
 
     count: float
@@ -68,7 +68,7 @@ class Loss:
 
 
 @dataclass
-class Step:
+class StepRecord:
     """One optimizer step of a rank.
 
     losses     of the backward passes since the last step.
@@ -76,14 +76,14 @@ class Step:
     place      the line of the last; ``line`` that of the optimizer's step.
     """
 
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[LossRecord] = field(default_factory=list)
     reduced: list[int] = field(default_factory=list)
     place: str = ""
     line: str = ""
 
 
 @dataclass
-class Watched:
+class WatchedTensor:
     """A parameter or buffer of one rank that may have to be alike in several.
 
     local      this rank's piece; ``among`` the ranks that have it too, by DDP's or a DTensor's word, in their order.
@@ -102,7 +102,7 @@ class Watched:
     moved: bool = False
 
 
-class Reduced(NamedTuple):
+class HandReduction(NamedTuple):
     """A gradient that the script reduces: over which ranks, where, and whether only after the optimizer's step."""
 
     ranks: tuple[int, ...]
@@ -110,7 +110,7 @@ class Reduced(NamedTuple):
     late: bool
 
 
-class Draw(NamedTuple):
+class RandomDraw(NamedTuple):
     """Random numbers that were drawn in training: in which step, where, by what, and a digest of the generator.
 
     shape   of the drawn tensor; () if the numbers are for a tensor that was there.
@@ -123,7 +123,7 @@ class Draw(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Pending(NamedTuple):
+class PendingCall(NamedTuple):
     """A call that nobody has waited for yet, with its tensors and how often each had been changed.
 
     used      the places in memory that it reads or writes, and ``written`` those that it writes.
@@ -135,7 +135,7 @@ class Pending(NamedTuple):
     written: set[int]
 
 
-class Print(NamedTuple):
+class Fingerprint(NamedTuple):
     """Keeps of a tensor what is compared with one GPU's: of pieces of a whole, sums and sums of squares add up.
 
     shape     of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
@@ -159,16 +159,16 @@ class Print(NamedTuple):
 class RankRecord:
     """Everything that was observed of one rank."""
 
-    loaders: list[Loader] = field(default_factory=list)
+    loaders: list[LoaderRecord] = field(default_factory=list)
     # Its steps, and the one that has not been done; whether it is within a loss.
-    steps: list[Step] = field(default_factory=list)
-    step: Step = field(default_factory=Step)
+    steps: list[StepRecord] = field(default_factory=list)
+    step: StepRecord = field(default_factory=StepRecord)
     losing: bool = False
     # The replicated models, and the ids of the parameters that they reduce; the gradients that the script reduces, by
     # the parameter's id; whether losses are scaled for float16.
     models: list[Any] = field(default_factory=list)
     wrapped: set[int] = field(default_factory=set)
-    by_hand: dict[int, Reduced] = field(default_factory=dict)
+    by_hand: dict[int, HandReduction] = field(default_factory=dict)
     scaled: bool = False
     # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward;
     # those that exchange rows there; those in which the script itself puts results of pieces together; those of its
@@ -180,7 +180,7 @@ class RankRecord:
     calls: set[tuple[int, ...]] = field(default_factory=set)
     between: int = 0
     # What is compared with other ranks, by name.
-    watched: dict[str, Watched] = field(default_factory=dict)
+    watched: dict[str, WatchedTensor] = field(default_factory=dict)
     # The line of the latest backward if ``no_sync`` was on, and of one that reduced all the same; gradients that were
     # reduced once more: where, by how many ranks, and how many times as large they are in the optimizer's step.
     unsyncing: str = ""
@@ -208,7 +208,7 @@ class RankRecord:
     # Whether FSDP1 has cut the model.
     flat: bool = False
     # Calls that are under way, and uses of their tensors: where, whether it was a change, and the call.
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[PendingCall] = field(default_factory=list)
     early: list[tuple[str, bool, CollectiveCall]] = field(default_factory=list)
     # Of the modules that the script calls, with names for all inside; how deep in them it is; which one raised.
     roots: list[Any] = field(default_factory=list)
@@ -219,13 +219,13 @@ class RankRecord:
     inputs: dict[int, list[Any]] = field(default_factory=dict)
     # Tensors to compare, by step, what they are ("weight", "input", "output", "loss", "gradient"), name and number; the
     # optimizer's settings in each step.
-    seen: dict[tuple[int, str, str, int], Print] = field(default_factory=dict)
+    seen: dict[tuple[int, str, str, int], Fingerprint] = field(default_factory=dict)
     counts: dict[tuple[int, str, str], int] = field(default_factory=dict)
     settings: list[list[dict[str, Any]]] = field(default_factory=list)
     # By the loaders themselves: of one that is gone the next may have the id.
-    _records: WeakKeyDictionary[Any, Loader] = field(default_factory=WeakKeyDictionary)
+    _records: WeakKeyDictionary[Any, LoaderRecord] = field(default_factory=WeakKeyDictionary)
 
-    def called(self, parameter: str) -> str:
+    def first_call_line(self, parameter: str) -> str:
         """The line that first called the module of ``parameter``."""
         module = parameter.rpartition(".")[0]
         return next((seen.place for key, seen in self.seen.items() if key[1:3] == ("output", module)), "")
@@ -235,7 +235,7 @@ class RankRecord:
         begun = self.steps or self.step.reduced or self.depth
         return bool(self.optimizers and begun) and torch.is_grad_enabled()
 
-    def loader(self, loader: Any) -> Loader:
+    def loader(self, loader: Any) -> LoaderRecord:
         """The record of a DataLoader."""
         found = self._records.get(loader)
         if found is None:
@@ -246,11 +246,11 @@ class RankRecord:
             parts, part = (getattr(sampler, key, None) for key in ("num_replicas", "rank"))
             share = (parts, part) if isinstance(parts, int) and isinstance(part, int) else None
             place = getattr(loader, "_labkit_place", "")
-            found = self._records[loader] = Loader(size, type(sampler).__name__, by_epoch, place, share)
+            found = self._records[loader] = LoaderRecord(size, type(sampler).__name__, by_epoch, place, share)
             self.loaders.append(found)
         return found
 
-    def held(self) -> list[Any]:
+    def held_parameters(self) -> list[Any]:
         """The parameters that the optimizers change."""
         return [p for one in self.optimizers for group in one.param_groups for p in group["params"]]
 
@@ -263,16 +263,16 @@ class RankRecord:
             found += names if len(names) < len(parameters) else []
         return found
 
-    def look(self, what: str, name: str, value: Any) -> None:
+    def keep_fingerprints(self, what: str, name: str, value: Any) -> None:
         """Keep what is compared with one GPU of the tensors in ``value``."""
         step = len(self.steps) + 1
         if step > STEPS or not name:
             return
         place = ""
         for tensor in tensors_in(value):
-            place = place or line_here()[0]
+            place = place or user_line()[0]
             number = self.counts[step, what, name] = self.counts.get((step, what, name), 0) + 1
-            if (seen := printed(tensor, place)) is not None:
+            if (seen := fingerprint(tensor, place)) is not None:
                 self.seen[step, what, name, number] = seen
 
     def watch_shared(self, at: int) -> None:
@@ -283,18 +283,18 @@ class RankRecord:
                 self.watched[name].local = local  # a buffer may have been replaced
             elif type(local) in (Tensor, nn.Parameter) and local.numel():
                 with PlainTensors(), suppress(RuntimeError, NotImplementedError):  # sparse, or without data
-                    digest(local)
+                    digest_tensor(local)
                     constant = bool((local.reshape(-1)[0] == local).all())
-                    self.watched[name] = Watched(tensor, local, among, constant)
+                    self.watched[name] = WatchedTensor(tensor, local, among, constant)
         for watched in self.watched.values():
-            value = watched.values[at] = digest(watched.local)
+            value = watched.values[at] = digest_tensor(watched.local)
             watched.moved |= bool(self.between and watched.latest and value != watched.latest)
         self.between = 0
 
     def digest_shared(self, at: int | None = None) -> None:
         """Look again, right after step ``at``, or at the end."""
         for watched in self.watched.values():
-            watched.latest = digest(watched.local)
+            watched.latest = digest_tensor(watched.local)
             if at is not None:
                 watched.values[at] = watched.latest
 
@@ -322,7 +322,7 @@ class RankRecord:
                     yield prefix + name, tensor, ranks
         modules = () if self.flat or self.sharded else self.roots
         called = [parameter for root in modules for parameter in root.parameters() if parameter.requires_grad]
-        for at, parameter in enumerate([] if self.flat else [*self.held(), *called]):
+        for at, parameter in enumerate([] if self.flat else [*self.held_parameters(), *called]):
             if id(parameter) not in done:
                 done.add(id(parameter))
                 yield (
@@ -331,7 +331,7 @@ class RankRecord:
                     _ranks_with_piece(parameter),
                 )
 
-    def whole_norms(self) -> set[int]:
+    def ids_of_whole_norms(self) -> set[int]:
         """The ids of the weights of norms that all ranks of tensor parallelism hold."""
         norms = [
             one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
@@ -352,14 +352,14 @@ def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
         return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
 
 
-def line_here() -> tuple[str, CollectiveCall]:
+def user_line() -> tuple[str, CollectiveCall]:
     """The user's line from which this thread came here, and how."""
     call = CollectiveCall("")
     call.locate()
     return call.short_place, call
 
 
-def digest(tensor: Tensor) -> int:
+def digest_tensor(tensor: Tensor) -> int:
     with torch.no_grad(), torch._C.DisableTorchFunction():
         values = tensor.detach().reshape(-1)
         if values.numel() > MOST_NUMBERS:
@@ -367,7 +367,7 @@ def digest(tensor: Tensor) -> int:
         return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def printed(tensor: Any, place: str) -> Print | None:
+def fingerprint(tensor: Any, place: str) -> Fingerprint | None:
     """The print of ``tensor`` that is kept; None if it has no numbers to add up."""
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
@@ -382,5 +382,5 @@ def printed(tensor: Any, place: str) -> Print | None:
         partial = any(one.is_partial() for one in getattr(tensor, "placements", ()))
         sums = (float(one) for one in (values.sum(), values.dot(values), weighed))
         shapes = tuple(tensor.shape), tuple(local.shape)
-        return Print(place, *shapes, partial, eps, local.numel(), *sums)
+        return Fingerprint(place, *shapes, partial, eps, local.numel(), *sums)
     return None

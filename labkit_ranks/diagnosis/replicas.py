@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from labkit_diagnose.findings import list_some
 
 from ..calls.faults import format_ranks
-from .records import RankRecord, Watched
+from .records import RankRecord, WatchedTensor
 
 # How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, Tutel), and how
 # what all have beside it is named.
@@ -23,7 +23,7 @@ _SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
 _Group = tuple[int, ...]
 
 
-class Replica(NamedTuple):
+class ReplicatedTensor(NamedTuple):
     """What a group of ranks has to have alike.
 
     by      what says so: "hand", "mesh", "ddp", "norm" (of tensor parallelism), or "" if only its values do.
@@ -32,7 +32,7 @@ class Replica(NamedTuple):
 
     group: _Group
     name: str
-    each: list[Watched]
+    each: list[WatchedTensor]
     by: str
     looks: dict[int, bool]
 
@@ -41,7 +41,7 @@ class Replica(NamedTuple):
         later = [alike for step, alike in self.looks.items() if step]
         return any(later) or bool(later and not any(one.moved for one in self.each))
 
-    def parted(self) -> int:
+    def drift_step(self) -> int:
         """Return the step after which the values differ for good; 0 if they don't, or are averaged now and then."""
         steps = [step for step, alike in self.looks.items() if step and not alike]
         healed = any(alike for step, alike in self.looks.items() if steps and step > steps[0])
@@ -49,14 +49,14 @@ class Replica(NamedTuple):
         return steps[0] if steps and not healed else 0
 
 
-def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
+def replicas(records: Sequence[RankRecord]) -> Iterator[ReplicatedTensor]:
     """Yield what groups of ranks have to have alike."""
     claims = [{name: _claim(one, watched) for name, watched in one.watched.items()} for one in records]
     sure = {ranks for names in claims for ranks, _ in names.values()}
     peers, exchanging = (_groups(getattr(one, key) for one in records) for key in ("peers", "exchanges"))
-    working, norms = _groups_of_one_model(records, exchanging), [one.whole_norms() for one in records]
+    working, norms = _groups_of_one_model(records, exchanging), [one.ids_of_whole_norms() for one in records]
     for group in sorted(one for one in {*sure, *peers, *working} if len(one) > 1):
-        found, alike = list[Replica](), True
+        found, alike = list[ReplicatedTensor](), True
         for name in claims[group[0]]:
             if not all(name in claims[rank] for rank in group):
                 continue
@@ -64,21 +64,23 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[Replica]:
             steps = sorted(set[int].intersection(*(set(one.values) for one in each)))
             looks = {step: len({one.values[step] for one in each}) == 1 for step in steps}
             if all(claims[rank][name][0] == group for rank in group):
-                yield Replica(group, name, each, claims[group[0]][name][1], looks)
+                yield ReplicatedTensor(group, name, each, claims[group[0]][name][1], looks)
             elif _are_whole(each) and steps:
                 norm = all(
                     group in peers and id(w.tensor) in norms[at] for at, w in zip(group, each, strict=True)
                 )
                 if norm or (group in working and not any(one.constant for one in each)):
                     alike &= looks[steps[0]]
-                    found += [Replica(group, name, each, "norm" if norm else "", looks)] * looks[steps[0]]
+                    found += [ReplicatedTensor(group, name, each, "norm" if norm else "", looks)] * looks[
+                        steps[0]
+                    ]
         chosen = group in sure and group in exchanging  # the script reduces what it means to
         for one in found if alike or not working.get(group) else ():
             if one.by or _SHARED.search(one.name) or not (chosen or _is_own(one)):
                 yield one
 
 
-def _claim(record: RankRecord, watched: Watched) -> tuple[_Group, str]:
+def _claim(record: RankRecord, watched: WatchedTensor) -> tuple[_Group, str]:
     """Return the ranks in which a parameter is known to be alike, and by what."""
     reduced = record.by_hand.get(id(watched.tensor))
     if reduced is not None:
@@ -108,12 +110,12 @@ def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group])
     return found
 
 
-def _are_whole(each: Sequence[Watched]) -> bool:
+def _are_whole(each: Sequence[WatchedTensor]) -> bool:
     """Whether each rank has all of it, as far as tensors know."""
     return len({one.tensor.shape for one in each} | {one.local.shape for one in each}) == 1
 
 
-def _is_own(replica: Replica) -> bool:
+def _is_own(replica: ReplicatedTensor) -> bool:
     marked = any(
         getattr(one.tensor, key, None) == mark for one in replica.each for key, mark in _MARKS.items()
     )
@@ -126,16 +128,20 @@ def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[s
     for one in found:
         if one.by in ("hand", "mesh") and not next(iter(one.looks.values()), True):
             hand = first.by_hand.get(id(one.each[0].tensor))
-            yield "weights_differ_from_the_start", hand.place if hand else "", {"who": _clean(one.name)}
+            yield (
+                "weights_differ_from_the_start",
+                hand.place if hand else "",
+                {"who": _strip_numbers(one.name)},
+            )
     for by in ("hand", "mesh", "ddp", "", "norm"):
-        parted = [one for one in found if one.by == by and one.parted()]
+        parted = [one for one in found if one.by == by and one.drift_step()]
         for one in parted:
-            first, step = records[one.group[0]], one.parted()
-            names = list_some([_clean(other.name) for other in parted if other.group == one.group])
+            first, step = records[one.group[0]], one.drift_step()
+            names = list_some([_strip_numbers(other.name) for other in parted if other.group == one.group])
             line, facts = first.steps[step - 1].line, {"step": step, "who": names}
             hand = first.by_hand.get(id(one.each[0].tensor))
             if by == "norm":
-                yield "norm_gradients_not_reduced", first.called(one.name) or line, facts
+                yield "norm_gradients_not_reduced", first.first_call_line(one.name) or line, facts
             elif hand is not None and hand.late:
                 yield "weights_drift.late", hand.place, facts | {"line": line}
             elif by:
@@ -144,5 +150,5 @@ def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[s
                 yield "weights_drift.unreduced", line, facts | {"ranks": format_ranks(one.group)}
 
 
-def _clean(name: str) -> str:
+def _strip_numbers(name: str) -> str:
     return re.sub(r"#\d+", "", name)

@@ -45,7 +45,7 @@ def _printable(text: object) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(text))
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Loads values that name no module: dicts, lists, tuples, texts, numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -59,7 +59,7 @@ class _Plain(pickle.Unpickler):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Told(CollectiveCall):
+class DumpedCall(CollectiveCall):
     """A call as a dump tells it.
 
     where     the line of the user's code, ``"train.py:31 in step"``.
@@ -83,12 +83,12 @@ class Dump:
 
     rank: int
     version: str
-    calls: tuple[Told, ...]
+    calls: tuple[DumpedCall, ...]
     groups: dict[str, tuple[int, ...]]
     broken: str = ""
 
 
-def read(paths: Iterable[str | Path]) -> dict[int, Dump]:
+def read_dumps(paths: Iterable[str | Path]) -> dict[int, Dump]:
     """The dumps of ``paths``, files or folders of them, by rank. Raises BadDump, which names the file.
 
     One that cannot be read is taken for missing, unless it is the only one.
@@ -106,18 +106,18 @@ def read(paths: Iterable[str | Path]) -> dict[int, Dump]:
                 rank = int(number[1])
                 if rank in found:
                     raise wrong(BadDump, en=f"a second one of rank {rank}", zh=f"rank {rank} 已经有一份了")
-                found[rank] = _dump(rank, _loaded(file))
+                found[rank] = _make_dump(rank, _load_file(file))
             except NoDump as error:
                 broken[rank] = Dump(rank, "", (), {}, f"{file}: {error}")
             except BadDump as error:
                 raise BadDump(f"{file}: {error}") from None
     if broken and not found:
         raise BadDump(next(iter(broken.values())).broken)
-    _fill(found)
+    _fill_members(found)
     return broken | found
 
 
-def _fill(dumps: dict[int, Dump]) -> None:
+def _fill_members(dumps: dict[int, Dump]) -> None:
     """Name the members of groups that no dump describes (gloo's do not): those that called."""
     seen: dict[str, set[int]] = {}
     for rank, dump in dumps.items():
@@ -130,12 +130,12 @@ def _fill(dumps: dict[int, Dump]) -> None:
                 call.ranks = dump.groups[call.group] = tuple(sorted(seen[call.group]))
 
 
-def _loaded(path: Path) -> Any:
+def _load_file(path: Path) -> Any:
     if path.stat().st_size > _MOST_BYTES:
         raise wrong(BadDump, en="larger than 1 GiB", zh="大于 1 GiB")
     with path.open("rb") as file:
         try:
-            return _value(file)
+            return _load_value(file)
         except BadDump:
             raise
         except Exception as error:  # what a broken pickle raises is anything
@@ -147,13 +147,13 @@ def _no_dump(why: str) -> NoDump:
     return NoDump(f"{text} ({_printable(why)})")
 
 
-def _value(file: IO[bytes]) -> Any:
+def _load_value(file: IO[bytes]) -> Any:
     begins = file.read(1)
     file.seek(0)
-    return json.load(file) if begins == b"{" else _Plain(file).load()
+    return json.load(file) if begins == b"{" else _PlainUnpickler(file).load()
 
 
-def _dump(rank: int, value: Any) -> Dump:
+def _make_dump(rank: int, value: Any) -> Dump:
     try:
         groups = {
             _printable(name): tuple(
@@ -163,25 +163,25 @@ def _dump(rank: int, value: Any) -> Dump:
             if name
         }
         entries = value.get("entries", [])
-        calls = [call for entry in entries if (call := _call(rank, entry, groups)) is not None]
+        calls = [call for entry in entries if (call := _make_call(rank, entry, groups)) is not None]
         return Dump(rank, str(value["version"]), tuple(calls), groups)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _no_dump(repr(error)) from None
 
 
-def _call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) -> Told | None:
+def _make_call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) -> DumpedCall | None:
     backend, _, name = entry["profiling_name"].partition(":")
     name, _, pair = name.partition(" ")
     if name == "coalesced":  # the end of several that stand before it
         return None
     group, desc = map(_printable, entry["process_group"])
-    call = Told(_KINDS.get(name, _printable(name)), backend=backend, group=group, desc=desc, rank=rank)
+    call = DumpedCall(_KINDS.get(name, _printable(name)), backend=backend, group=group, desc=desc, rank=rank)
     call.ranks = groups.get(group, ())
     call.seq = int(entry["p2p_seq_id"] if entry.get("is_p2p") else entry["collective_seq_id"])
     call.met = entry["state"] == "completed" or bool(entry.get("retired"))
     call.created = int(entry["time_created_ns"])
     frames = entry.get("frames") or []
-    call.where, call.backward = _where(frames), _is_of_backward(frames)
+    call.where, call.backward = _user_line(frames), _is_of_backward(frames)
     if pair:
         call.root = int(re.split("->|<-", pair)[1])
     call.inputs = _tensors(entry["input_sizes"], entry.get("input_dtypes"))
@@ -211,7 +211,7 @@ def _is_of_backward(frames: Sequence[dict[str, Any]]) -> bool:
     )
 
 
-def _where(frames: Iterable[dict[str, Any]]) -> str:
+def _user_line(frames: Iterable[dict[str, Any]]) -> str:
     """The innermost line that is not of an installed package."""
     listed = list(frames)
     own = [one for one in listed if not _INSTALLED.search(str(one["filename"]))] or listed[-1:]

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 
-class Cell:
+class RankCell:
     """Python source to be run by ranks: its statements, and its last expression apart, whose value is shown.
 
     source   may use ``await`` outside of functions, as a notebook's cells may.
@@ -30,25 +30,25 @@ class Cell:
         self._last: CodeType | None = None
         if isinstance(last, ast.Expr):
             tree.body.pop()
-            if not quiet(source):
-                self._last = _compiled(ast.Expression(last.value), name, "eval")
+            if not ends_with_semicolon(source):
+                self._last = _compile(ast.Expression(last.value), name, "eval")
             else:
                 tree.body.append(last)
-        self._body = _compiled(tree, name, "exec")
+        self._body = _compile(tree, name, "exec")
 
     def run(self, namespace: dict[str, Any]) -> Any:
         """Run it; the value of the last expression, or None."""
         __tracebackhide__ = True  # of debuggers
         codes = [code for code in (self._body, self._last) if code is not None]
         if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
-            value = asyncio.run(_awaited(codes, namespace))
+            value = asyncio.run(_run_async(codes, namespace))
         else:
             for code in codes:
                 value = eval(code, namespace)
         return None if self._last is None else value
 
 
-async def _awaited(codes: list[CodeType], namespace: dict[str, Any]) -> Any:
+async def _run_async(codes: list[CodeType], namespace: dict[str, Any]) -> Any:
     for code in codes:
         value = eval(code, namespace)
         if code.co_flags & inspect.CO_COROUTINE:
@@ -56,14 +56,14 @@ async def _awaited(codes: list[CodeType], namespace: dict[str, Any]) -> Any:
     return value
 
 
-def quiet(source: str) -> bool:
+def ends_with_semicolon(source: str) -> bool:
     """Whether a semicolon at the end says that the last value is not to be shown."""
     blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.DEDENT}
     kept = [one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type not in blank]
     return bool(kept) and kept[-1].string == ";"
 
 
-def _compiled(tree: ast.Module | ast.Expression, name: str, mode: str) -> CodeType:
+def _compile(tree: ast.Module | ast.Expression, name: str, mode: str) -> CodeType:
     code = compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     assert isinstance(code, CodeType)
     return code

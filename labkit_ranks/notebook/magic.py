@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 NAME = "ranks"
 
 
-class _Parser(argparse.ArgumentParser):
+class _MagicParser(argparse.ArgumentParser):
     """Says what is wrong instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"%%{NAME}", add_help=False, exit_on_error=False)
+def _make_parser() -> argparse.ArgumentParser:
+    parser = _MagicParser(prog=f"%%{NAME}", add_help=False, exit_on_error=False)
     for (flag, *metavar), text in texts_beside(__file__).items():
         facts: dict[str, Any] = {"metavar": " ".join(metavar)} if metavar else {"action": "store_true"}
         parser.add_argument(flag, help=str(text), **facts, **_MORE.get(flag, {}))
@@ -47,7 +47,7 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
 
     ``%ranks`` in a line shows them; ``%ranks --help`` lists the options.
     """
-    parser = _parser()
+    parser = _make_parser()
     try:
         with localize_argparse():
             asked = parser.parse_args(shlex.split(line))
@@ -55,9 +55,9 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
             with localize_argparse():
                 print(parser.format_help())
             return None
-        session = _session(asked, cell=cell is not None)
-        chosen = None if asked.rank is None else _numbers(asked.rank, session.size)
-        given = _named(asked.names)
+        session = _requested_session(asked, cell=cell is not None)
+        chosen = None if asked.rank is None else _parse_rank_numbers(asked.rank, session.size)
+        given = _notebook_values(asked.names)
         session.times = None if asked.times is None else accelerator(asked.times)
     except (argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
         raise sys.modules["IPython.core.error"].UsageError(f"%%{NAME}: {error}") from None
@@ -68,14 +68,14 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         return session
     for rank in range(session.size):
         session[rank].update(given)
-    _run(session, cell, chosen, asked)
+    _run_cell(session, cell, chosen, asked)
     return None
 
 
-def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.Namespace) -> None:
+def _run_cell(session: Session, cell: str, chosen: list[int] | None, asked: argparse.Namespace) -> None:
     from . import shell as notebook
 
-    shell = notebook.shell_here()
+    shell = notebook.current_shell()
     cells = getattr(shell.compile, "_filename_map", {})  # the number of each cell, by the name of its file
     number = _number_of_this_cell(cells, shell.execution_count)
     name = f"<Cell In[{number}]>"
@@ -85,12 +85,12 @@ def _run(session: Session, cell: str, chosen: list[int] | None, asked: argparse.
         try:
             values = session.execute("\n" + shell.transform_cell(cell), ranks=chosen, name=name)
         except SyntaxError as error:
-            raise _as_shown(shell, error) from None
+            raise _as_syntax_error(shell, error) from None
         except NameError as error:
-            _hint(shell, error)
+            _add_name_hint(shell, error)
             raise
         if values is not None:
-            _show(shell, values)
+            _show_results(shell, values)
     finally:
         if asked.timeline:
             shell.display_pub.publish(*shell.display_formatter.format(session.trace))
@@ -108,11 +108,11 @@ def _number_of_this_cell(cells: dict[str, int], default: int) -> int:
     return default
 
 
-def _named(names: str | None) -> dict[str, Any]:
+def _notebook_values(names: str | None) -> dict[str, Any]:
     """The notebook's own values of these names."""
     from . import shell as notebook
 
-    own = notebook.shell_here().user_ns
+    own = notebook.current_shell().user_ns
     wanted = list(filter(None, map(str.strip, (names or "").split(","))))
     for name in wanted:
         if name not in own:
@@ -121,7 +121,7 @@ def _named(names: str | None) -> dict[str, Any]:
     return {name: own[name] for name in wanted}
 
 
-def _as_shown(shell: Any, error: SyntaxError) -> Exception:
+def _as_syntax_error(shell: Any, error: SyntaxError) -> Exception:
     """A mistake in the cell's own text, to be shown without how it came to be read."""
     if error.__traceback__ is None or not (error.filename or "").startswith("<Cell In"):
         return error
@@ -131,7 +131,7 @@ def _as_shown(shell: Any, error: SyntaxError) -> Exception:
     return shown
 
 
-def _hint(shell: Any, error: NameError) -> None:
+def _add_name_hint(shell: Any, error: NameError) -> None:
     """A name that only the notebook has: say how the ranks get it."""
     name = error.name
     if name and name in shell.user_ns:
@@ -142,7 +142,7 @@ def _hint(shell: Any, error: NameError) -> None:
         error.add_note(say(en=en, zh=zh))
 
 
-def _show(shell: Any, values: Results) -> None:
+def _show_results(shell: Any, values: Results) -> None:
     """Show them below the cell: side by side, and each that is alive in the page alone."""
     from . import shell as notebook
     from .results import bundle_of
@@ -150,7 +150,7 @@ def _show(shell: Any, values: Results) -> None:
     if values.table():
         shell.display_pub.publish(values._repr_mimebundle_(), {})
         return
-    shown = values.shown(notebook.forms)
+    shown = values.merged(notebook.display_forms)
     if not any(notebook.is_live(one.bundle) for one in shown):
         shell.display_pub.publish(bundle_of(shown), {})
         return
@@ -159,7 +159,7 @@ def _show(shell: Any, values: Results) -> None:
         shell.display_pub.publish(one.bundle, {})
 
 
-def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
+def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
     """The session that is open if it is what is asked for, else a new one."""
     from . import session as sessions
 
@@ -190,7 +190,7 @@ def _session(asked: argparse.Namespace, *, cell: bool) -> Session:
     return made
 
 
-def _numbers(text: str, size: int) -> list[int]:
+def _parse_rank_numbers(text: str, size: int) -> list[int]:
     """``"0,2-3"`` as [0, 2, 3]."""
     found: set[int] = set()
     for part in text.split(","):
@@ -207,6 +207,6 @@ def _numbers(text: str, size: int) -> list[int]:
     return sorted(found)
 
 
-def load(shell: Any) -> None:
+def register_magic(shell: Any) -> None:
     """Give ``shell`` the magic."""
     shell.register_magic_function(ranks_magic, "line_cell", NAME)

@@ -17,7 +17,7 @@ from ..rank.rank import current_thread_rank
 BAR, AGAIN = "│", "┊"
 
 
-class Lines:
+class RankOutput:
     """Writes what the ranks print, each line after its rank's number.
 
     size      how many ranks there are: numbers are as wide as the last one's.
@@ -36,7 +36,7 @@ class Lines:
         # The rank and the stream of the line that has no end yet, and whose lines were cut off by it.
         self._open: tuple[int, str] | None = None
         self._cut: set[tuple[int, str]] = set()
-        self._moving: dict[tuple[int, str], _Moving] = {}
+        self._moving: dict[tuple[int, str], _ProgressLines] = {}
         self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
@@ -48,7 +48,7 @@ class Lines:
         mine, text = (rank, name), text.replace("\r\n", "\n")
         moving = self._moving.get(mine)
         if "\r" in text and moving is None:
-            moving = self._moving[mine] = _Moving()
+            moving = self._moving[mine] = _ProgressLines()
         if moving is not None and moving.takes(text):
             moving.write(text)
             self._show_moving()
@@ -74,7 +74,7 @@ class Lines:
         self._open = None if part.endswith("\n") else mine
 
     def _show_moving(self) -> None:
-        rows = [(rank, row) for (rank, _), one in sorted(self._moving.items()) for row in one.shown()]
+        rows = [(rank, row) for (rank, _), one in sorted(self._moving.items()) for row in one.rows()]
         if self._progress is not None and rows:
             if self._area is None:
                 self.interrupt()
@@ -88,7 +88,7 @@ class Lines:
         left, self._moving, self._area = self._moving, {}, None
         if self._progress is None:
             for mine, one in sorted(left.items()):
-                for row in one.shown():
+                for row in one.rows():
                     self._part(mine, row + "\n")
 
     def interrupt(self) -> None:
@@ -105,7 +105,7 @@ class Lines:
         self._leave_moving()
 
 
-class _Moving:
+class _ProgressLines:
     """Lines of one rank that are written over, and where the cursor is: so much of a terminal as progress bars need."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Moving:
                 self._rows[self._at] = part if self._over else self._rows[self._at] + part
                 self._over = False
 
-    def shown(self) -> list[str]:
+    def rows(self) -> list[str]:
         rows = [row.rstrip() for row in self._rows]
         return rows if rows[-1] else rows[:-1]
 
@@ -158,7 +158,7 @@ class RankStream(io.TextIOBase):
     def __init__(self, name: str, real: TextIO) -> None:
         self._name = name
         self.real = real
-        self.lines: Lines | None = None
+        self.lines: RankOutput | None = None
 
     def write(self, text: str) -> int:
         rank = current_thread_rank()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from labkit.base.language import say
 
 from ..calls.faults.report import format_numbers, format_ranks
-from .shell import forms
+from .shell import display_forms
 from .tables import table_html, table_text
 
 # A value in the forms in which a notebook can show it: text by its type.
@@ -27,7 +27,7 @@ _PLAIN = "margin:0;padding:0;border:0;background:none;color:inherit;font-family:
 _MOST = 100
 
 
-class Shown(NamedTuple):
+class MergedValue(NamedTuple):
     """One value, as the ranks that have it show it."""
 
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class Shown(NamedTuple):
         return f'<pre style="{_PLAIN}">{escape(self.text)}</pre>'
 
 
-def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list[Shown]:
+def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list[MergedValue]:
     """Equal values once, in the order of the first that has each.
 
     Tensors that differ in nothing but their rank's own GPU (``gpus[rank]``, its number on its node) are equal: theirs
@@ -73,11 +73,11 @@ def together(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list
     for ranks, neutral in found.values():
         name = format_numbers({gpus[rank] for rank in ranks}, "–")
         told = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
-        shown.append(Shown(tuple(ranks), told))
+        shown.append(MergedValue(tuple(ranks), told))
     return shown
 
 
-def as_text(shown: Sequence[Shown]) -> str:
+def as_text(shown: Sequence[MergedValue]) -> str:
     """A block for each value: the ranks, and the value beside them, its lines one below the other."""
     heads = [one.head for one in shown]
     width = max(map(len, heads), default=0)
@@ -88,7 +88,7 @@ def as_text(shown: Sequence[Shown]) -> str:
     return "\n".join(lines)
 
 
-def as_html(shown: Sequence[Shown]) -> str:
+def as_html(shown: Sequence[MergedValue]) -> str:
     """A box for each value, side by side as far as there is room."""
     boxes = "".join(
         f'<div style="{_BOX}"><div style="{_HEAD}">{one.head}</div>{one.html}</div>' for one in shown
@@ -96,7 +96,7 @@ def as_html(shown: Sequence[Shown]) -> str:
     return f'<div class="labkit-ranks" style="display:flex;flex-wrap:wrap;gap:8px 28px">{boxes}</div>'
 
 
-def bundle_of(shown: Sequence[Shown]) -> Bundle:
+def bundle_of(shown: Sequence[MergedValue]) -> Bundle:
     """All of them in one output."""
     return {"text/plain": as_text(shown), "text/html": as_html(shown)}
 
@@ -133,16 +133,16 @@ class Results(list[Any]):
             found.append(["", *(names.get(n) or say(en=f"{n} different", zh=f"{n} 种") for n in counts)])
         return found
 
-    def shown(self, form: Form) -> list[Shown]:
+    def merged(self, form: Form) -> list[MergedValue]:
         """The values as ``form`` makes them, equal ones once."""
-        return together(zip(self._ranks, self._ask(form), strict=True), self._gpus)
+        return merge_equal(zip(self._ranks, self._ask(form), strict=True), self._gpus)
 
     def __repr__(self) -> str:
         if table := self.table():
             return table_text(table)
-        return as_text(self.shown(lambda value: {"text/plain": repr(value)}))
+        return as_text(self.merged(lambda value: {"text/plain": repr(value)}))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         if table := self.table():
             return {"text/plain": table_text(table), "text/html": table_html(table)}
-        return bundle_of(self.shown(forms))
+        return bundle_of(self.merged(display_forms))

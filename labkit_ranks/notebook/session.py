@@ -28,13 +28,13 @@ from labkit.turns import Deadlock
 from simgpu.children.gpu_models import with_model
 from simgpu.tracebacks import strip_labkit_frames
 
-from ..planning.timing import timed
+from ..planning.timing import run_by_times
 from ..rank.rank import Rank, current_thread_rank, refuse_in_rank
 from ..rank.system_calls import run_exit_functions
 from ..threads.world import RanksFailed, World
 from . import shell as notebook
-from .cell import Cell
-from .output import Lines, RankStream
+from .cell import RankCell
+from .output import RankOutput, RankStream
 from .results import Results
 from .tables import Memory
 
@@ -47,7 +47,7 @@ _last_size: int | None = None
 
 def current() -> Session | None:
     """The session that is open. One whose machine was closed, as ``use_gpus`` does in a lesson's first cell, ends."""
-    if _open is not None and _open.stranded:
+    if _open is not None and _open.has_lost_machine:
         _open.close()
     return _open
 
@@ -153,7 +153,7 @@ class Session:
             raise TypeError(must("code", code, en=en, zh=zh, typed=True))
         chosen = None if ranks is None else [integer("ranks", number, 0, self.size - 1) for number in ranks]
         self._cells += 1
-        cell = Cell(code, name or f"<ranks {self._cells}>")
+        cell = RankCell(code, name or f"<ranks {self._cells}>")
 
         def part(rank: Rank) -> Any:
             __tracebackhide__ = True  # of debuggers
@@ -171,7 +171,7 @@ class Session:
     @property
     def memory(self) -> Memory:
         """The bytes on each rank's GPU: now, and at most since the beginning (or since it was reset)."""
-        return Memory.of(self._alive().ranks)
+        return Memory.read(self._alive().ranks)
 
     @property
     def closed(self) -> bool:
@@ -179,7 +179,7 @@ class Session:
         return self._world.closed
 
     @property
-    def stranded(self) -> bool:
+    def has_lost_machine(self) -> bool:
         """Whether the machine that the ranks run on was closed under them."""
         return not self.closed and self._world.machine.closed
 
@@ -233,9 +233,9 @@ class Session:
         self._groups[rank.number] = dist.group.WORLD
         values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
         rank.main.__dict__.update(zip(GIVEN, values, strict=True))
-        rank.on_gpus_chosen = lambda: self._chosen(rank)
+        rank.on_gpus_chosen = lambda: self._follow_chosen_gpus(rank)
 
-    def _chosen(self, rank: Rank) -> None:
+    def _follow_chosen_gpus(self, rank: Rank) -> None:
         """``rank`` sees other GPUs than before: what was made for it is on its first one."""
         first = torch.device("cuda", 0)
         torch.cuda.set_device(first)
@@ -265,7 +265,7 @@ class Session:
             raise wrong(RuntimeError, en=en, zh=zh)
         return self._world
 
-    def each(
+    def run_in_each(
         self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
     ) -> list[Any]:
         """Call ``function(rank)`` in each rank, recorded; raises RanksFailed with what each raised that did.
@@ -274,10 +274,10 @@ class Session:
         """
         world = self._alive()
         refuse_in_rank()
-        with self._stage(world), timed(self.times) as by_times:
+        with self._stage(world), run_by_times(self.times) as by_times:
             recorded = emitting.begin()
             try:
-                return world.run(by_times(notebook.in_cell(function)), ranks, to_end=to_end)
+                return world.run(by_times(notebook.bind_to_cell(function)), ranks, to_end=to_end)
             finally:
                 emitting.end(recorded)
                 self.trace = recorded
@@ -285,12 +285,12 @@ class Session:
     def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
         __tracebackhide__ = True  # of debuggers
         try:
-            return self.each(function, ranks)
+            return self.run_in_each(function, ranks)
         except RanksFailed as error:
             failed = error
-        raise self._told(failed)
+        raise self._error_of_rank(failed)
 
-    def _told(self, failed: RanksFailed) -> BaseException:
+    def _error_of_rank(self, failed: RanksFailed) -> BaseException:
         """A rank's own error, with its own traceback and a note of whose it is."""
         error = failed.error
         strip_labkit_frames(error)
@@ -298,15 +298,15 @@ class Session:
             en = f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)"
             zh = f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）"
             error.add_note(say(en=en, zh=zh))
-        notebook.render(error)
+        notebook.render_error(error)
         return error
 
     @contextmanager
     def _stage(self, world: World) -> Iterator[None]:
         """While ranks run, what they print, show and ask goes beside their rank."""
         real = {name: getattr(sys, name) for name in self._streams}
-        shell = notebook.shell_here()
-        lines = Lines(self.size, real, None if shell is None else notebook.progress(shell))
+        shell = notebook.current_shell()
+        lines = RankOutput(self.size, real, None if shell is None else notebook.progress_area(shell))
         ask = builtins.input
 
         def ask_for_rank(prompt: object = "", /) -> str:
@@ -329,7 +329,7 @@ class Session:
             stack.callback(setattr, builtins, "input", ask)
             stack.callback(lines.end)
             if shell is not None:
-                stack.enter_context(notebook.shown_by_rank(shell, lines, world))
+                stack.enter_context(notebook.label_displays(shell, lines, world))
             yield
 
     def _results(self, values: list[Any], ranks: Sequence[int] | None) -> Results:

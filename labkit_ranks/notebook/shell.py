@@ -23,22 +23,22 @@ from simgpu.tracebacks import fold_frames
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank, current_thread_rank
 from ..threads.world import World
-from .output import Lines
+from .output import RankOutput
 
 # Forms of a value that only live in the page, not within another output.
 _LIVE = "application/"
 
 
-def shell_here() -> Any:
+def current_shell() -> Any:
     """The IPython that runs this process's cells; None outside of it. Nothing is imported for it."""
     core = sys.modules.get("IPython.core.interactiveshell")
     running = core is not None and core.InteractiveShell.initialized()
     return core.InteractiveShell.instance() if core and running else None
 
 
-def forms(value: object) -> dict[str, Any]:
+def display_forms(value: object) -> dict[str, Any]:
     """``value`` in all forms in which a notebook can show it; outside of one, its repr."""
-    shell = shell_here()
+    shell = current_shell()
     if shell is None:
         return {"text/plain": repr(value)}
     bundle: dict[str, Any] = shell.display_formatter.format(value)[0]
@@ -50,7 +50,7 @@ def is_live(bundle: dict[str, Any]) -> bool:
     return any(kind.startswith(_LIVE) for kind in bundle)
 
 
-def progress(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
+def progress_area(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
     """A function that makes an area of lines that change, for :class:`.output.Lines`; None in a terminal."""
     if not hasattr(shell, "kernel"):
         return None
@@ -74,7 +74,7 @@ def progress(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
 class RankDisplay:
     """A shell's publisher of displays, while ranks run: it says whose a display is."""
 
-    def __init__(self, real: Any, lines: Lines) -> None:
+    def __init__(self, real: Any, lines: RankOutput) -> None:
         self.real, self._lines = real, lines
 
     def publish(self, data: dict[str, Any], metadata: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +92,7 @@ class RankDisplay:
 
 
 @contextmanager
-def shown_by_rank(shell: Any, lines: Lines, world: World) -> Iterator[None]:
+def label_displays(shell: Any, lines: RankOutput, world: World) -> Iterator[None]:
     """Inside, what a rank displays is labelled, and its magics work on its own names."""
     publisher = shell.display_pub
     shell.display_pub = RankDisplay(publisher, lines)
@@ -160,12 +160,12 @@ def _interruptible(world: World) -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     where: list[str] = []
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        where[:] = places(world)
+    def handle_interrupt(number: int, frame: FrameType | None) -> None:
+        where[:] = rank_places(world)
         if callable(before):
             before(number, frame)
 
-    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGINT, handle_interrupt)
     try:
         yield
     except KeyboardInterrupt as error:
@@ -176,7 +176,7 @@ def _interruptible(world: World) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def places(world: World) -> list[str]:
+def rank_places(world: World) -> list[str]:
     """The line where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
     frames = frames_of_threads()
     named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
@@ -196,9 +196,9 @@ def places(world: World) -> list[str]:
     return lines
 
 
-def render(error: BaseException) -> None:
+def render_error(error: BaseException) -> None:
     """Let IPython show ``error`` of a rank with the rank's own frames alone."""
-    shell = shell_here()
+    shell = current_shell()
     if shell is None or isinstance(error, SyntaxError):
         return
     # What labkit tells needs no more than the rank's own lines: where torch waited is no news.
@@ -223,23 +223,23 @@ def show_figures() -> None:
         inline.show(inline.InlineBackend.instance().close_figures)
 
 
-def in_cell(function: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
+def bind_to_cell(function: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
     """``function`` as a part of the cell that runs now: what it shows belongs to that cell, and its figures too.
 
     A rank's thread lives longer than a cell, and kernels remember by context whose a message is.
     """
-    if shell_here() is None:
+    if current_shell() is None:
         return function
     context = contextvars.copy_context()
 
     def part(rank: Rank) -> Any:
         __tracebackhide__ = True
-        return context.copy().run(_figured, function, rank)
+        return context.copy().run(_run_with_figures, function, rank)
 
     return part
 
 
-def _figured(function: Callable[[Rank], Any], rank: Rank) -> Any:
+def _run_with_figures(function: Callable[[Rank], Any], rank: Rank) -> Any:
     __tracebackhide__ = True
     tracer = sys.gettrace()
     try:

@@ -20,14 +20,14 @@ def table_text(lines: Lines, sides: Sequence[str] | None = None) -> str:
     sides = sides or ["left"] * len(lines[0])
     wide = [max(map(columns, words)) for words in zip(*lines, strict=True)]
 
-    def padded(words: Sequence[str]) -> str:
+    def pad_row(words: Sequence[str]) -> str:
         found = []
         for word, most, side in zip(words, wide, sides, strict=True):
             blank = " " * (most - columns(word))
             found.append(word + blank if side == "left" else blank + word)
         return "  ".join(found).rstrip()
 
-    return "\n".join(map(padded, lines))
+    return "\n".join(map(pad_row, lines))
 
 
 def table_html(lines: Lines, sides: Sequence[str] | None = None) -> str:
@@ -61,7 +61,7 @@ class Memory(tuple[RankMemory, ...]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, ranks: Sequence[Rank]) -> Memory:
+    def read(cls, ranks: Sequence[Rank]) -> Memory:
         """The bytes in use now, and at most since the beginning, or since that was reset."""
         found = []
         for rank in ranks:

@@ -27,7 +27,7 @@ _HATCHED = ("gradients", "bubble")
 Row = tuple[str, Mapping[str, float]]
 
 
-def stacks(
+def draw_stacks(
     sketch: Sketch,
     top: float,
     title: str,
@@ -78,26 +78,26 @@ def stacks(
 def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
     """The memory and the time of some plans, by parts."""
     sketch = Sketch()
-    bottom = _of_forecasts(sketch, 22, rows)
-    return sketch.picture(bottom - 8, _described(rows[0][1]))
+    bottom = _draw_forecasts(sketch, 22, rows)
+    return sketch.picture(bottom - 8, _describe_forecast(rows[0][1]))
 
 
-def _of_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
+def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
     memory = [(name, one.memory) for name, one in rows]
     times = [
         (name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in rows
     ]
-    bottom = stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
-    return stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
+    bottom = draw_stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
+    return draw_stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
 
 
 def plans_picture(found: Plans) -> Picture:
     """The best plans by parts, and below them all that fit as points: those on the line are beaten by none."""
     shown = (found.fitting or tuple(sorted(found.others, key=lambda one: one.peak)))[:6]
     sketch = Sketch()
-    top = _of_forecasts(sketch, 22, [(_name(one), one) for one in shown])
+    top = _draw_forecasts(sketch, 22, [(_name(one), one) for one in shown])
     if len(found.fitting) < 2:
-        return sketch.picture(top, _described(shown[0]))
+        return sketch.picture(top, _describe_forecast(shown[0]))
     tall, left, across = 170.0, 70.0, WIDTH - 110.0
     fast, most = nice(max(one.tokens for one in found.fitting)), found.gpu.usable
     sketch.add(Label(12, top + 10, caption("plan", "front"), 12, bold=True))
@@ -122,14 +122,14 @@ def plans_picture(found: Plans) -> Picture:
         tip = f"{one.plan} · {_bytes(one.peak)} · {one.tokens:,.0f} token/s/GPU"
         place_of = x - half, y - half, 2 * half, 2 * half
         sketch.add(Box(*place_of, gpu, str(one.plan), tip=tip, round=True, tint=tint))
-    return sketch.picture(top + tall + 30, _described(shown[0]))
+    return sketch.picture(top + tall + 30, _describe_forecast(shown[0]))
 
 
 def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) -> Picture:
     """The memory of ranks' GPUs at their peaks, by kind; the limit, unless they are far from it."""
     sketch = Sketch()
     limit = limit if max(sum(row.values()) for _, row in rows) > limit / 10 else 0.0
-    bottom = stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)
+    bottom = draw_stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)
     return sketch.picture(bottom, description)
 
 
@@ -143,7 +143,7 @@ def _bytes(value: float) -> str:
     return bytes_text(int(value)) if value else "0"
 
 
-def _described(one: Forecast) -> str:
+def _describe_forecast(one: Forecast) -> str:
     facts = {"plan": one.plan, "peak": _bytes(one.peak), "usable": _bytes(one.gpu.usable)}
     words = caption("plan", "described", **facts, step=duration(one.seconds), tokens=f"{one.tokens:,.0f}")
     return words if one.fits else caption("plan", "too-much", **facts)

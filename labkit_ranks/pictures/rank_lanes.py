@@ -20,10 +20,10 @@ from .captions import caption
 from .rank_times import (
     RankTimes,
     Span,
+    abbreviate_ranks,
     families_of,
     family_name,
     first_and_last,
-    listed,
     members,
     purpose,
     rank_times,
@@ -61,7 +61,7 @@ def ranks_picture(trace: Trace) -> Picture:
     bottom = lane.y(len(shown)) + 4
     sketch = Sketch()
     sketch.add(*time.marks(bottom))
-    paint = _Painter(sketch, time, families)
+    paint = _LanePainter(sketch, time, families)
     drawn = {times[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
     seen = [one for one in times if one.rank in drawn]
     boxes = sum(len(one.computing) + len(one.waiting) + 2 * len(one.parts) for one in seen)
@@ -70,22 +70,27 @@ def ranks_picture(trace: Trace) -> Picture:
         slot = time.seconds / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)
     else:
         paint.links(meetings, drawn)
-        sketch.add(*_kinds(paint, meetings, top))
+        sketch.add(*_kind_labels(paint, meetings, top))
 
-    def more(rest: Sequence[int]) -> str:
+    def label_rest(rest: Sequence[int]) -> str:
         return caption("ranks", "more", first=times[rest[0]].rank, last=times[rest[-1]].rank, count=len(rest))
 
-    for place, at in lane.iterate_shown(sketch, shown, more):
+    for place, at in lane.iterate_shown(sketch, shown, label_rest):
         one = times[at]
         sketch.add(*_name(lane, place, one))
-        share = f"{one.waited / time.seconds:.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
+        share = (
+            f"{one.waited_seconds / time.seconds:.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
+        )
         sketch.add(lane.note(place, share, muted=True))
         if slot:
             paint.added_up(place, one, slot)
         else:
             paint.rank(place, one)
         if one.stuck is not None and lane.high >= _NAMED:
-            words, size = caption("ranks", "stuck", ranks=listed(one.stuck.ranks)), min(lane.size, 11)
+            words, size = (
+                caption("ranks", "stuck", ranks=abbreviate_ranks(one.stuck.ranks)),
+                min(lane.size, 11),
+            )
             sketch.add(Label(_LEFT + lane.width - 4, paint.band(place)[0] - 3, words, size, "end"))
     title = say(en="waiting", zh="等待")
     sketch.add(Label(WIDTH - _RIGHT + 8, top - 6, title, fit_size(title, _RIGHT - 10, 11), muted=True))
@@ -94,7 +99,7 @@ def ranks_picture(trace: Trace) -> Picture:
 
 
 @dataclass(frozen=True)
-class _Painter:
+class _LanePainter:
     """Puts into ``sketch`` what ranks did along ``time``, the collectives of each of ``families`` in a tier."""
 
     sketch: Sketch
@@ -137,7 +142,7 @@ class _Painter:
         for span in one.waiting:
             x, width = self.span(span.start, span.stop)
             assert span.of is not None
-            label, tip = f"rank {one.rank} waiting", _tip(span.of)
+            label, tip = f"rank {one.rank} waiting", _collective_tip(span.of)
             self.sketch.add(Box(x, y, width, tall, label=label, tip=tip, hatched=True))
         for part, met in one.parts:
             self.part(place, part, met)
@@ -148,11 +153,11 @@ class _Painter:
         if part.async_op and met.start > part.start:
             x, width = self.span(part.start, met.start)
             label = f"rank {part.rank} called {part.name}"
-            self.sketch.add(Box(x, y, width, tall, label=label, tip=_tip(part)))
+            self.sketch.add(Box(x, y, width, tall, label=label, tip=_collective_tip(part)))
         y, tall = self.extent(place, part)
         x, width = self.span(met.start, met.stop, _LEAST)
         label = f"rank {part.rank} {part.name} {part.sequence}"
-        self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_tip(part)))
+        self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_collective_tip(part)))
 
     def links(self, meetings: Sequence[Meeting], drawn: dict[int, int]) -> None:
         """A line through all members of a collective, where they meet; an arrow from who sends to who receives."""
@@ -249,7 +254,7 @@ def _name(lane: Lanes, place: int, one: RankTimes) -> list[Label]:
     ]
 
 
-def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Label]:
+def _kind_labels(paint: _LanePainter, meetings: Iterable[Meeting], top: float) -> list[Label]:
     """The kinds of collectives over the lanes, of those between which there is room."""
     found, free = [], float("-inf")
     for meeting in meetings:
@@ -261,15 +266,17 @@ def _kinds(paint: _Painter, meetings: Iterable[Meeting], top: float) -> list[Lab
     return found
 
 
-def _tip(part: Event) -> str:
+def _collective_tip(part: Event) -> str:
     """The tip of a rank's part in a collective: all that is known of it."""
     words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
     if part.name in PAIRS and part.phase != "stuck":
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
     elif part.phase == "stuck":
-        words.append(caption("ranks", "stuck", ranks=listed(part.ranks)))
+        words.append(caption("ranks", "stuck", ranks=abbreviate_ranks(part.ranks)))
     elif part.ranks:
-        words.append(say(en=f"ranks {listed(part.ranks)}", zh=f"rank {listed(part.ranks)}"))
+        words.append(
+            say(en=f"ranks {abbreviate_ranks(part.ranks)}", zh=f"rank {abbreviate_ranks(part.ranks)}")
+        )
     if part.nbytes:
         words.append(bytes_text(part.nbytes))
     if part.waited:
@@ -323,8 +330,8 @@ def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTime
         text += say(en=f" ({counted})", zh=f"（{counted}）")
     if late:
         rank = max(late, key=lambda rank: late[rank])
-        most = max(times, key=lambda one: one.waited)
-        facts = {"rank": rank, "late": late[rank], "most": most.rank, "share": most.waited / seconds}
+        most = max(times, key=lambda one: one.waited_seconds)
+        facts = {"rank": rank, "late": late[rank], "most": most.rank, "share": most.waited_seconds / seconds}
         text += caption("ranks", "late", **facts)
     return text + say(en=".", zh="。")
 

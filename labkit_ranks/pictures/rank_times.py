@@ -43,7 +43,7 @@ class RankTimes:
     stuck: Event | None = None
 
     @property
-    def waited(self) -> float:
+    def waited_seconds(self) -> float:
         """The seconds that it waited."""
         return sum(span.seconds for span in self.waiting)
 
@@ -56,7 +56,9 @@ def rank_times(trace: Trace) -> list[RankTimes]:
     for rank in trace.ranks:
         own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
         samples = [sample for sample in trace.samples if sample.rank == rank]
-        parts = [(event, _met(event, met[id(event)])) for event in own if event.phase == "collective"]
+        parts = [
+            (event, _meeting_span(event, met[id(event)])) for event in own if event.phase == "collective"
+        ]
         ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
         end = max(ends + [sample.at for sample in samples], default=first)
         waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
@@ -64,7 +66,7 @@ def rank_times(trace: Trace) -> list[RankTimes]:
         stood = [(event, span) for event, span in parts if event.waited > 0 or not event.async_op]
         still = [Span(span.start - event.waited, span.stop) for event, span in stood]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
-        computing = tuple(_between(still, first, end))
+        computing = tuple(_gaps(still, first, end))
         stuck = next((event for event in own if event.phase == "stuck"), None)
         if stuck is not None:
             waiting.append(Span(max([stuck.start, *(span.stop for span in computing)]), last, stuck))
@@ -72,14 +74,14 @@ def rank_times(trace: Trace) -> list[RankTimes]:
     return found
 
 
-def _met(part: Event, at: float) -> Span:
+def _meeting_span(part: Event, at: float) -> Span:
     """The time in which a rank's part in a collective went on, whose members had all come ``at``."""
     if part.name == PAIRS[0] and part.start + part.waited < at:
         return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
     return Span(at, max(part.stop, at))
 
 
-def _between(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
+def _gaps(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
     """The times from ``first`` to ``end`` that lie in none of ``still``."""
     at = first
     for span in sorted(still, key=lambda span: span.start):
@@ -129,8 +131,8 @@ def family_name(family: list[tuple[int, ...]], everyone: int) -> str:
     if len(first) == everyone:
         return say(en=f"all {everyone} ranks", zh=f"全部 {everyone} 个 rank")
     if count == 1:
-        return say(en=f"ranks {listed(first)}", zh=f"rank {listed(first)}")
-    return caption("groups", count=count, size=len(first), ranks=listed(first))
+        return say(en=f"ranks {abbreviate_ranks(first)}", zh=f"rank {abbreviate_ranks(first)}")
+    return caption("groups", count=count, size=len(first), ranks=abbreviate_ranks(first))
 
 
 def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
@@ -140,7 +142,7 @@ def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
     return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""
 
 
-def listed(ranks: Sequence[int]) -> str:
+def abbreviate_ranks(ranks: Sequence[int]) -> str:
     """``0–3``, ``0, 2``, ``0, 4, 8, …``."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}–{ranks[-1]}"

@@ -73,7 +73,7 @@ def waited_picture(trace: Trace) -> Picture:
     lost = say(en=f"{unit} lost", zh=f"共等 ({unit})")
     sketch.add(Label(right + 8, _TOP - 7, say(en="in all", zh="合计"), 11, muted=True))
     sketch.add(Label(_LEFT - 8, bottom + 15, lost, 11, "end", muted=True))
-    return sketch.picture(bottom + 28, _told(trace, waited))
+    return sketch.picture(bottom + 28, _describe_waits(trace, waited))
 
 
 def _cell(
@@ -101,7 +101,7 @@ def _name(ranks: Sequence[int]) -> str:
     return devices(range(ranks[0], ranks[-1] + 1)).replace("cuda:", "rank ", 1).replace("cuda:", "")
 
 
-def _told(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
+def _describe_waits(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
     if not waited:
         return caption("waited", "none", ranks=len(trace.ranks))
     caused: dict[int, float] = {}
@@ -121,7 +121,7 @@ class Stand:
     wait: Wait
 
 
-def stands(graph: WaitForGraph) -> list[Stand]:
+def group_stands(graph: WaitForGraph) -> list[Stand]:
     """The ranks of ``graph``, those that stand in the same place together; in order of their first."""
     found: dict[tuple[object, ...], list[Wait]] = {}
     for one in graph.ranks:
@@ -132,7 +132,7 @@ def stands(graph: WaitForGraph) -> list[Stand]:
 
 def wait_for_picture(graph: WaitForGraph) -> Picture:
     """A box for the ranks that stand in the same place, and arrows to those for whom they wait."""
-    found = stands(graph)
+    found = group_stands(graph)
     drawn, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
     home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
     sketch = Sketch()
@@ -148,7 +148,7 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
     sources = sorted({at for at, _ in edges})
     apart = min(_APART, (WIDTH - sum(_BOX) - 24) / max(len(sources), 1))
     for at, (stand, top) in enumerate(zip(drawn, tops, strict=True)):
-        sketch.add(*_stand(stand, top))
+        sketch.add(*_draw_stand(stand, top))
         if at in sources:
             trunk = sum(_BOX) + 16 + sources.index(at) * apart
             arrive = [tops[to] + _port(edges, source, to) for source, to in edges if source == at]
@@ -159,7 +159,7 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
         words = say(en=f"… {plural(count, 'more rank')}", zh=f"……还有 {count} 个 rank")
         sketch.add(Label(_BOX[0], bottom + 8, words, 12, muted=True))
         bottom += 20
-    return sketch.picture(bottom, _stood(found))
+    return sketch.picture(bottom, _describe_stands(found))
 
 
 def _port(edges: list[tuple[int, int]], source: int, to: int) -> float:
@@ -182,7 +182,7 @@ def _arrows(leave: float, arrive: list[float], trunk: float) -> list[Line]:
     return lines + [Line(trunk, y, edge + 1, y, arrow=True) for y in arrive]
 
 
-def _stand(stand: Stand, top: float) -> list[Box | Label]:
+def _draw_stand(stand: Stand, top: float) -> list[Box | Label]:
     """A box with its ranks, their call, and its line in the code."""
     wait, (left, width) = stand.wait, _BOX
     found: list[Box | Label] = [
@@ -200,14 +200,14 @@ def _stand(stand: Stand, top: float) -> list[Box | Label]:
     room = left + width - x - 12
     found.append(Label(x + 5, top + 19, fit_text(name, room, 12), 12, bold=True))
     used = text_width(name, 12) * 1.08 + 14
-    if for_whom := _for(stand):
+    if for_whom := _waited_for(stand):
         words = fit_text(for_whom, room - used, 11.5)
         found.append(Label(left + width - 10, top + 19, words, 11.5, "end"))
     doing = _doing(wait)
     return [*found, Label(left + 10, top + 38, doing, fit_size(doing, width - 20, 11.5), muted=True)]
 
 
-def _for(stand: Stand) -> str:
+def _waited_for(stand: Stand) -> str:
     if stand.wait.state != "waits":
         return ""
     verb, whom = "wait" if len(stand.ranks) > 1 else "waits", stand.wait.waits_for
@@ -228,11 +228,11 @@ def _doing(wait: Wait) -> str:
     return f"{wait.call}{of}{group}{at}"
 
 
-def _stood(found: Sequence[Stand]) -> str:
+def _describe_stands(found: Sequence[Stand]) -> str:
     """Each stand in a sentence, of the first few."""
     parts = []
     for stand in found[:8]:
-        who, whom = format_ranks(stand.ranks), _for(stand)
+        who, whom = format_ranks(stand.ranks), _waited_for(stand)
         said = _doing(stand.wait) + (say(en=f", {whom}", zh=f"，{whom}") if whom else "")
         parts.append(say(en=f"{who}: {said}", zh=f"{who}：{said}"))
     if len(found) > 8:

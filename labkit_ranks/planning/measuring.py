@@ -20,8 +20,8 @@ from ..rank.rank import Rank
 from ..threads.thread_transport import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
-from .census import Census, counting
-from .timing import modelled, times_of
+from .memory_account import MemoryAccount, count_memory
+from .timing import model_clock_of, model_clocks
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def measure(
 
     Raises RanksFailed if the script fails.
     """
-    found: dict[int, Census] = {}
+    found: dict[int, MemoryAccount] = {}
     wanted = set(range(ranks)) if every else {0, ranks - 1}
     together: set[frozenset[int]] = set()
     while wanted:
@@ -82,17 +82,17 @@ def measure(
         finally:
             # Modules are cycles. Beside a hollow tensor that is larger than the computer's memory nobody can fork.
             gc.collect()
-        wanted = _unlike(found)
-    return [_told(rank, found) for rank in range(ranks)]
+        wanted = _ranks_between(found)
+    return [_make_rank_plan(rank, found) for rank in range(ranks)]
 
 
 def _run(
     program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
     times: Accelerator | None,
-) -> dict[int, Census]:  # fmt: skip
+) -> dict[int, MemoryAccount]:  # fmt: skip
     """Run these ranks together, and count what is on the GPU of each."""
-    censuses: dict[int, Census] = {}
-    censuses |= {rank: Census(censuses) for rank in sorted(running)}
+    censuses: dict[int, MemoryAccount] = {}
+    censuses |= {rank: MemoryAccount(censuses) for rank in sorted(running)}
     options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
     with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
         for rank in world.ranks:
@@ -101,7 +101,7 @@ def _run(
 
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
-            census.times = times_of(rank)
+            census.times = model_clock_of(rank)
             with DatalessMode(None if census.times is None else census.times.saw) as hollow:
                 try:
                     program.run(rank.main)
@@ -111,11 +111,11 @@ def _run(
                 sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
                 census.routed = sends and hollow.chose_gpus
                 if not census.steps:
-                    census.after = census.now()
+                    census.after = census.by_kind()
                 if census.gpu is not None and census.gpu is not rank.gpu:
                     census.elsewhere = str(census.gpu.device)
 
-        with counting(censuses, steps), modelled(times, 0.0) if times is not None else nullcontext():
+        with count_memory(censuses, steps), model_clocks(times, 0.0) if times is not None else nullcontext():
             try:
                 world.run(work, sorted(running))
             finally:
@@ -124,17 +124,17 @@ def _run(
     return censuses
 
 
-def _told(rank: int, found: dict[int, Census]) -> RankPlan:
+def _make_rank_plan(rank: int, found: dict[int, MemoryAccount]) -> RankPlan:
     seen = found[max(one for one in found if one <= rank)]
-    like = next(one for one in sorted(found) if found[one].like(seen))
+    like = next(one for one in sorted(found) if found[one].holds_same(seen))
     return RankPlan(
         rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations,
         seen.elsewhere, seen.routed,
     )  # fmt: skip
 
 
-def _unlike(found: dict[int, Census]) -> set[int]:
+def _ranks_between(found: dict[int, MemoryAccount]) -> set[int]:
     """Ranks in the middle between two that were run and differ."""
     run = sorted(found)
     pairs = zip(run, run[1:], strict=False)
-    return {(a + b) // 2 for a, b in pairs if b - a > 1 and not found[a].like(found[b])}
+    return {(a + b) // 2 for a, b in pairs if b - a > 1 and not found[a].holds_same(found[b])}

@@ -27,7 +27,7 @@ from ..rank.rank import current_rank, current_thread_rank
 _Part = Callable[[Any], Any]
 
 
-class Times(RankClock):
+class ModelClock(RankClock):
     """The modelled clock of one rank.
 
     free       when the links of each group are, which all ranks share.
@@ -41,7 +41,7 @@ class Times(RankClock):
         self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
         self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
 
-    def make_thread_clock(self) -> Times:
+    def make_thread_clock(self) -> ModelClock:
         return self  # of each
 
     def seconds_run(self) -> float:
@@ -59,14 +59,14 @@ class Times(RankClock):
             self.pay(rank)
         flops, seconds = operator_seconds(func, args, kwargs, results, self.gpu)
         self.operations += flops
-        stream = _side(gpu)
+        stream = _side_stream(gpu)
         if stream is None:
             self.computed += seconds
         else:
             self.busy[stream] = max(self.busy.get(stream, 0.0), rank.clock()) + seconds
 
     def wait_until(self, rank: TimedRank, time: float) -> None:
-        stream = None if rank is not current_rank() or rank.gpu is None else _side(rank.gpu)
+        stream = None if rank is not current_rank() or rank.gpu is None else _side_stream(rank.gpu)
         self.hold(rank, stream, time)
 
     def hold(self, rank: TimedRank, stream: int | None, time: float) -> None:
@@ -108,34 +108,34 @@ class Times(RankClock):
         self.exposed += rank.clock() - before
 
 
-def _side(gpu: Gpu) -> int | None:
+def _side_stream(gpu: Gpu) -> int | None:
     """The stream that this thread has chosen on ``gpu``, unless it is the first."""
     machine = machine_in_use()
     stream = 0 if machine is None else machine.current.stream(gpu.index).stream_id
     return stream or None
 
 
-def times_of(rank: TimedRank | None) -> Times | None:
+def model_clock_of(rank: TimedRank | None) -> ModelClock | None:
     """The modelled clock of ``rank``; None if it has none."""
-    return rank.time if rank is not None and isinstance(rank.time, Times) else None
+    return rank.time if rank is not None and isinstance(rank.time, ModelClock) else None
 
 
 def _stream_of(event: Event, stream: Stream | None) -> int | None:
     assert event._gpu is not None
-    return _side(event._gpu) if stream is None else stream.stream_id
+    return _side_stream(event._gpu) if stream is None else stream.stream_id
 
 
 @hooks.event_recorded.add
 def _record(event: Event, stream: Stream | None) -> None:
     rank = current_rank()
-    if rank is not None and (times := times_of(rank)) is not None:
+    if rank is not None and (times := model_clock_of(rank)) is not None:
         event.__dict__["until"] = max(rank.clock(), times.busy.get(_stream_of(event, stream) or 0, 0.0))
 
 
 @hooks.event_awaited.add
 def _await(event: Event, stream: Stream | None) -> None:
     rank, time = current_rank(), event.__dict__.get("until")
-    if rank is not None and time is not None and (times := times_of(rank)) is not None:
+    if rank is not None and time is not None and (times := model_clock_of(rank)) is not None:
         before = rank.clock()
         times.hold(rank, _stream_of(event, stream), time)
         times.exposed += rank.clock() - before
@@ -154,7 +154,7 @@ class _CopyClock(emitting.EventClock):
         **facts: Any,
     ) -> tuple[float, float]:
         rank = current_thread_rank()
-        times = times_of(rank)
+        times = model_clock_of(rank)
         if rank is None or times is None or threading.get_ident() != rank.thread:
             return super().span_of_event(started, phase, device)
         seconds = copy_seconds(nbytes, device, source, times.gpu.links)
@@ -163,7 +163,7 @@ class _CopyClock(emitting.EventClock):
 
 
 @contextmanager
-def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
+def model_clocks(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
     """While ranks run, their clocks, collectives and streams go by the times that the model says.
 
     What this computer takes for it counts nothing, nor does a rank's waiting for pipes, files and children.
@@ -171,12 +171,12 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
     begins   what the clocks show at first; by default that of the first rank that runs.
     """
     free: dict[Any, float] = {}
-    of: dict[TimedRank, Times] = {}  # all threads of a rank have one
+    of: dict[TimedRank, ModelClock] = {}  # all threads of a rank have one
     first = [] if begins is None else [begins]
 
-    def clock_of(rank: TimedRank) -> Times:
+    def clock_of(rank: TimedRank) -> ModelClock:
         if rank not in of:
-            of[rank] = Times(gpu, free)
+            of[rank] = ModelClock(gpu, free)
             first.append(rank.clock())
             rank.set_clock(first[0])
         return of[rank]
@@ -190,7 +190,7 @@ def modelled(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def timed(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Callable[[_Part], _Part]]:
+def run_by_times(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Callable[[_Part], _Part]]:
     """While ranks run by ``gpu``'s times (None: by their own): gives what makes a rank's function run so."""
     if gpu is None:
         yield lambda function: function
@@ -203,5 +203,5 @@ def timed(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Call
 
         return part
 
-    with modelled(gpu, begins):
+    with model_clocks(gpu, begins):
         yield with_times

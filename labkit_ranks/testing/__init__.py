@@ -10,13 +10,13 @@ import pytest
 from labkit.base.language import say
 
 from .in_processes import InProcesses, prepare_as_rank
-from .item import OnRanks, Wanted
+from .item import OnRanks, RanksMark
 
 
-def prepare(item: Any, mark: pytest.Mark) -> None:
+def prepare_item(item: Any, mark: pytest.Mark) -> None:
     """Let ranks run ``item``, whose setup is to come."""
     try:
-        wanted, wrong = Wanted(*mark.args, **mark.kwargs), ""
+        wanted, wrong = RanksMark(*mark.args, **mark.kwargs), ""
     except TypeError as error:
         wrong = str(error).replace("Wanted.__init__()", "ranks()")
     if wrong:

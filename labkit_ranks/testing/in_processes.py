@@ -26,7 +26,7 @@ from labkit.base.language import say, wrong
 from labkit.base.patches import Patch, Patches
 
 from ..calls.faults import format_ranks
-from .item import CALLS_LOG, Wanted, clean, elements, heading
+from .item import CALLS_LOG, RanksMark, clean_traceback, failure_elements, failure_heading
 
 REPORTS = "LABKIT_TEST_REPORTS"
 # Seconds that processes have to end when their test has.
@@ -36,7 +36,7 @@ _GRACE = 5.0
 class InProcesses:
     """A test, and how its ranks are started."""
 
-    def __init__(self, item: Any, wanted: Wanted) -> None:
+    def __init__(self, item: Any, wanted: RanksMark) -> None:
         self.item, self.wanted = item, wanted
 
     def setup(self) -> None:
@@ -47,7 +47,7 @@ class InProcesses:
         with TemporaryDirectory(prefix="labkit") as folder:
             paths = [Path(folder, f"{rank}.jsonl") for rank in range(wanted.size)]
             code, printed = self._run({**os.environ, REPORTS: folder}, paths)
-            reports = {rank: _read(item.config, path) for rank, path in enumerate(paths)}
+            reports = {rank: _read_reports(item.config, path) for rank, path in enumerate(paths)}
         for rank, found in reports.items():
             for report in found[-1:]:  # it has what came before, too
                 for name, content in report.sections:
@@ -120,7 +120,7 @@ class Reporter:
             lines.write(json.dumps(told) + "\n")
 
 
-def _read(config: pytest.Config, path: Path) -> list[Any]:
+def _read_reports(config: pytest.Config, path: Path) -> list[Any]:
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     made = config.hook.pytest_report_from_serializable
     return [made(config=config, data=json.loads(line)) for line in lines]
@@ -136,7 +136,7 @@ def _representation(failed: dict[int, Any]) -> Any:
         shown = failed[ranks[0]].longrepr
         if not hasattr(shown, "reprtraceback"):
             return str(shown)
-        chain += [heading(format_ranks(ranks)), *elements(shown)]
+        chain += [failure_heading(format_ranks(ranks)), *failure_elements(shown)]
     return ExceptionChainRepr(chain)
 
 
@@ -148,17 +148,17 @@ def prepare_as_rank(item: Any, size: int) -> None:
         if here != size:
             en = f"wants {size} ranks, and there are {here}"
             pytest.skip(say(en=en, zh=f"需要 {size} 个 rank，现在有 {here} 个"))
-        _begin(item.config)
+        _begin_rank(item.config)
         type(item).setup(item)
 
     def represent(caught: Any) -> Any:
-        clean(caught.value)
+        clean_traceback(caught.value)
         return type(item).repr_failure(item, pytest.ExceptionInfo.from_exception(caught.value))
 
     item.setup, item.repr_failure = setup, represent
 
 
-def _begin(config: pytest.Config) -> None:
+def _begin_rank(config: pytest.Config) -> None:
     """Do what a script does in its first lines; a test that does so itself gets its own group instead."""
     logging.getLogger(CALLS_LOG).disabled = True
     if dist.is_initialized():

@@ -39,7 +39,7 @@ CALLS_LOG = "c10d-NullHandler-default"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RanksMark:
     """What the mark asks for: ``labkit.ranks``'s arguments, and whether each rank is a real process."""
 
     size: int
@@ -52,7 +52,7 @@ class Wanted:
 class OnRanks:
     """A test and the ranks that run it, as threads that take turns."""
 
-    def __init__(self, item: Any, wanted: Wanted) -> None:
+    def __init__(self, item: Any, wanted: RanksMark) -> None:
         self.item, self.wanted = item, wanted
         # The test as each rank has it.
         self._own: dict[int, Any] = {}
@@ -77,9 +77,9 @@ class OnRanks:
         calls = logging.getLogger(CALLS_LOG)
         calls.disabled = True  # it would say each failure once more
         try:
-            session.each(self._part, to_end=True)
+            session.run_in_each(self._part, to_end=True)
         except RanksFailed as failed:
-            told = told_of(failed)
+            told = group_errors(failed)
             self.item.repr_failure = lambda _: self._representation(told)
             raise told[-1][1] from None
         finally:
@@ -133,9 +133,11 @@ class OnRanks:
         chain: list[Any] = []
         for ranks, error in told:
             if self.wanted.size > 1:
-                chain.append(heading(format_ranks(ranks)))
+                chain.append(failure_heading(format_ranks(ranks)))
             shown = self._own.get(ranks[0], self.item)  # (it is not there where no rank has begun)
-            chain += elements(type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error)))
+            chain += failure_elements(
+                type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error))
+            )
         return ExceptionChainRepr(chain)
 
 
@@ -143,17 +145,19 @@ class _OwnFixtures(dict[str, Any]):
     """The definitions of a test's fixtures, those of one test copied: a definition keeps its value with itself."""
 
     def __init__(self, item: Any) -> None:
-        super().__init__({name: _own(found) for name, found in item._fixtureinfo.name2fixturedefs.items()})
+        super().__init__(
+            {name: _own_definitions(found) for name, found in item._fixtureinfo.name2fixturedefs.items()}
+        )
         self._item = item
 
     def get(self, name: str, default: Any = None) -> Any:
         if name not in self:  # asked for by request.getfixturevalue alone
             found = self._item.session._fixturemanager.getfixturedefs(name, self._item)
-            self[name] = found and _own(found)
+            self[name] = found and _own_definitions(found)
         return self[name]
 
 
-def _own(definitions: Sequence[Any]) -> list[Any]:
+def _own_definitions(definitions: Sequence[Any]) -> list[Any]:
     found = []
     for one in definitions:
         if one.scope == "function":
@@ -163,7 +167,7 @@ def _own(definitions: Sequence[Any]) -> list[Any]:
     return found
 
 
-def told_of(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
+def group_errors(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
     """The errors of ranks, those that are alike once; the first to be told comes last.
 
     What a test says of itself (skip, xfail) counts where nothing has failed.
@@ -176,23 +180,23 @@ def told_of(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
         ranks, _ = groups.setdefault((type(error), str(error)), ([], error))
         ranks.append(rank)
     for _, error in groups.values():
-        clean(error)
+        clean_traceback(error)
     first, *others = groups.values()
     return [*others, first]
 
 
-def clean(error: BaseException) -> None:
+def clean_traceback(error: BaseException) -> None:
     """Take out of its traceback what says nothing of the test."""
     strip_labkit_frames(error)
     if hasattr(error, "report") or isinstance(error, turns.Deadlock):
         fold_frames(error, is_installed_code, whole=True)  # it names the lines itself
 
 
-def heading(text: str) -> Any:
+def failure_heading(text: str) -> Any:
     """A line between the failures that pytest shows."""
     return ReprTraceback([ReprEntryNative([f"{text}:\n"])], None, "native"), None, None
 
 
-def elements(shown: Any) -> list[Any]:
+def failure_elements(shown: Any) -> list[Any]:
     """The parts of which pytest shows a failure, in whichever style."""
     return list(getattr(shown, "chain", None) or [(shown.reprtraceback, shown.reprcrash, None)])

@@ -23,7 +23,7 @@ from labkit_ranks.threads import thread_patches as of_threads
 from simgpu.state.streams import Event
 from simgpu.torch_api.table import table
 
-OURS = [patches, patches.Patches, timing.Times, Event]
+OURS = [patches, patches.Patches, timing.ModelClock, Event]
 ENGINES = [labkit, labkit.engine, labkit.engine.data_parallel, labkit.DataParallel]
 
 

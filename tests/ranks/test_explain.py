@@ -15,7 +15,7 @@ from torch.distributed.flight_recorder import fr_trace
 
 import labkit
 from labkit_cli import main
-from labkit_ranks.explain import BadDump, explain, read
+from labkit_ranks.explain import BadDump, explain, read_dumps
 from tools.warm import python
 
 
@@ -99,7 +99,7 @@ CASES = [(script, bad) for script in SCRIPTS for bad in (1, 2, 3)][:19] + [(in_a
 @pytest.mark.parametrize(("script", "bad"), CASES)
 def test_torchs_analyser_reads_it_and_comes_to_the_same_culprit(hang, caplog, script, bad):
     folder = hang(lambda: script(bad))
-    found = explain(read([folder]))
+    found = explain(read_dumps([folder]))
     assert found.culprits == (bad,)
     with caplog.at_level("INFO", logger="Flight Recorder"):
         fr_trace.main([str(folder)])
@@ -146,12 +146,12 @@ def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):
         f"test_explain.py:{line} in test_a_call_that_was_skipped_or_made_once_more_is_named.<locals>.three"
     )
     where = where.replace("test_a_call_that_was_skipped_or_made_once_more_is_named.<locals>.", "")
-    told = str(explain(read([hang(lambda: three(2, 0))])))
+    told = str(explain(read_dumps([hang(lambda: three(2, 0))])))
     assert f"rank 2 skipped call 8, all_reduce at {where}: since then" in told
-    told = str(explain(read([hang(lambda: three(3, 2))])))
+    told = str(explain(read_dumps([hang(lambda: three(3, 2))])))
     assert f"rank 3 made all_reduce at {where} once more, as its call 9: since then" in told
     # Of two that alternate nobody can know.
-    told = str(explain(read([hang(lambda: skips(2))])))
+    told = str(explain(read_dumps([hang(lambda: skips(2))])))
     assert "rank 2 skipped call 5, all_reduce at" in told
     assert ", or made broadcast at" in told
 
@@ -159,10 +159,10 @@ def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):
 def test_dumps_that_are_missing(hang):
     folder = hang(lambda: never_comes(1))
     (folder / "trace_3").unlink()
-    found = explain(read([folder]))
+    found = explain(read_dumps([folder]))
     assert (found.culprits, found.absent) == ((1,), (3,))
     (folder / "trace_1").unlink()
-    found = explain(read([folder]))
+    found = explain(read_dumps([folder]))
     assert (found.fault, found.culprits) == ("deadlock", (1, 3))
     assert "left none" in str(found)
     assert "ranks 0, 2  wait for ranks 1, 3 in" in str(found)
@@ -172,7 +172,7 @@ def test_dumps_that_are_missing(hang):
 def test_a_file_that_was_cut_off_is_a_rank_without_a_dump(hang, capsys, cut):
     folder = hang(lambda: never_comes(1))
     (folder / "trace_1").write_bytes((folder / "trace_1").read_bytes()[:cut])
-    found = explain(read([folder]))
+    found = explain(read_dumps([folder]))
     assert (found.ranks, found.absent, found.culprits) == ((0, 2, 3), (1,), (1,))
     assert main(["explain", str(folder)]) == 1
     told = capsys.readouterr().out
@@ -199,7 +199,7 @@ def test_all_have_come_and_it_is_not_over(hang):
         dump["entries"] = dump["entries"][:1]
         dump["entries"][0].update(state="started", retired=False)
         path.write_bytes(pickle.dumps(dump))
-    found = explain(read([folder]))
+    found = explain(read_dumps([folder]))
     assert found.culprits == ()
     assert "the order of calls is right" in str(found)
 
@@ -262,7 +262,7 @@ def test_sends_that_nobody_receives(hang):
         else:
             dist.barrier()
 
-    found = explain(read([hang(sends, 2)]))
+    found = explain(read_dumps([hang(sends, 2)]))
     assert found.fault in ("calls_never_met", "collective_in_some_ranks")
     assert found.culprits in ((0,), (1,))
 
@@ -286,7 +286,7 @@ def told(tmp_path):
         for rank, entries in enumerate(ranks):
             dump = {"version": "2.10", "pg_config": config, "entries": entries}
             (tmp_path / f"dump_{rank}").write_bytes(pickle.dumps(dump))
-        return explain(read([tmp_path]))
+        return explain(read_dumps([tmp_path]))
 
     return told
 
@@ -326,7 +326,7 @@ def test_a_graph_that_was_cut_in_one_rank_is_told_as_in_the_live_report(hang):
         (y if dist.get_rank() else x).sum().backward()
         torch.cuda.synchronize()
 
-    found = explain(read([hang(cut)]))
+    found = explain(read_dumps([hang(cut)]))
     assert (found.fault, found.culprits, found.call) == ("backward_in_some_ranks", (0,), 2)
     assert "rank 0 did not make this all_to_all in backward, ranks 1–3 did" in str(found)
     assert "loss + 0 * out.sum()" in found.advice
@@ -366,11 +366,11 @@ def test_two_files_of_one_rank_and_one_too_large(tmp_path):
     for name in ("a_0", "b_0"):
         (tmp_path / name).write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}}))
     with pytest.raises(BadDump, match="b_0: a second one of rank 0"):
-        read([tmp_path])
+        read_dumps([tmp_path])
     with open(tmp_path / "large_1", "wb") as file:
         file.truncate((1 << 30) + 1)
     with pytest.raises(BadDump, match="large_1: larger than 1 GiB"):
-        read([tmp_path / "large_1"])
+        read_dumps([tmp_path / "large_1"])
 
 
 class Hostile:
@@ -393,7 +393,7 @@ def test_a_hostile_or_broken_file_is_refused(tmp_path, monkeypatch, capsys, writ
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trace_0").write_bytes(written)
     with pytest.raises(BadDump, match=word):
-        read([tmp_path / "trace_0"])
+        read_dumps([tmp_path / "trace_0"])
     assert main(["explain", "trace_0"]) == 2
     assert "trace_0" in capsys.readouterr().err
     assert not (tmp_path / "hostile").exists()
@@ -425,7 +425,7 @@ def test_a_dump_of_pytorchs_own_recorder(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "script.py", "dumps"]
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    found = explain(read([tmp_path / "dumps"]))
+    found = explain(read_dumps([tmp_path / "dumps"]))
     assert (found.culprits, found.call) == ((1,), 2)
     assert "script.py:6" in str(found)
 
@@ -442,7 +442,7 @@ def test_torchrun_says_where_the_dumps_are_and_processes_write_them(tmp_path):
         command = [*python(), "-m", "labkit", "torchrun", *more, "--nproc-per-node=2", "train.py"]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert more or "labkit explain" in done.stderr
-        found = explain(read(sorted(tmp_path.glob("fr_*"))))
+        found = explain(read_dumps(sorted(tmp_path.glob("fr_*"))))
         assert (found.culprits, found.call) == ((0,), 2)
         for path in tmp_path.glob("fr_*"):
             path.unlink()

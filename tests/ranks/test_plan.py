@@ -401,11 +401,11 @@ def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
 
     with labkit.ranks(2) as session:
         session.times = accelerator("h100")
-        assert session.each(part) == [0.0, 0.0]
-        assert session.each(child) == [(0.0, 3), (0.0, 0)]
+        assert session.run_in_each(part) == [0.0, 0.0]
+        assert session.run_in_each(child) == [(0.0, 3), (0.0, 0)]
         os.write(pipe[1], b"x")
         session.times = None
-        assert min(session.each(part)) > 0.0
+        assert min(session.run_in_each(part)) > 0.0
     for end in pipe:
         os.close(end)
 

@@ -17,9 +17,9 @@ import torch.distributed as dist
 import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.calls.faults.report import format_numbers
-from labkit_ranks.notebook.cell import Cell
-from labkit_ranks.notebook.output import Lines, RankStream
-from labkit_ranks.notebook.results import as_html, as_text, together
+from labkit_ranks.notebook.cell import RankCell
+from labkit_ranks.notebook.output import RankOutput, RankStream
+from labkit_ranks.notebook.results import as_html, as_text, merge_equal
 from labkit_ranks.threads.world import World
 from simgpu import machine_in_use
 
@@ -127,15 +127,15 @@ def test_torch_is_as_it_was_in_whatever_order_machines_and_ranks_end():
 
 def test_await_and_the_end_of_a_cell():
     namespace = {}
-    awaits = Cell("import asyncio\nt = asyncio.ensure_future(asyncio.sleep(0, 7))\nawait t", "<a>")
+    awaits = RankCell("import asyncio\nt = asyncio.ensure_future(asyncio.sleep(0, 7))\nawait t", "<a>")
     # In a thread, as in a rank: a browser test of the same process may have left its loop running in this one.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(awaits.run, namespace).result() == 7
-    assert Cell("1 + 1", "<b>").run(namespace) == 2
-    assert Cell("1 + 1;  # quiet", "<c>").run(namespace) is None
-    assert Cell("x = 3", "<d>").run(namespace) is None
-    assert Cell("", "<e>").run(namespace) is None
-    Cell("def f():\n    return 'source'\n", "<f>").run(namespace)
+    assert RankCell("1 + 1", "<b>").run(namespace) == 2
+    assert RankCell("1 + 1;  # quiet", "<c>").run(namespace) is None
+    assert RankCell("x = 3", "<d>").run(namespace) is None
+    assert RankCell("", "<e>").run(namespace) is None
+    RankCell("def f():\n    return 'source'\n", "<f>").run(namespace)
     import inspect
 
     assert "'source'" in inspect.getsource(namespace["f"])
@@ -345,7 +345,7 @@ def shown():
 
         return show
 
-    return Lines(2, {"stdout": out, "stderr": out}, area), out, areas
+    return RankOutput(2, {"stdout": out, "stderr": out}, area), out, areas
 
 
 def test_lines_that_are_written_over_are_shown_together(shown):
@@ -387,7 +387,7 @@ def test_counting_in_one_line(shown):
 
 def test_outside_a_notebook_they_are_printed_as_they_are_in_the_end():
     out = io.StringIO()
-    lines = Lines(11, {"stdout": out}, None)
+    lines = RankOutput(11, {"stdout": out}, None)
     lines.write(3, "stdout", "\r10%")
     lines.write(3, "stdout", "\r20%")
     lines.end()
@@ -439,13 +439,13 @@ def test_other_values_are_no_table(session):
 
 def test_equal_values_are_shown_once():
     plain = [(k, {"text/plain": f"tensor([1.], device='cuda:{k}')"}) for k in range(4)]
-    assert as_text(together(plain, range(4))) == "ranks 0–3  tensor([1.], device='cuda:0–3')"
+    assert as_text(merge_equal(plain, range(4))) == "ranks 0–3  tensor([1.], device='cuda:0–3')"
     plain[1] = (1, {"text/plain": "tensor([1.], device='cuda:0')"})  # another's GPU is no rank's own
-    assert as_text(together(plain, range(4))) == (
+    assert as_text(merge_equal(plain, range(4))) == (
         "ranks 0, 2–3  tensor([1.], device='cuda:0, 2–3')\nrank 1        tensor([1.], device='cuda:0')"
     )
     lines = [(0, {"text/plain": "a\nb"}), (1, {"text/plain": "c"})]
-    assert as_text(together(lines, [0, 0])) == "rank 0  a\n        b\nrank 1  c"
+    assert as_text(merge_equal(lines, [0, 0])) == "rank 0  a\n        b\nrank 1  c"
     assert format_numbers([0, 1, 2, 5, 7, 8], "–") == "0–2, 5, 7–8"
 
 
@@ -455,7 +455,7 @@ def test_values_in_a_page_are_what_they_are():
         {"text/plain": "<x>"},
         {"text/plain": "", "image/png": "QUJD\n"},
     ]
-    shown = together(enumerate(values), [0, 1, 2])
+    shown = merge_equal(enumerate(values), [0, 1, 2])
     page = as_html(shown)
     assert "<b>bold</b>" in page
     assert "&lt;x&gt;" in page

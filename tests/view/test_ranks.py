@@ -22,7 +22,7 @@ from labkit.view.svg import to_svg
 from labkit_ranks.calls.wait_graph import Wait, WaitForGraph
 from labkit_ranks.pictures.rank_lanes import ranks_picture
 from labkit_ranks.pictures.rank_times import family_name, rank_times
-from labkit_ranks.pictures.wait_graphs import stands, wait_for_picture, waited_picture
+from labkit_ranks.pictures.wait_graphs import group_stands, wait_for_picture, waited_picture
 
 mpl.use("Agg")
 MIB = 2**20
@@ -328,7 +328,7 @@ def test_many_ranks_share_rows_of_the_matrix():
 
 
 def test_ranks_that_stand_in_one_call_are_one_box_with_an_arrow_to_who_is_missing():
-    assert [stand.ranks for stand in stands(DEADLOCK)] == [(0, 1, 2), (3,)]
+    assert [stand.ranks for stand in group_stands(DEADLOCK)] == [(0, 1, 2), (3,)]
     picture = wait_for_picture(DEADLOCK)
     (waits,), (ended,) = labelled(picture, "rank 0 waits"), labelled(picture, "rank 3 ended")
     assert (waits.dashed, ended.dashed) == (False, True)

@@ -24,7 +24,7 @@ from labkit.cost.plan import KINDS
 from simgpu import Gpu, hooks, parts
 
 from ..rank.rank import Rank, current_thread_rank
-from .timing import Times
+from .timing import ModelClock
 
 _NOTE = "_labkit_note"
 
@@ -37,7 +37,7 @@ _MAKES = {
 }  # fmt: skip
 
 
-def _made_in(path: str) -> str | None:
+def _purpose_of_file(path: str) -> str | None:
     """What code of the file at ``path`` makes; "" if it only passes calls on, None if it is the script's."""
     if path.startswith("<") or is_our_file(path):
         return ""
@@ -50,7 +50,7 @@ def _made_in(path: str) -> str | None:
 _files: dict[str, str | None] = {}
 
 
-def _place(whole: bool = False) -> tuple[str, str]:
+def _purpose_here(whole: bool = False) -> tuple[str, str]:
     """What this thread is making, and the script's line that it comes from (if ``whole``)."""
     frame: Any = sys._getframe(2)
     kind = ""
@@ -59,7 +59,7 @@ def _place(whole: bool = False) -> tuple[str, str]:
         try:
             found = _files[path]
         except KeyError:
-            found = _files[path] = _made_in(path)
+            found = _files[path] = _purpose_of_file(path)
         if found is None:
             if not kind:
                 kind = "activations"
@@ -72,7 +72,7 @@ def _place(whole: bool = False) -> tuple[str, str]:
     return kind or "activations", ""
 
 
-class Note:
+class StorageNote:
     """That a storage of ``size`` bytes lives and is ``kind``."""
 
     __slots__ = ("kind", "live", "size")
@@ -84,14 +84,14 @@ class Note:
     def __del__(self) -> None:
         self.live[self.kind] -= self.size
 
-    def become(self, kind: str) -> None:
+    def change_kind(self, kind: str) -> None:
         self.live[self.kind] -= self.size
         self.live[kind] += self.size
         self.kind = kind
 
 
 @dataclass(eq=False)
-class Census:
+class MemoryAccount:
     """The bytes on one rank's GPU: now by kind, and when they were most.
 
     gpu     its own; before that is used, and if it never is, the first that the rank uses. ``all`` has every rank's.
@@ -101,7 +101,7 @@ class Census:
     elsewhere   the GPU, if it is not its own.
     """
 
-    all: dict[int, Census] = field(default_factory=dict)
+    all: dict[int, MemoryAccount] = field(default_factory=dict)
     gpu: Gpu | None = None
     live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     at_peak: dict[str, int] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Census:
     elsewhere: str = ""
     routed: bool = False  # as RankPlan has it
     stepping: int = 0  # an optimizer may step another, as ZeRO-1 does
-    times: Times | None = None
+    times: ModelClock | None = None
     step_parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
     arriving: bool = False  # whether a bucket, which C++ held, is met
@@ -126,7 +126,7 @@ class Census:
             self.gpu, self.live, self.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
         if gpu is not self.gpu:
             return
-        kind, _ = _place()
+        kind, _ = _purpose_here()
         if self.stepping:
             kind = "optimizer"
         if self.arriving:
@@ -134,20 +134,20 @@ class Census:
         old = getattr(storage, _NOTE, None)
         if old is not None:
             kind = old.kind
-        setattr(storage, _NOTE, Note(self.live, kind, size))
+        setattr(storage, _NOTE, StorageNote(self.live, kind, size))
         if sum(self.live.values()) > sum(self.at_peak.values()):
             self._look()
 
     def _look(self) -> None:
         """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
-        now = self.now()
+        now = self.by_kind()
         if sum(now.values()) > sum(self.at_peak.values()):
             self.at_peak = now
-            making, self.line = _place(whole=True)
+            making, self.line = _purpose_here(whole=True)
             backward = making == "gradients" or torch._C._current_graph_task_id() != -1
             self.phase = "step" if self.stepping else "backward" if backward else "forward"
 
-    def now(self) -> dict[str, int]:
+    def by_kind(self) -> dict[str, int]:
         """The bytes by kind. They add up to ``memory_allocated``, less what other ranks have on the same GPU."""
         found = dict(self.live)
         if self.gpu is not None:
@@ -155,7 +155,7 @@ class Census:
             found["buckets"] += self.gpu.live() - known
         return found
 
-    def like(self, other: Census) -> bool:
+    def holds_same(self, other: MemoryAccount) -> bool:
         """Whether two ranks hold the same."""
         mine, theirs = ((one.after, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
         return mine == theirs
@@ -163,10 +163,10 @@ class Census:
     def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
         """These are ``kind``; with ``only``, those that were taken for that."""
         for tensor in tensors:
-            for part in _inner(tensor):
+            for part in _plain_tensors(tensor):
                 note = getattr(part.untyped_storage(), _NOTE, None)
                 if note is not None and note.kind != kind and only in ("", note.kind):
-                    note.become(kind)
+                    note.change_kind(kind)
 
     def know_module(self, module: torch.nn.Module) -> None:
         """What ``module`` has are weights. Later ones, within it, may be made of buckets while they run."""
@@ -192,7 +192,7 @@ class Census:
         first = id(optimizer.param_groups[0]["params"][0])  # an optimizer may be made anew for each step
         count, before, did = self._told.get(first, (0, {}, 0.0))
         self.steps = max(self.steps, count + 1)
-        self.after = self.now()
+        self.after = self.by_kind()
         now, operations = {}, 0.0
         if self.times is not None:
             now, operations = self.times.parts(), self.times.operations
@@ -201,13 +201,13 @@ class Census:
         self._told[first] = (count + 1, now, operations)
 
 
-def _inner(tensor: Any) -> Iterator[Any]:
+def _plain_tensors(tensor: Any) -> Iterator[Any]:
     """The plain tensors that have the memory of ``tensor``."""
     held = getattr(tensor, "_local_tensor", None)  # a DTensor's
-    yield from parts(tensor) if held is None else _inner(held)
+    yield from parts(tensor) if held is None else _plain_tensors(held)
 
 
-class Enough(SystemExit):
+class EnoughSteps(SystemExit):
     """The script has made as many steps as are looked at."""
 
     def __init__(self) -> None:
@@ -215,38 +215,38 @@ class Enough(SystemExit):
 
 
 @contextmanager
-def counting(censuses: dict[int, Census], steps: int) -> Iterator[None]:
+def count_memory(censuses: dict[int, MemoryAccount], steps: int) -> Iterator[None]:
     """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
 
-    def here(rank: Rank | None) -> Census | None:
+    def account_of(rank: Rank | None) -> MemoryAccount | None:
         return None if rank is None else censuses.get(rank.number)
 
     def take(gpu: Gpu, storage: Any) -> None:
         rank = current_thread_rank()
-        if rank is not None and (census := here(rank)) is not None:
+        if rank is not None and (census := account_of(rank)) is not None:
             census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
     def meet() -> None:
-        if (census := here(current_thread_rank())) is not None:
+        if (census := account_of(current_thread_rank())) is not None:
             census.arriving = True
 
-    def before(census: Census, module: torch.nn.Module) -> None:
+    def check_steps(census: MemoryAccount, module: torch.nn.Module) -> None:
         if census.steps >= steps and not census.stepping:
-            raise Enough
+            raise EnoughSteps
         census.know_module(module)
 
-    def counted(count: Callable[[Census, Any], None]) -> Callable[..., None]:
+    def make_hook(count: Callable[[MemoryAccount, Any], None]) -> Callable[..., None]:
         def hook(what: Any, *_: Any) -> None:
-            if (census := here(current_thread_rank())) is not None:
+            if (census := account_of(current_thread_rank())) is not None:
                 count(census, what)
 
         return hook
 
     with ExitStack() as stack:
         for handle in (
-            register_module_forward_pre_hook(counted(before)),
-            register_optimizer_step_pre_hook(counted(Census.before_step)),
-            register_optimizer_step_post_hook(counted(Census.after_step)),
+            register_module_forward_pre_hook(make_hook(check_steps)),
+            register_optimizer_step_pre_hook(make_hook(MemoryAccount.before_step)),
+            register_optimizer_step_post_hook(make_hook(MemoryAccount.after_step)),
         ):
             stack.callback(handle.remove)
         stack.enter_context(hooks.storage_taken.adding(take))

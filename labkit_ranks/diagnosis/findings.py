@@ -24,7 +24,7 @@ from labkit_diagnose.result import Finding
 from ..calls.call import format_place
 from ..calls.faults import Report, format_ranks
 from .loop_exits import loop_exits
-from .records import Loader, Loss, RankRecord, Step
+from .records import LoaderRecord, LossRecord, RankRecord, StepRecord
 from .replicas import find_drift, replicas
 
 _TOPICS = Path(__file__).with_name("topics.txt")
@@ -35,18 +35,29 @@ TAUGHT = read_topics(_TOPICS)  # of the kinds, and of the faults that end ranks
 _ALIKE = 1e-3
 
 
-def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
+def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
     """Return all findings, in no order. ``failure`` is the error that ended the run, and its rank."""
-    ended_by = list(_of_failure(records, *failure)) if failure is not None else []
+    ended_by = list(_find_failure(records, *failure)) if failure is not None else []
     # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
-    looks = [_scale, _no_sync, _twice, _clipped, _early, _files, _loaded, _draws, _stale, _batch_norm]
-    looks += [] if unreduced else [_drift]
+    looks = [
+        _find_wrong_scale,
+        _find_missing_no_sync,
+        _find_second_reduction,
+        _find_own_clipping,
+        _find_early_use,
+        _find_shared_files,
+        _find_loads_to_one_gpu,
+        _find_repeated_draws,
+        _find_stale_parameters,
+        _find_small_batch_norm,
+    ]
+    looks += [] if unreduced else [_find_drift]
     return [
         *ended_by,
-        *_once(_same_rows(records)),
-        *_once(_set_epoch(records)),
-        *_once(_padded(records)),
+        *_merge_loaders(_find_same_rows(records)),
+        *_merge_loaders(_find_forgotten_set_epoch(records)),
+        *_merge_loaders(_find_padded_rows(records)),
         *(found for look in looks for found in islice(look(records), 1)),  # the first of each
     ]
 
@@ -54,35 +65,43 @@ def findings(records: Sequence[RankRecord], failure: tuple[int, BaseException] |
 # What ended the run.
 
 
-def _of_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
+def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
     report = getattr(error, "report", None)
-    if isinstance(report, Report) and (left := _left_loop(records, report, error)) is not None:
+    if isinstance(report, Report) and (left := _find_left_loop(records, report, error)) is not None:
         yield left
     elif isinstance(report, Report):
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
         topic = TAUGHT.get(report.fault, UNTAUGHT)
         yield Finding(
-            report.fault, "error", _places(report), reason, report.advice, topic.lesson, topic.heading()
+            report.fault,
+            "error",
+            _report_places(report),
+            reason,
+            report.advice,
+            topic.lesson,
+            topic.heading(),
         )
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
-        yield KINDS["unused_parameters"](which=_unused(records))
+        yield KINDS["unused_parameters"](which=_list_unused(records))
     else:
-        yield KINDS["script_fails"](raised_at(error), who=format_ranks([rank]), problem=said(error))
+        yield KINDS["script_fails"](
+            raising_line(error), who=format_ranks([rank]), problem=describe_error(error)
+        )
 
 
-def _places(report: Report) -> str:
+def _report_places(report: Report) -> str:
     """Return the lines of the user's code, without the functions' names."""
     return list_some(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
 
 
-def _left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
+def _find_left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
     """Return the finding of ranks that left their loop by a decision of their own, with batches left to read."""
     waits = getattr(error, "waits", None)
     if report.fault != "uneven_inputs" or waits is None:
         return None
     waiting = [one.rank for one in waits.ranks if one.state == "waits"]
     gone = [one.rank for one in waits.ranks if one.state == "ended"]
-    exits = dict.fromkeys(text for code, line in _frames(error) for text in loop_exits(code, line))
+    exits = dict.fromkeys(text for code, line in user_frames(error) for text in loop_exits(code, line))
     if not exits or not gone or not waiting:
         return None
     latest = [loader.epochs for rank in gone for loader in records[rank].loaders if loader.epochs]
@@ -90,22 +109,22 @@ def _left_loop(records: Sequence[RankRecord], report: Report, error: BaseExcepti
     if latest and all(epochs[-1].whole for epochs in latest) and min(begun[: len(gone)]) >= max(begun):
         return None  # their batches ran out
     facts = {"who": format_ranks(gone), "others": format_ranks(waiting), "exits": series(exits)}
-    found = KINDS["loop_left_early"](_places(report), **facts)
+    found = KINDS["loop_left_early"](_report_places(report), **facts)
     reason = "\n  ".join(filter(None, [*report.lines[:-1], found.reason, report.real]))
     return replace(found, reason=reason)
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return short_text(error) if isinstance(error, Exception) else repr(error)
 
 
-def raised_at(error: BaseException) -> str:
+def raising_line(error: BaseException) -> str:
     """Return the user's line at which ``error`` was raised."""
-    frames = _frames(error)
+    frames = user_frames(error)
     return format_place(*frames[-1]) if frames else ""
 
 
-def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
+def user_frames(error: BaseException) -> list[tuple[CodeType, int]]:
     """Return the user's frames in the traceback of ``error``, as code and line."""
     return [
         (frame.f_code, line)
@@ -114,7 +133,7 @@ def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
     ]
 
 
-def _unused(records: Sequence[RankRecord]) -> str:
+def _list_unused(records: Sequence[RankRecord]) -> str:
     """Return the parameters of replicated models that got no gradient, with the ranks."""
     missed: dict[tuple[str, ...], list[int]] = {}
     for rank, one in enumerate(records):
@@ -129,34 +148,34 @@ def _unused(records: Sequence[RankRecord]) -> str:
 # Data.
 
 
-def _loaders(records: Sequence[RankRecord]) -> Iterator[list[Loader]]:
+def _pair_loaders(records: Sequence[RankRecord]) -> Iterator[list[LoaderRecord]]:
     """Yield the loaders that all ranks have: the first of each rank, the second of each, and so on."""
     for loaders in zip(*(one.loaders for one in records), strict=False):
         yield list(loaders)
 
 
 # A loader's number, the loader, the kind of finding, and the facts.
-_Found = Iterator[tuple[int, Loader, str, dict[str, Any]]]
+_Found = Iterator[tuple[int, LoaderRecord, str, dict[str, Any]]]
 
 
-def _once(found: _Found) -> Iterator[Finding]:
+def _merge_loaders(found: _Found) -> Iterator[Finding]:
     """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
     for number, loader, key, facts in found:
-        where = ", ".join(filter(None, [loader.place, _loader(number, loader)]))
-        if others := [_loader(number, other) for number, other, *_ in found]:
+        where = ", ".join(filter(None, [loader.place, _loader_name(number, loader)]))
+        if others := [_loader_name(number, other) for number, other, *_ in found]:
             where = PHRASES["also"](where=where, others=list_some(others))
         yield KINDS[key](where, **facts)
 
 
-def _groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
+def _replica_groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
     """Return the groups of ranks that reduce their gradients together."""
     return sorted({tuple(sorted(one.replicas)) for one in records} - {()})
 
 
-def _same_rows(records: Sequence[RankRecord]) -> _Found:
+def _find_same_rows(records: Sequence[RankRecord]) -> _Found:
     # Alike in the other groups, if each has cut its model.
-    ranks = next(iter(_groups(records)), ())
-    for number, loaders in enumerate(_loaders([records[rank] for rank in ranks])):
+    ranks = next(iter(_replica_groups(records)), ())
+    for number, loaders in enumerate(_pair_loaders([records[rank] for rank in ranks])):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
                 continue  # not a training of all
@@ -174,8 +193,8 @@ def _same_rows(records: Sequence[RankRecord]) -> _Found:
                 break
 
 
-def _set_epoch(records: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(records)):
+def _find_forgotten_set_epoch(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_pair_loaders(records)):
         if not all(loader.by_epoch and len(loader.epochs) > 1 for loader in loaders):
             continue
         for first in range(min(len(loader.epochs) for loader in loaders) - 1):
@@ -186,8 +205,8 @@ def _set_epoch(records: Sequence[RankRecord]) -> _Found:
                 break
 
 
-def _padded(records: Sequence[RankRecord]) -> _Found:
-    for number, loaders in enumerate(_loaders(records)):
+def _find_padded_rows(records: Sequence[RankRecord]) -> _Found:
+    for number, loaders in enumerate(_pair_loaders(records)):
         for parts in zip(*(loader.epochs for loader in loaders), strict=False):
             rows = [row for part in parts for row in part.rows]
             size = loaders[0].size
@@ -202,22 +221,22 @@ def _padded(records: Sequence[RankRecord]) -> _Found:
                 break
 
 
-def _loader(number: int, loader: Loader) -> str:
+def _loader_name(number: int, loader: LoaderRecord) -> str:
     return PHRASES["loader"](number=number + 1, sampler=loader.sampler)
 
 
 # Gradients.
 
 
-def _steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[Step]]]:
+def _pair_steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[StepRecord]]]:
     for number, steps in enumerate(zip(*(one.steps for one in records), strict=False), 1):
         yield number, list(steps)
 
 
-def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_wrong_scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all((one.models or one.sharded) and not one.by_hand for one in records):
         return  # what it does with its gradients is its own
-    for number, steps in _steps(records):
+    for number, steps in _pair_steps(records):
         losses = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
         if not all(losses) or any(len(one) != len(losses[0]) for one in losses):
             continue
@@ -231,7 +250,7 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
             continue
         if max(weights) > (1 + _ALIKE) * min(weights):
             mean = total / sum(counts)
-            low, high = _of_weight(losses, min(weights)), _of_weight(losses, max(weights))
+            low, high = _rank_of_weight(losses, min(weights)), _rank_of_weight(losses, max(weights))
             yield KINDS["gradient_scale.unequal"](
                 step=number, counts=series(f"{count:g}" for count in counts), low=format_ranks([low]),
                 high=format_ranks([high]), lowest=min(weights) / mean, highest=max(weights) / mean,
@@ -242,12 +261,12 @@ def _scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
                     yield KINDS["gradient_scale.passes"](step=number, times=passes, factor=factor)
 
 
-def _of_weight(losses: list[list[Loss]], weight: float) -> int:
+def _rank_of_weight(losses: list[list[LossRecord]], weight: float) -> int:
     return next(rank for rank, one in enumerate(losses) if any(loss.weight == weight for loss in one))
 
 
-def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    for number, steps in _steps(records):
+def _find_missing_no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for number, steps in _pair_steps(records):
         reduced = [count for count in steps[0].reduced if count]
         if len(reduced) > 1:
             place = next((one.unsynced for one in records if one.unsynced), "")
@@ -256,7 +275,7 @@ def _no_sync(records: Sequence[RankRecord]) -> Iterator[Finding]:
             yield KINDS[f"accumulation_without_no_sync.{kind}"](place or steps[0].place, **facts)
 
 
-def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_second_reduction(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for one in records:
         if one.again is not None:
             kind, facts = ("summed", {"times": one.times}) if one.times > 1 else ("averaged", {})
@@ -265,7 +284,7 @@ def _twice(records: Sequence[RankRecord]) -> Iterator[Finding]:
             yield KINDS[f"gradients_reduced_twice.{kind}"](one.again[0], **facts)
 
 
-def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_own_clipping(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for clips in zip(*(one.clips for one in records), strict=False):
         norms = [norm for _, norm in clips]
         # Without calls in forward and backward each trains a model of its own.
@@ -279,14 +298,14 @@ def _clipped(records: Sequence[RankRecord]) -> Iterator[Finding]:
 # Calls, files, random numbers.
 
 
-def _early(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_early_use(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for one in records:
         for place, changed, call in one.early:
             kind = "changed" if changed else "read"
             yield KINDS[f"used_before_wait.{kind}"](place, call=call.kind, line=call.short_place)
 
 
-def _several(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[int], str]]:
+def _shared_entries(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[int], str]]:
     """Yield what several ranks have in their lists, with the ranks, and the line of the first."""
     found: dict[Any, dict[int, str]] = {}
     for rank, one in enumerate(kept):
@@ -297,21 +316,21 @@ def _several(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[
             yield key, list(places), next(iter(places.values()))
 
 
-def _files(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    for (path, _), ranks, place in _several(one.saved for one in records):
+def _find_shared_files(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for (path, _), ranks, place in _shared_entries(one.saved for one in records):
         if os.path.isfile(path) and os.path.getsize(path):
             file = os.path.basename(path)
             yield KINDS["one_file_by_several"](place, who=format_ranks(ranks), file=file)
 
 
-def _loaded(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    for gpu, ranks, place in _several(one.loaded for one in records):
+def _find_loads_to_one_gpu(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    for gpu, ranks, place in _shared_entries(one.loaded for one in records):
         yield KINDS["loaded_to_one_gpu"](place, who=format_ranks(ranks), gpu=gpu.device)
 
 
-def _draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_repeated_draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
     """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
-    for draw, ranks, place in _several(one.draws for one in records):
+    for draw, ranks, place in _shared_entries(one.draws for one in records):
         inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
         shapes = {one.shape for given in inputs for one in given if one and one.shape}
         # Every rank may draw what all of them share, and take its part along some dimension.
@@ -332,17 +351,17 @@ def _is_part(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 # Weights.
 
 
-def _stale(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_stale_parameters(records: Sequence[RankRecord]) -> Iterator[Finding]:
     names = next((one.stale for one in records if one.stale), [])
     if names:
         yield KINDS["optimizer_before_sharding"](which=list_some(names))
 
 
-def _drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
     return (KINDS[key](where, **facts) for key, where, facts in find_drift(records))
 
 
-def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
+def _find_small_batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all(one.norms and one.models for one in records):
         return
     values, rows = min(norm for one in records for norm in one.norms)
@@ -357,13 +376,13 @@ def _batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     yield KINDS["batch_norm_of_few"](values=values, rows=rows, statistics=statistics)
 
 
-def on_nodes(nodes: int, error: BaseException) -> Iterator[Finding]:
+def find_node_faults(nodes: int, error: BaseException) -> Iterator[Finding]:
     """Gives the finding of a run that failed with the ranks on several nodes."""
     if "invalid device ordinal" in str(error):  # PyTorch's words
-        yield KINDS["rank_for_local_rank"](raised_at(error), nodes=nodes, problem=said(error))
+        yield KINDS["rank_for_local_rank"](raising_line(error), nodes=nodes, problem=describe_error(error))
 
 
-def compared(records: Sequence[RankRecord]) -> list[str]:
+def describe_comparisons(records: Sequence[RankRecord]) -> list[str]:
     """Return lines of text that say what was looked at."""
     lines = []
     steps = min(len(one.steps) for one in records)
@@ -371,9 +390,9 @@ def compared(records: Sequence[RankRecord]) -> list[str]:
     if alike and steps:
         names, ranks = len({one.name for one in alike}), len({rank for one in alike for rank in one.group})
         lines.append(PHRASES["compared.weights"](names=names, ranks=ranks, steps=steps))
-    for number, loaders in enumerate(_loaders(records) if _groups(records) else ()):
+    for number, loaders in enumerate(_pair_loaders(records) if _replica_groups(records) else ()):
         read = [sum(len(epoch.rows) for epoch in loader.epochs) for loader in loaders]
-        loader, epochs = _loader(number, loaders[0]), len(loaders[0].epochs)
+        loader, epochs = _loader_name(number, loaders[0]), len(loaders[0].epochs)
         lines.append(PHRASES["compared.rows"](loader=loader, read=read, epochs=epochs))
     weighed = sum(loss.weight is not None for one in records for step in one.steps for loss in step.losses)
     if weighed and all(one.models or one.sharded for one in records):

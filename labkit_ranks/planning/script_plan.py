@@ -41,7 +41,7 @@ class ScriptPlan(Drawn):
         """The ranks that were run."""
         return tuple(one for one in self.ranks if one.like == one.rank)
 
-    def like(self, rank: int) -> str:
+    def label_equivalent_ranks(self, rank: int) -> str:
         """``rank`` and those that are taken for it: "0–31"."""
         same = [one.rank for one in self.ranks if one.like == rank]
         return f"{same[0]}" + f"–{same[-1]}" * (len(same) > 1)
@@ -57,10 +57,10 @@ class ScriptPlan(Drawn):
         for one in self.run:
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
             told = _TEXTS["rank",](
-                ranks=self.like(one.rank), after=bytes_text(sum(one.allocated.values())), line=one.line,
-                peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
+                ranks=self.label_equivalent_ranks(one.rank), after=bytes_text(sum(one.allocated.values())),
+                line=one.line, peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
             )  # fmt: skip
-            lines += [f"  {told}", f"    {_listed(kinds)}"]
+            lines += [f"  {told}", f"    {_join(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
         if any(one.routed for one in self.ranks):
@@ -76,21 +76,21 @@ class ScriptPlan(Drawn):
         parts = [f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000]
         reached = slow.operations / took / self.gpu.flops
         return [
-            f"  {_TEXTS['step',](took=duration(took), parts=_listed(parts))}",
+            f"  {_TEXTS['step',](took=duration(took), parts=_join(parts))}",
             f"    {_TEXTS['reached',](reached=reached, peak=self.gpu.flops / 1e12)}",
         ]
 
     __repr__ = __str__
 
 
-def _listed(parts: list[str]) -> str:
+def _join(parts: list[str]) -> str:
     return say(en=", ", zh="、").join(parts)
 
 
 def _picture(found: ScriptPlan) -> Picture:
     from ..pictures.plan_stacks import ranks_memory_picture
 
-    rows = [(f"rank {found.like(one.rank)}", one.at_peak) for one in found.run]
+    rows = [(f"rank {found.label_equivalent_ranks(one.rank)}", one.at_peak) for one in found.run]
     return ranks_memory_picture(rows, found.gpu.memory, str(found).split("\n")[0])
 
 

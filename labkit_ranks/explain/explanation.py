@@ -12,7 +12,7 @@ from labkit.base.units import duration
 
 from ..calls import faults
 from ..calls.faults import RankState, Report, explain_fault, format_ranks
-from .dumps import Dump, Told
+from .dumps import Dump, DumpedCall
 
 _TEXTS = texts_beside(__file__)
 
@@ -45,7 +45,7 @@ class Explained:
 # What is wrong, and when it was first called.
 _Problem = tuple[int, Explained]
 _Key = tuple[str, tuple[int, ...]]  # a group's name and its members
-_Calls = Mapping[int, Mapping[int, Told]]  # by rank and number
+_Calls = Mapping[int, Mapping[int, DumpedCall]]  # by rank and number
 
 
 def explain(dumps: Mapping[int, Dump]) -> Explained:
@@ -59,17 +59,17 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
     if absent:
         head += _TEXTS["absent",](ranks=format_ranks(absent))
     head = "\n".join([head, *(_TEXTS["broken",](why=why) for why in broken)])
-    looked = [_problem(key, calls, ranks) for key, calls in _groups(dumps).items()]
-    problems = list(filter(None, looked)) or list(filter(None, [_messages(dumps)]))
+    looked = [_group_problem(key, calls, ranks) for key, calls in _group_calls(dumps).items()]
+    problems = list(filter(None, looked)) or list(filter(None, [_find_unpaired_messages(dumps)]))
     if not problems:
         return Explained(ranks, absent, lines=(head, str(_TEXTS["nothing",])))
     _, first = min(problems, key=lambda pair: pair[0])
     return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines))
 
 
-def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]:
+def _group_calls(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, DumpedCall]]]:
     """The collectives of each group, by rank and number."""
-    found: dict[_Key, dict[int, dict[int, Told]]] = {}
+    found: dict[_Key, dict[int, dict[int, DumpedCall]]] = {}
     for rank, dump in dumps.items():
         for name, members in dump.groups.items():
             found.setdefault((name, members), {})[rank] = {}
@@ -82,7 +82,7 @@ def _groups(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Told]]]
     return found
 
 
-def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
+def _group_problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
     """What is wrong in one group, and when it was first called."""
     there = {rank: own for rank, own in calls.items() if rank in key[1]}
     # The recorders of some may have begun later: they keep the last calls.
@@ -92,19 +92,19 @@ def _problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
         here = {rank: own[number] for rank, own in there.items() if number in own}
         first_of_all, *others = here.values()
         if what := next(filter(None, (_conflict(first_of_all, one) for one in others)), ""):
-            return _differ(there, here, what)
+            return _describe_conflict(there, here, what)
         if any(not call.met for call in here.values()):
             if any(number > max(own, default=0) for own in there.values()):
-                return _missing(there, number, here)
+                return _describe_missing(there, number, here)
             held = held or here
-    return None if held is None else _all_came(held, sorted(set(key[1]) - set(ranks)))
+    return None if held is None else _describe_slow_call(held, sorted(set(key[1]) - set(ranks)))
 
 
 # Kinds of which members bring, or get, different sizes: in a dump they look as they should.
 _UNEVEN = {"all_to_all", "scatter", "gather", "all_gather_v", "reduce_scatter_v", "broadcast"}
 
 
-def _conflict(a: Told, b: Told) -> str:
+def _conflict(a: DumpedCall, b: DumpedCall) -> str:
     if a.kind != b.kind:
         return "kind"
     if set(a.dtypes) != set(b.dtypes) and a.kind not in ("scatter", "gather"):
@@ -114,16 +114,16 @@ def _conflict(a: Told, b: Told) -> str:
     return "shape" if not uneven and (sent or got) else ""
 
 
-def _differ(there: _Calls, here: Mapping[int, Told], what: str) -> _Problem:
+def _describe_conflict(there: _Calls, here: Mapping[int, DumpedCall], what: str) -> _Problem:
     """Calls that meet and differ in ``what``."""
     calls = [here[rank] for rank in sorted(here)]
     report = faults.mismatch_report(calls, what)
-    usual = Counter(map(_form, calls)).most_common(1)[0][0]
-    culprits = tuple(call.rank for call in calls if _form(call) != usual)
-    return _told(report, calls[0], culprits, (*report.lines, *_drift(there)))
+    usual = Counter(map(_call_form, calls)).most_common(1)[0][0]
+    culprits = tuple(call.rank for call in calls if _call_form(call) != usual)
+    return _make_problem(report, calls[0], culprits, (*report.lines, *_describe_drift(there)))
 
 
-def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
+def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]) -> _Problem:
     """Some have not come to a call in which others stand."""
     standings, quiet = [], {}
     for rank, own in sorted(there.items()):
@@ -132,7 +132,7 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
         seqs = {call.group: call.seq for call in own.values()}
         standings.append(RankState(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
         if rank not in here:  # what is said of it
-            quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_facts(last))
+            quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_call_facts(last))
     call = here[min(here)]
     key, facts = faults.cause_of_absence(call, standings)
     if key == "uneven":
@@ -141,27 +141,27 @@ def _missing(there: _Calls, number: int, here: Mapping[int, Told]) -> _Problem:
         key = "quiet_before"
     meaning, advice = explain_fault(key, **facts)
     fault = faults.FAULT_OF.get(key, "deadlock")
-    lines = [*faults.state_lines(standings, quiet), *_drift(there), meaning]
+    lines = [*faults.state_lines(standings, quiet), *_describe_drift(there), meaning]
     # For how long the first has stood, by the last sign of any.
     seen = max(call.created for own in there.values() for call in own.values())
     if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
         lines.append(_TEXTS["since",](time=duration(seconds)))
-    return _told(Report(fault, (), advice, ()), call, tuple(quiet), lines)
+    return _make_problem(Report(fault, (), advice, ()), call, tuple(quiet), lines)
 
 
-def _all_came(here: Mapping[int, Told], gone: Sequence[int]) -> _Problem:
+def _describe_slow_call(here: Mapping[int, DumpedCall], gone: Sequence[int]) -> _Problem:
     """All that left a dump have come to a call, and it is not over."""
     key, facts = ("no_dump", {"names": format_ranks(gone)}) if gone else ("not_over", {})
     meaning, advice = explain_fault(key, **facts)
     standings = [RankState(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
     known = dict.fromkeys(gone, str(_TEXTS["no-dump",]))
     lines = (*faults.state_lines([*standings, *map(RankState, gone)], known), meaning)
-    return _told(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
+    return _make_problem(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
 
-def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
+def _find_unpaired_messages(dumps: Mapping[int, Dump]) -> _Problem | None:
     """Sends and receives of which the other half is missing."""
-    halves: dict[tuple[str, int, int, int], list[Told]] = {}
+    halves: dict[tuple[str, int, int, int], list[DumpedCall]] = {}
     for dump in dumps.values():
         for call in dump.calls:
             if call.is_message and call.root is not None and call.root < len(call.ranks):
@@ -173,46 +173,48 @@ def _messages(dumps: Mapping[int, Dump]) -> _Problem | None:
     first = min(alone, key=lambda call: call.created)
     culprits = tuple(sorted({call.ranks[call.root or 0] for call in alone}))
     head, advice = explain_fault("messages_unpaired")
-    return _told(
+    return _make_problem(
         Report("calls_never_met", (), advice, ()), first, culprits, (*faults.call_table(alone), head)
     )
 
 
-def _told(report: Report, call: Told, culprits: tuple[int, ...], lines: Sequence[str]) -> _Problem:
+def _make_problem(
+    report: Report, call: DumpedCall, culprits: tuple[int, ...], lines: Sequence[str]
+) -> _Problem:
     group = faults.group_label(call)
     found = Explained((), (), report.fault, culprits, group, call.seq, tuple(lines), report.advice)
     return call.created, found
 
 
-def _facts(call: Told) -> dict[str, object]:
+def _call_facts(call: DumpedCall) -> dict[str, object]:
     return {"kind": call.kind, "number": call.seq, "place": call.short_place}
 
 
-def _form(call: Told) -> tuple[object, ...]:
+def _call_form(call: DumpedCall) -> tuple[object, ...]:
     return call.kind, call.shapes, call.dtypes, call.short_place
 
 
-def _drift(there: _Calls) -> Iterator[str]:
+def _describe_drift(there: _Calls) -> Iterator[str]:
     """Say of ranks that went on a call ahead of the others, or behind, which call they skipped, or made once more."""
     usual = {
-        number: Counter(_form(own[number]) for own in there.values() if number in own).most_common(1)[0]
+        number: Counter(_call_form(own[number]) for own in there.values() if number in own).most_common(1)[0]
         for number in sorted({number for own in there.values() for number in own})
     }
     forms = {number: form for number, (form, _) in usual.items()}
     # Where the others stand by now, what they called next the last time is what they would call next.
     next_of = {form: forms[number + 1] for number, form in forms.items() if number + 1 in forms}
     for rank, own in sorted(there.items()):
-        strays = (n for n in sorted(own) if _form(own[n]) != forms[n] and usual[n][1] > len(there) / 2)
+        strays = (n for n in sorted(own) if _call_form(own[n]) != forms[n] and usual[n][1] > len(there) / 2)
         odd = next(strays, None)
         if odd is None:
             continue
         later = [number for number in own if number >= odd]
         behind = [(own[n], forms.get(n + 1) or next_of.get(forms[n])) for n in later]
         ahead = [(own[n], forms.get(n - 1)) for n in later]
-        skipped, more = (all(_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
+        skipped, more = (all(_call_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
         kind, *_, place = forms[odd]
         told = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
-        told.append(_TEXTS["once-more",](**_facts(own[odd])))
+        told.append(_TEXTS["once-more",](**_call_facts(own[odd])))
         either = [text for text, is_so in zip(told, (skipped, more), strict=True) if is_so]
         if either:
             what = say(en=", or ", zh="，或者").join(either)
