@@ -1,6 +1,6 @@
-"""pytest's plugin, on where labkit is installed: ``@pytest.mark.ranks(4)`` runs a test on four simulated ranks.
+"""A pytest plugin, active once labkit is installed: ``@pytest.mark.ranks(4)`` runs a test on four simulated ranks.
 
-Nothing of torch is imported before the first such test. :mod:`labkit_ranks.testing` does the rest.
+torch is imported only for the first such test. :mod:`labkit_ranks.testing` runs the ranks.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def rank() -> int:
-    """The number of the rank that runs the test."""
-    return int(_told("RANK"))
+    """Return the number of the rank that runs the test."""
+    return int(_rank_variable("RANK"))
 
 
 @pytest.fixture
 def world_size() -> int:
-    """How many ranks run the test."""
-    return int(_told("WORLD_SIZE"))
+    """Return the number of ranks that run the test."""
+    return int(_rank_variable("WORLD_SIZE"))
 
 
 @pytest.fixture
 def device() -> Any:
-    """The rank's own GPU, a ``torch.device``; the CPU where pytest is a rank of torchrun and there are no GPUs."""
+    """Return the rank's GPU, a ``torch.device``; the CPU for a rank of torchrun without GPUs."""
     import torch
 
-    number = int(_told("LOCAL_RANK"))
+    number = int(_rank_variable("LOCAL_RANK"))
     return torch.device("cuda", number) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _told(name: str) -> str:
-    """What torchrun tells a rank."""
+def _rank_variable(name: str) -> str:
+    """Return a variable that torchrun sets for each rank."""
     if name not in os.environ:
         pytest.fail(
             say(

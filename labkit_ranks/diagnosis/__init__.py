@@ -1,4 +1,4 @@
-"""A check-up of a distributed script: it runs on simulated ranks, and what it does in each is looked at."""
+"""Find faults in a distributed script by running it on simulated ranks."""
 
 from .check_up import RanksDiagnosis, diagnose_ranks
 

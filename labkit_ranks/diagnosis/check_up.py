@@ -1,4 +1,4 @@
-"""The check-up of a distributed script: it runs on simulated ranks, is observed, and its records are judged."""
+"""Run a distributed script on simulated ranks, observe each rank, and turn the records into findings."""
 
 from __future__ import annotations
 
@@ -36,22 +36,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RanksDiagnosis(Diagnosis):
-    """The result of :func:`diagnose_ranks`; a bare last expression in a cell shows it.
+    """The result of :func:`diagnose_ranks`; as a bare last expression of a cell it shows itself.
 
-    model   the script.
-    ranks   how many ran it.
+    model   the name of the script, run by ``ranks`` ranks.
     """
 
     ranks: int = 0
 
     @property
     def judged(self) -> bool:
-        """Whether something was compared, or found: else nothing is known of the script."""
+        """Whether the check-up compared or found anything."""
         return bool(self.compared or self.findings)
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared, and there is neither an error nor a warning."""
+        """Whether the check-up compared something and found neither an error nor a warning."""
         return bool(self.compared) and all(finding.severity == "note" for finding in self.findings)
 
     def summary(self) -> str:
@@ -91,17 +90,16 @@ def diagnose_ranks(
     gpu_model: str | None = None,
     ends: Callable[[World], object] = lambda world: None,
 ) -> RanksDiagnosis:
-    """What is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs? A :class:`RanksDiagnosis`.
+    """Find what is wrong with a script for ``torchrun``, run on ``ranks`` simulated GPUs.
 
-    It runs to its end or its error, while it is looked at which rows each rank reads, how much each counts in the
-    gradients, when these are reduced, whether the replicas' weights stay alike, what is drawn, saved and loaded. Then
-    its first steps run again, unseen: with the ranks on two nodes; and, if nothing was found, on one GPU with the
-    batches of all, to name the first tensor that differs.
+    Run the script to its end or its error, and observe which rows each rank reads, how much each row counts in the
+    gradients, when gradients are reduced, whether replicas stay equal, and what ranks draw, save and load. Then run the
+    first steps again without output: on several nodes; and, if nothing was found, on one GPU with the batches of all
+    ranks, to name the first tensor that differs.
 
-    script      its path; or a function that is called with each :class:`Rank`.
-    arguments   the script's own.
-    memory      of each GPU, ``gpu_model`` what it passes for; ``nodes`` how many computers they are on.
-    ends        is called with the ranks of the first run, well ended or not, while they are still there.
+    script      the path of a script, with its ``arguments``; or a function that takes a :class:`Rank`.
+    memory      of each GPU; ``gpu_model`` names the GPU that torch reports; ``nodes`` is the number of computers.
+    ends        is called with the world at the end of the first run, before its ranks are closed.
     """
     ranks = integer("ranks", ranks, 2, MOST_GPUS)
     program: Callable[[Rank], Any]
@@ -122,7 +120,7 @@ def diagnose_ranks(
         several = next(number for number in range(2, ranks + 1) if ranks % number == 0)
         _, other = _run(name, program, ranks, gpus, nodes=several, enough=1)
         found += find_node_faults(several, other[1]) if other is not None else ()
-    # A shape that fits on one GPU alone is a matter of how the ranks cut.
+    # An error of shapes that one GPU doesn't raise comes from how the ranks cut the model.
     cut = failure is not None and re.search(r"size|shape|view", str(failure[1]))
     compare = not found and any(one.seen for one in records)
     if compare or (cut and [one.name for one in found] == ["script_fails"]):
@@ -152,9 +150,9 @@ def _run(
     like: Sequence[RankRecord] = (),
     ends: Callable[[World], object] = lambda world: None,
 ) -> tuple[list[RankRecord], tuple[int, BaseException] | None]:
-    """Run the script once; return the records of its ranks, and the rank and error that ended it.
+    """Run the script once; return the ranks' records, and the rank and error that ended the run (None if none did).
 
-    enough   optimizer steps after which it is ended; it prints nothing then.
+    enough   optimizer steps after which the run ends; such a run prints nothing.
     """
     text = say(en=f"{name} runs on {plural(ranks, 'rank')}", zh=f"{name} 在 {ranks} 个 rank 上运行")
     logging.getLogger(__name__).info(text)

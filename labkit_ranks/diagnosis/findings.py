@@ -1,4 +1,4 @@
-"""From the records of all ranks to findings: each function here looks for one kind of fault."""
+"""Turn the records of all ranks into findings: each function here looks for one kind of fault."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from .replicas import find_drift, replicas
 
 _TOPICS = Path(__file__).with_name("topics.txt")
 KINDS, PHRASES = read_findings(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TAUGHT = read_topics(_TOPICS)  # of the kinds, and of the faults that end ranks
+TAUGHT = read_topics(_TOPICS)  # by the name of a finding or of a fault among calls
 
-# Elements count alike if their weights differ by less.
+# Relative difference below which weights of elements, and norms, are equal.
 _ALIKE = 1e-3
 
 
 def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
-    """Return all findings, in no order. ``failure`` is the error that ended the run, and its rank."""
+    """Return all findings, in no order. ``failure`` is the rank whose error ended the run, and the error."""
     ended_by = list(_find_failure(records, *failure)) if failure is not None else []
-    # A bucket that waits for a gradient in vain is not reduced: its weights drift, by that.
+    # Unused parameters keep their DDP bucket from being reduced, so its weights drift: don't report both.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [
         _find_wrong_scale,
@@ -62,7 +62,7 @@ def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException
     ]
 
 
-# What ended the run.
+# Errors that ended the run.
 
 
 def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
@@ -90,12 +90,12 @@ def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException
 
 
 def _report_places(report: Report) -> str:
-    """Return the lines of the user's code, without the functions' names."""
+    """Return the lines that a report names, without the functions' names."""
     return list_some(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
 
 
 def _find_left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
-    """Return the finding of ranks that left their loop by a decision of their own, with batches left to read."""
+    """Return the finding of ranks that left their loop on their own, before their batches ran out."""
     waits = getattr(error, "waits", None)
     if report.fault != "uneven_inputs" or waits is None:
         return None
@@ -107,7 +107,7 @@ def _find_left_loop(records: Sequence[RankRecord], report: Report, error: BaseEx
     latest = [loader.epochs for rank in gone for loader in records[rank].loaders if loader.epochs]
     begun = [sum(len(loader.epochs) for loader in records[rank].loaders) for rank in (*gone, *waiting)]
     if latest and all(epochs[-1].whole for epochs in latest) and min(begun[: len(gone)]) >= max(begun):
-        return None  # their batches ran out
+        return None  # their batches had run out
     facts = {"who": format_ranks(gone), "others": format_ranks(waiting), "exits": series(exits)}
     found = KINDS["loop_left_early"](_report_places(report), **facts)
     reason = "\n  ".join(filter(None, [*report.lines[:-1], found.reason, report.real]))
@@ -149,17 +149,17 @@ def _list_unused(records: Sequence[RankRecord]) -> str:
 
 
 def _pair_loaders(records: Sequence[RankRecord]) -> Iterator[list[LoaderRecord]]:
-    """Yield the loaders that all ranks have: the first of each rank, the second of each, and so on."""
+    """Yield the first loaders of all ranks, then the second loaders, and so on."""
     for loaders in zip(*(one.loaders for one in records), strict=False):
         yield list(loaders)
 
 
-# A loader's number, the loader, the kind of finding, and the facts.
+# A loader's number, the loader, the key of the finding, and its facts.
 _Found = Iterator[tuple[int, LoaderRecord, str, dict[str, Any]]]
 
 
 def _merge_loaders(found: _Found) -> Iterator[Finding]:
-    """Yield one finding for a fault of several loaders: it names the first, and where else it was found."""
+    """Yield one finding for the same fault of several loaders; name the first loader and list the others."""
     for number, loader, key, facts in found:
         where = ", ".join(filter(None, [loader.place, _loader_name(number, loader)]))
         if others := [_loader_name(number, other) for number, other, *_ in found]:
@@ -168,20 +168,20 @@ def _merge_loaders(found: _Found) -> Iterator[Finding]:
 
 
 def _replica_groups(records: Sequence[RankRecord]) -> list[tuple[int, ...]]:
-    """Return the groups of ranks that reduce their gradients together."""
+    """Return the groups of ranks that reduce gradients together."""
     return sorted({tuple(sorted(one.replicas)) for one in records} - {()})
 
 
 def _find_same_rows(records: Sequence[RankRecord]) -> _Found:
-    # Alike in the other groups, if each has cut its model.
+    # With a model cut over groups, all groups read alike: one is enough.
     ranks = next(iter(_replica_groups(records)), ())
     for number, loaders in enumerate(_pair_loaders([records[rank] for rank in ranks])):
         for epoch, parts in enumerate(zip(*(loader.epochs for loader in loaders), strict=False), 1):
             if not all(part.steps and part.rows for part in parts):
-                continue  # not a training of all
+                continue  # not every rank trained
             read = sum(len(part.rows) for part in parts)
             distinct = len({row for part in parts for row in part.rows})
-            # A sampler that pads reads some rows twice, fewer than there are ranks.
+            # A sampler that pads repeats fewer rows than there are ranks.
             if read - distinct >= len(ranks) and read > 1.5 * distinct:
                 one, key = loaders[0], "same_rows.all"
                 facts = {"who": format_ranks(ranks), "epoch": epoch, "read": read, "distinct": distinct}
@@ -213,7 +213,7 @@ def _find_padded_rows(records: Sequence[RankRecord]) -> _Found:
             if size is None or any(part.steps for part in parts) or not any(one.steps for one in records):
                 continue
             twice = sorted({row for row in rows if isinstance(row, int) and rows.count(row) > 1})
-            # All of them in several ranks: each evaluates for itself.
+            # If every row is read twice, each rank evaluates for itself.
             if len(set(rows)) == size < len(rows) < 2 * size and twice:
                 which = list_some([str(row) for row in twice])
                 facts = {"read": len(rows), "rows": size, "which": which}
@@ -235,12 +235,12 @@ def _pair_steps(records: Sequence[RankRecord]) -> Iterator[tuple[int, list[StepR
 
 def _find_wrong_scale(records: Sequence[RankRecord]) -> Iterator[Finding]:
     if not all((one.models or one.sharded) and not one.by_hand for one in records):
-        return  # what it does with its gradients is its own
+        return  # a script that reduces by hand may scale as it likes
     for number, steps in _pair_steps(records):
         losses = [[loss for loss in step.losses if loss.weight is not None] for step in steps]
         if not all(losses) or any(len(one) != len(losses[0]) for one in losses):
             continue
-        # One loss in each pass: what several in one pass weigh is the user's choice.
+        # The user chooses how to weigh several losses of one pass.
         if any(len(one) != len(step.reduced) for one, step in zip(losses, steps, strict=True)):
             continue
         weights = [loss.weight or 0.0 for one in losses for loss in one]
@@ -279,7 +279,7 @@ def _find_second_reduction(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for one in records:
         if one.again is not None:
             kind, facts = ("summed", {"times": one.times}) if one.times > 1 else ("averaged", {})
-            if one.sharded or one.flat:  # what is added up is of other parameters
+            if one.sharded or one.flat:  # ranks hold shards of different parameters
                 kind, facts = "shards", {}
             yield KINDS[f"gradients_reduced_twice.{kind}"](one.again[0], **facts)
 
@@ -287,7 +287,7 @@ def _find_second_reduction(records: Sequence[RankRecord]) -> Iterator[Finding]:
 def _find_own_clipping(records: Sequence[RankRecord]) -> Iterator[Finding]:
     for clips in zip(*(one.clips for one in records), strict=False):
         norms = [norm for _, norm in clips]
-        # Without calls in forward and backward each trains a model of its own.
+        # Ranks without calls in forward and backward train separate models.
         shared = any(one.replicas or one.peers for one in records)
         if shared and max(norms) - min(norms) > _ALIKE * max(norms):
             kind = "flat" if any(one.flat for one in records) else "own"
@@ -306,7 +306,7 @@ def _find_early_use(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def _shared_entries(kept: Iterable[list[tuple[Any, str]]]) -> Iterator[tuple[Any, list[int], str]]:
-    """Yield what several ranks have in their lists, with the ranks, and the line of the first."""
+    """Yield each entry that several ranks have, with the ranks and the first rank's line."""
     found: dict[Any, dict[int, str]] = {}
     for rank, one in enumerate(kept):
         for key, place in one:
@@ -329,11 +329,11 @@ def _find_loads_to_one_gpu(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def _find_repeated_draws(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    """Random numbers that ranks with other inputs draw alike: those that are given the same are to do the same."""
+    """Find ranks that draw the same numbers for different inputs; for equal inputs, equal draws are right."""
     for draw, ranks, place in _shared_entries(one.draws for one in records):
         inputs = {tuple(records[rank].inputs.get(draw.step, ())) for rank in ranks}
         shapes = {one.shape for given in inputs for one in given if one and one.shape}
-        # Every rank may draw what all of them share, and take its part along some dimension.
+        # Ranks may draw a whole tensor alike, and then take their parts along some dimension.
         whole = draw.shape and draw.shape[0] not in {shape[0] for shape in shapes}
         if whole or any(_is_part(shape, draw.shape) for shape in shapes):
             continue
@@ -377,13 +377,13 @@ def _find_small_batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
 
 
 def find_node_faults(nodes: int, error: BaseException) -> Iterator[Finding]:
-    """Gives the finding of a run that failed with the ranks on several nodes."""
+    """Find the fault of a run that failed on several nodes."""
     if "invalid device ordinal" in str(error):  # PyTorch's words
         yield KINDS["rank_for_local_rank"](raising_line(error), nodes=nodes, problem=describe_error(error))
 
 
 def describe_comparisons(records: Sequence[RankRecord]) -> list[str]:
-    """Return lines of text that say what was looked at."""
+    """Return a line of text for each comparison that was made."""
     lines = []
     steps = min(len(one.steps) for one in records)
     alike = [one for one in replicas(records) if one.is_compared()]
@@ -401,7 +401,7 @@ def describe_comparisons(records: Sequence[RankRecord]) -> list[str]:
 
 
 def reasons_not_compared(records: Sequence[RankRecord]) -> list[str]:
-    """Return why the weights of the ranks were not compared, if they were not."""
+    """Return the reason for not comparing the ranks' weights; nothing if they were compared."""
     together = any(one.peers or one.exchanges or one.calls or one.replicas for one in records)
     why = "steps" if not all(one.steps for one in records) else "pieces" if together else "alone"
     return [] if any(one.is_compared() for one in replicas(records)) else [PHRASES[f"not_compared.{why}"]()]

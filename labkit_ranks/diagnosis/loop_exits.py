@@ -1,4 +1,4 @@
-"""Where the loops around a line of a script can be left: ranks that decide so alone leave the others waiting."""
+"""Find the exits of the loops around a line: a rank that takes one alone leaves the others waiting."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loop_exits(code: CodeType, line: int) -> list[str]:
 
 
 def _surrounds(loop: ast.AST, line: int) -> bool:
-    """Whether ``line`` is in the body of ``loop``, and in no function that is defined there."""
+    """Whether ``line`` is in the body of ``loop``, outside of functions defined in the loop."""
     return any(
         isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
         for node in _statements(loop)

@@ -1,7 +1,7 @@
-"""Observing a distributed script: some functions of torch are replaced by ones that note a call and pass it on.
+"""Observe a distributed script: wrap functions of torch so that each call is noted in its rank's record.
 
-What is noted of each rank are records, without judgement; nothing is changed of what the script computes. (One GPU is
-given the batches of ranks, and stops when enough has been seen.)
+The wrappers do not change what the script computes, except in the run on one GPU, which gets the batches of all ranks
+and ends after a few steps.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from .records import (
 )
 
 _Look = Callable[..., Any]
-# As many steps' weights are compared.
+# The most steps whose weights are compared between ranks.
 _MOST_STEPS = 200
 _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
 _SHARES = _REDUCES | {"all_gather", "all_gather_single"}
 
 
 class Observer:
-    """Keeps a record of each of ``ranks`` ranks while it is entered.
+    """A context manager that keeps a record of each of ``ranks`` ranks.
 
-    enough   optimizer steps of all of them after which they are ended; 0: none.
-    like     records of ranks whose batches and settings they are given.
+    enough   end the ranks after this many optimizer steps of all; 0 for no end.
+    like     records of other ranks, whose batches and optimizer settings these ranks get.
     """
 
     def __init__(self, ranks: int, enough: int = 0, like: Sequence[RankRecord] = ()) -> None:
@@ -68,7 +68,7 @@ class Observer:
 
     def __enter__(self) -> Observer:
         machine = machine_in_use()
-        assert machine is not None  # ranks run on one
+        assert machine is not None  # ranks run on a machine
         mode = machine.mode
         mode.observe_by(partial(operations.note_operation, self.record_here))
         self._stack.callback(mode.observe_by, None)
@@ -91,7 +91,7 @@ class Observer:
         self._stack.close()
 
     def record_here(self) -> RankRecord | None:
-        """Return the record of the rank that this thread is; None for other threads."""
+        """Return the record of this thread's rank; None if the thread is no rank."""
         rank = current_thread_rank()
         return None if rank is None else self.records[rank.number]
 
@@ -120,9 +120,9 @@ class Observer:
         yield self._watch(torch.amp.GradScaler, "scale", _set_flag("scaled"))
 
     def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
-        """Let a rank call ``before(record, *args, **kwargs)``, and then ``after(record, result, *args)``.
+        """Wrap ``owner.name`` in ``before(record, *args, **kwargs)`` and ``after(record, result, *args)``.
 
-        What that gives is the result of ``owner.name`` instead, unless it is None.
+        If ``after`` returns a value other than None, that value replaces the result.
         """
 
         def call_watched(function: _Look, *args: Any, **kwargs: Any) -> Any:
@@ -141,11 +141,11 @@ class Observer:
             operations.settle(record, work)
 
     def _note(self, rank: Rank, call: Any) -> None:
-        """Note the script's own calls, and those of gradients. Another thread than the rank's own may have called."""
+        """Note a collective of the script itself or of its gradients. Any thread of the rank may have made the call."""
         record = self.records[rank.number]
         record.met += len(call.ranks) == rank.size
         backward = torch._C._current_graph_task_id() != -1
-        own = not call.from_cpp and not call.via  # the script's line itself calls it
+        own = not call.from_cpp and not call.via  # a line of the script made the call
         if backward or record.depth:
             if call.kind in _SHARES:
                 record.peers.add(call.ranks)
@@ -167,7 +167,7 @@ class Observer:
             _reduce_by_hand(record, call)
 
     def _call(self, call: _Look, module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Note what goes into the modules that the script calls, and comes out of all."""
+        """Note the inputs of modules that the script calls, and the outputs of all modules."""
         record = self.record_here()
         if record is None or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
@@ -187,7 +187,7 @@ class Observer:
     def _begin_step(self, optimizer: Any, *_: object) -> None:
         record = self.record_here()
         if record is None or record.stepping not in (None, optimizer):
-            return  # one within another, which has not done its step
+            return  # an optimizer within another one, which has not finished its step
         record.stepping, step = optimizer, len(record.steps)
         record.step.line = user_line()[0]
         if step < _MOST_STEPS:
@@ -256,7 +256,7 @@ class Observer:
             together = join_batches([one.loaders[number].batches[at] for one in self._like])
             return map_tensors(together, lambda way, tensor: tensor.to(own[way].device))
         except (RuntimeError, ValueError, LookupError):
-            raise RankExit(0) from None  # the ranks' do not fit together, or there are no more
+            raise RankExit(0) from None  # the ranks' batches cannot be joined, or ran out
 
 
 # Data.
@@ -276,7 +276,7 @@ def _keep_loader(record: RankRecord, iterator: Any, loader: Any) -> None:
 
 def _current_epoch(record: RankRecord, iterator: Any) -> EpochRecord:
     loader = getattr(iterator, "_labkit_loader", None)
-    if loader is None:  # it was made outside of the ranks
+    if loader is None:  # the iterator was made outside of the ranks
         return EpochRecord()
     epochs = record.loader(loader).epochs
     if not epochs:
@@ -309,7 +309,7 @@ def _note_load(record: RankRecord, loaded: Any, *_: Any) -> None:
 
 
 def _is_reported(error: BaseException) -> bool:
-    """Whether it is a fault that the result will tell of."""
+    """Whether the result of the check-up reports ``error``, so that no traceback is needed."""
     return isinstance(error, turns.Deadlock) or hasattr(error, "report")
 
 
@@ -328,7 +328,7 @@ def _begin_backward(record: RankRecord, tensors: Any = (), *_: Any, **__: Any) -
 
 
 def _reduce_by_hand(record: RankRecord, call: Any) -> None:
-    """Note which gradients an all-reduce of the script's own brings; or that they have been reduced already."""
+    """Note the gradients that the script's own all-reduce sends, or that backward has reduced them already."""
     several = len(record.replicas & set(call.ranks)) > 1
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
@@ -350,12 +350,12 @@ def _gradient_norm(gradient: Tensor) -> float:
 
 
 def _note_clip(record: RankRecord, norm: Any, *_: Any) -> None:
-    if not hasattr(norm, "_local_tensor"):  # a DTensor knows the whole
+    if not hasattr(norm, "_local_tensor"):  # a DTensor's norm is that of the whole gradient
         record.clips.append((user_line()[0], float(norm)))
 
 
 def _note_inputs(record: RankRecord, module: Any, given: Any) -> None:
-    """The script calls ``module`` with ``given``."""
+    """Note the inputs of ``module``, which the script calls; on its first call, name its modules and parameters."""
     inputs = tensors_in(*given)
     record.inputs.setdefault(len(record.steps) + 1, []).extend(fingerprint(t, "") for t in inputs)
     if id(module) not in record.names and len(record.steps) < STEPS:
@@ -377,7 +377,7 @@ def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:
 
 
 def _set_flag(name: str) -> _Look:
-    """Return what notes under ``name`` that a rank has come by."""
+    """Return a function that sets the flag ``name`` of a rank's record."""
     return lambda record, *_, **__: setattr(record, name, True)
 
 
@@ -402,7 +402,7 @@ def _note_batch_norm(record: RankRecord, input: Tensor, running_mean: Any, *more
 
 
 def _row_number(dataset: Any, row: Any) -> Any:
-    """Return the number of a row in the whole data set: a rank may have a Subset of its own."""
+    """Return the number of a row in the whole data set, through any Subsets."""
     while isinstance(dataset, Subset):
         dataset, row = dataset.dataset, int(dataset.indices[row])
     return row

@@ -1,7 +1,7 @@
-"""The comparison of ranks with one GPU on their batches together: the first tensor that differs is named.
+"""Compare ranks with one GPU on their joined batches, and name the first tensor that differs.
 
-Of a tensor each rank keeps three numbers, its size, sum and sum of squares: those of pieces of a whole add up, however
-it was cut.
+Each rank keeps a tensor's size, sum and sum of squares. Those of the pieces add up to those of the whole, however the
+ranks cut it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .records import Fingerprint, RankRecord, fingerprint
 
 
 def join_batches(batches: Sequence[Any]) -> Any:
-    """Return one batch of the different ones among ``batches``."""
+    """Join the distinct batches among ``batches``."""
     different: dict[Any, Any] = {}
     for batch in batches:
         tensors = [leaf for _, leaf in leaves(batch) if isinstance(leaf, Tensor)]
@@ -44,7 +44,7 @@ def _join(batches: Sequence[Any]) -> Any:
 
 
 def copy_batch(batch: Any) -> Any:
-    """Return a copy of ``batch`` that belongs to no machine."""
+    """Return a copy of ``batch`` that belongs to no simulated machine."""
     with PlainTensors():
         return map_tensors(batch, lambda _, tensor: tensor.detach().clone())
 
@@ -52,7 +52,7 @@ def copy_batch(batch: Any) -> Any:
 def compare_with_one_gpu(
     records: Sequence[RankRecord], one: RankRecord
 ) -> tuple[list[Finding], list[str], list[str]]:
-    """Return what the ranks compute otherwise than ``one``, which had their batches; what was compared; why not."""
+    """Compare the ranks with ``one``, which had their batches: findings, comparisons made, reasons against others."""
     lost = _find_lost_pieces(records, one)
     if lost is not None:
         return [lost], [], []
@@ -62,7 +62,7 @@ def compare_with_one_gpu(
         return [], [], [PHRASES["not_compared.norms"]()]
     if not any(loader.given for loader in one.loaders) and not _have_same_data(records):
         return [], [], [PHRASES["not_compared.data"]()]
-    # What is computed in float16 is rounded so, whatever it is kept in.
+    # A value computed in float16 is rounded to float16, whatever its own dtype.
     eps = max(seen.eps for record in (one, *records) for seen in record.seen.values())
     largest = max((seen.squares for key, seen in one.seen.items() if key[1] == "gradient"), default=0.0)
     count = 0
@@ -96,7 +96,7 @@ def _find_scaled_gradient(
     eps: float,
     facts: dict[str, Any],
 ) -> Finding | None:
-    """Return the finding of a reduced gradient that is that of one GPU times the number of ranks, or divided by it."""
+    """Return the finding of a gradient that is too large or too small by the number of ranks."""
     first = records[0]
     for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
         for key, by in (("divided", 1 / ranks), ("summed", ranks)):
@@ -109,14 +109,14 @@ def _find_scaled_gradient(
 
 
 def _find_lost_pieces(records: Sequence[RankRecord], one: RankRecord) -> Finding | None:
-    """Return the finding of a parameter that the ranks cut into pieces which are not the whole of one GPU's."""
+    """Return the finding of a parameter whose pieces on the ranks are less than one GPU's whole."""
     for key, seen in one.seen.items():
         many = [record.seen[key].local for record in records if key in record.seen]
         alike = len({len(shape) for shape in (seen.shape, *many)}) == 1
         if key[1] != "weight" or len(many) < len(records) or not alike:
             continue
         for whole, *pieces in zip(seen.shape, *many, strict=True):
-            # Each piece may be there several times; a last one that is filled up is more than the whole.
+            # Several ranks may hold the same piece, and padding makes the sum larger.
             if whole and sum(pieces) < whole:
                 return KINDS["cut_with_a_remainder.lost"](
                     one.first_call_line(key[2]),
@@ -131,7 +131,7 @@ def _find_lost_pieces(records: Sequence[RankRecord], one: RankRecord) -> Finding
 def find_cut_remainder(
     records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException
 ) -> Iterator[Finding]:
-    """Finds a failure by shapes in ``rank`` that one GPU does not have, in a module cut among the ranks."""
+    """Find an error of shapes in ``rank`` that one GPU doesn't have, in a module cut among the ranks."""
     record = records[rank]
     for key, seen in one.seen.items():
         if key[1] == "weight" and key in record.seen and key[2].startswith(record.raised):
@@ -145,7 +145,7 @@ def find_cut_remainder(
 
 
 def _have_same_data(records: Sequence[RankRecord]) -> bool:
-    """Whether all ranks were given the same, and have the same losses."""
+    """Whether all ranks had the same inputs and the same losses."""
     first = {key: seen for key, seen in records[0].seen.items() if key[1] in ("input", "loss")}
     return bool(first) and all(
         key in other.seen and "alike" in _matching_ways(seen, [other.seen[key]], seen.eps)
@@ -157,9 +157,9 @@ def _have_same_data(records: Sequence[RankRecord]) -> bool:
 def _matching_ways(
     one: Fingerprint, many: Sequence[Fingerprint], eps: float, least: float = 0.0
 ) -> Iterator[str]:
-    """Yield in which ways ``many`` are ``one``: each is alike, they are its parts, or terms of which it is sum or mean.
+    """Yield how ``many`` can make up ``one``: each equal to it ("alike"), its "parts", or terms of its "sum" or "mean".
 
-    eps     the rounding of the numbers; ``least``: squares of numbers that are only rounding.
+    eps     the relative rounding of the numbers; ``least`` is the sum of squares below which values are noise.
     """
     off, length = eps**0.6, math.sqrt(one.squares)
     near = off * length + 16 * eps * length * math.sqrt(one.size) + math.sqrt(least) + 1e-15
@@ -184,12 +184,12 @@ def _matching_ways(
 
 
 def _relative_gap(one: Fingerprint, other: Fingerprint) -> float:
-    """Return by how much of its size ``other`` differs, at the least."""
+    """Return a lower bound of the difference of ``other``, relative to the size of ``one``."""
     size, there = math.sqrt(one.squares), math.sqrt(other.squares)
     return max(abs(there - size), abs(one.total - other.total) / math.sqrt(one.size or 1)) / (size or 1.0)
 
 
 def _public_name(name: str) -> str:
-    """Return the name of a module or parameter without numbers of models, and wrappers, whose names are private."""
+    """Return a module's or parameter's name without model numbers and wrappers with private names."""
     parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
     return ".".join(parts).replace("DistributedDataParallel.module", "model")

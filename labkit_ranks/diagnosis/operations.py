@@ -1,4 +1,4 @@
-"""Calls of torch in a rank: what they draw, which rows a loss counts, whether they use a tensor that is under way."""
+"""Note a rank's calls of torch: random draws, losses, and uses of tensors whose collective is still pending."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..group.works import SlotWork
 from .records import LossRecord, PendingCall, RandomDraw, RankRecord, user_line
 
 _Here = Callable[[], RankRecord | None]
-# An order of rows is to be the same in all ranks.
+# Leave out randperm: ranks must draw the same order of rows.
 _DRAWING = frozenset(
     (*functions_in_row("with a generator"), *functions_in_row("from the default generator"))
 ) - {torch.randperm}
-# These take a tensor's shape, and none of its values.
+# Functions that use a tensor's shape and no values.
 _SHAPES = frozenset(
     (
         *functions_in_row("beside a tensor"),
@@ -58,7 +58,7 @@ def _note_draw(
     before = _generator_digest(generator)
     result = run()
     record.drew = record.drew or bool(record.depth)
-    # A generator of its own says what is to be alike. One number alone is a decision, which all have to make alike.
+    # With another generator, the script chooses. A single number is a decision, which ranks must make alike.
     shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
     if shapes and before != _generator_digest(generator):
         place, call = user_line()
@@ -76,11 +76,11 @@ def _generator_digest(generator: Any) -> int:
         return zlib.crc32(generator.get_state().numpy().tobytes())
 
 
-# Tensors of calls that are under way.
+# Tensors of pending calls.
 
 
 def add_pending(record: RankRecord, call: CollectiveCall) -> None:
-    """The script itself has made ``call``: what it brings is under way until somebody waits."""
+    """Keep the tensors of the script's own ``call`` as pending until somebody waits for the call."""
     tensors = [*call.inputs, *call.outputs]
     with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
@@ -90,7 +90,7 @@ def add_pending(record: RankRecord, call: CollectiveCall) -> None:
 
 
 def settle(record: RankRecord, work: SlotWork) -> None:
-    """Somebody waits for ``work``: it is done, and so are the group's collectives before it."""
+    """Remove the call of a finished ``work``, and earlier collectives of the same group."""
     done, left = work.call, []
     for one in record.pending:
         apart = one.call.is_message or done.is_message or one.call.group != done.group
@@ -100,7 +100,7 @@ def settle(record: RankRecord, work: SlotWork) -> None:
 
 
 def _note_use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
-    # Nothing is read by a property, nor by what makes a tensor of the same shape.
+    # Properties and functions that only take the shape read no values.
     asks = getattr(func, "__name__", "") in ("__get__", "__set__", "__delete__") or func in _SHAPES
     places = set() if asks else _storage_pointers(tensors_in(args, kwargs))
     met = [one for one in record.pending if places & one.used]
@@ -113,7 +113,7 @@ def _note_use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callab
             place, call = user_line()
             if not any("distributed" in code.co_filename for code in call.codes):
                 record.early.append((place, changed, one.call))
-                record.pending = [other for other in record.pending if other is not one]  # said once
+                record.pending = [other for other in record.pending if other is not one]  # report each call once
     return result
 
 
@@ -121,7 +121,7 @@ def _storage_pointers(tensors: Iterable[Tensor]) -> set[int]:
     found = set()
     with torch._C.DisableTorchFunction():
         for tensor in tensors:
-            with suppress(RuntimeError):  # it has no storage of its own
+            with suppress(RuntimeError):  # a tensor without storage
                 if type(tensor) in (Tensor, nn.Parameter):
                     found.add(tensor.untyped_storage().data_ptr())
     return found - {0}
@@ -137,7 +137,7 @@ def _version(tensor: Tensor) -> int:
 def note_loss(here: _Here, lost: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return torch's loss, and note in the record ``here()`` how much each row counts in its gradient."""
     record, how = here(), kwargs.get("reduction", "mean")
-    if record is None or record.losing:  # a mode of the machine calls it once more from within
+    if record is None or record.losing:  # the machine's mode calls the function again from within
         return lost(*args, **kwargs)
     record.losing = True
     try:
@@ -160,7 +160,7 @@ def _note_weight(record: LossRecord, how: str, gradient: Tensor) -> None:
 def _count_targets(
     _: Any = None, target: Any = None, weight: Any = None, *__: Any, **named: Any
 ) -> float | None:
-    """Return how many targets count in a cross entropy; None if they are weighed, or probabilities."""
+    """Return how many targets count in a cross entropy; None for weighted targets and probabilities."""
     if weight is not None or not isinstance(target, Tensor) or target.is_floating_point():
         return None
     with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -171,7 +171,7 @@ def _count_numbers(input: Any = None, *_: Any, weight: Any = None, **__: Any) ->
     return float(input.numel()) if weight is None and isinstance(input, Tensor) else None
 
 
-# How many elements each counts.
+# Loss function -> the number of elements it averages over.
 LOSSES: dict[str, Callable[..., float | None]] = dict.fromkeys(
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits".split(),
     _count_numbers,

@@ -1,4 +1,4 @@
-"""The records that are kept of each rank while a script is observed; what they mean is judged later."""
+"""Records of what each rank does in a check-up; the findings are made from them afterwards."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from labkit.base.tree import tensors_in
 from ..calls.call import CollectiveCall
 from ..group.slot import PlainTensors
 
-# As many optimizer steps are compared with one GPU's, and no more numbers of a tensor than this with other ranks'.
+# The first steps, which are compared with one GPU; and the most numbers of a tensor that go into a digest or a batch.
 STEPS = 2
 MOST_NUMBERS = 2**20
-# These have weights that all ranks of tensor parallelism hold, each for a part of what it normalises.
+# Norms whose weights every tensor-parallel rank holds, and uses for its part of the sequence.
 _WHOLE_NORMS = ("LayerNorm", "RMSNorm")
 
 
 @dataclass
 class EpochRecord:
-    """One pass of a rank over one loader.
+    """A rank's pass over a loader.
 
-    rows    the rows that the rank read, in order; ``whole`` whether they are all that the loader has.
-    steps   the optimizer steps meanwhile.
+    rows    the rows read, in order; ``whole`` is True once the loader has none left.
+    steps   the number of optimizer steps in this pass.
     """
 
     rows: list[Hashable] = field(default_factory=list)
@@ -39,13 +39,15 @@ class EpochRecord:
 
 @dataclass
 class LoaderRecord:
-    """One loader of a rank. A rank's loaders stand in the order in which they were first used.
+    """A rank's loader.
 
-    size       how many rows the data set has; None if it has no length.
-    sampler    the name of its sampler's class.
-    place      the line that made it.
-    share      into how many parts the sampler cuts the rows, and the number of this rank's; None if it doesn't.
-    by_epoch   whether the sampler shuffles by the epoch that ``set_epoch`` tells it.
+    size       the number of rows of the data set; None without a length.
+    sampler    the name of the sampler's class.
+    place      the line that made the loader.
+    share      (number of parts, this rank's part) of a sampler that cuts the rows; None for others.
+    by_epoch   whether the sampler shuffles by the number given to ``set_epoch``.
+    batches    the batches of the steps that are compared with one GPU.
+    given      how many of the ranks' batches one GPU has got.
     """
 
     size: int | None
@@ -54,26 +56,25 @@ class LoaderRecord:
     place: str = ""
     share: tuple[int, int] | None = None
     epochs: list[EpochRecord] = field(default_factory=list)
-    # Its first batches, of the steps that are compared with one GPU's; how many one GPU was given.
     batches: list[Any] = field(default_factory=list)
     given: int = 0
 
 
 @dataclass
 class LossRecord:
-    """One call of a loss function over ``count`` elements, each of which counts ``weight`` times in the gradient."""
+    """A call of a loss over ``count`` elements; each has ``weight`` in the gradient (None before backward)."""
 
     count: float
-    weight: float | None = None  # known once backward has come by
+    weight: float | None = None
 
 
 @dataclass
 class StepRecord:
-    """One optimizer step of a rank.
+    """A rank's optimizer step.
 
-    losses     of the backward passes since the last step.
-    reduced    how many collectives of gradients there were in each of these passes.
-    place      the line of the last; ``line`` that of the optimizer's step.
+    losses     the losses of the backward passes since the previous step.
+    reduced    the number of gradient collectives in each of these passes.
+    place      the line of the last backward; ``line`` is the line of the optimizer's step.
     """
 
     losses: list[LossRecord] = field(default_factory=list)
@@ -84,13 +85,13 @@ class StepRecord:
 
 @dataclass
 class WatchedTensor:
-    """A parameter or buffer of one rank that may have to be alike in several.
+    """A rank's parameter or buffer, which other ranks may have to keep equal.
 
-    local      this rank's piece; ``among`` the ranks that have it too, by DDP's or a DTensor's word, in their order.
-    constant   whether all its numbers were the same when it was first seen, as zeros and ones are.
-    values     its digest before the first step (0), after each when the next begins, after the last at once.
-    latest     its digest right after the latest step, then at the end.
-    moved      whether it was changed between steps while the rank communicated, as by averaging.
+    local      this rank's piece; ``among`` lists the ranks with the same piece, as declared by DDP or a DTensor.
+    constant   whether all numbers were equal at first, as zeros and ones are.
+    values     step -> digest of the values when the next step begins; step 0 is before the first.
+    latest     the digest right after the latest step, and at the end of the run.
+    moved      whether the values changed between steps while the rank communicated, as in averaging.
     """
 
     tensor: Any
@@ -103,7 +104,7 @@ class WatchedTensor:
 
 
 class HandReduction(NamedTuple):
-    """A gradient that the script reduces: over which ranks, where, and whether only after the optimizer's step."""
+    """The script's own reduction of a gradient: ranks, line, and whether it came after the optimizer's step."""
 
     ranks: tuple[int, ...]
     place: str
@@ -111,9 +112,9 @@ class HandReduction(NamedTuple):
 
 
 class RandomDraw(NamedTuple):
-    """Random numbers that were drawn in training: in which step, where, by what, and a digest of the generator.
+    """Random numbers drawn in training: the step, the line, the function, and a digest of the generator.
 
-    shape   of the drawn tensor; () if the numbers are for a tensor that was there.
+    shape   of the drawn tensor; () for numbers that fill or change an existing tensor.
     """
 
     step: int
@@ -124,9 +125,9 @@ class RandomDraw(NamedTuple):
 
 
 class PendingCall(NamedTuple):
-    """A call that nobody has waited for yet, with its tensors and how often each had been changed.
+    """A collective without a ``wait()`` so far, with the tensors and their versions.
 
-    used      the places in memory that it reads or writes, and ``written`` those that it writes.
+    used      pointers of the storages that the call reads or writes; ``written`` are those it writes.
     """
 
     call: CollectiveCall
@@ -136,12 +137,12 @@ class PendingCall(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """Keeps of a tensor what is compared with one GPU's: of pieces of a whole, sums and sums of squares add up.
+    """Numbers of a tensor to compare with one GPU; sums and sums of squares of pieces add up to the whole's.
 
-    shape     of the whole, where a DTensor knows it; ``local`` that of the rank's own piece.
-    partial   whether it is a DTensor that knows that its pieces are still to be added up.
-    eps       the rounding of its numbers.
-    weighed   the sum in which each place has a weight of its own: of terms, it adds up.
+    shape     the shape of the whole of a DTensor; ``local`` is the shape of the rank's piece.
+    partial   whether the tensor is a DTensor whose pieces are still to be added up.
+    eps       the relative rounding of the dtype.
+    weighed   the sum with a different weight for each place.
     """
 
     place: str
@@ -157,48 +158,48 @@ class Fingerprint(NamedTuple):
 
 @dataclass
 class RankRecord:
-    """Everything that was observed of one rank."""
+    """Everything observed of one rank."""
 
     loaders: list[LoaderRecord] = field(default_factory=list)
-    # Its steps, and the one that has not been done; whether it is within a loss.
+    # The finished steps, the current step, and whether a loss function is running.
     steps: list[StepRecord] = field(default_factory=list)
     step: StepRecord = field(default_factory=StepRecord)
     losing: bool = False
-    # The replicated models, and the ids of the parameters that they reduce; the gradients that the script reduces, by
-    # the parameter's id; whether losses are scaled for float16.
+    # DDP models, ids of the parameters they reduce, gradients reduced by hand (by the parameter's id), and whether
+    # losses are scaled for float16.
     models: list[Any] = field(default_factory=list)
     wrapped: set[int] = field(default_factory=set)
     by_hand: dict[int, HandReduction] = field(default_factory=dict)
     scaled: bool = False
-    # The ranks that reduce their gradients with it, and the groups whose collectives are part of forward or backward;
-    # those that exchange rows there; those in which the script itself puts results of pieces together; those of its
-    # calls between steps, and the number of these since the latest.
+    # Ranks that reduce gradients with this rank. Groups with collectives in forward or backward, with an all-to-all
+    # there, with an all-gather or reduction by the script itself there, and with calls between steps (and how many
+    # calls since the latest step).
     replicas: set[int] = field(default_factory=set)
     peers: set[tuple[int, ...]] = field(default_factory=set)
     exchanges: set[tuple[int, ...]] = field(default_factory=set)
     cut: set[tuple[int, ...]] = field(default_factory=set)
     calls: set[tuple[int, ...]] = field(default_factory=set)
     between: int = 0
-    # What is compared with other ranks, by name.
+    # Tensors to compare with other ranks, by name.
     watched: dict[str, WatchedTensor] = field(default_factory=dict)
-    # The line of the latest backward if ``no_sync`` was on, and of one that reduced all the same; gradients that were
-    # reduced once more: where, by how many ranks, and how many times as large they are in the optimizer's step.
+    # The line of the latest backward under ``no_sync``, and of one that reduced nevertheless. The second reduction of a
+    # gradient: line, number of ranks, gradient, norm before; and the factor by which it scaled the gradient.
     unsyncing: str = ""
     unsynced: str = ""
     again: tuple[str, int, Tensor, float] | None = None
     times: float = 0.0
     optimizers: list[Any] = field(default_factory=list)
     stepping: Any = None
-    # Modules given to fully_shard, and names of the parameters that it replaced, by id, kept alive so that ids stay.
+    # Modules given to fully_shard, and the parameters it replaced, by id (kept alive, so that no other gets the id).
     sharded: list[Any] = field(default_factory=list)
     before: dict[int, tuple[str, Any]] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
-    # Of BatchNorm in training: the fewest values of a channel, with the rows; the first layer's running mean.
+    # BatchNorm in training: values per channel and rows of each call; the first layer's running mean.
     norms: list[tuple[int, int]] = field(default_factory=list)
     running: Any = None
     unused: list[str] = field(default_factory=list)
-    # With their lines: files that were written, with the number of collectives of all by then; GPUs to which something
-    # was loaded; random numbers (and whether there were any in the model); norms by which gradients were clipped.
+    # Each with its line: written files (with the number of collectives of all ranks so far), GPUs that checkpoints were
+    # loaded to, random draws (and whether any was in the model), norms of clipped gradients.
     met: int = 0
     saved: list[tuple[Any, str]] = field(default_factory=list)
     loaded: list[tuple[Any, str]] = field(default_factory=list)
@@ -207,36 +208,37 @@ class RankRecord:
     clips: list[tuple[str, float]] = field(default_factory=list)
     # Whether FSDP1 has cut the model.
     flat: bool = False
-    # Calls that are under way, and uses of their tensors: where, whether it was a change, and the call.
+    # Pending calls, and early uses of their tensors: line, whether the use changed the tensor, call.
     pending: list[PendingCall] = field(default_factory=list)
     early: list[tuple[str, bool, CollectiveCall]] = field(default_factory=list)
-    # Of the modules that the script calls, with names for all inside; how deep in them it is; which one raised.
+    # Modules that the script calls, names of all modules and parameters in them, how many module calls are running, and
+    # the name of the module that raised an error.
     roots: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     depth: int = 0
     raised: str = ""
-    # What they were given, by step.
+    # Inputs of these modules, by step.
     inputs: dict[int, list[Any]] = field(default_factory=dict)
-    # Tensors to compare, by step, what they are ("weight", "input", "output", "loss", "gradient"), name and number; the
-    # optimizer's settings in each step.
+    # Fingerprints by step, kind ("weight", "input", "output", "loss", "gradient"), name and number; and the optimizer's
+    # settings in each step.
     seen: dict[tuple[int, str, str, int], Fingerprint] = field(default_factory=dict)
     counts: dict[tuple[int, str, str], int] = field(default_factory=dict)
     settings: list[list[dict[str, Any]]] = field(default_factory=list)
-    # By the loaders themselves: of one that is gone the next may have the id.
+    # Keyed weakly by the loader: after its end another loader may get the same id.
     _records: WeakKeyDictionary[Any, LoaderRecord] = field(default_factory=WeakKeyDictionary)
 
     def first_call_line(self, parameter: str) -> str:
-        """The line that first called the module of ``parameter``."""
+        """Return the line that first called the module of ``parameter``."""
         module = parameter.rpartition(".")[0]
         return next((seen.place for key, seen in self.seen.items() if key[1:3] == ("output", module)), "")
 
     def trains(self) -> bool:
-        """Whether what it draws now is for a step, and not for weights or data that all ranks are to have alike."""
+        """Whether random draws now belong to a step, not to weights or data that all ranks need equal."""
         begun = self.steps or self.step.reduced or self.depth
         return bool(self.optimizers and begun) and torch.is_grad_enabled()
 
     def loader(self, loader: Any) -> LoaderRecord:
-        """The record of a DataLoader."""
+        """Return the record of a DataLoader; make it at the first use."""
         found = self._records.get(loader)
         if found is None:
             sampler, size = loader.sampler, None
@@ -251,11 +253,11 @@ class RankRecord:
         return found
 
     def held_parameters(self) -> list[Any]:
-        """The parameters that the optimizers change."""
+        """Return the parameters of all optimizers."""
         return [p for one in self.optimizers for group in one.param_groups for p in group["params"]]
 
     def without_gradient(self) -> list[str]:
-        """The parameters of replicated models that have no gradient where others have one."""
+        """Return the parameters of DDP models without a gradient, if other parameters have gradients."""
         found = []
         for model in self.models:
             parameters = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
@@ -264,7 +266,7 @@ class RankRecord:
         return found
 
     def keep_fingerprints(self, what: str, name: str, value: Any) -> None:
-        """Keep what is compared with one GPU of the tensors in ``value``."""
+        """Keep the fingerprints of the tensors in ``value``, in the steps that are compared with one GPU."""
         step = len(self.steps) + 1
         if step > STEPS or not name:
             return
@@ -276,7 +278,7 @@ class RankRecord:
                 self.seen[step, what, name, number] = seen
 
     def watch_shared(self, at: int) -> None:
-        """Look at what may have to be alike in several ranks, when step ``at`` is done and the next begins."""
+        """Digest the tensors that ranks may have to keep equal, when step ``at`` is done and the next begins."""
         for name, tensor, among in [*self._shared_tensors()]:
             local = getattr(tensor, "_local_tensor", tensor)
             if name in self.watched:
@@ -292,17 +294,17 @@ class RankRecord:
         self.between = 0
 
     def digest_shared(self, at: int | None = None) -> None:
-        """Look again, right after step ``at``, or at the end."""
+        """Digest the watched tensors right after step ``at``, or at the end."""
         for watched in self.watched.values():
             watched.latest = digest_tensor(watched.local)
             if at is not None:
                 watched.values[at] = watched.latest
 
     def _shared_tensors(self) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-        """Yield names, tensors, and the ranks that are known to have them alike.
+        """Yield names, tensors, and the ranks declared to hold the same values.
 
-        Of replicated models, parameters and buffers except BatchNorm's statistics; then what optimizers hold, and
-        called modules (a rank's optimizer may hold its share).
+        First parameters and buffers of DDP models, except BatchNorm's statistics; then parameters of optimizers and of
+        called modules (an optimizer may hold only the rank's share).
         """
         done = set[int]()
         for number, model in enumerate(self.models):
@@ -332,7 +334,7 @@ class RankRecord:
                 )
 
     def ids_of_whole_norms(self) -> set[int]:
-        """The ids of the weights of norms that all ranks of tensor parallelism hold."""
+        """Return the ids of norms' weights, which every tensor-parallel rank holds."""
         norms = [
             one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
         ]
@@ -340,7 +342,7 @@ class RankRecord:
 
 
 def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
-    """Return the ranks that have the same piece of a DTensor as this rank."""
+    """Return the ranks with the same piece of a DTensor as this rank."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     place = mesh and mesh.get_coordinate()
     if not place:
@@ -353,7 +355,7 @@ def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
 
 
 def user_line() -> tuple[str, CollectiveCall]:
-    """The user's line from which this thread came here, and how."""
+    """Return the user's line that this thread is running, and a call with the frames below the line."""
     call = CollectiveCall("")
     call.locate()
     return call.short_place, call
@@ -368,10 +370,10 @@ def digest_tensor(tensor: Tensor) -> int:
 
 
 def fingerprint(tensor: Any, place: str) -> Fingerprint | None:
-    """The print of ``tensor`` that is kept; None if it has no numbers to add up."""
+    """Return the fingerprint of ``tensor``; None for a tensor without numbers."""
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
-        return None  # it wraps others, and may wait for them
+        return None  # a wrapper subclass, whose values may be pending
     with (
         PlainTensors(),
         suppress(RuntimeError, TypeError),

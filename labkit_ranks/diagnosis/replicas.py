@@ -1,7 +1,7 @@
-"""Parameters that have to stay alike in several ranks, and whether they do.
+"""Find parameters that must stay equal on several ranks, and whether they do.
 
-DDP, a DTensor or a reduction by the script says so of some. Of others the values do: they begin alike in ranks that
-train one model, are not constant (each rank's own biases begin with zeros, too), and nothing marks them as its own.
+DDP, a DTensor or the script's own reduction declares some of them. Others show it by their values: they start equal on
+ranks that train one model, are not constant (separate biases start with zeros, too), and no mark makes them separate.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from labkit_diagnose.findings import list_some
 from ..calls.faults import format_ranks
 from .records import RankRecord, WatchedTensor
 
-# How libraries name and mark what each rank has for itself (DeepSpeed, fairscale, Megatron, Tutel), and how
-# what all have beside it is named.
+# Names and attributes by which DeepSpeed, fairscale, Megatron and Tutel mark a rank's own parameters, and names of the
+# shared parameters beside them.
 _OWN = re.compile(r"(^|[._])experts?(_|\.|\d|$)")
 _MARKS = {"allreduce": False, "skip_allreduce": True, "expert": True, "tensor_model_parallel": True}
 _SHARED = re.compile(r"shared|router|(^|\.)(gate|wg)\.")
@@ -24,10 +24,10 @@ _Group = tuple[int, ...]
 
 
 class ReplicatedTensor(NamedTuple):
-    """What a group of ranks has to have alike.
+    """A tensor that a group of ranks must keep equal.
 
-    by      what says so: "hand", "mesh", "ddp", "norm" (of tensor parallelism), or "" if only its values do.
-    looks   whether it was alike after each step; 0 is before the first.
+    by      the evidence: "hand", "mesh", "ddp", "norm" (of tensor parallelism), or "" for equal values alone.
+    looks   step -> whether the ranks' values were equal after the step; step 0 is before the first.
     """
 
     group: _Group
@@ -37,12 +37,12 @@ class ReplicatedTensor(NamedTuple):
     looks: dict[int, bool]
 
     def is_compared(self) -> bool:
-        """Whether it has to be alike after some step: not if ranks mix their weights, as gossip does."""
+        """Whether the ranks' values can be compared after a step: not if ranks mix their weights, as gossip does."""
         later = [alike for step, alike in self.looks.items() if step]
         return any(later) or bool(later and not any(one.moved for one in self.each))
 
     def drift_step(self) -> int:
-        """Return the step after which the values differ for good; 0 if they don't, or are averaged now and then."""
+        """Return the step after which the values stay different; 0 if they are equal or get averaged later."""
         steps = [step for step, alike in self.looks.items() if step and not alike]
         healed = any(alike for step, alike in self.looks.items() if steps and step > steps[0])
         healed |= any(one.moved for one in self.each) or len({one.latest for one in self.each}) == 1
@@ -50,7 +50,7 @@ class ReplicatedTensor(NamedTuple):
 
 
 def replicas(records: Sequence[RankRecord]) -> Iterator[ReplicatedTensor]:
-    """Yield what groups of ranks have to have alike."""
+    """Yield the tensors that groups of ranks must keep equal."""
     claims = [{name: _claim(one, watched) for name, watched in one.watched.items()} for one in records]
     sure = {ranks for names in claims for ranks, _ in names.values()}
     peers, exchanging = (_groups(getattr(one, key) for one in records) for key in ("peers", "exchanges"))
@@ -74,14 +74,14 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[ReplicatedTensor]:
                     found += [ReplicatedTensor(group, name, each, "norm" if norm else "", looks)] * looks[
                         steps[0]
                     ]
-        chosen = group in sure and group in exchanging  # the script reduces what it means to
+        chosen = group in sure and group in exchanging  # the script chooses what to reduce
         for one in found if alike or not working.get(group) else ():
             if one.by or _SHARED.search(one.name) or not (chosen or _is_own(one)):
                 yield one
 
 
 def _claim(record: RankRecord, watched: WatchedTensor) -> tuple[_Group, str]:
-    """Return the ranks in which a parameter is known to be alike, and by what."""
+    """Return the ranks declared to hold the same parameter, and the evidence."""
     reduced = record.by_hand.get(id(watched.tensor))
     if reduced is not None:
         return tuple(sorted(reduced.ranks)), "hand"
@@ -93,17 +93,17 @@ def _groups(groups: Any) -> set[_Group]:
 
 
 def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group]) -> dict[_Group, bool]:
-    """Return the groups whose ranks train one model, and whether that is so only if all they hold begins alike.
+    """Return the groups whose ranks train one model; True for weak evidence, which needs all tensors to start equal.
 
-    Where just a wrapper, a sampler or a metric tells, the ranks may have pieces of a model.
+    Evidence is weak if only a wrapper, a sampler or a metric suggests one model: the ranks may hold pieces of it.
     """
     everyone = tuple(range(len(records)))
-    cut = _groups(one.cut for one in records)  # each rank's piece may have been seeded alike, as in PartialFC
+    cut = _groups(one.cut for one in records)  # pieces may have been seeded alike, as in PartialFC
     found = dict.fromkeys([*exchanging, *_groups([one.replicas] for one in records) - cut], False)
     alone = all((one.models or one.sharded) and len(one.replicas) < 2 for one in records)
     sampled = all(one.loaders and all(loader.share for loader in one.loaders) for one in records)
     metered = all(everyone in one.calls for one in records)
-    alike = len({str(one.settings[:1]) for one in records}) == 1  # others are runs of their own
+    alike = len({str(one.settings[:1]) for one in records}) == 1  # different settings are separate runs
     apart = any(one.peers or one.replicas or () in one.calls for one in records)  # pieces, or messages
     if alone or ((sampled or metered) and alike and not apart):
         found.setdefault(everyone, True)
@@ -111,7 +111,7 @@ def _groups_of_one_model(records: Sequence[RankRecord], exchanging: set[_Group])
 
 
 def _are_whole(each: Sequence[WatchedTensor]) -> bool:
-    """Whether each rank has all of it, as far as tensors know."""
+    """Whether each rank holds the whole tensor, judging by the shapes."""
     return len({one.tensor.shape for one in each} | {one.local.shape for one in each}) == 1
 
 
@@ -123,7 +123,7 @@ def _is_own(replica: ReplicatedTensor) -> bool:
 
 
 def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Yield the kind, line and facts of what begins or becomes different where it has to be alike, the surest first."""
+    """Yield key, line and facts of tensors that start or become different, those with the best evidence first."""
     found, first = list(replicas(records)), records[0]
     for one in found:
         if one.by in ("hand", "mesh") and not next(iter(one.looks.values()), True):

@@ -1,4 +1,4 @@
-"""The dumps of PyTorch's Flight Recorder, of a real cluster or a simulated one: what the ranks hang in, and why."""
+"""Explain why ranks hang, from the dumps of PyTorch's Flight Recorder (of a real cluster or a simulated one)."""
 
 from .dumps import BadDump, Dump, read_dumps
 from .explanation import Explained, explain

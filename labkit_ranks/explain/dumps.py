@@ -1,6 +1,6 @@
-"""Dumps read: a pickle from each rank, of which nothing but plain values is taken.
+"""Read dumps: a pickle from each rank, loaded as plain values only.
 
-A pickle can call anything as it is loaded; these come from other computers. So whatever names a module is refused.
+Loading a pickle can call any function, and dumps come from other computers, so a pickle that names a module is refused.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from labkit.base.language import say, wrong
 from ..calls.call import CollectiveCall
 from ..rank.flight_recorder import DTYPES, NAMES
 
-# Files larger than this are none: PyTorch keeps 2,000 calls by default, of about 2 kB each.
+# The largest file taken for a dump: PyTorch keeps 2,000 calls by default, of about 2 kB each.
 _MOST_BYTES = 1 << 30
 _KINDS = {name: kind for kind, name in NAMES.items() if name != "all_to_all"}
 _KINDS |= {"all_gather_into_tensor_coalesced": "all_gather_single", "allreduce_coalesced": "all_reduce"}
 _DTYPE_OF = {name: getattr(torch, dtype) for dtype, name in DTYPES.items()}
-# Frames of installed packages are none of the user's.
+# Frames of installed packages, which are not the user's code.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[\d.]*[/\\]|^<")
-# Of two functions called ``apply`` there the engine calls the one, the user's forward the other.
+# This file has two functions ``apply``: autograd's engine calls one, the user's forward calls the other.
 _AUTOGRAD = re.compile(r"[/\\]torch[/\\]autograd[/\\]function\.py$")
 
 
 class BadDump(ValueError):
-    """A file is no dump of the Flight Recorder."""
+    """The error of a file that is no dump of the Flight Recorder."""
 
 
 class NoDump(BadDump):
-    """A file cannot be read: it was cut off, or is something else."""
+    """The error of a file that cannot be read: cut off, or something else."""
 
 
 def _printable(text: object) -> str:
-    """``text`` with what would steer a terminal written out (``\\x1b``)."""
+    """Escape control characters in ``text`` (``\\x1b``), which would steer a terminal."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(text))
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Loads values that name no module: dicts, lists, tuples, texts, numbers."""
+    """An unpickler for plain values: dicts, lists, tuples, texts, numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
         module, name = _printable(module), _printable(name)
@@ -60,10 +60,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @dataclass(slots=True, eq=False, repr=False)
 class DumpedCall(CollectiveCall):
-    """A call as a dump tells it.
+    """A call read from a dump.
 
     where     the line of the user's code, ``"train.py:31 in step"``.
-    created   when it was made, in nanoseconds.
+    created   the time of the call, in nanoseconds.
     """
 
     where: str = ""
@@ -76,9 +76,9 @@ class DumpedCall(CollectiveCall):
 
 @dataclass(frozen=True)
 class Dump:
-    """The recording of one rank: its calls, in order; ``groups`` are the world's ranks of each group.
+    """The recording of one rank: its calls, in order, and the world's ranks of each group.
 
-    broken   why its file could not be read; "" if it was.
+    broken   why the file could not be read; "" for a readable file.
     """
 
     rank: int
@@ -89,9 +89,9 @@ class Dump:
 
 
 def read_dumps(paths: Iterable[str | Path]) -> dict[int, Dump]:
-    """The dumps of ``paths``, files or folders of them, by rank. Raises BadDump, which names the file.
+    """Read the dumps of ``paths`` (files or folders) and return them by rank. Raises BadDump, which names the file.
 
-    One that cannot be read is taken for missing, unless it is the only one.
+    An unreadable dump counts as missing, unless it is the only one.
     """
     found: dict[int, Dump] = {}
     broken: dict[int, Dump] = {}
@@ -118,7 +118,7 @@ def read_dumps(paths: Iterable[str | Path]) -> dict[int, Dump]:
 
 
 def _fill_members(dumps: dict[int, Dump]) -> None:
-    """Name the members of groups that no dump describes (gloo's do not): those that called."""
+    """Take the callers as the members of groups that no dump describes, as with gloo."""
     seen: dict[str, set[int]] = {}
     for rank, dump in dumps.items():
         for call in dump.calls:
@@ -138,7 +138,7 @@ def _load_file(path: Path) -> Any:
             return _load_value(file)
         except BadDump:
             raise
-        except Exception as error:  # what a broken pickle raises is anything
+        except Exception as error:  # a broken pickle can raise any error
             raise _no_dump(f"{type(error).__name__}: {error}") from None
 
 
@@ -172,7 +172,7 @@ def _make_dump(rank: int, value: Any) -> Dump:
 def _make_call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ...]]) -> DumpedCall | None:
     backend, _, name = entry["profiling_name"].partition(":")
     name, _, pair = name.partition(" ")
-    if name == "coalesced":  # the end of several that stand before it
+    if name == "coalesced":  # the end of a coalesced group, whose calls precede it
         return None
     group, desc = map(_printable, entry["process_group"])
     call = DumpedCall(_KINDS.get(name, _printable(name)), backend=backend, group=group, desc=desc, rank=rank)
@@ -190,7 +190,7 @@ def _make_call(rank: int, entry: dict[str, Any], groups: dict[str, tuple[int, ..
 
 
 def _tensors(sizes: list[list[int]], dtypes: list[str] | None) -> list[torch.Tensor]:
-    """Tensors of these sizes, without values."""
+    """Return tensors of these sizes, without values."""
     kinds = [_DTYPE_OF.get(name, torch.uint8) for name in dtypes or ()] or [torch.float32]
     kinds += kinds[-1:] * len(sizes)
     return [
@@ -200,9 +200,9 @@ def _tensors(sizes: list[list[int]], dtypes: list[str] | None) -> list[torch.Ten
 
 
 def _is_of_backward(frames: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether the backward of a torch.autograd.Function made the call.
+    """Return whether the backward of a torch.autograd.Function made the call.
 
-    On a GPU a thread of autograd's own calls ``apply``, and nothing of Python stands below. DDP's calls come from C++.
+    On a GPU a thread of autograd's calls ``apply``, without Python frames below. DDP's calls come from C++.
     """
     callers = [str(one["name"]) for one in frames[1:]] + ["_engine_run_backward"]
     return any(
@@ -212,7 +212,7 @@ def _is_of_backward(frames: Sequence[dict[str, Any]]) -> bool:
 
 
 def _user_line(frames: Iterable[dict[str, Any]]) -> str:
-    """The innermost line that is not of an installed package."""
+    """Return the innermost line outside of installed packages."""
     listed = list(frames)
     own = [one for one in listed if not _INSTALLED.search(str(one["filename"]))] or listed[-1:]
     if not own:

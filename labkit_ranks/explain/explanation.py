@@ -1,4 +1,4 @@
-"""From dumps to an explanation: where each rank stands, which call was skipped or differs, since when, what to do."""
+"""Explain dumps: where each rank waits, which call was skipped or differs, since when, and what to do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TEXTS = texts_beside(__file__)
 
 @dataclass(frozen=True)
 class Explained:
-    """What the dumps tell, in the language in use; ``str(explained)`` is the whole text.
+    """An explanation in the language in use; ``str(explained)`` is the whole text.
 
-    ranks      those that left a dump, ``absent`` those of their groups that left none.
-    fault      its name, as in a check-up; "" where nothing is wrong.
+    ranks      the ranks that left a dump; ``absent`` are members of their groups that left none.
+    fault      the name of the fault, as in a check-up; "" if nothing is wrong.
     culprits   the ranks that did not come, or whose call differs from most.
-    call       the number of the call in ``group``; None where nothing is wrong.
-    lines      where each rank stands; what it means.
+    call       the number of the call in ``group``; None if nothing is wrong.
+    lines      where each rank waits, and the meaning.
     """
 
     ranks: tuple[int, ...]
@@ -42,14 +42,14 @@ class Explained:
         return "\n".join([*self.lines, *([advice] * bool(self.advice))])
 
 
-# What is wrong, and when it was first called.
+# The time of the first call of a problem, and its explanation.
 _Problem = tuple[int, Explained]
 _Key = tuple[str, tuple[int, ...]]  # a group's name and its members
 _Calls = Mapping[int, Mapping[int, DumpedCall]]  # by rank and number
 
 
 def explain(dumps: Mapping[int, Dump]) -> Explained:
-    """Why the ranks of ``dumps`` hang. Any of them may be missing."""
+    """Explain why the ranks of ``dumps`` hang. Any rank's dump may be missing."""
     broken = [dump.broken for dump in dumps.values() if dump.broken]
     dumps = {rank: dump for rank, dump in dumps.items() if not dump.broken}
     ranks = tuple(sorted(dumps))
@@ -68,7 +68,7 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
 
 
 def _group_calls(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, DumpedCall]]]:
-    """The collectives of each group, by rank and number."""
+    """Return the collectives of each group, by rank and number."""
     found: dict[_Key, dict[int, dict[int, DumpedCall]]] = {}
     for rank, dump in dumps.items():
         for name, members in dump.groups.items():
@@ -76,16 +76,16 @@ def _group_calls(dumps: Mapping[int, Dump]) -> dict[_Key, dict[int, dict[int, Du
         for call in dump.calls:
             if not call.is_message:
                 found.setdefault((call.group, call.ranks), {}).setdefault(rank, {})[call.seq] = call
-    for (_, members), calls in found.items():  # who has made no call of a group may not have told of it
+    for (_, members), calls in found.items():  # a rank without calls in a group may not list the group
         for rank in set(members) & set(dumps):
             calls.setdefault(rank, {})
     return found
 
 
 def _group_problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem | None:
-    """What is wrong in one group, and when it was first called."""
+    """Return a group's first problem; None without problems."""
     there = {rank: own for rank, own in calls.items() if rank in key[1]}
-    # The recorders of some may have begun later: they keep the last calls.
+    # Recorders keep the last calls only: begin with the first call that all ranks still have.
     first = max((min(own) for own in there.values() if own), default=1)
     held = None
     for number in sorted({number for own in there.values() for number in own if number >= first}):
@@ -100,7 +100,7 @@ def _group_problem(key: _Key, calls: _Calls, ranks: Sequence[int]) -> _Problem |
     return None if held is None else _describe_slow_call(held, sorted(set(key[1]) - set(ranks)))
 
 
-# Kinds of which members bring, or get, different sizes: in a dump they look as they should.
+# Kinds whose members may send or get different sizes: sizes in a dump prove nothing.
 _UNEVEN = {"all_to_all", "scatter", "gather", "all_gather_v", "reduce_scatter_v", "broadcast"}
 
 
@@ -115,7 +115,7 @@ def _conflict(a: DumpedCall, b: DumpedCall) -> str:
 
 
 def _describe_conflict(there: _Calls, here: Mapping[int, DumpedCall], what: str) -> _Problem:
-    """Calls that meet and differ in ``what``."""
+    """Explain calls that met but differ in ``what``."""
     calls = [here[rank] for rank in sorted(here)]
     report = faults.mismatch_report(calls, what)
     usual = Counter(map(_call_form, calls)).most_common(1)[0][0]
@@ -124,14 +124,14 @@ def _describe_conflict(there: _Calls, here: Mapping[int, DumpedCall], what: str)
 
 
 def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]) -> _Problem:
-    """Some have not come to a call in which others stand."""
+    """Explain a call in which ranks wait for others that did not come."""
     standings, quiet = [], {}
     for rank, own in sorted(there.items()):
         last = own[max(own)] if own else None
         came = Counter((call.short_place, call.kind) for call in own.values() if call.seq <= number)
         seqs = {call.group: call.seq for call in own.values()}
         standings.append(RankState(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
-        if rank not in here:  # what is said of it
+        if rank not in here:  # its line in the text
             quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_call_facts(last))
     call = here[min(here)]
     key, facts = faults.cause_of_absence(call, standings)
@@ -142,7 +142,7 @@ def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]
     meaning, advice = explain_fault(key, **facts)
     fault = faults.FAULT_OF.get(key, "deadlock")
     lines = [*faults.state_lines(standings, quiet), *_describe_drift(there), meaning]
-    # For how long the first has stood, by the last sign of any.
+    # The first rank has waited until the last call of any rank.
     seen = max(call.created for own in there.values() for call in own.values())
     if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
         lines.append(_TEXTS["since",](time=duration(seconds)))
@@ -150,7 +150,7 @@ def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]
 
 
 def _describe_slow_call(here: Mapping[int, DumpedCall], gone: Sequence[int]) -> _Problem:
-    """All that left a dump have come to a call, and it is not over."""
+    """Explain an incomplete call that all ranks with a dump have made."""
     key, facts = ("no_dump", {"names": format_ranks(gone)}) if gone else ("not_over", {})
     meaning, advice = explain_fault(key, **facts)
     standings = [RankState(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
@@ -160,7 +160,7 @@ def _describe_slow_call(here: Mapping[int, DumpedCall], gone: Sequence[int]) -> 
 
 
 def _find_unpaired_messages(dumps: Mapping[int, Dump]) -> _Problem | None:
-    """Sends and receives of which the other half is missing."""
+    """Find sends and receives without their other half."""
     halves: dict[tuple[str, int, int, int], list[DumpedCall]] = {}
     for dump in dumps.values():
         for call in dump.calls:
@@ -195,13 +195,13 @@ def _call_form(call: DumpedCall) -> tuple[object, ...]:
 
 
 def _describe_drift(there: _Calls) -> Iterator[str]:
-    """Say of ranks that went on a call ahead of the others, or behind, which call they skipped, or made once more."""
+    """Yield a line for each rank that is a call ahead or behind, with the skipped or repeated call."""
     usual = {
         number: Counter(_call_form(own[number]) for own in there.values() if number in own).most_common(1)[0]
         for number in sorted({number for own in there.values() for number in own})
     }
     forms = {number: form for number, (form, _) in usual.items()}
-    # Where the others stand by now, what they called next the last time is what they would call next.
+    # Predict the next call of the waiting ranks: the one that followed the same call before.
     next_of = {form: forms[number + 1] for number, form in forms.items() if number + 1 in forms}
     for rank, own in sorted(there.items()):
         strays = (n for n in sorted(own) if _call_form(own[n]) != forms[n] and usual[n][1] > len(there) / 2)

@@ -1,4 +1,4 @@
-"""A cell's code, compiled once and run by each rank in a namespace of its own."""
+"""Compile a cell's code once, to be run by each rank in a separate namespace."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 
 
 class RankCell:
-    """Python source to be run by ranks: its statements, and its last expression apart, whose value is shown.
+    """Python source for ranks: the statements, and separately the last expression, whose value is shown.
 
     source   may use ``await`` outside of functions, as a notebook's cells may.
-    name     what tracebacks call its file: ``"<Cell In[5]>"`` (of a name without the brackets pdb makes a path).
+    name     the file name in tracebacks, ``"<Cell In[5]>"`` (pdb would make a path of a name without brackets).
 
     Raises SyntaxError.
     """
 
     def __init__(self, source: str, name: str) -> None:
         self.name = name
-        # No file of that name exists; an entry without a time stays.
+        # No such file exists: an entry without a time stays in the cache.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         tree = ast.parse(source, name)
         last = tree.body[-1] if tree.body else None
@@ -37,7 +37,7 @@ class RankCell:
         self._body = _compile(tree, name, "exec")
 
     def run(self, namespace: dict[str, Any]) -> Any:
-        """Run it; the value of the last expression, or None."""
+        """Run the code in ``namespace``; return the value of the last expression, or None."""
         __tracebackhide__ = True  # of debuggers
         codes = [code for code in (self._body, self._last) if code is not None]
         if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
@@ -57,7 +57,7 @@ async def _run_async(codes: list[CodeType], namespace: dict[str, Any]) -> Any:
 
 
 def ends_with_semicolon(source: str) -> bool:
-    """Whether a semicolon at the end says that the last value is not to be shown."""
+    """Whether a semicolon at the end of ``source`` hides the last value."""
     blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.DEDENT}
     kept = [one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type not in blank]
     return bool(kept) and kept[-1].string == ";"

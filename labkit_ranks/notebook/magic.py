@@ -1,4 +1,4 @@
-"""``%%ranks 4``: a notebook cell that four ranks run, each in its own namespace, which lasts to the next such cell."""
+"""``%%ranks 4``: a notebook cell that four ranks run, in namespaces that last from cell to cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "ranks"
 
 
 class _MagicParser(argparse.ArgumentParser):
-    """Says what is wrong instead of ending the process."""
+    """A parser that raises ValueError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -43,9 +43,9 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def ranks_magic(line: str, cell: str | None = None) -> object:
-    """Run the cell by several ranks of torch.distributed, each with a simulated GPU: ``%%ranks 4``.
+    """Run the cell on several ranks of torch.distributed, each with a simulated GPU: ``%%ranks 4``.
 
-    ``%ranks`` in a line shows them; ``%ranks --help`` lists the options.
+    ``%ranks`` on a line shows the ranks; ``%ranks --help`` lists the options.
     """
     parser = _make_parser()
     try:
@@ -76,12 +76,12 @@ def _run_cell(session: Session, cell: str, chosen: list[int] | None, asked: argp
     from . import shell as notebook
 
     shell = notebook.current_shell()
-    cells = getattr(shell.compile, "_filename_map", {})  # the number of each cell, by the name of its file
+    cells = getattr(shell.compile, "_filename_map", {})  # file name of each cell -> number
     number = _number_of_this_cell(cells, shell.execution_count)
     name = f"<Cell In[{number}]>"
     cells[name] = number  # tracebacks then say "Cell In[5], line 3"
     try:
-        # The line of the magic is line 1 of the cell, as the notebook counts.
+        # A notebook counts the line of the magic as line 1.
         try:
             values = session.execute("\n" + shell.transform_cell(cell), ranks=chosen, name=name)
         except SyntaxError as error:
@@ -99,7 +99,7 @@ def _run_cell(session: Session, cell: str, chosen: list[int] | None, asked: argp
 
 
 def _number_of_this_cell(cells: dict[str, int], default: int) -> int:
-    """The number of the cell that runs now: IPython's own count is sometimes that, sometimes the next one's."""
+    """Return the number of the running cell. IPython's count is sometimes the next cell's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename in cells:
@@ -109,7 +109,7 @@ def _number_of_this_cell(cells: dict[str, int], default: int) -> int:
 
 
 def _notebook_values(names: str | None) -> dict[str, Any]:
-    """The notebook's own values of these names."""
+    """Return the notebook's values of comma-separated ``names``."""
     from . import shell as notebook
 
     own = notebook.current_shell().user_ns
@@ -122,7 +122,7 @@ def _notebook_values(names: str | None) -> dict[str, Any]:
 
 
 def _as_syntax_error(shell: Any, error: SyntaxError) -> Exception:
-    """A mistake in the cell's own text, to be shown without how it came to be read."""
+    """Return a syntax error of the cell that shows without labkit's traceback."""
     if error.__traceback__ is None or not (error.filename or "").startswith("<Cell In"):
         return error
     lines = shell.SyntaxTB.structured_traceback(SyntaxError, error, [])
@@ -132,7 +132,7 @@ def _as_syntax_error(shell: Any, error: SyntaxError) -> Exception:
 
 
 def _add_name_hint(shell: Any, error: NameError) -> None:
-    """A name that only the notebook has: say how the ranks get it."""
+    """Add a note to a NameError if the notebook has the name: how to give it to the ranks."""
     name = error.name
     if name and name in shell.user_ns:
         en = f"(The notebook has {name!r}, the ranks have names of their own: make it in a %%ranks cell, or "
@@ -143,7 +143,7 @@ def _add_name_hint(shell: Any, error: NameError) -> None:
 
 
 def _show_results(shell: Any, values: Results) -> None:
-    """Show them below the cell: side by side, and each that is alive in the page alone."""
+    """Show the results below the cell side by side, or one by one if a widget is among them."""
     from . import shell as notebook
     from .results import bundle_of
 
@@ -160,7 +160,7 @@ def _show_results(shell: Any, values: Results) -> None:
 
 
 def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
-    """The session that is open if it is what is asked for, else a new one."""
+    """Return the open session if it has the requested size and options, else a new one."""
     from . import session as sessions
 
     now = sessions.current()
@@ -191,7 +191,7 @@ def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
 
 
 def _parse_rank_numbers(text: str, size: int) -> list[int]:
-    """``"0,2-3"`` as [0, 2, 3]."""
+    """Parse ``"0,2-3"`` to [0, 2, 3]."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -208,5 +208,5 @@ def _parse_rank_numbers(text: str, size: int) -> list[int]:
 
 
 def register_magic(shell: Any) -> None:
-    """Give ``shell`` the magic."""
+    """Register the magic in ``shell``."""
     shell.register_magic_function(ranks_magic, "line_cell", NAME)

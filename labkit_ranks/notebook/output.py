@@ -13,17 +13,17 @@ from typing import Any, TextIO
 
 from ..rank.rank import current_thread_rank
 
-# Between the rank and what it printed; after it, if the line goes on that another rank's line had cut off.
+# The bar between rank and output, and the bar of a line that continues after another rank's output.
 BAR, AGAIN = "│", "┊"
 
 
 class RankOutput:
-    """Writes what the ranks print, each line after its rank's number.
+    """A writer of the ranks' output, with a label before each line.
 
-    size      how many ranks there are: numbers are as wide as the last one's.
-    streams   where lines go, by the name of the stream: ``{"stdout": …, "stderr": …}``.
-    progress  begins an area for lines that are written over again and again (``tqdm``): it returns what shows all of
-              them, called whenever one has changed. Without it only what they are in the end is printed.
+    size      the number of ranks, which sets the width of labels.
+    streams   the name of each stream -> the stream for its lines: ``{"stdout": …, "stderr": …}``.
+    progress  begins an area for lines that are overwritten, as by ``tqdm``, and returns a function that shows all of
+              them. Without it only their last state is printed.
     """
 
     def __init__(
@@ -33,18 +33,18 @@ class RankOutput:
         progress: Callable[[], Callable[[list[str]], object]] | None = None,
     ) -> None:
         self._width, self._streams, self._progress = len(str(size - 1)), streams, progress
-        # The rank and the stream of the line that has no end yet, and whose lines were cut off by it.
+        # Rank and stream of the unfinished line, and of the lines that were interrupted.
         self._open: tuple[int, str] | None = None
         self._cut: set[tuple[int, str]] = set()
         self._moving: dict[tuple[int, str], _ProgressLines] = {}
         self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
-        """The text before a line of ``rank``."""
+        """Return the text before a line of ``rank``."""
         return f"rank {rank:>{self._width}} {bar} "
 
     def write(self, rank: int, name: str, text: str) -> None:
-        """``rank`` has written ``text`` to the stream ``name``."""
+        """Write ``text``, which ``rank`` printed to the stream ``name``."""
         mine, text = (rank, name), text.replace("\r\n", "\n")
         moving = self._moving.get(mine)
         if "\r" in text and moving is None:
@@ -67,7 +67,7 @@ class RankOutput:
             self.interrupt()
             again = mine in self._cut
             self._cut.discard(mine)
-            if again and part == "\n":  # its line was ended for it
+            if again and part == "\n":  # the interruption ended the line
                 return
             stream.write(self.label(mine[0], AGAIN if again else BAR))
         stream.write(part)
@@ -84,7 +84,7 @@ class RankOutput:
             self._leave_moving()
 
     def _leave_moving(self) -> None:
-        """Leave the lines that were written over as they are, and go on below them."""
+        """Leave the overwritten lines in their last state, and continue below."""
         left, self._moving, self._area = self._moving, {}, None
         if self._progress is None:
             for mine, one in sorted(left.items()):
@@ -92,27 +92,27 @@ class RankOutput:
                     self._part(mine, row + "\n")
 
     def interrupt(self) -> None:
-        """End the line that has no end yet: somebody else has something to show."""
+        """End the unfinished line, before other output."""
         if self._open is not None:
             self._cut.add(self._open)
             self._streams[self._open[1]].write("\n")
             self._open = None
 
     def end(self) -> None:
-        """The ranks have run: end what is open."""
+        """End unfinished lines, after the ranks have run."""
         self.interrupt()
         self._cut.clear()
         self._leave_moving()
 
 
 class _ProgressLines:
-    """Lines of one rank that are written over, and where the cursor is: so much of a terminal as progress bars need."""
+    """Overwritten lines of a rank, and the cursor: as much of a terminal as progress bars need."""
 
     def __init__(self) -> None:
         self._rows, self._at, self._over = [""], 0, False
 
     def takes(self, text: str) -> bool:
-        """Whether ``text`` belongs to it: it moves the cursor, or goes on where that was moved to."""
+        """Whether ``text`` moves the cursor, or continues in an overwritten line."""
         if "\r" in text or text.startswith(_UP):
             return True
         return not self.is_over() and (self._over or text.startswith("\n"))
@@ -137,13 +137,13 @@ class _ProgressLines:
         return rows if rows[-1] else rows[:-1]
 
     def is_over(self) -> bool:
-        """Whether the cursor stands below all lines."""
+        """Whether the cursor is below all lines."""
         return 0 < self._at == len(self._rows) - 1 and not self._rows[-1]
 
 
-# An area of lines that are written over begins anew after so many: each time all of them are shown again.
+# The most rows of an area of overwritten lines, all of which are shown again at each change.
 _MOST_ROWS = 40
-# The cursor goes a line up.
+# Moves the cursor a line up.
 _UP = "\x1b[A"
 _MOVES = re.compile(r"(\n|\r|\x1b\[A)")
 
@@ -162,7 +162,7 @@ class RankStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         rank = current_thread_rank()
-        if rank is None or self.lines is None or not isinstance(text, str):  # which it refuses
+        if rank is None or self.lines is None or not isinstance(text, str):  # the real stream refuses other types
             return self.real.write(text)
         self.lines.write(rank.number, self._name, text)
         return len(text)
@@ -171,10 +171,10 @@ class RankStream(io.TextIOBase):
         self.real.flush()
 
     def close(self) -> None:
-        """Leave the real one alone, which is not ours.
+        """Do nothing: the real stream belongs to the process.
 
-        Python closes, and so flushes, a stream that is collected, in the middle of anything. A kernel's flush waits for
-        its thread of output, ten seconds at most, and that thread may wait for the ring of the ranks.
+        Python closes and flushes a collected stream at any time. A kernel's flush waits up to ten seconds for the output
+        thread, which may itself wait for the ranks.
         """
 
     def writable(self) -> bool:
@@ -194,5 +194,5 @@ class RankStream(io.TextIOBase):
     def errors(self) -> Any:  # type: ignore[override]
         return self.real.errors
 
-    def __getattr__(self, name: str) -> Any:  # what a kernel's stream has besides
+    def __getattr__(self, name: str) -> Any:  # further methods of a kernel's stream
         return getattr(self.real, name)

@@ -1,4 +1,4 @@
-"""The values that ranks returned, side by side: equal ones once."""
+"""Show the values that ranks returned side by side, equal values once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..calls.faults.report import format_numbers, format_ranks
 from .shell import display_forms
 from .tables import table_html, table_text
 
-# A value in the forms in which a notebook can show it: text by its type.
+# MIME type -> a value in this form.
 Bundle = dict[str, Any]
 Form = Callable[[Any], Bundle]
 
@@ -23,19 +23,19 @@ _HEAD = "font-size:85%;opacity:.7"
 _PLAIN = "margin:0;padding:0;border:0;background:none;color:inherit;font-family:monospace;white-space:pre"
 
 
-# Longer values are not put into the cells of a table.
+# The longest text for a cell of a table.
 _MOST = 100
 
 
 class MergedValue(NamedTuple):
-    """One value, as the ranks that have it show it."""
+    """A value as a notebook shows it, and the ranks that have it."""
 
     ranks: tuple[int, ...]
     bundle: Bundle
 
     @property
     def head(self) -> str:
-        """``ranks 0–1, 3``."""
+        """Return ``ranks 0–1, 3``."""
         return format_ranks(self.ranks, "–")
 
     @property
@@ -44,7 +44,7 @@ class MergedValue(NamedTuple):
 
     @property
     def html(self) -> str:
-        """The value alone, as HTML."""
+        """Return the value as HTML."""
         if "text/html" in self.bundle:
             return str(self.bundle["text/html"])
         for kind in _PICTURES:
@@ -56,10 +56,9 @@ class MergedValue(NamedTuple):
 
 
 def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> list[MergedValue]:
-    """Equal values once, in the order of the first that has each.
+    """Merge equal values, in the order of the first rank with each.
 
-    Tensors that differ in nothing but their rank's own GPU (``gpus[rank]``, its number on its node) are equal: theirs
-    is then named ``cuda:0–3``.
+    Tensors that differ only in their rank's GPU (``gpus[rank]``) count as equal; their GPUs become ``cuda:0–3``.
     """
     found: dict[object, tuple[list[int], Bundle]] = {}
     for rank, bundle in bundles:
@@ -78,7 +77,7 @@ def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> l
 
 
 def as_text(shown: Sequence[MergedValue]) -> str:
-    """A block for each value: the ranks, and the value beside them, its lines one below the other."""
+    """Return a block of lines for each value: the ranks, and beside them the value."""
     heads = [one.head for one in shown]
     width = max(map(len, heads), default=0)
     lines = []
@@ -89,7 +88,7 @@ def as_text(shown: Sequence[MergedValue]) -> str:
 
 
 def as_html(shown: Sequence[MergedValue]) -> str:
-    """A box for each value, side by side as far as there is room."""
+    """Return a box for each value, side by side where there is room."""
     boxes = "".join(
         f'<div style="{_BOX}"><div style="{_HEAD}">{one.head}</div>{one.html}</div>' for one in shown
     )
@@ -97,14 +96,14 @@ def as_html(shown: Sequence[MergedValue]) -> str:
 
 
 def bundle_of(shown: Sequence[MergedValue]) -> Bundle:
-    """All of them in one output."""
+    """Return all values as a single output."""
     return {"text/plain": as_text(shown), "text/html": as_html(shown)}
 
 
 class Results(list[Any]):
-    """The values that ranks returned, in the order of the ranks. It shows itself side by side, equal values once.
+    """The values that ranks returned, in order. The list shows itself side by side, equal values once.
 
-    Dicts of the same keys are a table: a row for each rank, and under each column how many different values it has.
+    Dicts with the same keys become a table: a row for each rank, and below each column the number of different values.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class Results(list[Any]):
         self._ranks, self._gpus, self._ask = ranks, gpus, ask
 
     def table(self) -> list[list[str]] | None:
-        """The lines of the table, each with its words: its head, the ranks', its foot; None if there is none."""
+        """Return the table as lines of words: head, ranks, foot; None for values that make no table."""
         if not self or not all(type(one) is dict and one and one.keys() == self[0].keys() for one in self):
             return None
         told = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
@@ -134,7 +133,7 @@ class Results(list[Any]):
         return found
 
     def merged(self, form: Form) -> list[MergedValue]:
-        """The values as ``form`` makes them, equal ones once."""
+        """Return the values in the form that ``form`` makes, equal values once."""
         return merge_equal(zip(self._ranks, self._ask(form), strict=True), self._gpus)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tables below a cell: lines of words, as text and as HTML; the memory of the ranks' GPUs is one."""
+"""Tables below a cell, as text and as HTML, and the table of the ranks' memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Lines = Sequence[Sequence[str]]
 
 
 def table_text(lines: Lines, sides: Sequence[str] | None = None) -> str:
-    """The words of each column one below the other, at its side, "left" or "right"; None: all at the left."""
+    """Format a table as text. ``sides``: "left" or "right" for each column; all left by default."""
     sides = sides or ["left"] * len(lines[0])
     wide = [max(map(columns, words)) for words in zip(*lines, strict=True)]
 
@@ -31,7 +31,7 @@ def table_text(lines: Lines, sides: Sequence[str] | None = None) -> str:
 
 
 def table_html(lines: Lines, sides: Sequence[str] | None = None) -> str:
-    """The same as a table."""
+    """Format a table as HTML."""
     sides = sides or ["left"] * len(lines[0])
 
     def cells(words: Sequence[str]) -> str:
@@ -42,7 +42,7 @@ def table_html(lines: Lines, sides: Sequence[str] | None = None) -> str:
 
 
 class RankMemory(NamedTuple):
-    """Bytes on one rank's GPU: now, at most, and how many it has."""
+    """Bytes on a rank's GPU: in use, at the peak, and in all."""
 
     rank: int
     device: str
@@ -51,18 +51,18 @@ class RankMemory(NamedTuple):
     capacity: int
 
 
-# Names at the left, numbers at the right.
+# Align names left and numbers right.
 _SIDES = ("left", "left", "right", "right", "right")
 
 
 class Memory(tuple[RankMemory, ...]):
-    """The memory of all ranks' GPUs, by rank; a table where it is shown."""
+    """The memory of all ranks' GPUs, by rank; shows itself as a table."""
 
     __slots__ = ()
 
     @classmethod
     def read(cls, ranks: Sequence[Rank]) -> Memory:
-        """The bytes in use now, and at most since the beginning, or since that was reset."""
+        """Return the bytes in use, and at the peak since the beginning or the last reset."""
         found = []
         for rank in ranks:
             if gpu := rank.gpu:

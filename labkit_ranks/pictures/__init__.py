@@ -1,4 +1,4 @@
-"""Pictures of ranks: in time, who waited for whom, where all stood when none could go on, and what each holds.
+"""Pictures of ranks: timelines, who waited for whom, deadlocks, and what each rank holds.
 
 The core asks for them through :mod:`labkit.view.shown`; each is loaded when the first is wanted.
 """
@@ -13,7 +13,7 @@ from labkit.view import shown
 
 
 def _late(module: str, name: str) -> Callable[[Any], Any]:
-    """The function ``name`` of a module here, which is loaded when the function is first called."""
+    """Return a function that loads a module of this folder at its first call, and calls ``name`` there."""
     return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 

@@ -1,4 +1,4 @@
-"""The picture of DDP's buckets: the same step some ways, one below the other, computing above and all-reduces below."""
+"""Draw DDP's buckets: one step with several bucket sizes, computation above and all-reduces below."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PALE = 0.55
 
 
 def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
-    """A lane for each way, by its name."""
+    """Draw a lane for each named way to form buckets."""
     lane = Lanes(_TOP, _LEFT, _RIGHT, _HIGH, 13, pad=7)
     time = TimeAxis(lane, 0.0, max(step.seconds for step in ways.values()))
     bottom = lane.y(len(ways)) + 2

@@ -1,4 +1,4 @@
-"""Captions of the pictures of ranks. Their texts are in ``captions.txt``."""
+"""Captions of the pictures of ranks, from ``captions.txt``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of matrices on ranks: a lane for each rank, a column for each matrix, darker the farther from 0."""
+"""Draw matrices on ranks: a lane for each rank, a column for each matrix; numbers far from 0 are dark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..plans.heat import HeatMaps
 from .captions import caption
 
 _LEFT, _RIGHT, _TOP, _GAP = 62, 8, 34, 14
-_WIDE, _HIGH, _LANE = 26.0, 14.0, 132  # the most that a cell may take, and a lane
+_WIDE, _HIGH, _LANE = 26.0, 14.0, 132  # the largest cell and lane
 
 
 def heat_picture(heat: HeatMaps) -> Picture:
-    """Each cell in its rank's colour; those that a rank does not hold are left out of the matrix's outline."""
+    """Draw each cell in the rank's colour; leave cells empty that a rank does not hold."""
     columns = {name: max(len(part[0]) for part in parts) for name, parts in heat.maps.items()}
     rows = max(len(part) for parts in heat.maps.values() for part in parts)
     across = WIDTH - _LEFT - _RIGHT - _GAP * (len(columns) - 1)

@@ -1,4 +1,4 @@
-"""The picture of a mesh: a row for each computer, a box for each rank, in the colour of its group."""
+"""Draw a mesh: a row for each computer, a box for each rank in the colour of its group."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TALL = 8  # up to so many computers have high rows, with coordinates
 
 
 def mesh_picture(mesh: Mesh, name: str, rank: int, sent: float = 0.0) -> Picture:
-    """The groups along dimension ``name``; the one of ``rank`` is pointed out, and the others are pale.
+    """Draw the groups along dimension ``name``; the group of ``rank`` in full colour, the others pale.
 
-    sent   bytes that each of its ranks sends to the next: links are drawn with them, dashed between computers.
+    sent   bytes that each rank of the group sends to the next: links show them, dashed between computers.
     """
     ranks, sketch, boxes = prod(mesh.sizes), Sketch(), dict[int, Box]()
     groups, rows = mesh.groups(name), -(-ranks // mesh.node)

@@ -1,4 +1,4 @@
-"""The picture of pipelines: a lane for each stage, a box for each task; below, what is alive on stage 0 over time."""
+"""Draw pipelines: a lane for each stage, a box for each task, and below the micro-batches alive on stage 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _HEAD, _TALL, _PALE = 76, 96, 30, 84, 0.55  # a backward is so mu
 
 
 def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
-    """Schedules of the same stages one below another, on one axis of time."""
+    """Draw schedules of the same stages below each other, on a common axis of time."""
     sketch, top = Sketch(), 0.0
     scale = (WIDTH - _LEFT - _RIGHT) * 10 // max(found.length for found in pipelines) / 10 or 0.1
     high = 24 if len(pipelines[0].stages) <= 4 else 17
@@ -46,12 +46,12 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
 
 
 def pipeline_picture(found: Pipeline) -> Picture:
-    """One schedule."""
+    """Draw a single schedule."""
     return pipelines_picture([found])
 
 
 def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: float) -> None:
-    """What is alive on stage 0, as areas on ``floor``, each with its name at its peak; the last one's is dark."""
+    """Draw the micro-batches alive on stage 0 as areas above ``floor``; the last schedule's area is dark."""
     each = (_TALL - 12) / max(found.peak(0) for found in pipelines)
     sketch.add(Line(_LEFT, floor, WIDTH - _RIGHT, floor, muted=True))
     for found in pipelines:

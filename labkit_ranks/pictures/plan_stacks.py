@@ -1,4 +1,4 @@
-"""The pictures of plans: what fills a GPU's memory, what a step's time goes to, and which plans none is better than."""
+"""Draw plans: a GPU's memory and a step's time by parts, and the front of the best plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.view.pictures.charts import nice
 from .captions import caption
 
 _LEFT, _RIGHT, _HIGH = 150, 96, 24
-# The colour of each part, so that neighbours stay apart; and which are drawn through.
+# The colour of each part, different from its neighbours'; and the hatched parts.
 _COLOURS = {
     "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buckets": 4,
     "compute": 0, "tensor": 1, "pipeline": 4, "bubble": 7, "data": 5, "waiting": 5, "step": 2,
@@ -35,7 +35,7 @@ def draw_stacks(
     told: Callable[[float], str],
     limit: float = 0.0,
 ) -> float:
-    """Bars one below another, each of its parts; all to one scale. ``limit``: a line across. Returns where they end."""
+    """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge."""
     kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
     marks = [
         (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
@@ -76,7 +76,7 @@ def draw_stacks(
 
 
 def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
-    """The memory and the time of some plans, by parts."""
+    """Draw the memory and the time of plans, by parts."""
     sketch = Sketch()
     bottom = _draw_forecasts(sketch, 22, rows)
     return sketch.picture(bottom - 8, _describe_forecast(rows[0][1]))
@@ -92,7 +92,7 @@ def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Foreca
 
 
 def plans_picture(found: Plans) -> Picture:
-    """The best plans by parts, and below them all that fit as points: those on the line are beaten by none."""
+    """Draw the best plans by parts, and below all fitting plans as points; no plan beats those on the line."""
     shown = (found.fitting or tuple(sorted(found.others, key=lambda one: one.peak)))[:6]
     sketch = Sketch()
     top = _draw_forecasts(sketch, 22, [(_name(one), one) for one in shown])
@@ -126,7 +126,7 @@ def plans_picture(found: Plans) -> Picture:
 
 
 def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) -> Picture:
-    """The memory of ranks' GPUs at their peaks, by kind; the limit, unless they are far from it."""
+    """Draw the memory of ranks' GPUs at the peak, by kind, and the limit if a rank uses a tenth of it."""
     sketch = Sketch()
     limit = limit if max(sum(row.values()) for _, row in rows) > limit / 10 else 0.0
     bottom = draw_stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)

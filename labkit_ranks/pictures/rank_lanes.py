@@ -1,4 +1,4 @@
-"""The picture of ranks in time: a lane for each, what it computes, what it waits for, and where all meet; its page."""
+"""Draw ranks in time: a lane for each, with computing, waiting and collectives; and the page of a trace."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from .wait_graphs import waited_picture
 _LEFT, _RIGHT = 76, 62
 # Lanes are higher than those of devices: in each are two bands.
 _HEIGHTS = ((4, 44, 13.0, 3.0), (8, 34, 12.5, 3.0), (16, 24, 11.5, 2.0), (32, 16, 10.5, 1.5))
-# How much of a lane is for the collectives; the rest is for computing and waiting.
+# The share of a lane for collectives; the rest shows computing and waiting.
 _MEETINGS = 0.42
 # Groups in more tiers of a lane than this share the last.
 _MOST_TIERS = 4
-# In lanes of this height and more stands whom a rank waits for that cannot go on.
+# The least height of a lane with the text "waits for rank …" of a stuck rank.
 _NAMED = 24
 # The least width of a collective, in pixels.
 _LEAST = 3.0
-# Of more meetings or boxes, what lies in one short time is added up.
+# With more meetings or boxes than these, the picture adds up what happens in each slot of time.
 _MOST_MEETINGS, _MOST_BOXES = 150, 1900
-# So many collectives are shown large, of the first and of the last.
+# The page shows this many of the first and of the last collectives enlarged.
 _CLOSE = 24
-# The most such times, and into how many steps a share of one is rounded: equal neighbours are one box.
+# The most slots, and the steps to which shares of a slot are rounded, so that equal neighbours become one box.
 _MOST_SLOTS, _STEPS = 150, 20
 
 
 def ranks_picture(trace: Trace) -> Picture:
-    """The ranks in time: computing, waiting for the last to come, communicating."""
+    """Draw the ranks in time: computing, waiting for the last rank, communicating."""
     meetings, times = trace.meetings(), rank_times(trace)
     shown = choose_shown(len(times), most=MOST_LANES, head=40, tail=4)
     families = families_of(meetings)
@@ -100,7 +100,7 @@ def ranks_picture(trace: Trace) -> Picture:
 
 @dataclass(frozen=True)
 class _LanePainter:
-    """Puts into ``sketch`` what ranks did along ``time``, the collectives of each of ``families`` in a tier."""
+    """A painter of ranks' lanes along ``time``, with a tier in each lane for each of ``families``."""
 
     sketch: Sketch
     time: TimeAxis
@@ -111,12 +111,12 @@ class _LanePainter:
         return self.time.lanes
 
     def span(self, start: float, stop: float, least: float = 0.0) -> tuple[float, float]:
-        """Left edge and width; of at least ``least`` pixels, inside the lane."""
+        """Return left edge and width inside the lane; the width is at least ``least`` pixels."""
         width = max((stop - start) * self.time.scale, least)
         return min(self.time.x(start), _LEFT + self.lane.width - width), width
 
     def band(self, place: int, ranks: tuple[int, ...] | None = None) -> tuple[float, float]:
-        """Upper edge and height in a lane: of what is computed, or of the collectives of a group."""
+        """Return upper edge and height of the computing band of a lane, or of a group's collectives."""
         top, tall = self.lane.y(place) + self.lane.pad, self.lane.high - 2 * self.lane.pad
         high = tall * _MEETINGS
         if ranks is None:
@@ -126,7 +126,7 @@ class _LanePainter:
         return top + min(tier, tiers - 1) * high / tiers, high / tiers - (0.5 if tiers > 1 else 0.0)
 
     def extent(self, place: int, part: Event) -> tuple[float, float]:
-        """Upper edge and height of a collective: of the whole lane where nothing can be below it."""
+        """Return upper edge and height of a collective: the whole lane if nothing overlaps it."""
         if len(self.families) < 2 and not part.async_op:
             return self.lane.y(place) + self.lane.pad, self.lane.high - 2 * self.lane.pad
         return self.band(place, members(part))
@@ -148,7 +148,7 @@ class _LanePainter:
             self.part(place, part, met)
 
     def part(self, place: int, part: Event, met: Span) -> None:
-        """A collective, from when all had come; before that, what a rank called without waiting for it."""
+        """Draw a collective from the time when all ranks had come, and the time since an asynchronous call."""
         y, tall = self.band(place, members(part))
         if part.async_op and met.start > part.start:
             x, width = self.span(part.start, met.start)
@@ -160,7 +160,7 @@ class _LanePainter:
         self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_collective_tip(part)))
 
     def links(self, meetings: Sequence[Meeting], drawn: dict[int, int]) -> None:
-        """A line through all members of a collective, where they meet; an arrow from who sends to who receives."""
+        """Draw a line through all members of a collective, and an arrow from sender to receiver."""
         for meeting in meetings:
             parts = [part for part in meeting.parts if part.rank in drawn]
             if len(parts) < 2:
@@ -174,7 +174,7 @@ class _LanePainter:
             self.sketch.add(Line(x, min(ys), x, max(ys)))
 
     def arrow(self, meeting: Meeting, drawn: dict[int, int]) -> None:
-        """From the send, where it was called, to the receive, where it had come."""
+        """Draw an arrow from the call of the send to the time when the message was received."""
         send, recv = (next((p for p in meeting.parts if p.name == name), None) for name in PAIRS)
         if send is None or recv is None or send.rank is None or recv.rank is None:
             return
@@ -188,7 +188,7 @@ class _LanePainter:
         self.sketch.add(Line(*ends, arrow=True, over=True))
 
     def added_up(self, place: int, one: RankTimes, slot: float) -> None:
-        """A rank's lane, in slots of which each says how much of it was computing and waiting, and whether it met."""
+        """Draw a rank's lane in slots: the shares of computing and waiting, and whether there were collectives."""
         y, tall = self.band(place)
         count = round(self.lane.width / (slot * self.time.scale))
         shares = [
@@ -223,7 +223,7 @@ class _LanePainter:
 
 
 def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...]]]:
-    """Neighbours that are equal, together, and what they are."""
+    """Yield runs of equal neighbours as a range and the value."""
     begin = 0
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[begin]:
@@ -232,7 +232,7 @@ def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...
 
 
 def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> list[float]:
-    """The seconds of ``spans`` in each of ``count`` slots."""
+    """Return the seconds of ``spans`` in each of ``count`` slots."""
     found = [0.0] * count
     for span in spans:
         at = max(min(int((span.start - first) / slot), count - 1), 0)
@@ -244,7 +244,7 @@ def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> li
 
 
 def _name(lane: Lanes, place: int, one: RankTimes) -> list[Label]:
-    """A rank's number, and where there is room under it its GPU."""
+    """Return the labels of a lane: the rank, and below the GPU if there is room."""
     text = lane.name(place, f"rank {one.rank}")
     if lane.high < 30:
         return [text]
@@ -255,7 +255,7 @@ def _name(lane: Lanes, place: int, one: RankTimes) -> list[Label]:
 
 
 def _kind_labels(paint: _LanePainter, meetings: Iterable[Meeting], top: float) -> list[Label]:
-    """The kinds of collectives over the lanes, of those between which there is room."""
+    """Return labels above the lanes with the kinds of collectives, leaving out those that would overlap."""
     found, free = [], float("-inf")
     for meeting in meetings:
         half = text_width(meeting.kind, 10) / 2
@@ -267,7 +267,7 @@ def _kind_labels(paint: _LanePainter, meetings: Iterable[Meeting], top: float) -
 
 
 def _collective_tip(part: Event) -> str:
-    """The tip of a rank's part in a collective: all that is known of it."""
+    """Return the tooltip of a rank's part in a collective."""
     words = [f"rank {part.rank}", part.name + (f" {part.sequence}" if part.sequence is not None else "")]
     if part.name in PAIRS and part.phase != "stuck":
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
@@ -288,7 +288,7 @@ def _collective_tip(part: Event) -> str:
 def _legend(
     times: list[RankTimes], meetings: Sequence[Meeting], families: list[list[tuple[int, ...]]], slot: float
 ) -> list[Box | Line | Label]:
-    """The legend: the meaning of boxes, and under that the tier of each family of groups in a lane."""
+    """Return the legend: the kinds of boxes, and below the tier of each family of groups."""
     gpu = number(times[0].device) if times else 0
     late = any(e.async_op and met.start > e.start for one in times for e, met in one.parts) and not slot
     marks: list[tuple[str, list[Box | Line]]] = [
@@ -311,7 +311,7 @@ def _legend(
             tier = Box(0, 29 + at * high, 18, high, CPU, "legend")
             name = family_name(family, len(times)) + purpose(family, meetings)
             marks.append((name, [lane, tier]))
-        # At the size at which they stand side by side.
+        # Small enough to stand side by side.
         wanted, room = sum(text_width(words, 11) for words, _ in marks), WIDTH - _LEFT - 8 - count * 38
         found += legend(_LEFT, 40, marks, mark=24, gap=14, size=11 * min(1.0, room / wanted))
     return found
@@ -337,7 +337,7 @@ def _description(trace: Trace, meetings: Sequence[Meeting], times: list[RankTime
 
 
 def chapters(trace: Trace) -> Iterator[Chapter]:
-    """The whole of a trace, its beginning and its end, who waited for whom, and the memory each rank had in use."""
+    """Yield the pictures of a trace's page: the whole, beginning and end enlarged, waits, and memory."""
     yield say(en="The whole run", zh="整个运行过程"), ranks_picture(trace), repr(trace)
     meetings = trace.meetings()
     if len(meetings) > 2 * _CLOSE:

@@ -1,4 +1,4 @@
-"""The times of ranks, read from a trace: when each computed, waited and met others, and in which groups."""
+"""Read from a trace when each rank computed, waited and met others, and in which groups."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from labkit.trace.trace import Trace
 
 from .captions import caption
 
-# Of a run that could not go on, the part of the picture that is after its end.
+# After a deadlock the picture continues for this share of the run.
 _STUCK = 0.25
 
 
 @dataclass(frozen=True)
 class Span:
-    """From one moment to another, in seconds on a rank's clock; ``of`` is the collective that it waits for."""
+    """A time span on a rank's clock, in seconds; ``of`` is the collective that the rank waits for."""
 
     start: float
     stop: float
@@ -30,9 +30,9 @@ class Span:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """When one rank computed and waited, by turns; beside that its parts in collectives, once all had come.
+    """A rank's spans of computing and waiting, and its collectives from the time when all ranks had come.
 
-    stuck   the collective in which it stands at the end, to which others have not come.
+    stuck   the collective in which the rank waits at the end, in vain.
     """
 
     rank: int
@@ -44,12 +44,12 @@ class RankTimes:
 
     @property
     def waited_seconds(self) -> float:
-        """The seconds that it waited."""
+        """Return the seconds of waiting."""
         return sum(span.seconds for span in self.waiting)
 
 
 def rank_times(trace: Trace) -> list[RankTimes]:
-    """The times of all ranks, in their order."""
+    """Return the times of all ranks, in order."""
     first, last = first_and_last(trace)
     met = {id(part): meeting.last_arrival for meeting in trace.meetings() for part in meeting.parts}
     found = []
@@ -62,7 +62,7 @@ def rank_times(trace: Trace) -> list[RankTimes]:
         ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
         end = max(ends + [sample.at for sample in samples], default=first)
         waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
-        # It stands still while the collective goes on, too, unless it asked not to, and came too late to wait.
+        # A rank also stands still during a collective, unless the call was asynchronous and nobody made it wait.
         stood = [(event, span) for event, span in parts if event.waited > 0 or not event.async_op]
         still = [Span(span.start - event.waited, span.stop) for event, span in stood]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
@@ -75,14 +75,14 @@ def rank_times(trace: Trace) -> list[RankTimes]:
 
 
 def _meeting_span(part: Event, at: float) -> Span:
-    """The time in which a rank's part in a collective went on, whose members had all come ``at``."""
+    """Return the span of a rank's part in a collective whose members had all come ``at``."""
     if part.name == PAIRS[0] and part.start + part.waited < at:
-        return Span(part.start, part.start)  # what it sent was taken over for a receiver that came later
+        return Span(part.start, part.start)  # a small message leaves before the receiver comes
     return Span(at, max(part.stop, at))
 
 
 def _gaps(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
-    """The times from ``first`` to ``end`` that lie in none of ``still``."""
+    """Yield the spans from ``first`` to ``end`` outside of ``still``."""
     at = first
     for span in sorted(still, key=lambda span: span.start):
         if span.start > at:
@@ -93,24 +93,24 @@ def _gaps(still: Iterable[Span], first: float, end: float) -> Iterable[Span]:
 
 
 def first_and_last(trace: Trace) -> tuple[float, float]:
-    """When the first rank began and the last ended."""
+    """Return the times when the first rank began and the last rank ended."""
     own = [event for event in trace if event.rank is not None]
     first = min([event.start for event in own] + [sample.at for sample in trace.samples], default=0.0)
     last = max([event.stop for event in own] + [sample.at for sample in trace.samples], default=0.0)
     if any(event.phase == "stuck" for event in own):
-        last += (last - first) * _STUCK  # room to see that they stand
+        last += (last - first) * _STUCK  # room to show stuck ranks
     return first, max(last, first + 1e-6)
 
 
 def members(part: Event) -> tuple[int, ...]:
-    """The group of a collective; () of a pair of ranks."""
+    """Return the ranks of a collective's group; () for messages of a pair."""
     return () if part.name in PAIRS else part.ranks
 
 
 def families_of(meetings: Iterable[Meeting]) -> list[list[tuple[int, ...]]]:
-    """Groups that divide the ranks among them, as a mesh's do along one dimension, together; () are pairs of ranks.
+    """Return families of disjoint groups of equal size, such as a mesh's groups along a dimension.
 
-    The groups with the most members first, pairs of ranks last.
+    The largest groups come first; pairs of ranks, (), come last.
     """
     groups = dict.fromkeys(members(meeting.parts[0]) for meeting in meetings)
     families: list[list[tuple[int, ...]]] = []
@@ -136,7 +136,7 @@ def family_name(family: list[tuple[int, ...]], everyone: int) -> str:
 
 
 def purpose(family: list[tuple[int, ...]], meetings: Iterable[Meeting]) -> str:
-    """The purpose of a family's groups, if their names begin with it, as those of a mesh do: ``" (mesh_tp)"``."""
+    """Return the common first part of the groups' names, as a mesh's groups have: ``" (mesh_tp)"``."""
     names = {m.parts[0].group for m in meetings if members(m.parts[0]) in family}
     words = {name.rpartition(" ")[0] for name in names}
     return say(en=f" ({word})", zh=f"（{word}）") if len(words) == 1 and (word := words.pop()) else ""

@@ -1,4 +1,4 @@
-"""The picture of shards: a lane for each rank, a column for each kind of bytes, filled where the rank holds them."""
+"""Draw shards: a lane for each rank, a column for each kind of bytes, filled where the rank holds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEIGHTS = ((4, 44, 13.0, 4.0), (16, 30, 12.0, 3.0))
 
 
 def shards_picture(plan: Shards) -> Picture:
-    """A byte is equally wide in all columns. Colours are kinds here, not GPUs."""
+    """Draw the shards of ``plan``. A byte has the same width in all columns; colours are kinds, not GPUs."""
     shown = choose_shown(plan.ranks, most=8, head=6, tail=1)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS)
     wholes = {**plan.model_bytes, "activations": plan.activations}
@@ -47,5 +47,5 @@ def shards_picture(plan: Shards) -> Picture:
 
 
 def _gigabytes(nbytes: int) -> str:
-    """In units of 10⁹, as papers and data sheets count."""
+    """Format bytes in units of 10⁹, as papers and data sheets do."""
     return f"{nbytes / 1e9:.3g} GB"

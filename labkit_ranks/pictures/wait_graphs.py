@@ -1,4 +1,4 @@
-"""The pictures of waiting: seconds as a matrix in a run that went on, calls and arrows in one that could not."""
+"""Draw who waited for whom: a matrix of seconds after a run, calls and arrows after a deadlock."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .captions import caption
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of the matrix: its left and upper edge, and what is right of it.
+# The matrix: left and upper edge, and the room at the right.
 _LEFT, _TOP, _RIGHT = 96, 78, 96
-# More ranks than this share a row and a column with their neighbours.
+# With more ranks than this, neighbours share a row and a column.
 _MOST_ROWS = 32
-# The palest that a wait is painted; ranks that waited for none are outlined.
+# The palest tint of a wait.
 _PALEST = 0.85
-# Of the graph: the boxes, what is left of them, and how far apart the arrows stand that go from one to another.
+# The graph: left edge and width of the boxes, and the distance between arrows.
 _BOX, _APART = (14, 470), 14.0
 _HIGH, _GAP, _SWATCH = 46.0, 12.0, 17.0
-# More stands than this are told in a line.
+# The most boxes; a line of text counts the rest.
 _MOST_STANDS = 24
 
 
 def waited_picture(trace: Trace) -> Picture:
-    """Seconds that each rank stood still, by the rank that came last."""
+    """Draw the seconds that each rank waited, by the rank that came last."""
     waited, ranks = trace.waiting_seconds(), trace.ranks
     groups = [[ranks[at] for at in part] for part in group_neighbours(len(ranks), _MOST_ROWS)]
     side = min(64.0, (WIDTH - _LEFT - _RIGHT) / max(len(groups), 1))
@@ -79,7 +79,7 @@ def waited_picture(trace: Trace) -> Picture:
 def _cell(
     groups: list[list[int]], row: int, column: int, seconds: float, most: float, side: float, high: float
 ) -> list[Box | Label]:
-    """The seconds that one rank waited for another: the more, the fuller the colour of who came last."""
+    """Return a cell: seconds that a rank waited, in the colour of the last rank, stronger for longer waits."""
     x, y = _LEFT + column * side, _TOP + row * high
     label = f"{_name(groups[row])} waits for {_name(groups[column])}"
     box = Box(x + 1, y + 1, side - 2, high - 2, label=label, dashed=row == column)
@@ -115,14 +115,14 @@ def _describe_waits(trace: Trace, waited: dict[tuple[int, int], float]) -> str:
 
 @dataclass(frozen=True)
 class Stand:
-    """Ranks that stand in the same call, or are at their end in the same way."""
+    """Ranks that wait in the same call, or ended in the same way."""
 
     ranks: tuple[int, ...]
     wait: Wait
 
 
 def group_stands(graph: WaitForGraph) -> list[Stand]:
-    """The ranks of ``graph``, those that stand in the same place together; in order of their first."""
+    """Group the ranks of ``graph`` that wait in the same place, in order of the first rank."""
     found: dict[tuple[object, ...], list[Wait]] = {}
     for one in graph.ranks:
         key = (one.state, one.call, one.group, one.sequence, one.place, one.waits_for)
@@ -131,7 +131,7 @@ def group_stands(graph: WaitForGraph) -> list[Stand]:
 
 
 def wait_for_picture(graph: WaitForGraph) -> Picture:
-    """A box for the ranks that stand in the same place, and arrows to those for whom they wait."""
+    """Draw a box for the ranks that wait in the same place, and arrows to the ranks they wait for."""
     found = group_stands(graph)
     drawn, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
     home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
@@ -163,9 +163,9 @@ def wait_for_picture(graph: WaitForGraph) -> Picture:
 
 
 def _port(edges: list[tuple[int, int]], source: int, to: int) -> float:
-    """How far below the top of box ``to`` the arrow of ``source`` comes in, so that few arrows cross.
+    """Return how far below the top of box ``to`` the arrow of ``source`` ends, so that few arrows cross.
 
-    The line of a box further down is further right: arrows from above come in first, of those from below the outermost.
+    Lower boxes have their lines further right: arrows from above end first, then the outermost from below.
     """
     coming = [one for one, other in edges if other == to]
     ordered = sorted(coming, key=lambda one: (one > to, one if one < to else -one))
@@ -173,7 +173,7 @@ def _port(edges: list[tuple[int, int]], source: int, to: int) -> float:
 
 
 def _arrows(leave: float, arrive: list[float], trunk: float) -> list[Line]:
-    """From one box, along a line of its own, to those that it waits for."""
+    """Return the lines from a box along ``trunk`` to the boxes of awaited ranks."""
     edge = sum(_BOX)
     lines = [
         Line(edge, leave, trunk, leave),
@@ -183,7 +183,7 @@ def _arrows(leave: float, arrive: list[float], trunk: float) -> list[Line]:
 
 
 def _draw_stand(stand: Stand, top: float) -> list[Box | Label]:
-    """A box with its ranks, their call, and its line in the code."""
+    """Return a box with ranks, their call, and the line in the code."""
     wait, (left, width) = stand.wait, _BOX
     found: list[Box | Label] = [
         Box(left, top, width, _HIGH, label=f"rank {stand.ranks[0]} {wait.state}", dashed=wait.state == "ended",
@@ -217,7 +217,7 @@ def _waited_for(stand: Stand) -> str:
 
 
 def _doing(wait: Wait) -> str:
-    """The call in which a rank stands, and its line in the code."""
+    """Describe the call in which a rank waits, and the line in the code."""
     at = f" · {wait.place}" if wait.place else ""
     if wait.state == "ended":
         return say(en="has come to its end", zh="已经运行结束") + at
@@ -229,7 +229,7 @@ def _doing(wait: Wait) -> str:
 
 
 def _describe_stands(found: Sequence[Stand]) -> str:
-    """Each stand in a sentence, of the first few."""
+    """Describe the first stands in a sentence each."""
     parts = []
     for stand in found[:8]:
         who, whom = format_ranks(stand.ranks), _waited_for(stand)
@@ -241,13 +241,13 @@ def _describe_stands(found: Sequence[Stand]) -> str:
 
 
 def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:
-    """Draw which rank waited for which; returns the matplotlib Axes.
+    """Draw which rank waited for which; return the matplotlib Axes.
 
-    data   a trace of ranks: the seconds that each stood still, by the rank that came last. Of ranks that could not go
-           on, the :class:`labkit.WaitForGraph`: where each stands, and for whom it waits.
-    ax     the Axes to draw into; a new figure if not given.
+    data   a trace of ranks: draw the seconds that each rank waited, by the rank that came last. Or the
+           :class:`labkit.WaitForGraph` of a deadlock: draw where each rank waits, and for whom.
+    ax     the Axes to draw into; a new figure by default.
 
-    Raises TypeError for anything else.
+    Raises TypeError for other data.
     """
     if isinstance(data, WaitForGraph):
         graph = data

@@ -1,4 +1,4 @@
-"""The picture of a world: a lane for each node, a cell for each of its GPUs, and in it the ranks that take that GPU."""
+"""Draw a world: a lane for each node, a cell for each GPU, with the ranks that use the GPU."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..calls.faults.report import format_numbers, format_ranks
 from .captions import caption
 
 _LEFT, _TOP, _HIGH, _GAP = 76, 34, 78, 6
-_SIDE = 7  # at least so wide are the strokes beside the words
-# What a script may read the number of its GPU from; "" for one that never chooses a GPU.
+_SIDE = 7  # the least width of the hatching beside the words
+# The variable from which a script takes the GPU's number; "" for no choice.
 CHOSEN_BY = ("LOCAL_RANK", "RANK", "")
 
 
 def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
-    """``nodes`` nodes of ``each`` GPUs, a rank for each; one whose GPU is not there stands hatched where it belongs."""
+    """Draw ``nodes`` nodes with ``each`` GPUs, a rank for each; hatch the ranks whose GPU does not exist."""
     one_of("chosen_by", chosen_by, CHOSEN_BY)
     sketch, size = Sketch(), nodes * each
     lane = Lanes(_TOP, _LEFT, 12, _HIGH, 13)

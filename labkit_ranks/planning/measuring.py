@@ -1,8 +1,7 @@
-"""Runs a script on hollow tensors, as few of its ranks as tell of all, and says what each GPU holds.
+"""Run a few ranks of a script on tensors without data, and derive what every rank's GPU holds.
 
-Ranks are alike if they hold the same: of those between two that were run and hold the same, none is run. Ranks that
-send each other messages (the stages of a pipeline) are run together. Each other rank's part in a collective is that
-of one that runs.
+If two ranks hold the same bytes, the ranks between are taken to be equal and not run. Ranks that exchange messages (the
+stages of a pipeline) run together. In a collective, a running rank stands in for the ranks that don't run.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from .timing import model_clock_of, model_clocks
 
 @dataclass(frozen=True)
 class RankPlan:
-    """The memory of one rank's GPU, in bytes.
+    """The memory of a rank's GPU, in bytes.
 
-    allocated   after a step of the optimizer, as memory_allocated says, by kind.
-    at_peak     at the most, by kind; ``phase`` ("forward", "backward", "step") and ``line`` are where that was.
-    parts       the seconds of the last step: computing, bytes on their way, waiting for others. ``operations``: in it.
-    elsewhere   the GPU that has these bytes, where that is not the rank's own.
-    routed      whether it sends what an operator chose to other ranks, as a router does.
-    like        the first rank that was run and holds the same; itself if no other before it does.
+    allocated   after an optimizer step, by kind; the sum is memory_allocated.
+    at_peak     at the peak, by kind; ``phase`` ("forward", "backward", "step") and ``line`` say where the script was.
+    parts       the seconds of the last step: computing, communication, waiting. ``operations`` counts its flops.
+    elsewhere   the GPU with these bytes, if the rank never used its own.
+    routed      whether the rank sends rows chosen by an operator to other ranks, as a router does.
+    like        the first rank that was run and holds the same bytes; the rank itself if no earlier one does.
     """
 
     rank: int
@@ -56,10 +55,10 @@ def measure(
     program: RankProgram, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
     steps: int = 2, every: bool = False, times: Accelerator | None = None,
 ) -> list[RankPlan]:  # fmt: skip
-    """The memory of each rank's GPU when ``program`` has made ``steps`` steps.
+    """Return the memory of each rank's GPU after ``steps`` optimizer steps of ``program``.
 
-    times   the GPU whose times are reckoned with.
-    every   whether each rank is run, alike or not.
+    times   the GPU whose speeds the clocks use.
+    every   run every rank, not just a few.
 
     Raises RanksFailed if the script fails.
     """
@@ -80,7 +79,7 @@ def measure(
             wanted |= {*failure.error.ranks}
             continue
         finally:
-            # Modules are cycles. Beside a hollow tensor that is larger than the computer's memory nobody can fork.
+            # Modules are cycles, and a tensor larger than the computer's memory keeps every process from forking.
             gc.collect()
         wanted = _ranks_between(found)
     return [_make_rank_plan(rank, found) for rank in range(ranks)]
@@ -90,14 +89,14 @@ def _run(
     program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
     times: Accelerator | None,
 ) -> dict[int, MemoryAccount]:  # fmt: skip
-    """Run these ranks together, and count what is on the GPU of each."""
+    """Run these ranks together, and return each one's account."""
     censuses: dict[int, MemoryAccount] = {}
     censuses |= {rank: MemoryAccount(censuses) for rank in sorted(running)}
     options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
     with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
         for rank in world.ranks:
             for gpu in rank.gpus:
-                gpu.fraction = 1e6  # what does not fit is counted, too
+                gpu.fraction = 1e6  # count bytes beyond the GPU's memory, too
 
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
@@ -120,7 +119,7 @@ def _run(
                 world.run(work, sorted(running))
             finally:
                 for rank in world.ranks:
-                    rank.main.__dict__.clear()  # what a script leaves is as large as the GPUs
+                    rank.main.__dict__.clear()  # a script leaves tensors as large as the GPUs
     return censuses
 
 
@@ -134,7 +133,7 @@ def _make_rank_plan(rank: int, found: dict[int, MemoryAccount]) -> RankPlan:
 
 
 def _ranks_between(found: dict[int, MemoryAccount]) -> set[int]:
-    """Ranks in the middle between two that were run and differ."""
+    """Return the ranks halfway between neighbours that were run and differ."""
     run = sorted(found)
     pairs = zip(run, run[1:], strict=False)
     return {(a + b) // 2 for a, b in pairs if b - a > 1 and not found[a].holds_same(found[b])}

@@ -1,8 +1,8 @@
-"""The bytes on one rank's GPU by what they are for: a note on each storage, as its mark says where it lives.
+"""Count the bytes on a rank's GPU by purpose: weights, gradients, optimizer state, activations, buckets.
 
-A note counts while its storage lives. A storage is taken for what the code is doing that makes it (the first frame that
-is the script's, the optimizer's, autograd's or torch.distributed's own), until it is known better: what an optimizer
-holds are weights, gradients and its state.
+Each storage carries a note with its purpose, for as long as the storage lives. The purpose is first guessed from the
+code that makes the storage (the innermost frame of the script, the optimizer, autograd or torch.distributed) and later
+corrected: an optimizer holds weights, gradients and state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .timing import ModelClock
 _NOTE = "_labkit_note"
 
 _TORCH = os.path.dirname(torch_files("__init__.py")[0]) + os.sep
-# Where torch's code lies -> what it makes there; "" only passes calls on.
+# Folder or file of torch -> the purpose of the storages made there; "" for code that only passes calls on.
 _MAKES = {
     "distributed/tensor": "", "distributed/pipelining": "", "distributed/algorithms/_checkpoint": "",
     "distributed/_functional_collectives": "", "distributed/optim": "optimizer", "distributed": "buckets",
@@ -38,7 +38,7 @@ _MAKES = {
 
 
 def _purpose_of_file(path: str) -> str | None:
-    """What code of the file at ``path`` makes; "" if it only passes calls on, None if it is the script's."""
+    """Return the purpose of storages made by the file at ``path``; "" for code between, None for the script."""
     if path.startswith("<") or is_our_file(path):
         return ""
     if not path.startswith(_TORCH):
@@ -51,7 +51,7 @@ _files: dict[str, str | None] = {}
 
 
 def _purpose_here(whole: bool = False) -> tuple[str, str]:
-    """What this thread is making, and the script's line that it comes from (if ``whole``)."""
+    """Return the purpose of what this thread makes, and with ``whole`` also the script's line."""
     frame: Any = sys._getframe(2)
     kind = ""
     while frame is not None:
@@ -73,7 +73,7 @@ def _purpose_here(whole: bool = False) -> tuple[str, str]:
 
 
 class StorageNote:
-    """That a storage of ``size`` bytes lives and is ``kind``."""
+    """A count of ``size`` bytes as ``kind`` in ``live``, until the note is deleted with its storage."""
 
     __slots__ = ("kind", "live", "size")
 
@@ -92,13 +92,13 @@ class StorageNote:
 
 @dataclass(eq=False)
 class MemoryAccount:
-    """The bytes on one rank's GPU: now by kind, and when they were most.
+    """The bytes on a rank's GPU, by kind: now (``live``), at the peak, and after the last step.
 
-    gpu     its own; before that is used, and if it never is, the first that the rank uses. ``all`` has every rank's.
-    at_peak   what the bytes were when they were most, ``phase`` and ``line`` where the script stood.
-    after   the bytes by kind after the last step of the optimizer.
-    steps   how many steps there were.
-    elsewhere   the GPU, if it is not its own.
+    all         the accounts of all ranks.
+    gpu         the rank's GPU; until the rank uses its own, the first GPU that it uses.
+    at_peak     the bytes at the peak; ``phase`` and ``line`` say where the script was.
+    after       the bytes after the last optimizer step; ``steps`` is the number of steps.
+    elsewhere   the GPU with the bytes, if the rank never used its own.
     """
 
     all: dict[int, MemoryAccount] = field(default_factory=dict)
@@ -110,18 +110,18 @@ class MemoryAccount:
     after: dict[str, int] = field(default_factory=dict)
     steps: int = 0
     elsewhere: str = ""
-    routed: bool = False  # as RankPlan has it
-    stepping: int = 0  # an optimizer may step another, as ZeRO-1 does
+    routed: bool = False  # as in RankPlan
+    stepping: int = 0  # nested steps: ZeRO-1's optimizer steps another one
     times: ModelClock | None = None
     step_parts: dict[str, float] = field(default_factory=dict)
     operations: float = 0.0
-    arriving: bool = False  # whether a bucket, which C++ held, is met
-    # Of each optimizer, of which there may be several, by its first parameter: steps, time, operations.
+    arriving: bool = False  # whether the next storage is a bucket of C++'s
+    # First parameter of each optimizer -> steps, time, operations.
     _told: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
 
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
-        """``storage`` was put on ``gpu``, which is the rank's ``own`` or not."""
+        """Count ``storage``, which was put on ``gpu``; ``own`` says whether that is the rank's GPU."""
         if self.gpu is None or (own and gpu is not self.gpu):
             self.gpu, self.live, self.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
         if gpu is not self.gpu:
@@ -139,7 +139,7 @@ class MemoryAccount:
             self._look()
 
     def _look(self) -> None:
-        """Keep what there is, if it is more than ever: what C++ holds is DDP's buckets."""
+        """Keep the bytes and the script's line if this is the peak so far."""
         now = self.by_kind()
         if sum(now.values()) > sum(self.at_peak.values()):
             self.at_peak = now
@@ -148,7 +148,7 @@ class MemoryAccount:
             self.phase = "step" if self.stepping else "backward" if backward else "forward"
 
     def by_kind(self) -> dict[str, int]:
-        """The bytes by kind. They add up to ``memory_allocated``, less what other ranks have on the same GPU."""
+        """Return the bytes by kind, without other ranks' bytes; tensors of C++ count as buckets."""
         found = dict(self.live)
         if self.gpu is not None:
             known = sum(sum(one.live.values()) for one in self.all.values() if one.gpu is self.gpu)
@@ -156,12 +156,12 @@ class MemoryAccount:
         return found
 
     def holds_same(self, other: MemoryAccount) -> bool:
-        """Whether two ranks hold the same."""
+        """Whether two ranks hold the same bytes, with the peak at the same line."""
         mine, theirs = ((one.after, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
         return mine == theirs
 
     def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
-        """These are ``kind``; with ``only``, those that were taken for that."""
+        """Mark these tensors as ``kind``; with ``only``, change just the tensors marked as that kind."""
         for tensor in tensors:
             for part in _plain_tensors(tensor):
                 note = getattr(part.untyped_storage(), _NOTE, None)
@@ -169,7 +169,7 @@ class MemoryAccount:
                     note.change_kind(kind)
 
     def know_module(self, module: torch.nn.Module) -> None:
-        """What ``module`` has are weights. Later ones, within it, may be made of buckets while they run."""
+        """Mark parameters and buffers of ``module`` as weights; in later modules only those taken for activations."""
         only = "activations" if self._known else ""
         for one in module.modules() if id(module) not in self._known else ():
             self._known.add(id(one))
@@ -181,7 +181,7 @@ class MemoryAccount:
         held = [one for group in optimizer.param_groups for one in group["params"]]
         self.know(held, "weights")
         grads = [one.grad for one in held if one.grad is not None]
-        # A plain view is of a bucket of DDP's, which stays.
+        # A gradient that is a plain view lies in a bucket of DDP's, and stays a bucket.
         self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
 
     def after_step(self, optimizer: Any) -> None:
@@ -189,7 +189,7 @@ class MemoryAccount:
         self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
         if self.stepping:
             return
-        first = id(optimizer.param_groups[0]["params"][0])  # an optimizer may be made anew for each step
+        first = id(optimizer.param_groups[0]["params"][0])  # a script may make a new optimizer per step
         count, before, did = self._told.get(first, (0, {}, 0.0))
         self.steps = max(self.steps, count + 1)
         self.after = self.by_kind()
@@ -202,13 +202,13 @@ class MemoryAccount:
 
 
 def _plain_tensors(tensor: Any) -> Iterator[Any]:
-    """The plain tensors that have the memory of ``tensor``."""
+    """Yield the plain tensors that hold the memory of ``tensor``."""
     held = getattr(tensor, "_local_tensor", None)  # a DTensor's
     yield from parts(tensor) if held is None else _plain_tensors(held)
 
 
 class EnoughSteps(SystemExit):
-    """The script has made as many steps as are looked at."""
+    """The exit of a script that has made enough steps."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -216,7 +216,7 @@ class EnoughSteps(SystemExit):
 
 @contextmanager
 def count_memory(censuses: dict[int, MemoryAccount], steps: int) -> Iterator[None]:
-    """Inside, each rank that has a census is counted; a rank that begins another step after ``steps`` is ended."""
+    """Count the memory of each rank with an account; end a rank that begins another step after ``steps``."""
 
     def account_of(rank: Rank | None) -> MemoryAccount | None:
         return None if rank is None else censuses.get(rank.number)

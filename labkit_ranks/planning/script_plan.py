@@ -1,4 +1,4 @@
-"""``labkit.plan``: what a training run needs, and how fast it will be, as an object that shows itself."""
+"""``labkit.plan``: the memory and speed of a training run, as an object that shows itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXTS = texts_beside(__file__)
 
 @dataclass(frozen=True)
 class ScriptPlan(Drawn):
-    """The memory of each rank's GPU when ``script`` has made ``steps`` steps. ``gpu`` is what it is to fit on."""
+    """The memory of each rank's GPU after ``steps`` steps of ``script``, to compare with ``gpu``."""
 
     script: str
     gpu: Accelerator
@@ -42,7 +42,7 @@ class ScriptPlan(Drawn):
         return tuple(one for one in self.ranks if one.like == one.rank)
 
     def label_equivalent_ranks(self, rank: int) -> str:
-        """``rank`` and those that are taken for it: "0–31"."""
+        """Return ``rank`` and the ranks taken to be equal: "0–31"."""
         same = [one.rank for one in self.ranks if one.like == rank]
         return f"{same[0]}" + f"–{same[-1]}" * (len(same) > 1)
 
@@ -68,7 +68,7 @@ class ScriptPlan(Drawn):
         return "\n".join(lines + self._time())
 
     def _time(self) -> list[str]:
-        """A line on the step of the slowest rank."""
+        """Return lines about the step of the slowest rank."""
         slow = max(self.ranks, key=lambda one: sum(one.parts.values()))
         took = sum(slow.parts.values())
         if not took:
@@ -101,16 +101,16 @@ def plan(
     what: Sizes | str | Path, *arguments: str, gpus: int = 8, hardware: str = "h100", nodes: int = 1,
     batch: int | None = None, steps: int = 2,
 ) -> Plans | ScriptPlan:  # fmt: skip
-    """Plan a training run on ``gpus`` GPUs; the object that it returns shows itself in a notebook.
+    """Plan a training run on ``gpus`` GPUs; the returned object shows itself in a notebook.
 
-    what       the sizes of a model (a :class:`labkit.Sizes`, or a TOML file with them): the plans that fit, fastest
-               first. A script for torchrun, with its ``arguments``: the memory of each of its ranks.
+    what       the sizes of a model (a :class:`labkit.Sizes`, or a TOML file): plan from sizes, fastest plans first.
+               Or a script for torchrun, with its ``arguments``: measure the memory of each rank.
     hardware   "h100", "h200", "b200", "a100", "a100-40", "h800", "h20", "a800", "l20", "4090".
-    nodes      over how many machines a script's ranks are spread.
-    batch      sequences a step, for all GPUs together (of sizes).
-    steps      of the optimizer that a script makes before it is ended.
+    nodes      the number of machines for a script's ranks.
+    batch      sequences per step on all GPUs together (for sizes).
+    steps      optimizer steps after which a script is ended.
 
-    Raises ValueError for what cannot be planned, RanksFailed if the script fails.
+    Raises ValueError for impossible plans, RanksFailed if the script fails.
     """
     kind = accelerator(hardware)
     if isinstance(what, Sizes):

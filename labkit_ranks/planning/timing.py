@@ -1,8 +1,7 @@
-"""Ranks' clocks by the model of :mod:`labkit.cost`, in place of this computer's: ``--times h100``.
+"""Ranks' clocks by the cost model of :mod:`labkit.cost` instead of this computer's time: ``--times h100``.
 
-An operator takes what :mod:`labkit.cost.operators` says; a collective what its bytes take on the links between its
-members, one after the other in each group. What runs on another stream, or has not been waited for, goes beside: the
-clock of a rank is that of its first stream.
+Operators take the time given by :mod:`labkit.cost.operators`; collectives of a group follow each other on the links
+between its members. Other streams and calls without a wait overlap: a rank's clock is the clock of its first stream.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _Part = Callable[[Any], Any]
 
 
 class ModelClock(RankClock):
-    """The modelled clock of one rank.
+    """The modelled clock of a rank.
 
-    free       when the links of each group are, which all ranks share.
-    computed   seconds of operators on the first stream, ``operations`` how many they did.
-    waiting    seconds in which others had not come, ``exposed`` those in which bytes were on their way.
+    free       group -> the time from which its links are free; shared by all ranks.
+    computed   seconds of operators on the first stream; ``operations`` counts their flops.
+    waiting    seconds of waiting for late ranks; ``exposed`` are seconds of communication that nothing overlaps.
     """
 
     def __init__(self, gpu: Accelerator, free: dict[Any, float]) -> None:
         self.gpu, self.free = gpu, free
         self.computed = self.operations = self.waiting = self.exposed = 0.0
-        self.busy: dict[int, float] = {}  # other streams, and till when they are, by the rank's clock
-        self.owed = 0.0  # till when bytes are on their way that the end of backward waits for
+        self.busy: dict[int, float] = {}  # other streams -> the end of their work, by the rank's clock
+        self.owed = 0.0  # the end of the communication that backward's end waits for
 
     def make_thread_clock(self) -> ModelClock:
-        return self  # of each
+        return self  # threads of a rank share the clock
 
     def seconds_run(self) -> float:
         return self.computed
@@ -51,7 +50,7 @@ class ModelClock(RankClock):
         return {"compute": self.computed, "data": self.exposed, "waiting": self.waiting}
 
     def saw(self, func: Any, args: Any, kwargs: Any, results: Any, gpu: Gpu) -> None:
-        """An operator ran on ``gpu``."""
+        """Add the time of an operator on ``gpu``."""
         rank = current_thread_rank()
         if rank is None:
             return
@@ -70,7 +69,7 @@ class ModelClock(RankClock):
         self.hold(rank, stream, time)
 
     def hold(self, rank: TimedRank, stream: int | None, time: float) -> None:
-        """Let ``stream`` of ``rank`` go on at ``time``; its first one is the rank's clock."""
+        """Let ``stream`` of ``rank`` continue at ``time``; for the first stream, move the rank's clock."""
         if stream:
             self.busy[stream] = max(self.busy.get(stream, 0.0), time)
         else:
@@ -88,7 +87,7 @@ class ModelClock(RankClock):
         span = max(ranks) - min(ranks) + 1
         if min(ranks) // each != max(ranks) // each:
             span = max(span, links.machine_size + 1)
-        way = call.group, slot.pair  # messages between other ranks take other links
+        way = call.group, slot.pair  # messages of different pairs use different links
         begins = max(slot.met, self.free.get(way, 0.0))
         self.free[way] = begins + collective_seconds(call.kind, nbytes, len(ranks), span, links)
         return self.free[way]
@@ -109,14 +108,14 @@ class ModelClock(RankClock):
 
 
 def _side_stream(gpu: Gpu) -> int | None:
-    """The stream that this thread has chosen on ``gpu``, unless it is the first."""
+    """Return this thread's current stream on ``gpu``; None for the first stream."""
     machine = machine_in_use()
     stream = 0 if machine is None else machine.current.stream(gpu.index).stream_id
     return stream or None
 
 
 def model_clock_of(rank: TimedRank | None) -> ModelClock | None:
-    """The modelled clock of ``rank``; None if it has none."""
+    """Return the modelled clock of ``rank``; None without a model."""
     return rank.time if rank is not None and isinstance(rank.time, ModelClock) else None
 
 
@@ -142,7 +141,7 @@ def _await(event: Event, stream: Stream | None) -> None:
 
 
 class _CopyClock(emitting.EventClock):
-    """What events are timed by while ranks go by a model: copies take the time of the link."""
+    """The clock of trace events while a model is in use: copies take the time of their link."""
 
     def span_of_event(
         self,
@@ -164,14 +163,14 @@ class _CopyClock(emitting.EventClock):
 
 @contextmanager
 def model_clocks(gpu: Accelerator, begins: float | None = None) -> Iterator[None]:
-    """While ranks run, their clocks, collectives and streams go by the times that the model says.
+    """Time ranks, collectives and streams by the model of ``gpu`` instead of this computer's time.
 
-    What this computer takes for it counts nothing, nor does a rank's waiting for pipes, files and children.
+    Waiting for pipes, files and child processes takes no time either.
 
-    begins   what the clocks show at first; by default that of the first rank that runs.
+    begins   the initial time of the clocks; by default the clock of the first rank that runs.
     """
     free: dict[Any, float] = {}
-    of: dict[TimedRank, ModelClock] = {}  # all threads of a rank have one
+    of: dict[TimedRank, ModelClock] = {}  # shared by the threads of a rank
     first = [] if begins is None else [begins]
 
     def clock_of(rank: TimedRank) -> ModelClock:
@@ -191,7 +190,7 @@ def model_clocks(gpu: Accelerator, begins: float | None = None) -> Iterator[None
 
 @contextmanager
 def run_by_times(gpu: Accelerator | None, begins: float | None = None) -> Iterator[Callable[[_Part], _Part]]:
-    """While ranks run by ``gpu``'s times (None: by their own): gives what makes a rank's function run so."""
+    """Time ranks by ``gpu``; yield a decorator for their functions. For None, leave the ranks' own clocks."""
     if gpu is None:
         yield lambda function: function
         return

@@ -1,1 +1,1 @@
-"""What lies and moves where when ranks share a model, from integers only."""
+"""Plan how ranks share a model, from integers only."""

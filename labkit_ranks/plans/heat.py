@@ -1,4 +1,4 @@
-"""Matrices of several ranks, to be seen side by side."""
+"""Matrices of several ranks, shown side by side."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MOST = 64
 
 
 class HeatMaps(Drawn):
-    """What each rank holds, as pictures of the numbers: ``HeatMaps({"W1": [w1 of rank 0, w1 of rank 1, …], …})``.
+    """Matrices on ranks, as pictures of the numbers: ``HeatMaps({"W1": [w1 of rank 0, w1 of rank 1, …], …})``.
 
-    maps   by name: a matrix for each rank, a tensor or nested lists, at most 64 × 64; a vector is one row. None in
-           the place of a number: the rank does not hold it.
+    maps   name -> a matrix for each rank, a tensor or nested lists, at most 64 × 64; a vector counts as a row. None in
+           place of a number means that the rank does not hold the number.
 
-    Raises ValueError, naming the matrix, for others.
+    Raises ValueError, naming the matrix, for other values.
     """
 
     def __init__(self, maps: Mapping[str, Sequence[Any]]) -> None:
@@ -28,7 +28,7 @@ class HeatMaps(Drawn):
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return len(next(iter(self.maps.values())))
 
     def __repr__(self) -> str:

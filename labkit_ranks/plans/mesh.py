@@ -1,4 +1,4 @@
-"""A mesh of ranks: each has a coordinate along every dimension, and is in one group along each; integers alone."""
+"""Meshes of ranks: coordinates and groups along each dimension, from integers only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ACTIVATION, _LAYERS, _PARAMETERS = 2 * 8192 * 4096, 32, 8_030_261_248
 
 @dataclass(frozen=True)
 class Mesh:
-    """``names`` and ``sizes`` of its dimensions, the outermost first; along the last, neighbours differ by 1.
+    """A mesh with the ``names`` and ``sizes`` of its dimensions, outermost first; the last has stride 1.
 
-    node   how many of the ranks a computer has.
+    node   the number of ranks on a computer.
     """
 
     names: tuple[str, ...]
@@ -21,22 +21,22 @@ class Mesh:
     node: int = 8
 
     def stride(self, name: str) -> int:
-        """How far apart the ranks of neighbours along dimension ``name`` are."""
+        """Return the difference between neighbouring ranks along dimension ``name``."""
         return prod(self.sizes[self.names.index(name) + 1 :])
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
-        """Where ``rank`` stands along each dimension."""
+        """Return the position of ``rank`` along each dimension."""
         places = zip(self.names, self.sizes, strict=True)
         return tuple(rank // self.stride(name) % size for name, size in places)
 
     def groups(self, name: str) -> list[range]:
-        """The groups along dimension ``name``: the members of one differ along it alone."""
+        """Return the groups along dimension ``name``; members differ in this dimension only."""
         stride, size = self.stride(name), self.sizes[self.names.index(name)]
         firsts = (rank for rank in range(prod(self.sizes)) if rank // stride % size == 0)
         return [range(first, first + size * stride, stride) for first in firsts]
 
     def crossing(self, name: str) -> int:
-        """How many groups along ``name`` have ranks on several computers."""
+        """Return the number of groups along ``name`` with ranks on several computers."""
         return sum(group[0] // self.node != group[-1] // self.node for group in self.groups(name))
 
 

@@ -1,8 +1,8 @@
-"""The schedules of a pipeline: when each stage works at which micro-batch, there and back; integers alone.
+"""Schedules of a pipeline: when each stage runs the forward and backward of each micro-batch, from integers only.
 
-A model is cut into stages. A micro-batch goes forward through all of them (``"F0"`` is the first one's way there) and
-back (``"B0"``). A stage does one task at a time, in an order of its own: a forward takes 1 unit of time, a message
-none. From its forward to its backward a micro-batch is alive on a stage, which keeps its activations.
+A model is cut into stages. A micro-batch goes forward (``"F0"``) through all stages and backward (``"B0"``) again. A
+stage does one task at a time, in the order of the schedule; a forward takes 1 unit of time, a message none. Between
+forward and backward a micro-batch is alive on a stage, which keeps the activations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Order = Callable[[int, int, int], Sequence[str]]
 
 @dataclass(frozen=True)
 class Task:
-    """What a stage does from ``start`` to ``stop``: ``"F3"`` or ``"B3"``."""
+    """A stage's task from ``start`` to ``stop``: ``"F3"`` or ``"B3"``."""
 
     name: str
     start: int
@@ -29,30 +29,30 @@ class Task:
 
 @dataclass(frozen=True)
 class Pipeline(Drawn):
-    """A schedule that was run through: the tasks of each stage, in order."""
+    """A simulated schedule: the tasks of each stage, in order."""
 
     name: str
     stages: tuple[tuple[Task, ...], ...]
 
     @property
     def length(self) -> int:
-        """The time that all of it takes."""
+        """Return the time of the whole schedule."""
         return max(tasks[-1].stop for tasks in self.stages)
 
     @property
     def bubble(self) -> float:
-        """The share of the time in which a stage waits; all stages have the same work."""
+        """Return the share of the time in which a stage waits; all stages have the same work."""
         return 1 - sum(task.stop - task.start for task in self.stages[0]) / self.length
 
     def alive(self, stage: int) -> list[tuple[int, int]]:
-        """The moments at which the number of micro-batches alive on ``stage`` changes, each with the new number."""
+        """Return (time, number) for each change in the number of micro-batches alive on ``stage``."""
         changes = [(t.start, 1) if t.name[0] == "F" else (t.stop, -1) for t in self.stages[stage]]
-        # Of two changes at the same moment the later one counts: a backward ends, the next forward begins.
+        # Keep the later of two changes at the same time: a backward ends, the next forward begins.
         counts = dict(zip((at for at, _ in changes), accumulate(more for _, more in changes), strict=True))
         return [next(same) for _, same in groupby(counts.items(), lambda change: change[1])]
 
     def peak(self, stage: int) -> int:
-        """The most micro-batches that are alive on ``stage`` at a time."""
+        """Return the largest number of micro-batches alive on ``stage``."""
         return max(count for _, count in self.alive(stage))
 
     def __repr__(self) -> str:
@@ -64,12 +64,12 @@ class Pipeline(Drawn):
 
 
 def _gpipe(stage: int, stages: int, micro_batches: int) -> list[str]:
-    """All forwards, then all backwards."""
+    """Return all forwards, then all backwards."""
     return [f"{way}{number}" for way in "FB" for number in range(micro_batches)]
 
 
 def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[str]:
-    """As many forwards as there are stages behind this one; then one forward and one backward in turn."""
+    """Return one forward for each later stage, then forwards and backwards in turn."""
     ahead = stages - 1 - stage
     order = [f"F{number}" for number in range(min(ahead, micro_batches))]
     for number in range(micro_batches):
@@ -81,13 +81,13 @@ ORDERS: dict[str, Order] = {"GPipe": _gpipe, "1F1B": _one_f_one_b}
 
 
 def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: int = 2) -> Pipeline:
-    """Run a schedule through, and tell when each stage does what.
+    """Simulate a schedule, and return when each stage does which task.
 
-    order      "GPipe", "1F1B", or a function: ``order(stage, stages, micro_batches)`` gives the tasks of a stage in
-               their order, such as ``["F0", "F1", "B0", "B1"]``.
-    backward   how long a backward takes; a forward takes 1.
+    order      "GPipe", "1F1B", or a function: ``order(stage, stages, micro_batches)`` returns the tasks of a stage in
+               order, such as ``["F0", "F1", "B0", "B1"]``.
+    backward   the time of a backward; a forward takes 1.
 
-    Raises TypeError or ValueError that names the argument; ValueError, too, where no stage can go on.
+    Raises TypeError or ValueError, naming the argument, and ValueError for a schedule that deadlocks.
     """
     stages, backward = integer("stages", stages, 1, MOST_GPUS), integer("backward", backward, 1)
     micro_batches = integer("micro_batches", micro_batches, 1, MOST_GPUS)
@@ -114,7 +114,7 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
 
 
 def _need(stage: int, stages: int, name: str) -> tuple[int, str] | None:
-    """The stage and its task that come before task ``name`` of ``stage``; None if it can begin at once."""
+    """Return the (stage, task) that task ``name`` of ``stage`` needs; None for a task without needs."""
     if name[0] == "F":
         return (stage - 1, name) if stage else None
     return (stage + 1, name) if stage < stages - 1 else (stage, "F" + name[1:])

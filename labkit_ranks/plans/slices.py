@@ -1,6 +1,6 @@
-"""Two layers cut over ranks, W1 by columns and W2 by rows, in small whole numbers: their sums can be checked by eye.
+"""Two layers cut over ranks, W1 by columns and W2 by rows, in small whole numbers that can be checked by eye.
 
-output = relu(x @ W1) @ W2. A rank has neighbouring columns of W1 and the same rows of W2, as many as ``split`` says.
+output = relu(x @ W1) @ W2. A rank has neighbouring columns of W1 and the same rows of W2; ``split`` gives their number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from labkit.plans.split import split
 
 Matrix = list[list[int | None]]
 ROWS, WIDTH, HIDDEN = 2, 3, 8
-# What there is from the beginning, and what each step adds.
+# The matrices at the beginning, and those that each step adds.
 STEPS = (("x", "W1", "W2"), ("hidden",), ("partial",), ("output",))
 NAMES = ("x", "W1", "hidden", "W2", "partial", "output")
 
@@ -21,7 +21,7 @@ _W2 = [[(2 * row + column * column) % 5 - 2 for column in range(WIDTH)] for row 
 
 
 def column_row(ranks: int, step: int) -> dict[str, list[Matrix]]:
-    """The part of each matrix that each rank has after ``step`` (0 to 3); None where it has nothing."""
+    """Return each rank's part of each matrix after ``step`` (0 to 3); None for numbers of other ranks."""
     hidden = [[max(value, 0) for value in row] for row in _product(_X, _W1, range(WIDTH))]
     there = {name for names in STEPS[: step + 1] for name in names}
     found: dict[str, list[Matrix]] = {name: [] for name in NAMES}
@@ -44,5 +44,5 @@ def column_row(ranks: int, step: int) -> dict[str, list[Matrix]]:
 
 
 def _product(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]], along: range) -> list[list[int]]:
-    """The matrix product, summed over these columns of ``one`` alone."""
+    """Return the matrix product, summed over the columns ``along`` of ``one`` only."""
     return [[sum(row[k] * other[k][j] for k in along) for j in range(len(other[0]))] for row in one]

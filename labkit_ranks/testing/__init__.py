@@ -1,4 +1,4 @@
-"""Tests that ranks run: the work of :mod:`labkit_ranks.pytest_plugin`."""
+"""Run tests on ranks, for :mod:`labkit_ranks.pytest_plugin`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .item import OnRanks, RanksMark
 
 
 def prepare_item(item: Any, mark: pytest.Mark) -> None:
-    """Let ranks run ``item``, whose setup is to come."""
+    """Replace the setup and run of ``item``, so that ranks run the test."""
     try:
         wanted, wrong = RanksMark(*mark.args, **mark.kwargs), ""
     except TypeError as error:

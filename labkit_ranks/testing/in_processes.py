@@ -1,6 +1,6 @@
-"""A test whose ranks are processes: pytest again in each, started as ``labkit torchrun --processes`` starts a script.
+"""Run a test on ranks that are processes: pytest in each, started by ``labkit torchrun --processes``.
 
-So is a test where pytest itself was started as a rank, on real GPUs too: ``torchrun --nproc-per-node 4 -m pytest``.
+The same code runs in a pytest that is itself a rank, also on real GPUs: ``torchrun --nproc-per-node 4 -m pytest``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..calls.faults import format_ranks
 from .item import CALLS_LOG, RanksMark, clean_traceback, failure_elements, failure_heading
 
 REPORTS = "LABKIT_TEST_REPORTS"
-# Seconds that processes have to end when their test has.
+# Seconds for processes to exit after their test.
 _GRACE = 5.0
 
 
 class InProcesses:
-    """A test, and how its ranks are started."""
+    """A test and its ranks, as processes."""
 
     def __init__(self, item: Any, wanted: RanksMark) -> None:
         self.item, self.wanted = item, wanted
 
     def setup(self) -> None:
-        self.item._explicit_tearDown = None  # all is set up in the processes
+        self.item._explicit_tearDown = None  # the processes set up the test
 
     def runtest(self) -> None:
         item, wanted = self.item, self.wanted
@@ -49,7 +49,7 @@ class InProcesses:
             code, printed = self._run({**os.environ, REPORTS: folder}, paths)
             reports = {rank: _read_reports(item.config, path) for rank, path in enumerate(paths)}
         for rank, found in reports.items():
-            for report in found[-1:]:  # it has what came before, too
+            for report in found[-1:]:  # the last report contains the sections of earlier ones
                 for name, content in report.sections:
                     item.add_report_section("call", f"{name.removeprefix('Captured ')}, rank {rank}", content)
         failed = {rank: one for rank, found in reports.items() for one in found if one.failed}
@@ -65,10 +65,10 @@ class InProcesses:
             raise wrong(AssertionError, en="ranks failed", zh="有 rank 失败")
 
     def _run(self, environment: dict[str, str], paths: list[Path]) -> tuple[int, str]:
-        """Start the ranks; return the exit code, and what they printed.
+        """Start the ranks; return the exit code and the output.
 
-        Where all have told how it went, or one that it failed, they have some seconds to end: a launcher waits minutes
-        for those of other nodes.
+        After reports of all ranks, or of a failure, the ranks get a few seconds to exit: a launcher would wait minutes
+        for other nodes.
         """
         with TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
             process = subprocess.Popen(
@@ -108,7 +108,7 @@ class InProcesses:
 
 
 class Reporter:
-    """The part of pytest in a rank that writes down how its test went."""
+    """A plugin for a rank's pytest that writes the test's reports to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -127,7 +127,7 @@ def _read_reports(config: pytest.Config, path: Path) -> list[Any]:
 
 
 def _representation(failed: dict[int, Any]) -> Any:
-    """The failures of processes as pytest shows them, those that are alike once."""
+    """Return the processes' failures as pytest shows them, equal failures once."""
     groups: dict[str, list[int]] = {}
     for rank, report in failed.items():
         groups.setdefault(report.longreprtext.replace(f"cuda:{rank}", "cuda"), []).append(rank)
@@ -141,7 +141,7 @@ def _representation(failed: dict[int, Any]) -> Any:
 
 
 def prepare_as_rank(item: Any, size: int) -> None:
-    """Let this process run ``item`` as the rank that it is."""
+    """Let this process, which is a rank, run ``item``."""
     here = int(os.environ["WORLD_SIZE"])
 
     def setup() -> None:
@@ -159,7 +159,7 @@ def prepare_as_rank(item: Any, size: int) -> None:
 
 
 def _begin_rank(config: pytest.Config) -> None:
-    """Do what a script does in its first lines; a test that does so itself gets its own group instead."""
+    """Choose the GPU and make a process group, which a test's own ``init_process_group`` replaces."""
     logging.getLogger(CALLS_LOG).disabled = True
     if dist.is_initialized():
         return

@@ -1,7 +1,7 @@
-"""A test of pytest on ranks: each rank runs it as a process of its own would, with fixtures of its own.
+"""Run a pytest test on ranks in this process, with separate fixtures for each rank.
 
-Fixtures of one test are made by each rank, for itself. Those that last longer (class, module, session) are made once,
-before there are ranks, and so is what pytest has for the whole test: ``tmp_path``, ``capsys``, ``monkeypatch``.
+Each rank makes the test's function-scoped fixtures for itself. Fixtures of wider scope (class, module, session) and
+pytest's own fixtures (``tmp_path``, ``capsys``, ``monkeypatch``) are made once, before the ranks start.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..threads.world import RanksFailed
 
-# What catches a test's output; then ranks write without their numbers.
+# Fixtures that capture a test's output: ranks then write without rank numbers.
 _CATCHING = frozenset("capsys capfd capsysbinary capfdbinary capteesys".split())
-# pytest's own, of which a test has one, whatever runs it: a folder to meet in, what is undone in the order it was done.
+# pytest's own fixtures, which all ranks of a test share.
 _OF_THE_TEST = _CATCHING | frozenset(
     "tmp_path tmpdir caplog monkeypatch record_property record_testsuite_property record_xml_attribute".split()
 )
-# Where torch.distributed writes what each of its functions has raised (torch/distributed/c10d_logger.py).
+# The logger for errors of torch.distributed's functions (torch/distributed/c10d_logger.py).
 CALLS_LOG = "c10d-NullHandler-default"
 
 
 @dataclass(frozen=True)
 class RanksMark:
-    """What the mark asks for: ``labkit.ranks``'s arguments, and whether each rank is a real process."""
+    """The arguments of the mark: those of ``labkit.ranks``, and ``processes`` for real processes."""
 
     size: int
     nodes: int = 1
@@ -50,18 +50,18 @@ class RanksMark:
 
 
 class OnRanks:
-    """A test and the ranks that run it, as threads that take turns."""
+    """A test and its ranks, as threads that take turns."""
 
     def __init__(self, item: Any, wanted: RanksMark) -> None:
         self.item, self.wanted = item, wanted
-        # The test as each rank has it.
+        # Rank -> the rank's copy of the test.
         self._own: dict[int, Any] = {}
 
     def setup(self) -> None:
-        """Make what all ranks share."""
+        """Set up the fixtures that all ranks share."""
         item = self.item
         item._explicit_tearDown = None  # of a unittest.TestCase
-        environ = patch.dict(os.environ)  # which a shared monkeypatch would set back to a rank's
+        environ = patch.dict(os.environ)  # a shared monkeypatch would restore a rank's
         environ.start()
         item.addfinalizer(environ.stop)
         for name in item.fixturenames:
@@ -70,12 +70,12 @@ class OnRanks:
                 item.funcargs[name] = item._request.getfixturevalue(name)
 
     def runtest(self) -> None:
-        """Run it on ranks of its own, which are there until the test is torn down, for ``--pdb``."""
+        """Run the test on new ranks, which stay open until the teardown, for ``--pdb``."""
         wanted = self.wanted
         session = Session(wanted.size, nodes=wanted.nodes, memory=wanted.memory, gpu_model=wanted.gpu_model)
         self.item.addfinalizer(session.close)
         calls = logging.getLogger(CALLS_LOG)
-        calls.disabled = True  # it would say each failure once more
+        calls.disabled = True  # the log would repeat each failure
         try:
             session.run_in_each(self._part, to_end=True)
         except RanksFailed as failed:
@@ -86,7 +86,7 @@ class OnRanks:
             calls.disabled = False
 
     def _part(self, rank: Rank) -> None:
-        """Do in ``rank`` what pytest does with a test."""
+        """Set up, run and tear down the test in ``rank``, as pytest does."""
         if _CATCHING & set(self.item.fixturenames):
             sys.stdout, sys.stderr = (getattr(one, "real", one) for one in (sys.stdout, sys.stderr))
         own = self._own[rank.number] = self._copy()
@@ -101,7 +101,7 @@ class OnRanks:
         except BaseException as raised:
             error = raised
             if not isinstance(raised, turns.TaskEnded):
-                rank.world.fail(rank, raised)  # now: what is torn down may want the others
+                rank.world.fail(rank, raised)  # before the teardown, which may need the other ranks
         del stack[own]
         while finalizers:
             try:
@@ -112,7 +112,7 @@ class OnRanks:
             raise error
 
     def _copy(self) -> Any:
-        """The test for one rank: with a class instance, parameters and fixtures of its own."""
+        """Copy the test for a rank, with a separate class instance, parameters and fixtures."""
         item = self.item
         own = copy.copy(item)
         for name in ("setup", "runtest", "repr_failure", "_instance", "_obj", "_excinfo"):
@@ -121,7 +121,7 @@ class OnRanks:
         if hasattr(item, "callspec"):
             params = dict(item.callspec.params)
             for name, value in params.items():
-                with suppress(Exception):  # it cannot be copied
+                with suppress(Exception):  # no copy possible
                     params[name] = copy.deepcopy(value)
             own.callspec = replace(item.callspec, params=params)
         own._initrequest()
@@ -129,12 +129,12 @@ class OnRanks:
         return own
 
     def _representation(self, told: Sequence[tuple[list[int], BaseException]]) -> Any:
-        """The failures as pytest shows them, those that are alike once; the first that failed comes last."""
+        """Return the failures as pytest shows them, equal failures once, the first failure last."""
         chain: list[Any] = []
         for ranks, error in told:
             if self.wanted.size > 1:
                 chain.append(failure_heading(format_ranks(ranks)))
-            shown = self._own.get(ranks[0], self.item)  # (it is not there where no rank has begun)
+            shown = self._own.get(ranks[0], self.item)  # (missing if no rank has begun)
             chain += failure_elements(
                 type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error))
             )
@@ -142,7 +142,7 @@ class OnRanks:
 
 
 class _OwnFixtures(dict[str, Any]):
-    """The definitions of a test's fixtures, those of one test copied: a definition keeps its value with itself."""
+    """A test's fixture definitions; function-scoped ones are copied, because a definition stores its value."""
 
     def __init__(self, item: Any) -> None:
         super().__init__(
@@ -151,7 +151,7 @@ class _OwnFixtures(dict[str, Any]):
         self._item = item
 
     def get(self, name: str, default: Any = None) -> Any:
-        if name not in self:  # asked for by request.getfixturevalue alone
+        if name not in self:  # requested by request.getfixturevalue only
             found = self._item.session._fixturemanager.getfixturedefs(name, self._item)
             self[name] = found and _own_definitions(found)
         return self[name]
@@ -168,9 +168,9 @@ def _own_definitions(definitions: Sequence[Any]) -> list[Any]:
 
 
 def group_errors(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
-    """The errors of ranks, those that are alike once; the first to be told comes last.
+    """Group equal errors of ranks; the group of the first failed rank comes last.
 
-    What a test says of itself (skip, xfail) counts where nothing has failed.
+    Skips and xfails count only without other errors.
     """
     errors = sorted(failed.errors.items(), key=lambda pair: (pair[0] != failed.rank, pair[0]))
     said = (pytest.skip.Exception, pytest.xfail.Exception)
@@ -186,17 +186,17 @@ def group_errors(failed: RanksFailed) -> list[tuple[list[int], BaseException]]:
 
 
 def clean_traceback(error: BaseException) -> None:
-    """Take out of its traceback what says nothing of the test."""
+    """Remove frames of labkit from the traceback of ``error``, and with a report also installed packages'."""
     strip_labkit_frames(error)
     if hasattr(error, "report") or isinstance(error, turns.Deadlock):
-        fold_frames(error, is_installed_code, whole=True)  # it names the lines itself
+        fold_frames(error, is_installed_code, whole=True)  # the error names the lines
 
 
 def failure_heading(text: str) -> Any:
-    """A line between the failures that pytest shows."""
+    """Return a heading between the failures that pytest shows."""
     return ReprTraceback([ReprEntryNative([f"{text}:\n"])], None, "native"), None, None
 
 
 def failure_elements(shown: Any) -> list[Any]:
-    """The parts of which pytest shows a failure, in whichever style."""
+    """Return the parts of a failure as pytest shows it, in any style."""
     return list(getattr(shown, "chain", None) or [(shown.reprtraceback, shown.reprcrash, None)])

@@ -39,7 +39,7 @@ def test_a_sound_script_gets_one_page(check):
     code, page = check(SCRIPT)
     assert code == 0
     assert "train.py on 2 ranks: nothing wrong was found" in page
-    assert "with one GPU on the ranks' batches together" in page
+    assert "with one GPU on the ranks' joined batches" in page
     assert "rank 1  cuda:1  peak " in page
     assert " collectives of " in page
     assert ", waited " in page

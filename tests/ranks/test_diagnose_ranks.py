@@ -671,8 +671,8 @@ FACTS = {
     accumulation_without_no_sync: ["in 4 backward passes", "4 collectives instead of 1"],
     optimizer_before_sharding: ["weight, bias"],
     weights_drift: ["After step 1"],
-    rows_counted_twice: ["32 rows", "30 rows that exist", "rows 0, 1"],
-    batch_norm_of_few: ["of 4 values", "4 rows a rank"],
+    rows_counted_twice: ["32 rows", "has 30", "rows 0, 1"],
+    batch_norm_of_few: ["here 4 values", "4 rows per rank"],
     all_on_one_gpu: ["Duplicate GPU detected", "cuda:0"],
 }  # fmt: skip
 LINES = {
@@ -715,7 +715,7 @@ def test_the_first_tensor_that_differs_is_named():
     assert "The first tensor that differs is the loss in step 1" in finding.reason
     found = diagnose_ranks(agrees_with_one_gpu, RANKS)
     # In each step two outputs, a loss and two gradients; inputs and first weights are what they stand on.
-    text = "10 outputs, losses and gradients with one GPU on the ranks' batches together, in 2 steps"
+    text = "10 outputs, losses and gradients with one GPU on the ranks' joined batches, in 2 steps"
     assert found.compared[-1] == text
 
 
@@ -742,10 +742,10 @@ def with_data_of_its_own():
 
 
 NOT_COMPARED = {
-    with_batch_norm: "BatchNorm takes the statistics of each rank's rows",
-    with_several_alone: "where it fails: ValueError: two at least",
-    with_weights_by_size: "it begins with other weights there",
-    with_data_of_its_own: "it has other data there",
+    with_batch_norm: "BatchNorm uses the statistics of each rank's rows",
+    with_several_alone: "fails there (ValueError: two at least)",
+    with_weights_by_size: "the first weights differ there",
+    with_data_of_its_own: "the data differ there",
 }
 
 
@@ -797,7 +797,7 @@ def test_a_fault_of_several_loaders_is_one_finding():
     assert finding.name == "same_rows"
     assert finding.where.startswith("test_diagnose_ranks.py:")
     assert finding.where.endswith(
-        ", loader 1 (SequentialSampler); alike in loader 2 (SequentialSampler), loader 3 (SequentialSampler)"
+        ", loader 1 (SequentialSampler); also in loader 2 (SequentialSampler), loader 3 (SequentialSampler)"
     )
 
 
@@ -1141,7 +1141,7 @@ def test_loaders_that_are_made_anew_are_each_their_own():
 def test_it_shows_itself():
     found = diagnose_ranks(accumulation_without_no_sync, 2)
     assert "1 warning" in repr(found)
-    assert "Do: `with model.no_sync():`" in repr(found)
+    assert "Do: Put all passes of a step except the last into `with model.no_sync():`" in repr(found)
     assert "<code>with model.no_sync():</code>" in found._repr_html_()
     facts = json.loads(found.to_json())
     assert facts["ranks"] == 2

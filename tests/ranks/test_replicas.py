@@ -416,7 +416,7 @@ def scaled(rank, over=1, by_hand=False):
 
 
 @pytest.mark.parametrize(
-    ("over", "by_hand", "fact"), [(1, False, "divided by 2"), (0, True, "is 2 times that")]
+    ("over", "by_hand", "fact"), [(1, False, "divided by 2"), (0, True, "is 2 times one GPU")]
 )
 def test_a_mean_that_is_taken_twice_or_never_is_told_as_that(over, by_hand, fact):
     (finding,) = diagnose_ranks(lambda rank: scaled(rank, over, by_hand), RANKS).findings
@@ -464,8 +464,8 @@ optimizer.step()
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (NOTHING, "not every rank has done a step"),
-        (CALLS, "not every rank has done a step"),
+        (NOTHING, "some rank made no optimizer step"),
+        (CALLS, "some rank made no optimizer step"),
         (CALLS + ALONE, "exchanged nothing"),
     ],
     ids=["nothing", "calls", "alone"],
