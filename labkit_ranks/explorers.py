@@ -1,4 +1,4 @@
-"""The explorers of what ranks share: the states that each may have, and the picture of a state."""
+"""Explorers of what ranks share: each has a state, set by sliders, and a picture of the state."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from labkit.cost.published import GPT2, GPT2_GRADIENTS
 from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS
 from labkit.explore.explorer import Explorer
+from labkit.explore.explorers import LinkedExplorer
 from labkit.plans.buckets import BUCKET, FIRST, MIB, buckets
 from labkit.plans.shards import Shards
 from labkit.view.picture import Picture
@@ -34,9 +35,9 @@ _SECONDS_PER_ROW = {"h200": 2.2e-3}
 
 
 class WorldExplorer(Explorer):
-    """The ranks on ``nodes`` nodes (1 to 4) with ``per_node`` GPUs each (1 to 8), and the GPUs that they take.
+    """Ranks on ``nodes`` nodes (1 to 4) with ``per_node`` GPUs each (1 to 8), and the GPUs that the ranks use.
 
-    chosen_by   where a script reads the number of its GPU: "LOCAL_RANK", "RANK", or "" if it never chooses one.
+    chosen_by   the variable from which a script takes the GPU's number: "LOCAL_RANK", "RANK", or "" for no choice.
     """
 
     limits = {"nodes": (1, 4), "per_node": (1, 8)}
@@ -55,19 +56,18 @@ class WorldExplorer(Explorer):
         return world_picture(self.nodes, self.per_node, self.chosen_by)
 
 
-class BucketExplorer(Explorer):
-    """A step of GPT-2 under DDP: each gradient sent by itself, in buckets of ``megabytes`` (1 to 500), and all in one.
+class BucketExplorer(LinkedExplorer):
+    """A step of GPT-2 under DDP: gradients sent alone, in buckets of ``megabytes`` (1 to 500), and in a single bucket.
 
-    rows        1 to 16, of 1,024 tokens, on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 8) times twice as many.
-    link        which GPUs, and how they are joined: a name in ``labkit.PROFILES``. Without a network, GPUs end with the
-                machine. A row takes as long as was measured on a TITAN RTX in fp32 (a V100 has the same peak), on an
-                H200 what 40 % of its 16-bit peak would take: an estimate.
+    rows        1 to 16, of 1,024 tokens, on each of 2 to the ``doublings`` (0 to 8) GPUs.
+    link        the GPUs and the link between them, a name in ``labkit.PROFILES``; a link without a network limits the
+                number of GPUs. The time of a row was measured on a TITAN RTX in fp32 (a V100 has the same peak); for an
+                H200 it is an estimate, 40 % of the 16-bit peak.
 
-    Backward is as long in all three lanes: that all-reduces slow it (``ddp_contention``) is left out.
+    Backward takes the same time in all lanes: all-reduces don't slow it here (``ddp_contention`` is left out).
     """
 
     limits = {"megabytes": (1, 500), "rows": (1, 16), "doublings": (0, 8)}
-    choices = {"link": tuple(PROFILES)}
     unfolds = "megabytes"
     powers = ("doublings",)
     labels = {"rows": "rows-per-gpu"}
@@ -75,20 +75,7 @@ class BucketExplorer(Explorer):
     def __init__(
         self, megabytes: int = 25, rows: int = 1, doublings: int | None = None, link: str = "v100-nvlink"
     ) -> None:
-        state: dict[str, int | str] = {"link": link, "megabytes": megabytes, "rows": rows}
-        self._state = state  # the link first: of it depends how many GPUs there can be
-        most = min(5, self.span("doublings")[1])
-        super().__init__(**state, doublings=most if doublings is None else doublings)
-
-    def span(self, name: str) -> tuple[int, int]:
-        least, most = super().span(name)
-        hardware = PROFILES.get(self._state["link"])
-        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
-            return least, most
-        return least, min(most, hardware.machine_size.bit_length() - 1)
-
-    def option_labels(self, name: str) -> dict[str, str]:
-        return {key: profile.name for key, profile in PROFILES.items()}
+        super().__init__(doublings, 5, link=link, megabytes=megabytes, rows=rows)
 
     def steps(self) -> dict[str, Overlap]:
         """Return the step of each lane, by the lane's name: no buckets, buckets, one bucket."""
@@ -107,11 +94,11 @@ class BucketExplorer(Explorer):
 
 
 class ShardingExplorer(Explorer):
-    """ZeRO's ``stage`` (0 to 3) on ``ranks`` ranks (1 to 64): which share of which bytes each of them holds.
+    """ZeRO's ``stage`` (0 to 3) on ``ranks`` ranks (1 to 64), and the shards that each rank holds.
 
-    parameters   millions of them, 100 to 20,000, trained in 16 bits with Adam.
+    parameters   in millions, 100 to 20,000, trained in 16 bits with Adam.
     rows         on each GPU, 1 to 32.
-    activations, capacity   bytes per row, and bytes that each GPU has.
+    activations, capacity   bytes per row, and bytes of each GPU.
     """
 
     limits = {"stage": (0, 3), "ranks": (1, 64), "parameters": (100, 20_000), "rows": (1, 32)}
@@ -158,13 +145,13 @@ class PipelineExplorer(Explorer):
 
 
 class MeshExplorer(Explorer):
-    """A mesh of ``dp`` × ``pp`` × ``tp`` ranks (1 to 4, 1 to 4, 1 to 8); along ``lit`` the groups light up.
+    """A mesh of ``dp`` × ``pp`` × ``tp`` ranks (1 to 4, 1 to 4, 1 to 8), coloured by the groups along ``lit``.
 
     The links carry what a model of Llama 3.1 8B's size sends along ``lit``, in 16 bits, with rows of 8,192 tokens.
 
-    rank     whose group is pointed out.
-    node     GPUs of a computer, 1 to 8.
-    order    the dimensions, the outermost first.
+    rank     the rank whose group is highlighted.
+    node     GPUs per computer, 1 to 8.
+    order    the dimensions, outermost first.
     """
 
     limits = {"dp": (1, 4), "pp": (1, 4), "tp": (1, 8), "rank": (0, 127), "node": (1, 8)}
@@ -189,13 +176,12 @@ class MeshExplorer(Explorer):
 
 
 class PlanExplorer(Explorer):
-    """A model's step on 2 to the ``doublings`` (0 to 12) GPUs: its memory and its time, by parts.
+    """A model's step on 2 to the ``doublings`` (0 to 12) GPUs: memory and time, by parts.
 
-    tp, pp      how often the ranks that share a layer's tensors, and the stages of a pipeline, are doubled; the rest of
-                the GPUs are data parallel.
-    stage       of ZeRO, 0 to 3 (FSDP); of a pipeline no more than 1, of one GPU by itself 0.
-    micro       how often the sequences of a micro-batch are doubled; ``batch`` are in a step.
-    recompute   whether activations are computed again: "no", "yes".
+    tp, pp      doublings of tensor-parallel ranks and of pipeline stages; the rest of the GPUs are data parallel.
+    stage       of ZeRO, 0 to 3 (FSDP); at most 1 with a pipeline, and 0 on a single GPU.
+    micro       doublings of the sequences in a micro-batch; a step has ``batch`` sequences.
+    recompute   whether backward recomputes activations: "no", "yes".
     model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
     """
 
@@ -211,7 +197,7 @@ class PlanExplorer(Explorer):
         *, model: str = "8B", hardware: str = "h100", batch: int = 512,
     ) -> None:  # fmt: skip
         self._batch = integer("batch", batch, 1)
-        self._state = {"doublings": doublings, "tp": tp}  # of these depends how many stages there can be
+        self._state = {"doublings": doublings, "tp": tp}  # these limit the number of stages
         super().__init__(
             model=model, hardware=hardware, doublings=doublings, tp=tp, pp=pp, stage=stage, micro=micro,
             recompute=recompute,
@@ -232,12 +218,12 @@ class PlanExplorer(Explorer):
 
     @property
     def plan(self) -> Plan:
-        """The plan that is shown."""
+        """The plan of the current state."""
         tp = min(self.tp, self.span("tp")[1])
         pp = min(self.pp, self.doublings - tp)
         dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
         many = max(1, self._batch // (dp * micro))
-        # As labkit.plan tries them: a pipeline keeps its gradients whole.
+        # As in labkit.plan: with a pipeline, gradients stay whole.
         most = 0 if dp == 1 else 1 if pp else 3
         stage = min(self.stage, most)
         sp = tp > 0 and ("gathered" if stage == 3 else True)

@@ -113,7 +113,9 @@ def _note_use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callab
             place, call = user_line()
             if not any("distributed" in code.co_filename for code in call.codes):
                 record.early.append((place, changed, one.call))
-                record.pending = [other for other in record.pending if other is not one]  # report each call once
+                record.pending = [
+                    other for other in record.pending if other is not one
+                ]  # report each call once
     return result
 
 

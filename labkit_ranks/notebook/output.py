@@ -1,7 +1,7 @@
-"""The output of ranks: each line stands beside its rank, as it comes.
+"""Label each line that ranks print with the rank.
 
-A process prints into its own terminal; ranks in one process share the caller's. So while they run, what they write
-goes through :class:`Lines`, which puts the rank before every line. A thread that is no rank writes as before.
+Ranks in this process share the caller's terminal. While they run, their output goes through :class:`RankOutput`; other
+threads write as before.
 """
 
 from __future__ import annotations
@@ -149,10 +149,9 @@ _MOVES = re.compile(r"(\n|\r|\x1b\[A)")
 
 
 class RankStream(io.TextIOBase):
-    """``sys.stdout`` (or ``stderr``) of ranks: their text goes to :class:`Lines`, anybody else's to ``real``.
+    """``sys.stdout`` or ``stderr`` of ranks: ranks write to :class:`RankOutput`, other threads to ``real``.
 
-    Each rank keeps its stream from one run to the next, as a process does, so there is one for all runs: while ranks
-    run it is told where text goes by then.
+    Ranks keep the stream from run to run, as a process does; ``real`` and ``lines`` are set for each run.
     """
 
     def __init__(self, name: str, real: TextIO) -> None:
@@ -162,7 +161,9 @@ class RankStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         rank = current_thread_rank()
-        if rank is None or self.lines is None or not isinstance(text, str):  # the real stream refuses other types
+        if (
+            rank is None or self.lines is None or not isinstance(text, str)
+        ):  # the real stream refuses other types
             return self.real.write(text)
         self.lines.write(rank.number, self._name, text)
         return len(text)

@@ -1,7 +1,6 @@
-"""Ranks to be asked one thing after another: ``labkit.ranks(4)``, and what ``%%ranks 4`` runs cells with.
+"""Ranks that live from call to call: ``labkit.ranks(4)``, which also runs the cells of ``%%ranks 4``.
 
-Between two questions nothing of them is lost: each rank has a namespace, a process group and a current GPU as a
-process of its own would.
+Between calls each rank keeps its namespace, process group and current GPU, as a process would.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from .output import RankOutput, RankStream
 from .results import Results
 from .tables import Memory
 
-# The names that each rank has from the beginning.
+# The initial names of each rank.
 GIVEN = ("rank", "local_rank", "world_size", "device")
 
 _open: Session | None = None
@@ -46,14 +45,14 @@ _last_size: int | None = None
 
 
 def current() -> Session | None:
-    """The session that is open. One whose machine was closed, as ``use_gpus`` does in a lesson's first cell, ends."""
+    """Return the open session; close one that lost its machine, as by ``use_gpus`` in a lesson's first cell."""
     if _open is not None and _open.has_lost_machine:
         _open.close()
     return _open
 
 
 def last_size() -> int | None:
-    """The number of ranks of the last session."""
+    """Return the number of ranks of the last session."""
     return _last_size
 
 
@@ -61,19 +60,19 @@ def ranks(
     size: int | None = None, *, nodes: int = 1, memory: str | int | Sequence[str | int] | None = None,
     gpu_model: str | None = None,
 ) -> Session:  # fmt: skip
-    """``size`` ranks of ``torch.distributed``, each with a simulated GPU, in this process: a :class:`Session`.
+    """Start ``size`` ranks of ``torch.distributed`` in this process, each with a simulated GPU: a :class:`Session`.
 
-    Works as a plain call (``close()`` ends it, or the next call) and as a context manager. Without ``size``, the
-    session that is open: the one of ``%%ranks``, too.
+    Works as a plain call (``close()`` or the next call ends the session) and as a context manager. Without ``size``,
+    return the open session, including that of ``%%ranks``.
 
-    size     how many ranks, 1 to 1024.
-    nodes    how many simulated computers they are spread over, evenly.
-    memory   of each GPU: bytes, text like "16 GiB", or a list of these, one for each GPU of a node; default: what the
-             model has, 16 GiB without one.
-    gpu_model   what torch.cuda tells of the GPUs, as for ``labkit.simulate``.
+    size     the number of ranks, 1 to 1024.
+    nodes    the number of simulated computers, with equal numbers of ranks.
+    memory   of each GPU: bytes, text like "16 GiB", or a list with an entry for each GPU of a node; default: the memory
+             of ``gpu_model``, or 16 GiB.
+    gpu_model   the GPU that torch.cuda reports, as for ``labkit.simulate``.
 
-    Raises TypeError or ValueError, naming the argument, before anything is changed, and RuntimeError without ``size``
-    where no session is open.
+    Raises TypeError or ValueError, naming the argument, before any change; RuntimeError without ``size`` and without an
+    open session.
     """
     global _open, _last_size
     if size is None:
@@ -88,14 +87,14 @@ def ranks(
 
 
 class Session:
-    """Ranks that live from one call to the next, until :meth:`close` or the end of the ``with`` block.
+    """Ranks that live from call to call, until :meth:`close` or the end of the ``with`` block.
 
-    size, nodes   how many ranks, on how many simulated computers.
-    limits        the memory of each GPU, as it was asked for; ``gpu_model`` what it passes for.
-    times         the GPU by whose times the ranks' clocks go (:mod:`..planning.timing`); None: by this computer's.
-    trace         what happened in the last :meth:`run` or :meth:`execute`: collectives and copies, by rank.
+    size, nodes   the numbers of ranks and of simulated computers.
+    limits        the requested memory of each GPU; ``gpu_model`` is the GPU that torch reports.
+    times         the GPU whose speed the ranks' clocks use (:mod:`..planning.timing`); None: this computer's.
+    trace         the collectives and copies of the last :meth:`run` or :meth:`execute`, by rank.
 
-    ``session[2]`` is the namespace of rank 2: ``session[2]["x"]`` looks into it, ``session[2]["x"] = 1`` changes it.
+    ``session[2]`` is the namespace of rank 2: read ``session[2]["x"]``, or set ``session[2]["x"] = 1``.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Session:
             raise wrong(en=en, zh=zh)
         self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
         for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
-            parse_bytes(amount)  # type: ignore[arg-type]  # it says so itself
+            parse_bytes(amount)  # type: ignore[arg-type]  # raises for wrong types
         if _open is not None:
             _open.close()
         self.trace = Trace()
@@ -126,13 +125,13 @@ class Session:
         self._cells = 0
         self._start()
 
-    # What users ask for.
+    # For users.
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
         """Call ``function(*args, **kwargs)`` in each rank; return the results, a list that shows itself side by side.
 
-        A tensor among the arguments is one and the same for all ranks. What a rank raises is raised here, with a note
-        that names the rank; the others are ended where they wait.
+        All ranks share the arguments, tensors too. A rank's error is raised here with a note that names the rank; the
+        other ranks are ended where they wait.
         """
         if not callable(function):
             raise TypeError(must("function", function, en="callable", zh="是可以调用的", typed=True))
@@ -143,10 +142,10 @@ class Session:
     ) -> Results | None:
         """Run Python ``code`` in the namespace of each rank, as ``%%ranks`` runs a cell.
 
-        Returns the values of its last expression, a list that shows itself side by side; None where there is none.
+        Return the values of the last expression, a list that shows itself side by side; None without values.
 
-        ranks   only these run it. Raises ValueError if there is no such rank.
-        name    what tracebacks call the code's file.
+        ranks   the ranks that run the code. Raises ValueError for other numbers.
+        name    the file name of the code in tracebacks.
         """
         if not isinstance(code, str):
             en, zh = "Python source, a str", "是 Python 代码（str）"
@@ -170,7 +169,7 @@ class Session:
 
     @property
     def memory(self) -> Memory:
-        """The bytes on each rank's GPU: now, and at most since the beginning (or since it was reset)."""
+        """The bytes on each rank's GPU: in use, and at the peak since the beginning or the last reset."""
         return Memory.read(self._alive().ranks)
 
     @property
@@ -180,11 +179,11 @@ class Session:
 
     @property
     def has_lost_machine(self) -> bool:
-        """Whether the machine that the ranks run on was closed under them."""
+        """Whether the simulated machine was closed under the ranks."""
         return not self.closed and self._world.machine.closed
 
     def restart(self) -> Session:
-        """Begin anew: empty namespaces, a new process group, nothing on the GPUs. Returns the session."""
+        """Restart with empty namespaces, a new process group and empty GPUs; return the session."""
         global _open
         self.close()
         self._start()
@@ -192,12 +191,12 @@ class Session:
         return self
 
     def close(self) -> None:
-        """End the ranks, after what each has registered with ``atexit``, and give torch back as it was."""
+        """Run each rank's ``atexit`` functions, end the ranks, and restore torch."""
         global _open
         if not self._world.closed:
             refuse_in_rank()
             if any(rank.state.exit_functions for rank in self._world.ranks):
-                with self._stage(self._world), suppress(RanksFailed):  # an error there ends nothing else
+                with self._stage(self._world), suppress(RanksFailed):  # errors there change nothing
                     self._world.run(lambda rank: run_exit_functions(rank.state, traceback.print_exception))
             self._world.machine.remove_patches(self._patches)
             self._world.close()
@@ -211,12 +210,12 @@ class Session:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # How it is done.
+    # Internals.
 
     def _start(self) -> None:
         self._world = World(self.size, nodes=self.nodes, memory=self.limits, gpu_model=self.gpu_model)
         self._patches = Patches(self._patches_of_init)
-        # The process groups that were made for the ranks, until they make their own.
+        # Rank -> the process group made for the rank, until the rank makes another.
         self._groups: dict[int, Any] = {}
         self._world.machine.add_patches(self._patches)
         try:
@@ -227,7 +226,7 @@ class Session:
             raise
 
     def _begin(self, rank: Rank) -> None:
-        """Do in each rank what a script does in its first lines."""
+        """Choose the GPU and make a process group, as a script does in its first lines."""
         torch.cuda.set_device(rank.local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
         self._groups[rank.number] = dist.group.WORLD
@@ -236,7 +235,7 @@ class Session:
         rank.on_gpus_chosen = lambda: self._follow_chosen_gpus(rank)
 
     def _follow_chosen_gpus(self, rank: Rank) -> None:
-        """``rank`` sees other GPUs than before: what was made for it is on its first one."""
+        """Move what was made for ``rank`` to the first of its newly visible GPUs."""
         first = torch.device("cuda", 0)
         torch.cuda.set_device(first)
         rank.main.__dict__.update(device=first)
@@ -245,11 +244,11 @@ class Session:
             made.bound_device_id = first
 
     def _patches_of_init(self) -> Iterator[Patch]:
-        """A rank's own ``init_process_group`` takes the place of the one that was made for it."""
+        """Let a rank's own ``init_process_group`` replace the group that was made for the rank."""
 
         def init_process_group(real: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             rank = current_thread_rank()
-            ours = any(rank is one for one in self._world.ranks)  # not of a world beside this one
+            ours = any(rank is one for one in self._world.ranks)  # not a rank of another world
             made = self._groups.pop(rank.number, None) if rank is not None and ours else None
             if made is not None and dist.group.WORLD is made:
                 dist.destroy_process_group()
@@ -268,7 +267,7 @@ class Session:
     def run_in_each(
         self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
     ) -> list[Any]:
-        """Call ``function(rank)`` in each rank, recorded; raises RanksFailed with what each raised that did.
+        """Call ``function(rank)`` in each rank, and record a trace. Raises RanksFailed with the ranks' errors.
 
         to_end   as for :meth:`..threads.world.World.run`.
         """
@@ -291,10 +290,10 @@ class Session:
         raise self._error_of_rank(failed)
 
     def _error_of_rank(self, failed: RanksFailed) -> BaseException:
-        """A rank's own error, with its own traceback and a note of whose it is."""
+        """Return the first rank's error, with its own traceback and a note that names the rank."""
         error = failed.error
         strip_labkit_frames(error)
-        if self.size > 1 and not isinstance(error, Deadlock):  # which names them all
+        if self.size > 1 and not isinstance(error, Deadlock):  # a Deadlock names all ranks
             en = f"(Rank {failed.rank} of {self.size}; the others were ended where they waited.)"
             zh = f"（这是 rank {failed.rank} 的错误，共 {self.size} 个 rank；其余的已在等待处中止。）"
             error.add_note(say(en=en, zh=zh))
@@ -303,7 +302,7 @@ class Session:
 
     @contextmanager
     def _stage(self, world: World) -> Iterator[None]:
-        """While ranks run, what they print, show and ask goes beside their rank."""
+        """Label what ranks print, display and ask, while they run."""
         real = {name: getattr(sys, name) for name in self._streams}
         shell = notebook.current_shell()
         lines = RankOutput(self.size, real, None if shell is None else notebook.progress_area(shell))
@@ -337,7 +336,7 @@ class Session:
         chosen = range(self.size) if ranks is None else ranks
 
         def forms(form: Callable[[Any], Any]) -> list[Any]:
-            # By the ranks themselves, as long as they are there: of several nodes each sees its own GPUs alone.
+            # Ranks format their own values, because each sees only the GPUs of its node.
             if world.closed or current_thread_rank() is not None:
                 return [form(value) for value in values]
             own = dict(zip(chosen, values, strict=True))
@@ -361,7 +360,7 @@ class Session:
 
 
 class Namespace(MutableMapping[str, Any]):
-    """The names of one rank, as in its ``__main__``; names that Python puts there itself are not listed."""
+    """The names in a rank's ``__main__``, without names like ``__name__``."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank, self._names = rank, rank.main.__dict__

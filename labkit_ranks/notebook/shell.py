@@ -1,4 +1,4 @@
-"""IPython while ranks run: each display, name, magic and error belongs to its rank."""
+"""Adapt IPython while ranks run: displays, names, magics and errors belong to their rank."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ..rank.rank import Rank, current_thread_rank
 from ..threads.world import World
 from .output import RankOutput
 
-# Forms of a value that only live in the page, not within another output.
+# The MIME types of widgets, which cannot be part of another output.
 _LIVE = "application/"
 
 
 def current_shell() -> Any:
-    """The IPython that runs this process's cells; None outside of it. Nothing is imported for it."""
+    """Return the running IPython shell; None outside of IPython, which is not imported."""
     core = sys.modules.get("IPython.core.interactiveshell")
     running = core is not None and core.InteractiveShell.initialized()
     return core.InteractiveShell.instance() if core and running else None
 
 
 def display_forms(value: object) -> dict[str, Any]:
-    """``value`` in all forms in which a notebook can show it; outside of one, its repr."""
+    """Return ``value`` in all forms that a notebook can show; outside of IPython, as its repr."""
     shell = current_shell()
     if shell is None:
         return {"text/plain": repr(value)}
@@ -46,12 +46,12 @@ def display_forms(value: object) -> dict[str, Any]:
 
 
 def is_live(bundle: dict[str, Any]) -> bool:
-    """Whether it is a widget, or alike: shown alone, and not within another output."""
+    """Whether ``bundle`` is a widget or similar, which cannot be part of another output."""
     return any(kind.startswith(_LIVE) for kind in bundle)
 
 
 def progress_area(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
-    """A function that makes an area of lines that change, for :class:`.output.Lines`; None in a terminal."""
+    """Return a function that begins an area of changing lines, for :class:`.output.RankOutput`; None in a terminal."""
     if not hasattr(shell, "kernel"):
         return None
 
@@ -72,13 +72,13 @@ def progress_area(shell: Any) -> Callable[[], Callable[[list[str]], None]] | Non
 
 
 class RankDisplay:
-    """A shell's publisher of displays, while ranks run: it says whose a display is."""
+    """A publisher of displays that labels a rank's displays."""
 
     def __init__(self, real: Any, lines: RankOutput) -> None:
         self.real, self._lines = real, lines
 
     def publish(self, data: dict[str, Any], metadata: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Show ``data``; of a rank, below a line with its number, and text alone as it shows what it prints."""
+        """Publish ``data``. A rank's display comes below a label, and a rank's plain text is printed."""
         rank = current_thread_rank()
         if rank is not None and not kwargs.get("update"):
             if set(data) <= {"text/plain"} and not kwargs.get("transient"):
@@ -93,7 +93,7 @@ class RankDisplay:
 
 @contextmanager
 def label_displays(shell: Any, lines: RankOutput, world: World) -> Iterator[None]:
-    """Inside, what a rank displays is labelled, and its magics work on its own names."""
+    """Label ranks' displays, and let magics in a rank use the rank's names, while the context is open."""
     publisher = shell.display_pub
     shell.display_pub = RankDisplay(publisher, lines)
     kind = type(shell)
@@ -123,9 +123,9 @@ def label_displays(shell: Any, lines: RankOutput, world: World) -> Iterator[None
 
 
 class _Breakpoint:
-    """``breakpoint()`` and ``pdb.set_trace()`` in a rank: pdb, asked through the kernel while the others wait.
+    """``breakpoint()`` and ``pdb.set_trace()`` in a rank: pdb through the kernel, while the other ranks wait.
 
-    A kernel's own hook belongs to JupyterLab's debugger, and does nothing unless that is switched on.
+    A kernel's own hook belongs to JupyterLab's debugger and does nothing while the debugger is off.
     """
 
     def __init__(self, before: Callable[..., Any]) -> None:
@@ -137,9 +137,9 @@ class _Breakpoint:
         if os.environ.get("PYTHONBREAKPOINT"):
             return sys.__breakpointhook__(*args, **kwargs)
 
-        class Debugger(pdb.Pdb):  # by now IPython's
+        class Debugger(pdb.Pdb):  # IPython has replaced pdb.Pdb
             def stop_here(self, frame: FrameType) -> bool:
-                # Not in what called the cell, when the user steps over its last line.
+                # Don't stop in labkit after the user steps over the last line of the cell.
                 ours = is_our_module(frame.f_globals.get("__name__"))
                 return not ours and super().stop_here(frame)
 
@@ -147,13 +147,13 @@ class _Breakpoint:
         return None
 
 
-# One for all runs: each rank keeps its hook as its own.
+# Shared by all runs, because ranks keep their hooks.
 _breakpoint, _set_trace = _Breakpoint(sys.breakpointhook), _Breakpoint(pdb.set_trace)
 
 
 @contextmanager
 def _interruptible(world: World) -> Iterator[None]:
-    """Inside, an interrupt of the kernel says where each rank was."""
+    """Show where each rank was if the kernel is interrupted while the context is open."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -177,7 +177,7 @@ def _interruptible(world: World) -> Iterator[None]:
 
 
 def rank_places(world: World) -> list[str]:
-    """The line where each rank is now: ``"rank 2: Cell In[5]:7 in step"``."""
+    """Return the current line of each rank: ``"rank 2: Cell In[5]:7 in step"``."""
     frames = frames_of_threads()
     named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
     lines = []
@@ -185,7 +185,7 @@ def rank_places(world: World) -> list[str]:
         frame = named.get(rank.name)
         while frame is not None and frame.f_globals.get("__name__") != "__main__":
             frame = frame.f_back
-        if frame is not None:  # the innermost line of a user's own code
+        if frame is not None:  # the innermost line of the user's code
             code = frame.f_code
             place = f"{code.co_filename.strip('<>')}:{frame.f_lineno}"
             lines.append(f"{rank.name}: {place} in {code.co_qualname}")
@@ -197,11 +197,11 @@ def rank_places(world: World) -> list[str]:
 
 
 def render_error(error: BaseException) -> None:
-    """Let IPython show ``error`` of a rank with the rank's own frames alone."""
+    """Let IPython show a rank's ``error`` with the rank's own frames only."""
     shell = current_shell()
     if shell is None or isinstance(error, SyntaxError):
         return
-    # What labkit tells needs no more than the rank's own lines: where torch waited is no news.
+    # For labkit's own reports the rank's lines are enough: frames of torch would only show where it waited.
     count = fold_frames(error, is_installed_code, whole=hasattr(error, "report"))
     if count and not hasattr(error, "report"):
         en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
@@ -212,7 +212,7 @@ def render_error(error: BaseException) -> None:
 
 
 def show_figures() -> None:
-    """Show what this rank has drawn with pyplot, as IPython does at the end of a cell."""
+    """Show the rank's pyplot figures, as IPython does at the end of a cell."""
     inline = sys.modules.get("matplotlib_inline.backend_inline")
     if inline is None:
         return
@@ -224,9 +224,9 @@ def show_figures() -> None:
 
 
 def bind_to_cell(function: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
-    """``function`` as a part of the cell that runs now: what it shows belongs to that cell, and its figures too.
+    """Bind ``function`` to the running cell, so that displays and figures appear there.
 
-    A rank's thread lives longer than a cell, and kernels remember by context whose a message is.
+    Kernels find a message's cell by context variables, and a rank's thread outlives the cell.
     """
     if current_shell() is None:
         return function
