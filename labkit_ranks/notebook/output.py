@@ -174,8 +174,8 @@ class RankStream(io.TextIOBase):
     def close(self) -> None:
         """Do nothing: the real stream belongs to the process.
 
-        Python closes and flushes a collected stream at any time. A kernel's flush waits up to ten seconds for the output
-        thread, which may itself wait for the ranks.
+        Python closes and flushes a collected stream at any time. A kernel's flush waits up to ten seconds for the
+        output thread, which may itself wait for the ranks.
         """
 
     def writable(self) -> bool:
