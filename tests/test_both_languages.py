@@ -181,7 +181,7 @@ MET = {
     "memory": (lambda: labkit.simulate(2, memory=["1 GiB"]), "memory must have one entry", "必须给 2 块 GPU 各写一项"),
     "order": (lambda: labkit.simulate(2, order=[0, 0]), "order must name each of the 2 GPUs", "把 2 块 GPU 各写一次"),
     "split": (lambda: labkit.split(-1, 2), "must be at least 0, got -1", "不小于 0"),
-    "shapes": (lambda: gathered_shape([(2, 3), (2, 4)], 0), "cannot be glued", "不能沿第 0 维拼接"),
+    "shapes": (lambda: gathered_shape([(2, 3), (2, 4)], 0), "cannot be concatenated", "不能沿第 0 维拼接"),
     "diagnose": (lambda: labkit.diagnose(3), "model must be an nn.Module", "model 必须是 nn.Module"),
     "wrap": (lambda: labkit.data_parallel(None, ()), "there is no GPU", "没有 GPU"),
     "explorer": (lambda: labkit.SplitExplorer().rowz, "has no 'rowz'", "没有 'rowz'"),

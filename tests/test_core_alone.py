@@ -101,7 +101,7 @@ def test_the_readmes_program(alone):
 def test_pictures_and_explorers(alone):
     done = alone("-c", SHOW)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 True\nen\nthis labkit comes without labkit_ranks\n"
+    assert done.stdout == "1 True\nen\nthis installation of labkit lacks labkit_ranks\n"
 
 
 def test_a_script_of_ones_own(alone):
@@ -121,4 +121,4 @@ def test_commands(alone):
     assert "every run starts from seed 0" in done.stdout
     assert "PyTorch" in done.stdout
     for command, part in WANTING.items():
-        assert said[command] == f"labkit: this labkit comes without {part}\n=> 69", command
+        assert said[command] == f"labkit: this installation of labkit lacks {part}\n=> 69", command

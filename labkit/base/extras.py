@@ -35,7 +35,7 @@ def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
     if package in EXTRA_OF:
         return _missing([package])
     if package in PACKAGES[1:] and not inner:
-        text = say(en=f"this labkit comes without {error.name}", zh=f"这份 labkit 不带 {error.name}")
+        text = say(en=f"this installation of labkit lacks {error.name}", zh=f"这份 labkit 不带 {error.name}")
         return MissingPackage(text, name=error.name)
     return error
 

@@ -24,7 +24,7 @@ def warn_if_untried(version: str) -> None:
         tried = ", ".join(TRIED)
         warnings.warn(
             say(
-                en=f"labkit was run on PyTorch {tried}, not on {version}",
+                en=f"labkit was tested on PyTorch {tried}, not on {version}",
                 zh=f"labkit 在 PyTorch {tried} 上运行过，没有在 {version} 上运行过",
             ),
             stacklevel=3,

@@ -185,7 +185,7 @@ def accelerator(called: str) -> Accelerator:
     if found is None:
         known = ", ".join(ACCELERATORS)
         raise wrong(
-            en=f"no hardware called {called!r}: there is {known}",
+            en=f"unknown hardware {called!r}: choose from {known}",
             zh=f"没有名为 {called!r} 的硬件，可用的有：{known}",
         )
     return found

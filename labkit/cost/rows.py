@@ -84,7 +84,7 @@ def read_rows(path: str | Path, skipped: dict[str, list[str]] | None = None) -> 
         raise ValueError(f"{path}: {error}") from None
     if not rows:
         why = "".join(f"\n{places[0]}: {reason}" for reason, places in skipped.items())
-        raise wrong(en=f"{path}: no row that can be reckoned{why}", zh=f"{path}：没有一行能算{why}")
+        raise wrong(en=f"{path}: no row is covered by the model{why}", zh=f"{path}：没有一行能算{why}")
     return rows
 
 
@@ -186,7 +186,7 @@ def _sizes(one: Mapping[str, str], tp: int) -> Sizes:
         layers, hidden, heads = _MPT[called[1]]
         return Sizes(layers, hidden, heads, 4 * hidden, 50368, seq, tied=True, name=name)
     if not (one.get("layers") and one.get("hidden")):
-        raise wrong(en=f"the sizes of {name!r} are not known", zh=f"不知道 {name!r} 的大小")
+        raise wrong(en=f"the sizes of {name!r} are unknown", zh=f"不知道 {name!r} 的大小")
     hidden, kv = _parse_count(one, "hidden"), _parse_count(one, "kv_heads")
     guess = next((n for n in range(hidden // 128 or 1, 0, -1) if hidden % n == 0 and n % tp == 0), 1)
     heads, ffn, vocab = (

@@ -60,7 +60,7 @@ def gathered_shape(shapes: Sequence[Shape], dim: int = 0) -> Shape:
     for at, shape in enumerate(shapes):
         if (shape[:dim], shape[dim + 1 :]) != (shapes[0][:dim], shapes[0][dim + 1 :]):
             raise wrong(
-                en=f"pieces cannot be glued along dimension {dim}: piece 0 is {list(shapes[0])}, "
+                en=f"pieces cannot be concatenated along dimension {dim}: piece 0 is {list(shapes[0])}, "
                 f"piece {at} is {list(shape)}; all other dimensions must be equal",
                 zh=f"这些分块不能沿第 {dim} 维拼接：第 0 块是 {list(shapes[0])}，"
                 f"第 {at} 块是 {list(shape)}；其余各维必须相等",

@@ -30,7 +30,7 @@ class Curves(Drawn):
         if len(steps) != 1 or not min(steps):
             counts = ", ".join(f"{name}: {len(values)}" for name, values in self.losses.items())
             raise wrong(
-                en=f"each training must have equally many losses, one at least; got {counts or 'no training'}",
+                en=f"each training must have the same number of losses, at least one; got {counts or 'no training'}",
                 zh=f"各次训练的损失个数必须相同，至少一个；现在是 {counts or '一次训练也没有'}",
             )
 

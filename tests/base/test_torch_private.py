@@ -174,7 +174,7 @@ def test_a_name_that_is_gone_is_told(names, wrong, monkeypatch, capsys):
 def test_a_release_that_was_not_tried_is_named_once():
     torch_releases.warn_if_untried.cache_clear()
     with pytest.warns(
-        UserWarning, match=f"labkit was run on PyTorch {', '.join(torch_releases.TRIED)}, not on 3.0.1"
+        UserWarning, match=f"labkit was tested on PyTorch {', '.join(torch_releases.TRIED)}, not on 3.0.1"
     ):
         torch_releases.warn_if_untried("3.0.1")
     assert torch_releases.is_tried(torch.__version__)

@@ -190,8 +190,8 @@ def place(kind, file):
 @pytest.mark.skipif(sys.platform == "win32", reason="no such files there")
 @pytest.mark.parametrize(
     ("kind", "word"),
-    [("folder", "it is a folder"), ("circle", "its links lead in a circle"), ("fifo", "not a regular file"),
-     ("device", "not a regular file"), ("parent", "what should be a folder is a file")],
+    [("folder", "it is a folder"), ("circle", "its symbolic links form a loop"), ("fifo", "not a regular file"),
+     ("device", "not a regular file"), ("parent", "a folder in the path is a file")],
 )  # fmt: skip
 def test_what_is_no_file_is_left_alone(file, kind, word):
     place(kind, file)

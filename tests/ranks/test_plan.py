@@ -280,7 +280,7 @@ def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_sa
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--hardware", "tpu", "train.py"], "no hardware called 'tpu'"), (["nowhere.py"], "no such script"),
+    (["--hardware", "tpu", "train.py"], "unknown hardware 'tpu'"), (["nowhere.py"], "no such script"),
     ([], "no script given"),
     (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"), (["--check", "nowhere.csv"], "nowhere.csv"),
     (["--cp", "2", "--model", "nowhere.toml"], "--cp is not covered"),

@@ -65,7 +65,7 @@ def test_a_finished_sum_fills_its_cell_and_half_a_sum_half_of_it():
 
 def test_without_a_step_the_beginning_the_middle_and_the_end_are_drawn():
     texts = [text.text for text in all_reduce_picture(labkit.ring_all_reduce(4)).texts if text.bold]
-    assert texts == ["at first", "after step 3 of 6", "after step 6 of 6"]
+    assert texts == ["at the start", "after step 3 of 6", "after step 6 of 6"]
 
 
 def test_one_step_says_who_got_what_and_whether_it_is_added():
@@ -77,7 +77,7 @@ def test_one_step_says_who_got_what_and_whether_it_is_added():
         ]
 
     assert notes(1)[1] == "adds chunk 0 of rank 0"
-    assert notes(6)[1] == "takes chunk 3 of rank 0"
+    assert notes(6)[1] == "gets chunk 3 of rank 0"
     received = [
         box.label for box in all_reduce_picture(labkit.ring_all_reduce(4, 1)).boxes if "received" in box.label
     ]

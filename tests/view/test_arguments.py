@@ -18,7 +18,7 @@ DRAWN = [
     (lambda **ax: labkit.draw_batches(100, 30, gpus=3, **ax), "batch 3", "cuda:2 rows", [2] * 4),
     (lambda **ax: labkit.draw_batches(labkit.batches(100, 30), **ax), "batch 3", "cuda:1 rows", []),
     (lambda **ax: labkit.draw_all_reduce(4, 2, **ax), "rank 0", "rank 1 chunk 3 from 0", []),
-    (lambda **ax: labkit.draw_all_reduce(labkit.ring_all_reduce(4), **ax), "at first", "rank 1 chunk 3 from 0", []),
+    (lambda **ax: labkit.draw_all_reduce(labkit.ring_all_reduce(4), **ax), "at the start", "rank 1 chunk 3 from 0", []),
     (lambda **ax: labkit.draw_flow(labkit.split(10, 2), **ax), "[5, 5]", "replica", [0, 1]),
     (lambda **ax: labkit.draw_flow(labkit.split(10, 2), 3, **ax), "[5, 5]", "replica", [0, 1]),
     (lambda **ax: labkit.draw_shapes((65, 32, 5530), 2, batch_dim=1, **ax), "✗ [130, 16, 5530], not [65, 32, 5530]",

@@ -52,7 +52,7 @@ CASES = [
     (MEMORY, memory_picture, "GPUs, at most 2.75 GiB each, 988 too much", "最多各占 2.75 GiB，其中 988 块超出"),
     (Occupancy((2**20,) * 1024, (2**34,) * 1024), occupancy_picture, "GPUs, 1009 MiB in use", "共用去 1009 MiB"),
     (SCALING, scaling_picture, "(123 of 5000 counts)", "5000 个中画出 123 个"),
-    (steps(8, 4000), timeline_picture, "(each bar: 64.5 µs added up)", "每 64.5 µs 累加成一段"),
+    (steps(8, 4000), timeline_picture, "(each bar sums 64.5 µs)", "每 64.5 µs 累加成一段"),
     (steps(200, 20), timeline_picture, "cuda:39 – cuda:195: 157 more devices", "还有 157 个设备"),
     (labkit.split(3000, 1024), flow_picture, "994 more GPUs with [3, 5] each", "还有 994 块 GPU，各得 [3, 5]"),
     ((3000, 7), lambda shape: shapes_picture(shape, 1024), "17 × [3, 7]", "17 × [3, 7]"),
@@ -80,7 +80,7 @@ def test_what_can_be_read_is_not_shortened():
     assert len([box for box in shapes_picture((64, 3), 64).boxes if "glued" in box.label]) == 64
     trace = steps(8, 100)
     assert len(timeline_picture(trace).boxes) == len(trace) + 3  # those of the legend
-    assert not [text for text in timeline_picture(trace).texts if "added up" in text.text]
+    assert not [text for text in timeline_picture(trace).texts if "each bar" in text.text]
 
 
 def test_bars_that_are_added_up_are_as_long_as_all_of_them():

@@ -388,7 +388,7 @@ def test_memory_is_as_high_as_its_bytes_and_its_peak_is_marked():
         MemorySample(1, "cuda:1", 2e-3, 0, 1 * MIB, "end"),
     ]
     picture = memory_time_picture(MemoryTimeline(tuple(samples)))
-    held, gone = labelled(picture, "rank 0 in use"), labelled(picture, "rank 0 came and went")
+    held, gone = labelled(picture, "rank 0 in use"), labelled(picture, "rank 0 temporary")
     assert [box.height / held[0].height for box in held] == pytest.approx([1, 2])
     assert [box.height / held[0].height for box in gone] == pytest.approx([3, 1])
     assert gone[0].y + gone[0].height == pytest.approx(held[0].y)

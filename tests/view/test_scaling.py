@@ -176,10 +176,10 @@ def test_equal_curves_lie_on_one_another_and_each_can_be_seen():
 
 def test_losses_that_do_not_fit_are_named():
     assert repr(labkit.Curves(mine=[2, 1])) == "mine: 2.00 → 1.00"
-    with pytest.raises(ValueError, match="equally many losses, one at least; got one: 2, two: 1"):
+    with pytest.raises(ValueError, match="the same number of losses, at least one; got one: 2, two: 1"):
         labkit.Curves(one=[1, 2], two=[1])
     for none in ({}, {"one": []}):
-        with pytest.raises(ValueError, match="one at least"):
+        with pytest.raises(ValueError, match="at least one"):
             labkit.Curves(**none)
     for odd in ("nan", "inf"):
         with pytest.raises(ValueError, match=f"the losses of two must be finite, that of step 1 is {odd}"):

@@ -41,15 +41,15 @@ def test_the_shape_that_should_have_been_is_told_in_full(language):
 
 
 def test_of_one_output_nothing_is_glued():
-    assert "nothing to glue" in shapes_picture(CRNN, 1, batch_dim=1).description
-    assert "glues 2 outputs" in shapes_picture((32, 65), 2).description
+    assert "nothing to concatenate" in shapes_picture(CRNN, 1, batch_dim=1).description
+    assert "concatenates 2 outputs" in shapes_picture((32, 65), 2).description
 
 
 def test_a_gather_that_fails_is_said():
     assert gathered_output((65, 33, 7), 2, 1) is None
     texts = [text.text for text in shapes_picture((65, 33, 7), 2, batch_dim=1).texts]
     assert "✗ gather fails" in texts
-    assert "sizes 17 and 16 differ on dimension 1" in texts
+    assert "sizes 17 and 16 differ in dimension 1" in texts
     assert "gather fails" in shapes_picture((65, 33, 7), 2, batch_dim=1).description
 
 

@@ -111,8 +111,8 @@ def test_a_moment_is_marked_and_told():
     trace = made(2)
     (line,) = [line for line in timeline_picture(trace, 0.0025).lines if line.over]
     assert line.x1 == line.x2
-    assert timeline_picture(trace, 0.0025).description == "After 2.5 ms: compute: cuda:0, cuda:1."
-    assert timeline_picture(trace, 1.0).description == "After 1 s nothing goes on."
+    assert timeline_picture(trace, 0.0025).description == "At 2.5 ms: compute: cuda:0, cuda:1."
+    assert timeline_picture(trace, 1.0).description == "At 1 s nothing runs."
     assert timeline_picture(Trace([])).description == "Nothing was recorded."
 
 

@@ -67,7 +67,7 @@ def _lane(
         tip = _tip(after)
         if width:
             if after.peak > before.nbytes:
-                label = f"{name} came and went"
+                label = f"{name} temporary"
                 shapes.append(Box(left, floor - peak, width, peak - kept, gpu, label, tint=_PALE, tip=tip))
             if before.nbytes:
                 shapes.append(Box(left, floor - kept, width, kept, gpu, f"{name} in use", tip=tip))
@@ -100,7 +100,7 @@ def _legend(samples: dict[str, tuple[MemorySample, ...]]) -> list[Box | Line | L
         _LEFT, 21,
         [
             (say(en="in use", zh="占用"), [Box(0, 11, 18, 13, gpu, "legend")]),
-            (say(en="came and went", zh="期间最高"), [Box(0, 11, 18, 13, gpu, "legend", tint=_PALE)]),
+            (say(en="temporary", zh="期间最高"), [Box(0, 11, 18, 13, gpu, "legend", tint=_PALE)]),
             (say(en="peak", zh="峰值"), [Box(5, 13, 8, 8, CPU, "legend", round=True)]),
         ],
         mark=24, gap=18,

@@ -159,7 +159,7 @@ def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
 
 def _title(plan: AllReduce, step: int) -> str:
     if step == 0:
-        return say(en="at first", zh="一开始")
+        return say(en="at the start", zh="一开始")
     return say(en=f"after step {step} of {plan.steps}", zh=f"第 {step} 步之后（共 {plan.steps} 步）")
 
 

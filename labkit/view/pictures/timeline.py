@@ -134,13 +134,13 @@ def _description(trace: Trace, moment: float | None) -> str:
     now = [event for event in trace if event.start <= moment < event.stop]
     at = duration(moment - first)
     if not now:
-        return say(en=f"After {at} nothing goes on.", zh=f"{at} 时没有任何操作在进行。")
+        return say(en=f"At {at} nothing runs.", zh=f"{at} 时没有任何操作在进行。")
     parts: dict[str, set[str]] = {}
     for event in now:
         parts.setdefault(_tip_phase(event), set()).add(event.device)
     colon = say(en=": ", zh="：")
     listed = say(en="; ", zh="；").join(f"{phase}{colon}{_devices(found)}" for phase, found in parts.items())
-    return say(en=f"After {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
+    return say(en=f"At {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
 
 
 def _legend(slot: float) -> list[Box | Line | Label]:
@@ -153,7 +153,7 @@ def _legend(slot: float) -> list[Box | Line | Label]:
     marks = [(words, [Box(0, 23 - tall, 16, tall, CPU, "legend", tint=tint)]) for tall, tint, words in kinds]
     if slot:
         closer = duration(slot)
-        marks.append((say(en=f"(each bar: {closer} added up)", zh=f"（每 {closer} 累加成一段）"), []))
+        marks.append((say(en=f"(each bar sums {closer})", zh=f"（每 {closer} 累加成一段）"), []))
     return legend(_LEFT, 20, marks, mark=22, gap=24)
 
 
