@@ -101,14 +101,14 @@ def _run(
         def work(rank: Rank) -> None:
             census = censuses[rank.number]
             census.times = model_clock_of(rank)
-            with DatalessMode(None if census.times is None else census.times.saw) as hollow:
+            with DatalessMode(None if census.times is None else census.times.saw) as mode:
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
                 sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
-                census.routed = sends and hollow.chose_gpus
+                census.routed = sends and mode.has_chosen
                 if not census.steps:
                     census.after = census.by_kind()
                 if census.gpu is not None and census.gpu is not rank.gpu:

@@ -121,10 +121,10 @@ class WatchingMode(OperatorMode):
 class DatalessMode(WatchingMode):
     """Dispatch mode under which large tensors have no values.
 
-    chose   whether an operator has chosen among numbers (a router among experts): each gets chosen equally often.
+    has_chosen   whether an operator has chosen among numbers (a router among experts): each gets chosen equally often.
     """
 
-    chose = False
+    has_chosen = False
 
     def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
         output, numel, rank = args[1], args[3], args[4]
@@ -135,7 +135,7 @@ class DatalessMode(WatchingMode):
     ) -> Any:
         results = self._make_dataless(func, known, args, kwargs, tensors, gpu)
         if gpu is not None and func.namespace == "aten":
-            self.chose = _choose_equally(func, args, kwargs, results) or self.chose
+            self.has_chosen = _choose_equally(func, args, kwargs, results) or self.has_chosen
         return results
 
     def _make_dataless(
