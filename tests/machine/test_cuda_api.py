@@ -145,10 +145,8 @@ def test_generators_belong_to_a_kind_of_device():
             call()
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
         torch.randperm(3, generator=mine)
-    with (
-        torch.device("cuda"),
-        pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"),
-    ):
+    wrong_kind = pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator")
+    with torch.device("cuda"), wrong_kind:
         list(torch.utils.data.DataLoader(torch.ones(4), shuffle=True))
     for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
         assert again.device == torch.device("cuda:1")
@@ -235,23 +233,6 @@ def test_what_an_optimizer_updates_together_is_known_by_its_place():
     }
 
 
-@pytest.mark.parametrize("name", ["_cublas_handle", "_cudnn_version", "_nccl_all_reduce", "_cuda_graph"])
-def test_what_a_cpu_build_does_not_have_is_refused_by_name(name):
-    with pytest.raises(NotImplementedError, match=f"simulated machine has no torch._C.{name}"):
-        getattr(torch._C, name)()
-    with pytest.raises(AttributeError, match="module 'torch._C' has no attribute 'labkit_thing'"):
-        torch._C.labkit_thing  # noqa: B018
-
-
-def test_what_is_not_there_says_so():
-    with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._cuda_tunableop_enable"):
-        torch._C._cuda_tunableop_enable(True)
-    with pytest.raises(NotImplementedError, match="simulated machine has no torch._C._CUDAGraph"):
-        torch.cuda.CUDAGraph()
-    with pytest.raises(NotImplementedError, match="torch.export does not see labkit's simulated GPUs"):
-        torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
-
-
 def test_a_stream_gives_its_handle_and_an_event_its_number_once_it_is_recorded():
     stream, event = torch.cuda.Stream(), torch.cuda.Event()
     assert stream.__cuda_stream__() == (0, stream.cuda_stream)
@@ -260,42 +241,12 @@ def test_a_stream_gives_its_handle_and_an_event_its_number_once_it_is_recorded()
     assert event.event_id == event.cuda_event != 0
 
 
-def test_what_the_runtime_lacks_is_refused_by_name():
-    assert torch.cuda.cudart().cudaProfilerStart() == 0
-    with pytest.raises(NotImplementedError, match="has no torch._C._cudart.cudaStreamDestroy"):
-        torch.cuda.cudart().cudaStreamDestroy(1)
-    with pytest.raises(NotImplementedError, match="has no torch._C._cudart.cudaGetErrorString"):
-        torch.cuda.check_error(2)
-    assert copy.copy(torch.cuda.cudart()).cudaProfilerStop() == 0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: torch.cuda.caching_allocator_alloc(1000),
-        torch.cuda.current_blas_handle,
-        torch.cuda.host_memory_stats,
-        lambda: torch.backends.cuda.cufft_plan_cache.size,
-    ],
-)
-def test_raw_memory_and_handles_are_refused_with_a_sentence(call):
-    with pytest.raises(NotImplementedError, match="needs a real GPU"):
-        call()
-
-
-def test_the_sanitizer_which_would_hear_of_nothing_is_refused():
-    # torch.cuda._sanitizer asks for it when it is imported.
-    with pytest.raises(NotImplementedError, match="_activate_gpu_trace"):
-        torch._C._activate_gpu_trace()
-
-
 def test_torch_inductor_finds_the_class_that_it_imports_where_cuda_is_there():
     from torch._C import _cuda_CUDAAllocator_AllocatorState as AllocatorState
 
     assert isinstance(AllocatorState, type)
-    with pytest.raises(
-        (NotImplementedError, TypeError), match="AllocatorState"
-    ):  # a CUDA build has the class itself
+    # A CUDA build has the class itself.
+    with pytest.raises((NotImplementedError, TypeError), match="AllocatorState"):
         AllocatorState()
 
 
@@ -309,11 +260,6 @@ def test_a_gpu_has_a_context_once_it_is_chosen_or_used():
     assert has(0)
 
 
-def test_cuda_says_nothing_of_what_types_it_can():
-    with pytest.raises(RuntimeError, match="doesn't support getting device capabilities"):
-        torch.accelerator.get_device_capability()
-
-
 def test_a_tensor_of_a_storage_is_the_storage_itself_where_it_is_wanted():
     x = torch.arange(3.0, device="cuda:1")
     here = torch.tensor(x.untyped_storage(), dtype=torch.float32, device="cuda:1")
@@ -323,9 +269,8 @@ def test_a_tensor_of_a_storage_is_the_storage_itself_where_it_is_wanted():
     assert torch.tensor(typed).device.type == "cpu"
     assert torch.tensor(typed, device="cuda:0", requires_grad=True).requires_grad
     assert torch.cuda.memory_allocated(0) == 0
-    with pytest.raises(
-        RuntimeError, match="^Expected a Storage of type Half or an UntypedStorage, but got Float$"
-    ):
+    wrong_type = "^Expected a Storage of type Half or an UntypedStorage, but got Float$"
+    with pytest.raises(RuntimeError, match=wrong_type):
         torch.tensor(typed, dtype=torch.half)
     host = torch.ones(3)
     assert torch.tensor(host.untyped_storage(), dtype=torch.float32, device="cuda:1").is_cuda
@@ -334,9 +279,8 @@ def test_a_tensor_of_a_storage_is_the_storage_itself_where_it_is_wanted():
 
 def test_nobody_asks_whose_generator_it_is_that_draws_nothing():
     for device, other in (("cuda:1", "cpu"), ("cpu", "cuda"), ("cuda:0", "cuda:1")):
-        assert torch.randperm(0, device=device, generator=torch.Generator(other)).device == torch.device(
-            device
-        )
+        nothing = torch.randperm(0, device=device, generator=torch.Generator(other))
+        assert nothing.device == torch.device(device)
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
         torch.randperm(1, device="cuda", generator=torch.Generator())
 
@@ -357,9 +301,8 @@ def test_a_tensor_on_a_gpu_is_none_of_the_hosts_types():
 def test_properties_are_one_object_for_each_gpu():
     first, second = map(torch.cuda.get_device_properties, (0, 1))
     assert first == torch.cuda.get_device_properties("cuda:0") != second
-    assert [str(each.uuid) for each in (first, second)] == [
-        f"00000000-0000-0000-0000-00000000000{at}" for at in (0, 1)
-    ]
+    uuids = [f"00000000-0000-0000-0000-00000000000{at}" for at in (0, 1)]
+    assert [str(each.uuid) for each in (first, second)] == uuids
     assert second.uuid.bytes == [0] * 15 + [1]
     assert str(second.uuid) in repr(second)
     assert [(one.pci_domain_id, one.pci_device_id) for one in (first, second)] == [(0, 0), (0, 0)]
@@ -390,14 +333,8 @@ def test_a_driver_has_nothing_to_say(gpus, monkeypatch):
     gpus.close()
     monkeypatch.setattr(torch.cuda, "_HAS_PYNVML", True)  # a computer that has it, and GPUs of its own
     labkit.simulate(gpus=1)
-    for name in (
-        "utilization",
-        "temperature",
-        "power_draw",
-        "clock_rate",
-        "memory_usage",
-        "list_gpu_processes",
-    ):
+    names = "utilization temperature power_draw clock_rate memory_usage list_gpu_processes"
+    for name in names.split():
         with pytest.raises(NotImplementedError, match="a simulated GPU has no driver"):
             getattr(torch.cuda, name)()
     held = torch.ones(1000, device="cuda")
@@ -465,11 +402,6 @@ def test_a_typed_storage_is_said_to_be_deprecated_once():
     assert len(caught) == 1
 
 
-def test_memory_of_no_gpu_is_not_shared_between_gpus():
-    with pytest.raises(RuntimeError, match="only available on CUDA"):
-        torch.ones(1, device="meta").untyped_storage()._share_cuda_()
-
-
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_a_fused_optimizer_reads_its_rate_on_the_host_or_on_its_own_gpu(kind):
     weight = nn.Parameter(torch.ones(2, device="cuda:1"))
@@ -513,10 +445,8 @@ def test_backward_of_a_function_runs_on_the_stream_and_the_gpu_of_its_forward():
     with torch.cuda.stream(stream):
         y = Watched.apply(x)
     (y + Watched.apply(x)).sum().backward()
-    assert sorted(seen, key=lambda each: each[0].stream_id) == [
-        (torch.cuda.default_stream(1), 1),
-        (stream, 1),
-    ]
+    by_stream = sorted(seen, key=lambda each: each[0].stream_id)
+    assert by_stream == [(torch.cuda.default_stream(1), 1), (stream, 1)]
     assert torch.cuda.current_device() == 0
     assert torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
 
@@ -626,13 +556,8 @@ def test_streams_and_events_say_what_they_are_and_what_they_lack():
     assert torch.cuda.Stream.priority_range() == (0, -3)
     assert repr(stream) == f"<torch.cuda.Stream device=cuda:1 cuda_stream={stream.stream_id:#x}>"
     assert repr(event) == "<torch.cuda.Event uninitialized>"
-    assert [torch.cuda.Stream(priority=wanted).priority for wanted in (-9, -3, -1, 0, 1)] == [
-        -3,
-        -3,
-        -1,
-        0,
-        0,
-    ]
+    given = [torch.cuda.Stream(priority=wanted).priority for wanted in (-9, -3, -1, 0, 1)]
+    assert given == [-3, -3, -1, 0, 0]
     event.record(stream)
     with pytest.raises(RuntimeError, match="^Event device 1 does not match recording stream's device 0.$"):
         event.record(torch.cuda.default_stream(0))
@@ -646,13 +571,56 @@ def test_streams_and_events_say_what_they_are_and_what_they_lack():
         torch.ones(1).record_stream(stream)
 
 
-def test_calls_that_fit_no_gpu_are_refused_in_torchs_words():
-    x = torch.ones(2, 3, device="cuda:1")
-    with pytest.raises(RuntimeError, match="^Invalid device, must be cuda device$"):
-        torch.ones(1).cuda("cpu")
-    with pytest.raises(RuntimeError, match=r"^All tensors must be on devices\[0\]: 0$"):
-        torch._C._broadcast_coalesced([x], [0, 1], 2**20)
-    with pytest.raises(RuntimeError, match="^Expected non-negative device index, but got -1$"):
-        torch._C._broadcast(x, [-1])
-    with pytest.raises(RuntimeError, match=r"^Expected out tensor to have shape \[4, 3\], but got \[2, 3\]$"):
-        torch._C._gather_out([x, x], torch.ones(2, 3, device="cuda"), 0)
+def rows(device="cuda:1"):
+    return torch.ones(2, 3, device=device)
+
+
+# What the machine lacks, by name or with a sentence; and calls that PyTorch's CUDA refuses in its own words.
+REFUSED = {
+    "has no torch._C._cublas_handle": lambda: torch._C._cublas_handle(),
+    "has no torch._C._cudnn_version": lambda: torch._C._cudnn_version(),
+    "has no torch._C._nccl_all_reduce": lambda: torch._C._nccl_all_reduce(),
+    "has no torch._C._cuda_graph": lambda: torch._C._cuda_graph(),
+    "has no torch._C._cuda_tunableop_enable": lambda: torch._C._cuda_tunableop_enable(True),
+    "has no torch._C._CUDAGraph": lambda: torch.cuda.CUDAGraph(),
+    "has no torch._C._cudart.cudaStreamDestroy": lambda: torch.cuda.cudart().cudaStreamDestroy(1),
+    "has no torch._C._cudart.cudaGetErrorString": lambda: torch.cuda.check_error(2),
+    "has no torch._C._activate_gpu_trace": lambda: torch._C._activate_gpu_trace(),  # by torch.cuda._sanitizer
+    "alloc.* needs a real GPU": lambda: torch.cuda.caching_allocator_alloc(1000),
+    "Blas.* needs a real GPU": lambda: torch.cuda.current_blas_handle(),
+    "[mM]emoryStats.* needs a real GPU": lambda: torch.cuda.host_memory_stats(),
+    "plan_cache needs a real GPU": lambda: torch.backends.cuda.cufft_plan_cache.size,
+    "torch.export does not see labkit's simulated GPUs": lambda: torch.export.export(
+        nn.Linear(3, 2).cuda(), (rows(),)
+    ),
+}
+REFUSED_BY_TORCH = {
+    "doesn't support getting device capabilities": lambda: torch.accelerator.get_device_capability(),
+    "^Invalid device, must be cuda device$": lambda: torch.ones(1).cuda("cpu"),
+    r"^All tensors must be on devices\[0\]: 0$": lambda: torch._C._broadcast_coalesced(
+        [rows()], [0, 1], 2**20
+    ),
+    "^Expected non-negative device index, but got -1$": lambda: torch._C._broadcast(rows(), [-1]),
+    r"^Expected out tensor to have shape \[4, 3\], but got \[2, 3\]$": lambda: torch._C._gather_out(
+        [rows(), rows()], rows("cuda:0"), 0
+    ),
+    "^_share_cuda_: only available on CUDA$": lambda: rows("meta").untyped_storage()._share_cuda_(),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_the_machine_lacks_is_refused(words):
+    with pytest.raises(NotImplementedError, match=words):
+        REFUSED[words]()
+
+
+@pytest.mark.parametrize("words", REFUSED_BY_TORCH)
+def test_what_no_gpu_can_do_is_refused_in_torchs_words(words):
+    with pytest.raises(RuntimeError, match=words):
+        REFUSED_BY_TORCH[words]()
+
+
+def test_the_runtime_can_be_copied_and_a_missing_name_is_an_attribute_error():
+    assert copy.copy(torch.cuda.cudart()).cudaProfilerStart() == torch.cuda.cudart().cudaProfilerStop() == 0
+    with pytest.raises(AttributeError, match="module 'torch._C' has no attribute 'labkit_thing'"):
+        torch._C.labkit_thing  # noqa: B018
