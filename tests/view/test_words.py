@@ -50,8 +50,8 @@ SHOWN = [
      "to [10, 2] on cuda:0", None),
     (flow_picture(labkit.split(10, 8), 1), "5 GPUs get a piece each (3 idle)", None),
     (flow_picture(labkit.split(10, 1), 7), "With one GPU nothing is copied in this step", None),
-    (shapes_picture((65, 32, 5530), 2, batch_dim=1), "to [130, 16, 5530]; the batch is on dimension 1, so it should be "
-     "[65, 32, 5530]. No error", None),
+    (shapes_picture((65, 32, 5530), 2, batch_dim=1), "to [130, 16, 5530]. The batch is in dimension 1, so the result "
+     "should be [65, 32, 5530], but no error", None),
     (shapes_picture((65, 33), 2, batch_dim=1), "its pieces differ in size: gather fails", None),
 ]  # fmt: skip
 
