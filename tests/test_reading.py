@@ -1,5 +1,6 @@
 """The list of what to read first is what an ordinary script runs, and it is short."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_the_list_is_made_by_running_and_is_short():
     )
     assert made.returncode == 0, made.stderr
     assert int(made.stderr.split()[-1]) <= MOST, "an ordinary script runs more lines than a newcomer can read"
+    first = re.findall(r"^\d+\. `[\w.]+` in \[[\w/.]+\]\(\S+\): [A-Z]", made.stdout, re.MULTILINE)
+    assert len(first) == 40, "each of the first functions says in a sentence what it does"
     written = (ROOT / "docs" / "reading.md").read_text("utf-8")
     if (
         torch.version.cuda

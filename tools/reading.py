@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
@@ -75,6 +75,30 @@ SCRIPT = (
     ),
 )
 BEGIN = "import torch\nfrom torch import nn\n\nimport labkit"
+
+# Forty functions that explain the rest, in the order in which to read them.
+FIRST = """
+simgpu/simulation.py: simulate
+simgpu/machine.py: Machine.activate Machine.gpu Machine.close
+simgpu/torch_api/table.py: table
+labkit/base/patches.py: Patch.wrap Patches.put_in Patches.take_out
+simgpu/state/current_machine.py: machine_in_use replaces without_function_modes
+simgpu/ops/mode.py: MachineMode.__torch_function__ MachineMode.general
+simgpu/state/placement.py: gpu_of put
+simgpu/state/gpu.py: Gpu.put Gpu.make_room Gpu.recount
+simgpu/ops/moves.py: move _construct _copy_
+simgpu/torch_api/cuda.py: functions_of
+simgpu/torch_api/collectives.py: Collectives._scatter Collectives._broadcast_coalesced Collectives._gather
+labkit/turns/task_group.py: TaskGroup.add TaskGroup.wait_for
+labkit/turns/scheduler.py: Scheduler.yield_turn Scheduler.run_next Scheduler.check_deadlock
+labkit/turns/locks.py: _wrap_acquire
+simgpu/ops/gradients.py: surface _run_engine
+simgpu/state/leaves.py: Leaves.note Leaves.look
+simgpu/rules/functions.py: check_function
+simgpu/ops/mixed.py: run_mixed _Replay.operator
+simgpu/rules/operators.py: check_operator
+simgpu/ops/failures.py: translate_cpu_error
+"""
 
 FEATURES = "simgpu/features/"
 _Defined = ast.FunctionDef | ast.AsyncFunctionDef
@@ -232,6 +256,8 @@ def page(story: list[Chapter]) -> str:
         BEGIN,
         "```",
     ]
+    lines += ["", "## Forty functions to read first", ""]
+    lines += [f"{number}. {_line(one)}" for number, one in enumerate(first_functions(core), 1)]
     listed: set[tuple[str, str]] = set()
     for number, chapter in enumerate(story, 1):
         lines += [
@@ -262,6 +288,19 @@ def page(story: list[Chapter]) -> str:
     ]
     lines += [f"- {_file(path)}" for path in features]
     return "\n".join(lines) + "\n"
+
+
+def first_functions(functions: Iterable[Function]) -> list[Function]:
+    """Return the functions of `FIRST` in their order; KeyError if the script does not run one of them."""
+    found = {(one.path, one.listed_name): one for one in functions}
+    rows = (line.split(": ") for line in FIRST.split("\n") if line)
+    return [found[path, name] for path, names in rows for name in names.split()]
+
+
+def _line(function: Function) -> str:
+    """Return a function's name, file and first sentence as Markdown."""
+    path, says = function.path, _says_of(function)
+    return f"`{function.listed_name}` in [{path}](../{path}): {re.split(r'(?<=[.!?]) ', says)[0]}"
 
 
 def _says_of(function: Function) -> str:

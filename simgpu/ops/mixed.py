@@ -58,6 +58,7 @@ class _Replay(OperatorMode):
         self._home = home
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen operator of the call, after checking its devices as its CUDA wrapper would."""
         # A composite operator (CompositeImplicitAutograd in native_functions.yaml) has no CUDA wrapper: check its
         # parts. While this method runs the mode is off, hence ``with self``.
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):

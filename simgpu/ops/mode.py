@@ -57,6 +57,7 @@ class MachineMode(TorchFunctionMode):
         self._observer: Callable[..., Any] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer one call of torch: by its handler, or on the GPU that its tensors share."""
         # The path of every operation: no call, loop or allocation that is not needed. While it runs, C++ has
         # taken this mode off the stack, so calls from here do not come back (torch/csrc/utils/python_arg_parser.cpp,
         # handle_torch_function_no_python_arg_parser).

@@ -57,6 +57,7 @@ class Collectives:
     def _broadcast_coalesced(
         self, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
     ) -> list[list[Tensor]]:
+        """Return copies of `tensors` for each device, sent in buffers; the originals for the first."""
         gpus = [self._machine.gpu(device) for device in devices]
         check_broadcast_from(tensors, gpus[0])
         copies: list[list[Any]] = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
@@ -112,6 +113,7 @@ class Collectives:
         dim: int = 0,
         streams: Sequence[Stream | None] | None = None,
     ) -> list[Tensor]:
+        """Cut `tensor` along `dim` into pieces, and return each on its device."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         check_streams(streams or (), devices)
@@ -153,6 +155,7 @@ class Collectives:
 
     @without_function_modes
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
+        """Concatenate `tensors` along `dim` on GPU `destination`; -1 is the host."""
         _, dim = self._shape_together(tensors, dim)
         target = None if destination == -1 else self._machine.gpu(destination)
         started = trace.clock.now() if trace.recording is not None else 0.0
