@@ -8,7 +8,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from labkit_course.content import module
 from labkit_course.exercise import find
+
+on_ranks = module("exercises.on_ranks").on_ranks
 
 
 def hinted(id, answer):
@@ -140,3 +143,72 @@ def to_rank_0(parameters):
 ])  # fmt: skip
 def test_gradients_of_the_norm_are_added_up(answer, hint):
     assert hinted("15.finish", answer) == hint
+
+
+class Gather(torch.autograd.Function):
+    """Collect all rows in forward; in backward give each rank the sum of its own."""
+
+    @staticmethod
+    def forward(ctx, own):
+        return torch.cat(gather_rows(own))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return scatter_rows(gradient)
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial):
+        return scatter_rows(partial)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.cat(gather_rows(gradient))
+
+
+class GatherAgain(torch.autograd.Function):
+    """A column parallel layer on all rows that keeps only its own, and collects them a second time in backward."""
+
+    @staticmethod
+    def forward(ctx, own, w1):
+        ctx.save_for_backward(own, w1)
+        return torch.cat(gather_rows(own)) @ w1.T
+
+    @staticmethod
+    def backward(ctx, gradient):
+        own, w1 = ctx.saved_tensors
+        return scatter_rows(gradient @ w1), gradient.T @ torch.cat(gather_rows(own))
+
+
+def gather_rows(own):
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own.contiguous())
+    return parts
+
+
+def scatter_rows(whole):
+    own = torch.empty_like(whole.chunk(dist.get_world_size())[0])
+    dist.reduce_scatter(own, list(whole.contiguous().chunk(dist.get_world_size())))
+    return own
+
+
+@pytest.mark.parametrize(("again", "kept", "gathers"), [(False, 144, 2), (True, 96, 3)])
+def test_sequence_parallelism_keeps_rows_whole_or_gathers_them_again(again, kept, gathers):
+    """What lesson 15 says of its own sizes, on 4 ranks: KiB kept for backward, and the calls of a step."""
+
+    def step(size=256):
+        own = torch.ones(16, size, device="cuda", requires_grad=True)
+        w1, w2 = (torch.ones(size, size, device="cuda", requires_grad=True) for _ in range(2))
+        before = torch.cuda.memory_allocated()
+        normal = nn.functional.layer_norm(own, (size,))
+        hidden = torch.relu(GatherAgain.apply(normal, w1) if again else Gather.apply(normal) @ w1.T)
+        output = Scatter.apply(hidden @ w2)
+        del normal, hidden
+        held = (torch.cuda.memory_allocated() - before) // 1024
+        output.sum().backward()
+        return held
+
+    ran = on_ranks(step, 4).finished()
+    assert ran.results == [kept] * 4
+    assert (ran.count("all_gather"), ran.count("reduce_scatter")) == (gathers, 2)
