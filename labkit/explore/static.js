@@ -12,6 +12,7 @@
   const view = box.querySelector('.labkit-view'), words = box.querySelector('.labkit-sentence');
   const show = () => {
     view.innerHTML = picture(rows[controls.reduce((at, one) => at * one.names.length + one.at, 0)]);
+    view.firstElementChild.style.minWidth = '520px';
     words.textContent = view.firstElementChild.getAttribute('aria-label');
   };
   const shown = controls.map(one => {

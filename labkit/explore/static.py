@@ -109,7 +109,8 @@ def static_html(
     return (
         '<div class="labkit-still" style="max-width:760px">'
         f'<div class="labkit-sentence" aria-live="polite">{words}</div>'
-        f'<div class="labkit-view"><img alt="{words}" src="data:image/svg+xml;base64,{picture}"></div>'
+        '<div class="labkit-view" style="overflow-x:auto">'  # on a phone it scrolls, and text stays readable
+        f'<img alt="{words}" style="min-width:520px" src="data:image/svg+xml;base64,{picture}"></div>'
         f'<script type="application/json">{text}</script><script>\n{_SCRIPT}</script></div>'
     )
 
