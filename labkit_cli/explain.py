@@ -18,7 +18,7 @@ WORDING = Wording("explain", dumps={"nargs": "+"})
 def run(options: argparse.Namespace) -> int:
     loading()
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.findings import TAUGHT
+    from labkit_ranks.diagnosis.kinds import TAUGHT
     from labkit_ranks.explain import BadDump, explain, read_dumps
 
     with bad_usage(OSError, BadDump):

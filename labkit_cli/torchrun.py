@@ -264,7 +264,7 @@ def _taught(code: int, faults: Sequence[str]) -> int:
     if not faults:  # what it takes to know is not loaded
         return code
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.findings import TAUGHT
+    from labkit_ranks.diagnosis.kinds import TAUGHT
 
     for topic in dict.fromkeys(TAUGHT[fault] for fault in faults if fault in TAUGHT):
         print(lesson_line(topic.lesson, topic.heading()), file=sys.stderr)

@@ -19,14 +19,9 @@ from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from . import one_gpu
-from .findings import (
-    PHRASES,
-    describe_comparisons,
-    describe_error,
-    find_faults,
-    find_node_faults,
-    reasons_not_compared,
-)
+from .failures import describe_error
+from .findings import describe_comparisons, find_faults, find_node_faults, reasons_not_compared
+from .kinds import PHRASES
 from .observer import Observer
 from .records import STEPS, RankRecord
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
 
 from labkit.base.language import series
-from labkit.base.ours import is_our_module, is_torch_module
-from labkit_diagnose.errors import short_text
-from labkit_diagnose.findings import UNTAUGHT, list_some, read_findings, read_topics
+from labkit_diagnose.findings import list_some
 from labkit_diagnose.probes.one_gpu import FEW
 from labkit_diagnose.result import Finding
 
-from ..calls.call import format_place
-from ..calls.faults import Report, format_ranks
-from .loop_exits import loop_exits
+from ..calls.faults import format_ranks
+from .failures import describe_error, find_failure, raising_line
+from .kinds import KINDS, PHRASES
 from .records import LoaderRecord, LossRecord, RankRecord, StepRecord
 from .replicas import find_drift, replicas
-
-_TOPICS = Path(__file__).with_name("topics.txt")
-KINDS, PHRASES = read_findings(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TAUGHT = read_topics(_TOPICS)  # by the name of a finding or of a fault among calls
 
 # Relative difference below which weights of elements, and norms, are equal.
 _ALIKE = 1e-3
@@ -37,21 +26,14 @@ _ALIKE = 1e-3
 
 def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
     """Return all findings, in no order. ``failure`` is the rank whose error ended the run, and the error."""
-    ended_by = list(_find_failure(records, *failure)) if failure is not None else []
+    ended_by = list(find_failure(records, *failure)) if failure is not None else []
     # Unused parameters keep their DDP bucket from being reduced, so its weights drift: don't report both.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [
-        _find_wrong_scale,
-        _find_missing_no_sync,
-        _find_second_reduction,
-        _find_own_clipping,
-        _find_early_use,
-        _find_shared_files,
-        _find_loads_to_one_gpu,
-        _find_repeated_draws,
-        _find_stale_parameters,
+        _find_wrong_scale, _find_missing_no_sync, _find_second_reduction, _find_own_clipping, _find_early_use,
+        _find_shared_files, _find_loads_to_one_gpu, _find_repeated_draws, _find_stale_parameters,
         _find_small_batch_norm,
-    ]
+    ]  # fmt: skip
     looks += [] if unreduced else [_find_drift]
     return [
         *ended_by,
@@ -60,89 +42,6 @@ def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException
         *_merge_loaders(_find_padded_rows(records)),
         *(found for look in looks for found in islice(look(records), 1)),  # the first of each
     ]
-
-
-# Errors that ended the run.
-
-
-def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
-    report = getattr(error, "report", None)
-    if isinstance(report, Report) and (left := _find_left_loop(records, report, error)) is not None:
-        yield left
-    elif isinstance(report, Report):
-        reason = "\n  ".join(filter(None, [*report.lines, report.real]))
-        topic = TAUGHT.get(report.fault, UNTAUGHT)
-        yield Finding(
-            report.fault,
-            "error",
-            _report_places(report),
-            reason,
-            report.advice,
-            topic.lesson,
-            topic.heading(),
-        )
-    elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
-        yield KINDS["unused_parameters"](which=_list_unused(records))
-    else:
-        yield KINDS["script_fails"](
-            raising_line(error), who=format_ranks([rank]), problem=describe_error(error)
-        )
-
-
-def _report_places(report: Report) -> str:
-    """Return the lines that a report names, without the functions' names."""
-    return list_some(list(dict.fromkeys(re.findall(r"[\w.\-]+\.py:\d+", "\n".join(report.places)))))
-
-
-def _find_left_loop(records: Sequence[RankRecord], report: Report, error: BaseException) -> Finding | None:
-    """Return the finding of ranks that left their loop on their own, before their batches ran out."""
-    waits = getattr(error, "waits", None)
-    if report.fault != "uneven_inputs" or waits is None:
-        return None
-    waiting = [one.rank for one in waits.ranks if one.state == "waits"]
-    gone = [one.rank for one in waits.ranks if one.state == "ended"]
-    exits = dict.fromkeys(text for code, line in user_frames(error) for text in loop_exits(code, line))
-    if not exits or not gone or not waiting:
-        return None
-    latest = [loader.epochs for rank in gone for loader in records[rank].loaders if loader.epochs]
-    begun = [sum(len(loader.epochs) for loader in records[rank].loaders) for rank in (*gone, *waiting)]
-    if latest and all(epochs[-1].whole for epochs in latest) and min(begun[: len(gone)]) >= max(begun):
-        return None  # their batches had run out
-    facts = {"who": format_ranks(gone), "others": format_ranks(waiting), "exits": series(exits)}
-    found = KINDS["loop_left_early"](_report_places(report), **facts)
-    reason = "\n  ".join(filter(None, [*report.lines[:-1], found.reason, report.real]))
-    return replace(found, reason=reason)
-
-
-def describe_error(error: BaseException) -> str:
-    return short_text(error) if isinstance(error, Exception) else repr(error)
-
-
-def raising_line(error: BaseException) -> str:
-    """Return the user's line at which ``error`` was raised."""
-    frames = user_frames(error)
-    return format_place(*frames[-1]) if frames else ""
-
-
-def user_frames(error: BaseException) -> list[tuple[CodeType, int]]:
-    """Return the user's frames in the traceback of ``error``, as code and line."""
-    return [
-        (frame.f_code, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not is_our_module(name := frame.f_globals.get("__name__")) and not is_torch_module(name)
-    ]
-
-
-def _list_unused(records: Sequence[RankRecord]) -> str:
-    """Return the parameters of replicated models that got no gradient, with the ranks."""
-    missed: dict[tuple[str, ...], list[int]] = {}
-    for rank, one in enumerate(records):
-        names = one.unused or one.without_gradient()
-        if names:
-            missed.setdefault(tuple(names), []).append(rank)
-    where = PHRASES["unused_parameters.where"]
-    told = [where(names=list_some(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()]
-    return "; ".join(told)
 
 
 # Data.

@@ -7,7 +7,6 @@ and ends after a few steps.
 from __future__ import annotations
 
 import builtins
-import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ from labkit import turns
 from labkit.base import as_main
 from labkit.base.patches import Patch, Patches
 from labkit.base.tree import map_tensors, tensors, tensors_in
-from simgpu import gpu_of, machine_in_use
+from simgpu import machine_in_use
 
 from ..group.slot import PlainTensors
 from ..group.works import SlotWork
@@ -101,14 +100,14 @@ class Observer:
         yield self._watch(DataLoader, "__iter__", _begin_epoch)
         yield self._watch(iterator, "__init__", _keep_loader)
         yield self._watch(iterator, "_next_index", after=_read_index)
-        yield Patch.wrap(iterator, "__next__", self._next)
+        yield Patch.wrap(iterator, "__next__", self._read_next)
         yield self._watch(torch.autograd, "backward", _begin_backward)
         yield Patch.wrap(nn.Module, "__call__", self._call)
         yield self._watch(torch.cuda, "synchronize", lambda record, *_, **__: record.pending.clear())
-        yield self._watch(torch, "save", _note_save)
-        yield self._watch(torch, "load", after=_note_load)
-        yield self._watch(builtins, "open", _note_open)
-        yield self._watch(nn.utils, "clip_grad_norm_", after=_note_clip)
+        yield self._watch(torch, "save", operations.note_save)
+        yield self._watch(torch, "load", after=operations.note_load)
+        yield self._watch(builtins, "open", operations.note_open)
+        yield self._watch(nn.utils, "clip_grad_norm_", after=operations.note_clip)
         yield self._watch(fsdp.FullyShardedDataParallel, "__init__", _set_flag("flat"))
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
         yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
@@ -116,7 +115,7 @@ class Observer:
             yield self._watch(owner, "fully_shard", _keep_sharded)
         for name in operations.LOSSES:
             yield Patch.wrap(functional, name, partial(operations.note_loss, self.record_here))
-        yield self._watch(functional, "batch_norm", _note_batch_norm)
+        yield self._watch(functional, "batch_norm", operations.note_batch_norm)
         yield self._watch(torch.amp.GradScaler, "scale", _set_flag("scaled"))
 
     def _watch(self, owner: Any, name: str, before: _Look | None = None, after: _Look | None = None) -> Patch:
@@ -192,7 +191,9 @@ class Observer:
         record.step.line = user_line()[0]
         if step < _MOST_STEPS:
             record.watch_shared(step)
-        if len(record.by_hand) == sum(parameter.grad is not None for parameter in record.held_parameters()):
+        if len(record.by_hand) == sum(
+            parameter.grad is not None for parameter in record.optimizer_parameters()
+        ):
             record.replicas.update(*(one.ranks for one in record.by_hand.values()))
         if record.again is not None and not record.times:
             size, gradient, before = record.again[1:]
@@ -227,7 +228,7 @@ class Observer:
         if self._enough and all(len(one.steps) >= self._enough for one in self.records):
             raise RankExit(0)
 
-    def _next(self, next_batch: _Look, iterator: Any) -> Any:
+    def _read_next(self, next_batch: _Look, iterator: Any) -> Any:
         record = self.record_here()
         if record is None:
             return next_batch(iterator)
@@ -290,24 +291,6 @@ def _read_index(record: RankRecord, index: Any, iterator: Any) -> None:
         _current_epoch(record, iterator).rows += [_row_number(iterator._dataset, row) for row in rows]
 
 
-# Files.
-
-
-def _note_save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
-    if isinstance(f, (str, os.PathLike)):
-        record.saved.append(((os.path.abspath(f), record.met), user_line()[0]))
-
-
-def _note_open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
-    if "w" in mode and isinstance(file, (str, os.PathLike)):
-        _note_save(record, None, file)
-
-
-def _note_load(record: RankRecord, loaded: Any, *_: Any) -> None:
-    gpus = {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}
-    record.loaded += [(gpu, user_line()[0]) for gpu in gpus]
-
-
 def _is_reported(error: BaseException) -> bool:
     """Whether the result of the check-up reports ``error``, so that no traceback is needed."""
     return isinstance(error, turns.Deadlock) or hasattr(error, "report")
@@ -332,7 +315,7 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
     several = len(record.replicas & set(call.ranks)) > 1
     with torch._C.DisableTorchFunction():
         brought = {t.untyped_storage().data_ptr() for t in call.inputs}
-        for parameter in record.held_parameters():
+        for parameter in record.optimizer_parameters():
             gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
             if gradient is None or gradient.untyped_storage().data_ptr() not in brought:
                 continue
@@ -347,11 +330,6 @@ def _reduce_by_hand(record: RankRecord, call: Any) -> None:
 def _gradient_norm(gradient: Tensor) -> float:
     with PlainTensors():
         return float(gradient.double().norm())
-
-
-def _note_clip(record: RankRecord, norm: Any, *_: Any) -> None:
-    if not hasattr(norm, "_local_tensor"):  # a DTensor's norm is that of the whole gradient
-        record.clips.append((user_line()[0], float(norm)))
 
 
 def _note_inputs(record: RankRecord, module: Any, given: Any) -> None:
@@ -391,14 +369,6 @@ def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
         for name, parameter in one.named_parameters():
             if type(parameter) is nn.Parameter:
                 record.before.setdefault(id(parameter), (name, parameter))
-
-
-def _note_batch_norm(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
-    training = named.get("training", more[3] if len(more) > 3 else False)
-    if training and input.dim() > 1 and input.size(1):
-        record.norms.append((input.numel() // input.size(1), input.size(0)))
-        if record.running is None:
-            record.running = running_mean
 
 
 def _row_number(dataset: Any, row: Any) -> Any:

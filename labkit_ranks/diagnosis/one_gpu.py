@@ -19,7 +19,8 @@ from labkit_diagnose.result import Finding
 
 from ..calls.faults import format_ranks
 from ..group.slot import PlainTensors
-from .findings import KINDS, PHRASES, describe_error, raising_line
+from .failures import describe_error, raising_line
+from .kinds import KINDS, PHRASES
 from .records import Fingerprint, RankRecord, fingerprint
 
 

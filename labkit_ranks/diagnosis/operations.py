@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from simgpu.handlers import HANDLERS, functions_in_row, functions_named
 from ..calls.call import CollectiveCall
 from ..group.slot import PlainTensors
 from ..group.works import SlotWork
-from .records import LossRecord, PendingCall, RandomDraw, RankRecord, user_line
+from .records import LossRecord, RandomDraw, RankRecord, UnwaitedCall, user_line
 
 _Here = Callable[[], RankRecord | None]
 # Leave out randperm: ranks must draw the same order of rows.
@@ -85,7 +86,7 @@ def add_pending(record: RankRecord, call: CollectiveCall) -> None:
     with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
     record.pending.append(
-        PendingCall(call, kept, _storage_pointers(tensors), _storage_pointers(call.outputs))
+        UnwaitedCall(call, kept, _storage_pointers(tensors), _storage_pointers(call.outputs))
     )
 
 
@@ -178,3 +179,34 @@ LOSSES: dict[str, Callable[..., float | None]] = dict.fromkeys(
     "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits".split(),
     _count_numbers,
 ) | dict.fromkeys(("cross_entropy", "nll_loss"), _count_targets)
+
+
+# Files, clipping, BatchNorm.
+
+
+def note_save(record: RankRecord, obj: Any, f: Any = None, *_: Any, **__: Any) -> None:
+    if isinstance(f, (str, os.PathLike)):
+        record.saved.append(((os.path.abspath(f), record.met), user_line()[0]))
+
+
+def note_open(record: RankRecord, file: Any, mode: str = "r", *_: Any, **__: Any) -> None:
+    if "w" in mode and isinstance(file, (str, os.PathLike)):
+        note_save(record, None, file)
+
+
+def note_load(record: RankRecord, loaded: Any, *_: Any) -> None:
+    gpus = {gpu_of(tensor) for tensor in tensors_in(loaded)} - {None}
+    record.loaded += [(gpu, user_line()[0]) for gpu in gpus]
+
+
+def note_clip(record: RankRecord, norm: Any, *_: Any) -> None:
+    if not hasattr(norm, "_local_tensor"):  # a DTensor's norm is that of the whole gradient
+        record.clips.append((user_line()[0], float(norm)))
+
+
+def note_batch_norm(record: RankRecord, input: Tensor, running_mean: Any, *more: Any, **named: Any) -> None:
+    training = named.get("training", more[3] if len(more) > 3 else False)
+    if training and input.dim() > 1 and input.size(1):
+        record.norms.append((input.numel() // input.size(1), input.size(0)))
+        if record.running is None:
+            record.running = running_mean

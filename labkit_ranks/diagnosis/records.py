@@ -124,7 +124,7 @@ class RandomDraw(NamedTuple):
     shape: tuple[int, ...]
 
 
-class PendingCall(NamedTuple):
+class UnwaitedCall(NamedTuple):
     """A collective without a ``wait()`` so far, with the tensors and their versions.
 
     used      pointers of the storages that the call reads or writes; ``written`` are those it writes.
@@ -209,7 +209,7 @@ class RankRecord:
     # Whether FSDP1 has cut the model.
     flat: bool = False
     # Pending calls, and early uses of their tensors: line, whether the use changed the tensor, call.
-    pending: list[PendingCall] = field(default_factory=list)
+    pending: list[UnwaitedCall] = field(default_factory=list)
     early: list[tuple[str, bool, CollectiveCall]] = field(default_factory=list)
     # Modules that the script calls, names of all modules and parameters in them, how many module calls are running, and
     # the name of the module that raised an error.
@@ -252,7 +252,7 @@ class RankRecord:
             self.loaders.append(found)
         return found
 
-    def held_parameters(self) -> list[Any]:
+    def optimizer_parameters(self) -> list[Any]:
         """Return the parameters of all optimizers."""
         return [p for one in self.optimizers for group in one.param_groups for p in group["params"]]
 
@@ -324,7 +324,7 @@ class RankRecord:
                     yield prefix + name, tensor, ranks
         modules = () if self.flat or self.sharded else self.roots
         called = [parameter for root in modules for parameter in root.parameters() if parameter.requires_grad]
-        for at, parameter in enumerate([] if self.flat else [*self.held_parameters(), *called]):
+        for at, parameter in enumerate([] if self.flat else [*self.optimizer_parameters(), *called]):
             if id(parameter) not in done:
                 done.add(id(parameter))
                 yield (

@@ -16,7 +16,7 @@ from labkit_course.outline import lessons
 from labkit_diagnose.findings import KINDS, PHRASES, UNTAUGHT, list_some, read_findings
 from labkit_diagnose.probes import PROBES
 from labkit_ranks.calls import faults
-from labkit_ranks.diagnosis import findings
+from labkit_ranks.diagnosis import kinds
 
 
 def facts(text):
@@ -119,11 +119,9 @@ SAID_OF_RANKS = {
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize(
-    "name", sorted({kind.name for kind in findings.KINDS.values()} | findings.TAUGHT.keys())
-)
+@pytest.mark.parametrize("name", sorted({kind.name for kind in kinds.KINDS.values()} | kinds.TAUGHT.keys()))
 def test_a_finding_of_ranks_is_taught_in_the_section_that_it_names(name, language):
-    topic = findings.TAUGHT[name]
+    topic = kinds.TAUGHT[name]
     found = sections(language, topic.lesson)
     assert topic.heading.in_language(language) in found, "the heading is another one now"
     assert (
@@ -136,7 +134,7 @@ def test_every_fault_among_ranks_has_its_lesson():
     named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|fault = .*, "(\w+)"\n', code))
     found = {next(filter(None, names)) for names in named} | {*faults.FAULT_OF.values(), "deadlock"}
     assert len(found) == 8
-    assert found <= findings.TAUGHT.keys()
+    assert found <= kinds.TAUGHT.keys()
 
 
 def test_facts_must_be_those_of_the_text():

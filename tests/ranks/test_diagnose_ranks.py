@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Su
 import labkit_cli as cli
 from labkit.base.language import using
 from labkit_ranks.diagnosis import diagnose_ranks
-from labkit_ranks.diagnosis.findings import KINDS
+from labkit_ranks.diagnosis.kinds import KINDS
 from labkit_ranks.diagnosis.records import RankRecord
 
 RANKS = 4
