@@ -78,8 +78,8 @@ class Machine:
 
     def has_initialized_cuda(self) -> bool:
         """Whether this process uses CUDA: a GPU was chosen, or holds a tensor."""
-        known = [found for ask in hooks.cuda_initialized if (found := ask()) is not None]
-        return known[0] if known else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
+        answers = [answer for ask in hooks.cuda_initialized if (answer := ask()) is not None]
+        return answers[0] if answers else bool(self.chosen) or any(gpu.marks for gpu in self.gpus)
 
     def gpu(self, index: int | None) -> Gpu:
         """Return GPU ``index`` (the current one for None or a negative number), or raise CUDA's own error."""
@@ -231,13 +231,14 @@ class Machine:
         """Return the error text for a tensor on ``gpu`` while another machine, or none, is in use."""
         now = machine_in_use()
         used = now.describe() if now is not None else say(en="none", zh="没有")
-        there = now is None or gpu.index < len(now.gpus)
-        other = f".to({str(gpu.device)!r})"
+        move = [".cpu()"]
+        if now is None or gpu.index < len(now.gpus):
+            move.append(f".to({str(gpu.device)!r})")
         return say(
             en=f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
-            f"the tensor (or the model) again, or move it with .cpu(){f' or {other}' * there} first",
+            f"the tensor (or the model) again, or move it with {' or '.join(move)} first",
             zh=f"有张量在 {self.describe()} 的 {gpu.device} 上，而它不是正在使用的机器（{used}）："
-            f"重新创建这个张量（或模型），或者先用 .cpu(){f' 或 {other}' * there} 移动它",
+            f"重新创建这个张量（或模型），或者先用 {' 或 '.join(move)} 移动它",
         )
 
     def _describe_for_children(self) -> MachineDescription:
@@ -264,15 +265,17 @@ class Machine:
             each = say(en="memory differs", zh="显存大小不一")
         lines = [say(en=f"{plural(count, 'simulated GPU')}, {each}", zh=f"{count} 块模拟 GPU，{each}")]
         for gpu in self.gpus:
-            live, there = localized_bytes(gpu.live()), localized_bytes(gpu.capacity)
-            lines.append(f"  cuda:{gpu.index}  " + say(en=f"{live} of {there}", zh=f"已用 {live} / {there}"))
+            live, capacity = localized_bytes(gpu.live()), localized_bytes(gpu.capacity)
+            lines.append(
+                f"  cuda:{gpu.index}  " + say(en=f"{live} of {capacity}", zh=f"已用 {live} / {capacity}")
+            )
         return "\n".join(lines)
 
     def _repr_svg_(self) -> str | None:
         if self.closed or not 0 < len(self.gpus) <= _MOST_DRAWN:
             return None
-        used, there = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
-        return Occupancy(used, there)._repr_svg_()
+        used, capacities = zip(*((gpu.live(), gpu.capacity) for gpu in self.gpus), strict=True)
+        return Occupancy(used, capacities)._repr_svg_()
 
     @staticmethod
     @contextmanager

@@ -137,8 +137,8 @@ class RealGpus:
     def _repr_svg_(self) -> str | None:
         if self.closed:
             return None
-        there = tuple(torch.cuda.get_device_properties(k).total_memory for k in self.gpus)
-        return Occupancy(tuple(map(self.memory, self.gpus)), there, simulated=False)._repr_svg_()
+        capacities = tuple(torch.cuda.get_device_properties(k).total_memory for k in self.gpus)
+        return Occupancy(tuple(map(self.memory, self.gpus)), capacities, simulated=False)._repr_svg_()
 
     def __repr__(self) -> str:
         count = len(self.gpus)

@@ -44,8 +44,8 @@ class ModeEntered:
 
     def __enter__(self) -> None:
         mode = self._mode
-        there = _len_torch_function_stack()
-        if not there:  # the usual case: every handler, hook and backward
+        depth = _len_torch_function_stack()
+        if not depth:  # the usual case: every handler, hook and backward
             _push_on_torch_function_stack(mode)
             self._pushed = True
             return
@@ -53,9 +53,9 @@ class ModeEntered:
             return
         default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         above = []
-        while there and _get_function_stack_at(there - 1) is not default:
+        while depth and _get_function_stack_at(depth - 1) is not default:
             above.append(_pop_torch_function_stack())
-            there -= 1
+            depth -= 1
         _push_on_torch_function_stack(mode)
         while above:
             _push_on_torch_function_stack(above.pop())
@@ -86,8 +86,8 @@ class OperatorMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         # Tensor subclasses with a __torch_dispatch__ are asked next, with this mode on, so that it sees the operators
         # on their inner tensors (python_arg_parser.cpp, handle_torch_function_no_python_arg_parser).
-        asked = any(kind.__torch_dispatch__ is not _asks_nobody for kind in types)
-        return NotImplemented if asked else self.operator(func, args, kwargs or {})
+        answers_itself = any(kind.__torch_dispatch__ is not _asks_nobody for kind in types)
+        return NotImplemented if answers_itself else self.operator(func, args, kwargs or {})
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer the operator ``func``, with the mode off."""

@@ -73,13 +73,13 @@ def strip_labkit_frames(error: BaseException | None) -> None:
     """Remove labkit's frames from the traceback of ``error`` and of its causes."""
     if _shows_all_frames():
         return
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [error]
     while waiting:
         one = waiting.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in visited:
             continue
-        seen.add(id(one))
+        visited.add(id(one))
         one.__traceback__ = _strip_frames(one.__traceback__)
         if one.args and isinstance(words := one.args[0], str):
             text = _AS_TEXT.sub(lambda frame: "" if ours.is_hidden_file(frame[1]) else frame[0], words)
@@ -114,35 +114,35 @@ def fold_frames(error: BaseException, installed: Callable[[str], bool], *, whole
     The last frame, which raised the error, stays unless ``whole``.
     """
     frames = _frames(error.__traceback__)
-    kept = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
-    if _shows_all_frames() or not kept:
+    remaining = [one for one in frames if not installed(one.tb_frame.f_code.co_filename)]
+    if _shows_all_frames() or not remaining:
         return 0
-    if not whole and kept[-1] is not frames[-1]:
-        kept.append(frames[-1])
-    error.__traceback__ = _link_frames(kept)
-    return len(frames) - len(kept)
+    if not whole and remaining[-1] is not frames[-1]:
+        remaining.append(frames[-1])
+    error.__traceback__ = _link_frames(remaining)
+    return len(frames) - len(remaining)
 
 
 def _drop_repeated_frames(frames: list[TracebackType]) -> list[TracebackType]:
     """Drop labkit's frames and their repetitions: torch calls a function again after asking a mode."""
-    kept: list[TracebackType] = []
-    asked = 0  # number of frames before torch asked the mode
+    remaining: list[TracebackType] = []
+    mode_at = 0  # number of frames before torch asked the mode
     for frame in frames:
         code = frame.tb_frame.f_code
         if ours.is_hidden_file(code.co_filename):
-            while kept and kept[-1].tb_frame.f_code.co_filename in _WRAPPING:
-                kept.pop()
-            if kept and kept[-1].tb_frame.f_code is _ASKING:
-                kept.pop()
-                asked = len(kept)
+            while remaining and remaining[-1].tb_frame.f_code.co_filename in _WRAPPING:
+                remaining.pop()
+            if remaining and remaining[-1].tb_frame.f_code is _ASKING:
+                remaining.pop()
+                mode_at = len(remaining)
             continue
-        if asked and code is kept[asked - 1].tb_frame.f_code:  # the same function, called again
-            wrapping = kept[asked:]
-            if _codes(kept[max(asked - 1 - len(wrapping), 0) : asked - 1]) == _codes(wrapping):
-                del kept[asked - 1 :]
-            asked = 0
-        kept.append(frame)
-    return kept
+        if mode_at and code is remaining[mode_at - 1].tb_frame.f_code:  # the same function, called again
+            wrapping = remaining[mode_at:]
+            if _codes(remaining[max(mode_at - 1 - len(wrapping), 0) : mode_at - 1]) == _codes(wrapping):
+                del remaining[mode_at - 1 :]
+            mode_at = 0
+        remaining.append(frame)
+    return remaining
 
 
 def _codes(frames: list[TracebackType]) -> list[object]:

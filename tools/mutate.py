@@ -264,7 +264,7 @@ def draw_mutations(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mut
         for file in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
     ]
     lines = [len(file.read_text("utf-8").splitlines()) for file in files]
-    seen: set[Mutation] = set()
+    drawn_before: set[Mutation] = set()
     for _ in range(1_000_000):
         (file,) = chance.choices(files, lines)
         found = sites(root, file.relative_to(root).as_posix())
@@ -273,8 +273,8 @@ def draw_mutations(root: Path, seed: int, within: Sequence[str]) -> Iterator[Mut
         mutation = chance.choice(found[chance.choice(sorted(found))])
         source = file.read_text("utf-8")
         after = compile_meaning(mutation.apply(source))
-        if mutation not in seen and after is not None and after != compile_meaning(source):
-            seen.add(mutation)
+        if mutation not in drawn_before and after is not None and after != compile_meaning(source):
+            drawn_before.add(mutation)
             yield mutation
 
 
@@ -366,8 +366,8 @@ def running(output: str) -> str:
     """Return the test at which pytest's ``output`` ends; "" if all tests had ended."""
     if re.search(r"^=+ .*\bin [\d.]+s", output, re.MULTILINE):
         return ""
-    begun = re.findall(r"^(\S+\.(?:py|ipynb)::.+?) *(?:(?:PASSED|SKIPPED|XFAIL)\b.*)?$", output, re.MULTILINE)
-    return begun[-1] if begun else ""
+    tests = re.findall(r"^(\S+\.(?:py|ipynb)::.+?) *(?:(?:PASSED|SKIPPED|XFAIL)\b.*)?$", output, re.MULTILINE)
+    return tests[-1] if tests else ""
 
 
 def _end(child: subprocess.Popen[bytes], temporary: str) -> None:

@@ -141,13 +141,13 @@ def chapters() -> list[Chapter]:
     names: dict[str, Any] = {}
     exec(BEGIN, names)
     names["labkit"].set_language("en")
-    known: set[Function] = set()
+    noted: set[Function] = set()
     current = story[0]
 
     def note(frame: FrameType, event: str, _: object) -> None:
         found = _function_of(frame.f_code) if event == "call" else None
-        if found is not None and found not in known and not _importing(frame):
-            known.add(found)
+        if found is not None and found not in noted and not _importing(frame):
+            noted.add(found)
             current.functions.append(found)
 
     gc.disable()  # a collection may call functions at any time

@@ -60,11 +60,11 @@ class MachineDescription:
 
     def options(self, environment: Mapping[str, str]) -> dict[str, Any]:
         """Return the arguments of ``Machine`` for a process with ``environment``."""
-        seen, order = self.visible_gpus(environment), self.order
+        numbers, order = self.visible_gpus(environment), self.order
         return {
-            "gpus": len(seen),
-            "memory": [self.memory[k] for k in seen] if isinstance(self.memory, list) else self.memory,
-            "order": tuple(k for k in order if k < len(seen)) if isinstance(order, list) else order,
+            "gpus": len(numbers),
+            "memory": [self.memory[k] for k in numbers] if isinstance(self.memory, list) else self.memory,
+            "order": tuple(k for k in order if k < len(numbers)) if isinstance(order, list) else order,
             "gpu_model": self.model,
         }
 
@@ -110,7 +110,7 @@ def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:
     The rules of the CUDA driver (CUDA C++ Programming Guide, "CUDA Environment Variables"): an entry is a number or the
     beginning of one GPU's UUID; the first invalid entry ends the list; naming a GPU twice hides all.
     """
-    seen: list[int] = []
+    numbers: list[int] = []
     for entry in map(str.strip, listed.split(",")):
         if entry.startswith("GPU-"):
             found = [k for k in range(gpus) if f"GPU-{uuid(k)}".startswith(entry)]
@@ -120,10 +120,10 @@ def visible_gpus(gpus: int, listed: str) -> tuple[int, ...]:
             number = int(digits) if digits else gpus
         if number >= gpus:
             break
-        if number in seen:
+        if number in numbers:
             return ()
-        seen.append(number)
-    return tuple(seen)
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def uuid(number: int) -> str:

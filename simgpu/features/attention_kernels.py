@@ -90,12 +90,12 @@ def _backward(
         return *_cpu_backward(grad, q, k, v, out, logsumexp, 0.0, causal, attn_mask=bias, scale=scale), None
     wide, keys, values = _in_float32(q, k, v)
     scores, grad = _scores(wide, keys, bias, causal, scale), grad.float()
-    weights, kept = (scores - logsumexp[..., None]).exp(), _dropout_factors(scores, dropout, seed)
-    inner = weights * ((grad @ values.mT) * kept - (grad * out.float()).sum(-1, keepdim=True))
+    weights, factors = (scores - logsumexp[..., None]).exp(), _dropout_factors(scores, dropout, seed)
+    inner = weights * ((grad @ values.mT) * factors - (grad * out.float()).sum(-1, keepdim=True))
     factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
     of_groups = [
         found.unflatten(1, (one.size(1), -1)).sum(2).to(one.dtype)
-        for found, one in ((inner.mT @ wide * factor, k), ((weights * kept).mT @ grad, v))
+        for found, one in ((inner.mT @ wide * factor, k), ((weights * factors).mT @ grad, v))
     ]
     of_bias_too = inner.sum_to_size(bias.shape).to(bias.dtype) if of_bias and bias is not None else None
     return (inner @ keys * factor).to(q.dtype), *of_groups, of_bias_too
@@ -177,13 +177,13 @@ def _call_without_modes(kernel: Any, *args: Any, **kwargs: Any) -> Any:
 
 def begin(machine: TheMachine) -> None:
     """Give the CPU kernels for these operators while ``machine`` is in use."""
-    held: list[Any] = vars(torch.library).get("_labkit_attention", [None])
-    if held:
+    registrations: list[Any] = vars(torch.library).get("_labkit_attention", [None])
+    if registrations:
         return
     library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
     for operator, kernel in _KERNELS.items():
         library.impl(operator.__name__, "CPU", partial(_call_without_modes, kernel), False)
-    held.append(library)
+    registrations.append(library)
 
 
 @hooks.patches.add

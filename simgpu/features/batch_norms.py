@@ -112,27 +112,27 @@ def batch_norm_gather_stats_with_counts(
     momentum: float, eps: float, counts: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Combine the ranks' statistics, the rows of ``mean`` and ``invstd``, rank after rank."""
-    kept = input.dtype if running_mean is None else running_mean.dtype
-    wide = _wide(kept)
+    dtype = input.dtype if running_mean is None else running_mean.dtype
+    wide = _wide(dtype)
     _check_type("mean", mean, wide)
     _check_type("invstd", invstd, wide)
-    _check_type("running_mean", running_mean, kept)
-    _check_type("running_mean", running_var, kept)  # PyTorch's message says running_mean too
-    _check_type("counts", counts, kept)
+    _check_type("running_mean", running_mean, dtype)
+    _check_type("running_mean", running_var, dtype)  # PyTorch's message says running_mean too
+    _check_type("counts", counts, dtype)
     average = mean.new_zeros(mean.shape[1:])
     squares = torch.zeros_like(average)
-    seen = 0
+    total = 0
     for at, count in enumerate(counts.tolist()):
-        factor = 1 / (seen + count) if seen + count else float("inf")
+        factor = 1 / (total + count) if total + count else float("inf")
         squares += (invstd[at].reciprocal() ** 2 - eps) * count
-        squares += (average - mean[at]) ** 2 * (seen * count * factor)
-        average = seen * factor * average + count * factor * mean[at]
-        seen += int(count)
+        squares += (average - mean[at]) ** 2 * (total * count * factor)
+        average = total * factor * average + count * factor * mean[at]
+        total += int(count)
     if running_mean is not None:
         running_mean.copy_((1 - momentum) * running_mean + momentum * average)
     if running_var is not None:
-        running_var.copy_((1 - momentum) * running_var + momentum * (squares / (seen - 1)))
-    return average, (squares / seen + eps).rsqrt()
+        running_var.copy_((1 - momentum) * running_var + momentum * (squares / (total - 1)))
+    return average, (squares / total + eps).rsqrt()
 
 
 @_kernel
@@ -141,8 +141,8 @@ def batch_norm_gather_stats(
     momentum: float, eps: float, count: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Combine the statistics of ranks with ``count`` values each."""
-    kept = input.dtype if running_mean is None else running_mean.dtype
-    counts = torch.full((len(mean),), count, dtype=kept, device=mean.device)
+    dtype = input.dtype if running_mean is None else running_mean.dtype
+    counts = torch.full((len(mean),), count, dtype=dtype, device=mean.device)
     return batch_norm_gather_stats_with_counts(
         input, mean, invstd, running_mean, running_var, momentum, eps, counts
     )
@@ -159,12 +159,12 @@ def batch_norm_backward_reduce(
     grads = grad_out.to(_wide(grad_out.dtype))
     total = grads.sum(_reduced_dimensions(input))
     projected = (grads * (input - _channels(mean, input))).sum(_reduced_dimensions(input))
-    kept = mean.dtype if weight is None else weight.dtype
+    dtype = mean.dtype if weight is None else weight.dtype
     return (
         total.to(mean.dtype) if input_g else None,
         projected.to(mean.dtype) if input_g else None,
-        (projected * invstd).to(kept) if weight_g else None,
-        total.to(kept) if bias_g else None,
+        (projected * invstd).to(dtype) if weight_g else None,
+        total.to(dtype) if bias_g else None,
     )
 
 

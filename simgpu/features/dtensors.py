@@ -131,17 +131,17 @@ def draw_from_offset(start: int, end: int, given: Any = None) -> Iterator[None]:
     source = drawing if given is None else given
     # C++ passes the user's generator without its Python attributes.
     counted = own if given is None else type(own)(gpu=own._labkit_gpu)
-    state, seen = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
+    state, attributes = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
     before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
-    there = own.as_twister(own.advance_state(state, start))
+    twister = own.as_twister(own.advance_state(state, start))
     for generator in before:
-        RealGenerator.set_state(generator, there)
+        RealGenerator.set_state(generator, twister)
     try:
         yield
     finally:
-        for generator, kept in before.items():
-            RealGenerator.set_state(generator, kept)
-        vars(own).update(seen)
+        for generator, saved in before.items():
+            RealGenerator.set_state(generator, saved)
+        vars(own).update(attributes)
         RealGenerator.set_state(source, counted.as_twister(counted.advance_state(state, end)))
 
 

@@ -111,14 +111,14 @@ def _require(machine: TheMachine, real: Any, self: Any, requires_grad: bool = Tr
 def _check_fake_backward(machine: TheMachine, outputs: Any) -> Iterator[None]:
     """Refuse a backward pass through fake tensors on a GPU: C++ would end the process."""
     nodes = [one.grad_fn for one in outputs if isinstance(one, FakeTensor)] if machine.gpus else []
-    known: set[Any] = {node for node in nodes if node is not None}
-    left = list(known)
-    while left:
-        node = left.pop()
+    visited: set[Any] = {node for node in nodes if node is not None}
+    pending = list(visited)
+    while pending:
+        node = pending.pop()
         for data in node._input_metadata:
             if data.device.type == "cuda":
                 check_gradient(True, machine.resolve(data.device))
-        found = {after for after, _ in node.next_functions if after is not None} - known
-        known |= found
-        left += found
+        new = {after for after, _ in node.next_functions if after is not None} - visited
+        visited |= new
+        pending += new
     yield

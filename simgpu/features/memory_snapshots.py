@@ -28,14 +28,15 @@ class _Snapshots:
 def _segments(gpu: Gpu) -> Iterator[dict[str, Any]]:
     """Yield a segment with a single block for each storage, at successive addresses."""
     address = (2 * gpu.index + 2) << 39
-    for asked, size, many in gpu.blocks():
+    for requested, size, many in gpu.blocks():
         for _ in range(many):
             block = {
-                "address": address, "size": size, "requested_size": asked, "state": "active_allocated", "frames": [],
+                "address": address, "size": size, "requested_size": requested, "state": "active_allocated",
+                "frames": [],
             }  # fmt: skip
             yield {
                 "device": gpu.index, "address": address, "total_size": size, "allocated_size": size,
-                "active_size": size, "requested_size": asked, "stream": 0,
+                "active_size": size, "requested_size": requested, "stream": 0,
                 "segment_type": "small" if size <= SMALL else "large",
                 "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [block],
             }  # fmt: skip

@@ -99,8 +99,8 @@ def _start(
     if env is None and not vars(PYTHONPATH):  # the script has replaced PYTHONPATH
         env = os.environ
     if env is not None:
-        named = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        kwargs["env"] = children.environment_with_machine(named, machine.description)
+        texts = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        kwargs["env"] = children.environment_with_machine(texts, machine.description)
     real(process, args, *more, **kwargs)
 
 

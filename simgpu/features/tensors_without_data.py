@@ -60,7 +60,7 @@ class _Operator:
         self.new = None in self.returns
 
 
-_known: dict[Any, _Operator] = {}
+_operators: dict[Any, _Operator] = {}
 # (operator, sizes of the arguments) -> sizes, strides and dtypes of the results.
 _shapes: dict[Any, Any] = {}
 
@@ -76,25 +76,25 @@ class WatchingMode(OperatorMode):
         self.watcher = watcher
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        known = _known.get(func)
-        if known is None:
-            known = _known[func] = _Operator(func)
+        facts = _operators.get(func)
+        if facts is None:
+            facts = _operators[func] = _Operator(func)
         with torch._C.DisableTorchFunction():
-            if known.plain or known.view:
+            if facts.plain or facts.view:
                 return func(*args, **kwargs)
-            if known.moves:
+            if facts.moves:
                 gpu, results = self._home(func, tensors_in(args, kwargs)), func(*args, **kwargs)
                 for made in tensors_in(results) if gpu is not None else ():
                     # A wrapper may have been made before its inner tensor got a mark.
                     put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
                 return results
-            if known.gathers:
+            if facts.gathers:
                 return self._gather(func, args, kwargs)
             tensors = tensors_in(args, kwargs)
             gpu = self._home(func, tensors)
-            results = self._make(func, known, args, kwargs, tensors, gpu)
+            results = self._make(func, facts, args, kwargs, tensors, gpu)
             if gpu is not None:
-                if known.new:
+                if facts.new:
                     for made in tensors_in(results):
                         put(made, gpu)
                 if self.watcher is not None:
@@ -113,7 +113,7 @@ class WatchingMode(OperatorMode):
         return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
 
     def _make(
-        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+        self, func: Any, facts: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
         return func(*args, **kwargs)
 
@@ -131,15 +131,15 @@ class DatalessMode(WatchingMode):
         return output.narrow(0, numel * rank, numel), output
 
     def _make(
-        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+        self, func: Any, facts: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
-        results = self._make_dataless(func, known, args, kwargs, tensors, gpu)
+        results = self._make_dataless(func, facts, args, kwargs, tensors, gpu)
         if gpu is not None and func.namespace == "aten":
             self.has_chosen = _choose_equally(func, args, kwargs, results) or self.has_chosen
         return results
 
     def _make_dataless(
-        self, func: Any, known: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
+        self, func: Any, facts: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
         def is_small(numel: int, dtype: torch.dtype) -> bool:
             return numel <= (_ON_HOST if gpu is None or dtype in _STEERING else _ON_GPU)
@@ -160,7 +160,7 @@ class DatalessMode(WatchingMode):
             return func(*args, **kwargs)
         results = [
             (kwargs[given[0]] if given[0] in kwargs else args[given[1]]) if given else _empty(spec)
-            for given, spec in zip(known.returns, made, strict=True)
+            for given, spec in zip(facts.returns, made, strict=True)
         ]
         return results[0] if len(results) == 1 else tuple(results) if results else None
 

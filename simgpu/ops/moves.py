@@ -48,9 +48,9 @@ def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu
     if 16 * most < WORTH:
         return
     chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
-    asked = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
+    options = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
     try:
-        size = func(*args, **{**asked, **chosen}).untyped_storage().nbytes()
+        size = func(*args, **{**options, **chosen}).untyped_storage().nbytes()
     except (RuntimeError, TypeError, ValueError):
         return  # the real call will raise its own error
     gpu.make_room(size, written=func not in _UNWRITTEN)
@@ -173,11 +173,11 @@ def _copy_gradient_back(
     """Copy the gradient of a copy back: on the CPU, C++ passes the same tensor on."""
     if machine_in_use() is None:
         return None
-    there: Any = "cpu" if source is None else source.device
+    device: Any = "cpu" if source is None else source.device
     surfaced = (surface(grad, target) for grad in grads)
     # A recording shows this copy as part of backward.
     with trace.set_place(replace(trace.place(), verb="backward")):
-        return tuple(None if grad is None else call_with_machine(grad.to, there) for grad in surfaced)
+        return tuple(None if grad is None else call_with_machine(grad.to, device) for grad in surfaced)
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
@@ -266,19 +266,19 @@ def _tensor_cpu(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 def _copy_(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Copy between any two devices, as no other operator may (``aten/src/ATen/native/Copy.cpp``, ``copy_impl``)."""
     source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
-    there = gpu_of(args[0])
+    target = gpu_of(args[0])
     # The source can be a number.
-    ends = [there, gpu_of(source) if isinstance(source, Tensor) else there]
+    ends = [target, gpu_of(source) if isinstance(source, Tensor) else target]
     for gpu in ends:
         mode.check_own(gpu)
-    _wait(mode.machine, ends[1], there, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    _wait(mode.machine, ends[1], target, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     started = trace.clock.now() if trace.recording is not None else 0.0
     result: Tensor = func(*args, **kwargs)
-    if there is not None and result.layout is not torch.strided:
+    if target is not None and result.layout is not torch.strided:
         # The tensor has new indices and values (aten/src/ATen/native/sparse, copy_sparse_to_sparse_).
-        put(result, there)
+        put(result, target)
     if trace.recording is not None and isinstance(source, Tensor):
-        note_copy(ends[1], there, source, started)
+        note_copy(ends[1], target, source, started)
     return result
 
 

@@ -18,11 +18,11 @@ def check_assigned_grad(tensor: Tensor, grad: Tensor | None = None) -> None:
     """Check ``tensor.grad = grad`` (``torch/csrc/autograd/python_variable.cpp``, ``THPVariable_set_grad``)."""
     if isinstance(grad, Tensor) and gpu_of(grad) is not gpu_of(tensor):
         mine, its = torch.device(place(tensor)), torch.device(place(grad))
-        there, name = "located on device with index", "index"
+        phrase, name = "located on device with index", "index"
         if mine.type != its.type:
-            there, name = "with device type", "type"
+            phrase, name = "with device type", "type"
         raise RuntimeError(
-            f"attempting to assign a gradient {there} '{getattr(its, name)}' to a tensor {there} "
+            f"attempting to assign a gradient {phrase} '{getattr(its, name)}' to a tensor {phrase} "
             f"'{getattr(mine, name)}'. Please ensure that the gradient and the tensor are on the same device"
         )
 
@@ -98,9 +98,9 @@ def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
 def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
     """Require the ``kind`` ("input", "output") tensor number ``index`` on a GPU."""
     if gpu_of(tensor) is None:
+        label = "output tensor" if kind == "output" else "tensor"
         raise RuntimeError(
-            f"Expected all {kind} tensors to be CUDA tensors, but {'output ' * (kind == 'output')}tensor at index "
-            f"{index} has device '{place(tensor)}'"
+            f"Expected all {kind} tensors to be CUDA tensors, but {label} at index {index} has device '{place(tensor)}'"
         )
 
 

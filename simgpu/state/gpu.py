@@ -192,12 +192,12 @@ class Gpu:
 
         Size, peak, counts and time are then restored. The marks stay: tensors made meanwhile may live on.
         """
-        kept = {name: getattr(self, name) for name in _LENT}
+        saved = {name: getattr(self, name) for name in _LENT}
         total, now = self.total(), self.clock.time()
         self.machine, self.capacity, self.fraction = machine, capacity, 1.0
 
         def give_back() -> None:
-            for name, value in kept.items():
+            for name, value in saved.items():
                 setattr(self, name, value)
             # Count at the next tensor.
             self._counted, self._granted, self.room = total, 0, 0
@@ -308,7 +308,7 @@ class Gpu:
             return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
         free = cuda_bytes(max(0, self.capacity - live))
         used = cuda_bytes(live)
-        allowed = f"{cuda_bytes(self._limit())} allowed; " * (self.fraction < 1)
+        allowed = f"{cuda_bytes(self._limit())} allowed; " if self.fraction < 1 else ""
         return torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {cuda_bytes(wanted)}. GPU {self.index} has a total "
             f"capacity of {cuda_bytes(self.capacity)} of which {free} is free. "

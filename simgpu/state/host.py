@@ -110,7 +110,7 @@ def _containers() -> Iterator[int]:
     """Yield the remaining bytes of each control group of this process."""
     with suppress(OSError):
         mine = (_PROC / "self/cgroup").read_text("utf-8").splitlines()
-        for (mark, folder, limit, taken, total), line in product(_VERSIONS, mine):
+        for (mark, folder, limit, usage, total), line in product(_VERSIONS, mine):
             _, found, path = line.partition(mark)
             place = _CGROUPS / folder / path.lstrip("/")
             # Inside a container the path may be the host's, and a parent folder is the container's own group.
@@ -120,4 +120,4 @@ def _containers() -> Iterator[int]:
                     rows = (group / "memory.stat").read_text("ascii").splitlines()
                     stat = dict(row.split() for row in rows)
                     cached = sum(int(stat.get(f"{total}{files}_file", 0)) for files in ("inactive", "active"))
-                    yield most - int((group / taken).read_text("ascii")) + cached
+                    yield most - int((group / usage).read_text("ascii")) + cached

@@ -141,11 +141,13 @@ class Leaves:
 
     def _is_safe_to_read(self) -> bool:
         """Whether no other thread can be writing gradients on this GPU."""
-        here, gpu = threading.get_ident(), self._gpu
-        others = [passes for thread, passes in _running.items() if thread != here]
+        this_thread, gpu = threading.get_ident(), self._gpu
+        others = [passes for thread, passes in _running.items() if thread != this_thread]
         if not others:
             return True
-        mine = gpu.index == gpu.machine.current.index or any(gpu in gpus for gpus in _running.get(here, ()))
+        mine = gpu.index == gpu.machine.current.index or any(
+            gpu in gpus for gpus in _running.get(this_thread, ())
+        )
         return mine and not any(gpu in gpus for passes in others for gpus in passes)
 
 

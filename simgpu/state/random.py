@@ -247,8 +247,8 @@ class Generator(RealGenerator, metaclass=_AnyGenerator):
         with _disable_modes():
             seed = int(twister.view(torch.int64)[0])
             if self._labkit_seen is None:
-                known = (at for (_, at), there in _places.items() if torch.equal(there, twister))
-                offset = next(known, None)
+                offsets = (at for (_, at), there in _places.items() if torch.equal(there, twister))
+                offset = next(offsets, None)
                 first = RealGenerator().manual_seed(seed).get_state()
                 self._labkit_seen = (first, 0) if offset is None else (twister, offset)
             before, offset = self._labkit_seen

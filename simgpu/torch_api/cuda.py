@@ -220,7 +220,7 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
         "large_pool": [each for each in blocks if each[1] > SMALL],
     }
     size = {pool: _make_stat(sum(block * many for _, block, many in those)) for pool, those in pools.items()}
-    asked = {
+    requested = {
         pool: _make_stat(sum(bytes_ * many for bytes_, _, many in those)) for pool, those in pools.items()
     }
     number = {pool: _make_stat(sum(many for _, _, many in those)) for pool, those in pools.items()}
@@ -228,10 +228,10 @@ def _memory_stats(gpu: Gpu) -> dict[str, Any]:
         "current": live, "peak": gpu.peak, "allocated": total - gpu.total_at_reset,
         "freed": total - live - gpu.freed_at_reset,
     }  # fmt: skip
-    asked["all"] = size["all"] | {"current": asked["all"]["current"]}
+    requested["all"] = size["all"] | {"current": requested["all"]["current"]}
     kinds = (
         (size, ("allocated_bytes", "reserved_bytes", "active_bytes")),
-        (asked, ("requested_bytes",)),
+        (requested, ("requested_bytes",)),
         (number, ("allocation", "segment", "active")),
         (dict.fromkeys(pools, none), ("inactive_split_bytes", "inactive_split")),
     )
@@ -262,14 +262,14 @@ _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_
 def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
     """Return the functions of ``machine`` by their names in ``torch._C``."""
     constant = {name: lambda *_, value=value: value for name, value in _CONSTANT.items()}
-    asked = {name: partial(answer, machine) for name, answer in _ASKED.items()}
+    answers = {name: partial(answer, machine) for name, answer in _ASKED.items()}
     methods = {
         name: getattr(provider, name)
         for provider in (make(machine) for make in (CudaFunctions, Collectives, *hooks.torch_c_answers))
         for name in dir(provider)
         if name.startswith(_ANSWERED)
     }
-    return constant | asked | methods
+    return constant | answers | methods
 
 
 @hooks.patches.add

@@ -50,8 +50,8 @@ def write(root: Path, name: str, text: str) -> None:
     cells = parse(text)
     for language in LANGUAGES:
         path = root / language / f"{name}.ipynb"
-        known = {cell.id: cell for cell in read(root, language, name).cells} if path.exists() else {}
-        made = [_cell(cell, language, known) for cell in cells]
+        old_cells = {cell.id: cell for cell in read(root, language, name).cells} if path.exists() else {}
+        made = [_cell(cell, language, old_cells) for cell in cells]
         path.parent.mkdir(parents=True, exist_ok=True)
         store(new_notebook(cells=made, metadata=_METADATA), path)
 

@@ -152,8 +152,8 @@ def main(args: list[str]) -> int:
     known = notebooks(options.root)
     unknown = [name for name in options.names if name not in known]
     if unknown or not known:
-        said = ", ".join(unknown) or str(options.root)
-        print(f"no such notebook here: {said}; there are {', '.join(known) or 'none'}", file=sys.stderr)
+        names = ", ".join(unknown) or str(options.root)
+        print(f"no such notebook here: {names}; there are {', '.join(known) or 'none'}", file=sys.stderr)
         return 2
     found = []
     for lesson in options.names or known:

@@ -163,8 +163,8 @@ def _own_dispatch(kind: type) -> Any:
     """Return the ``__torch_dispatch__`` defined by ``kind`` if the machine must wrap it; else None."""
     raw = vars(kind).get("__torch_dispatch__")
     function = getattr(raw, "__func__", raw)
-    known = raw is None or raw is torch._C._disabled_torch_dispatch_impl or hasattr(function, _WRAPPED)
-    return None if known or f"{kind.__module__}.".startswith(_LEFT_ALONE) else raw
+    skipped = raw is None or raw is torch._C._disabled_torch_dispatch_impl or hasattr(function, _WRAPPED)
+    return None if skipped or f"{kind.__module__}.".startswith(_LEFT_ALONE) else raw
 
 
 def _classes(base: Any) -> Iterator[type]:

@@ -91,8 +91,8 @@ def begin(machine: TheMachine) -> None:
 
 def _registrations() -> list[Any]:
     """Return the list that keeps the registration of our kernels alive."""
-    held: list[Any] = vars(torch.library).get("_labkit_kernels", [None])
-    return held
+    registrations: list[Any] = vars(torch.library).get("_labkit_kernels", [None])
+    return registrations
 
 
 @hooks.patches.add
