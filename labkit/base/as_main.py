@@ -73,7 +73,7 @@ hidden_errors: list[Callable[[BaseException], bool]] = []
 
 def show_error(error: BaseException) -> None:
     """Show ``error`` as Python does at the end of a process."""
-    if any(told(error) for told in hidden_errors):
+    if any(is_hidden(error) for is_hidden in hidden_errors):
         return
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)

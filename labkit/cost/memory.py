@@ -1,12 +1,12 @@
-"""The bytes of the fullest GPU in a training step, by kind: each term has a name and a source.
+"""Forecast the bytes of the fullest GPU in a training step, by kind: each term has a source.
 
-* Weights in 16 bits, gradients in 16 or 32, Adam's two moments and a master copy in 32; ZeRO's stages shard them over
-  the data-parallel ranks (Rajbhandari et al., arXiv 1910.02054; Megatron-LM's docs, dist_optimizer: 6 + 12/d bytes).
-* A stage of a pipeline holds its layers, the first the embedding, the last the head. Under 1F1B stage i keeps the
-  activations of p - i micro-batches (Narayanan et al., arXiv 2104.04473); the logits are the last one's.
+* Weights in 16 bits, gradients in 16 or 32, Adam's moments and a master copy in 32; ZeRO's stages shard them over the
+  data-parallel ranks (Rajbhandari et al., arXiv 1910.02054; Megatron-LM's docs, dist_optimizer: 6 + 12/d bytes).
+* A pipeline stage holds its layers, the first the embedding, the last the head. Under 1F1B stage i keeps the
+  activations of p - i micro-batches (Narayanan et al., arXiv 2104.04473); the logits are the last stage's.
 * A layer's activations: Korthikanti et al. (arXiv 2205.05198), with and without sequence parallelism, scores or flash.
-  The operator that is being computed backward holds its result's gradient and its input's.
-* What the trainer holds besides (:class:`.settings.Software`). Activations are gone when the optimizer steps.
+  An operator in backward holds the gradients of its result and its input.
+* Buffers of the trainer (:class:`.settings.Software`). Activations are gone when the optimizer steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 
 
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
-    """Yield the bytes of each stage when backward begins, when it ends, and when the optimizer steps."""
+    """Yield the bytes of each stage at the start of backward, at its end, and in the optimizer's step."""
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
     sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
     way = plan.recompute if isinstance(plan.recompute, str) else "full"

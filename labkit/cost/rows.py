@@ -148,17 +148,13 @@ def _row(one: Mapping[str, str]) -> Row:
     sp = one.get("sp", "").lower() or (usual if tp > 1 else "false")
     # Megatron adds bfloat16 up in 32 bits, DeepSpeed's BF16_Optimizer and nanotron too.
     long = software == "nanotron" or ("bf16" in precision and software.startswith("megatron"))
-    even = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
-    spread = (
-        "cost"
-        if software == "nanotron"
-        else even
-        if sizes.layers % (pp * (_parse_count(one, "vp") or 1))
-        else ""
-    )
+    chunks = _parse_count(one, "vp", 1) or 1
+    spread = "cost" if software == "nanotron" else ""
+    if not spread and sizes.layers % (pp * chunks):
+        spread = "ends" if software == "megatron-2021" and (sizes.layers + 2) % pp == 0 else "uneven"
     plan = Plan(
         dp, tp, pp, stage, micro, max(1, batch // (dp * micro)), again, group,
-        _parse_count(one, "vp", 1) or 1, sp if sp == "gathered" else sp in truth, flash in truth,
+        chunks, sp if sp == "gathered" else sp in truth, flash in truth,
         _parse_count(one, "grads", 4 if long else 2), one.get("spread") or spread,
     )  # fmt: skip
     check_plan(sizes, plan)
@@ -168,8 +164,8 @@ def _row(one: Mapping[str, str]) -> Row:
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
     took = tokens / speed if speed else seconds or None
     peak = _number(measured, "mem_GiB") * 2**30 or None
-    told = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
-    problem = (one["set"], gpu, *map(str, told))
+    facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
+    problem = (one["set"], gpu, *map(str, facts))
     return Row(
         one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, SOFTWARE[software].flat
     )  # fmt: skip
@@ -231,16 +227,18 @@ def errors(rows: Iterable[Row]) -> list[Errors]:
 
 
 def _errors(name: str, rows: list[Row]) -> Errors:
-    told = [(row, row.forecast()) for row in rows]
-    right = [(row.fits, row.fits == seen.fits) for row, seen in told]
+    pairs = [(row, row.forecast()) for row in rows]
+    right = [(row.fits, row.fits == found.fits) for row, found in pairs]
     failed, ran = ([ok for fits, ok in right if fits == kind] for kind in (False, True))
-    times = [abs(seen.seconds / row.seconds - 1) for row, seen in told if row.seconds]
-    peaks = [abs((seen.reserved if row.smi else seen.peak) / row.peak - 1) for row, seen in told if row.peak]
+    times = [abs(found.seconds / row.seconds - 1) for row, found in pairs if row.seconds]
+    peaks = [
+        abs((found.reserved if row.smi else found.peak) / row.peak - 1) for row, found in pairs if row.peak
+    ]
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for row, seen in told:
+    for row, found in pairs:
         if row.seconds:
             problems.setdefault(row.problem, []).append(
-                (seen.tokens, row.seconds / seen.plan.many / seen.plan.micro / seen.plan.dp)
+                (found.tokens, row.seconds / found.plan.many / found.plan.micro / found.plan.dp)
             )
     regrets = [
         max(found)[1] / min(took for _, took in found) - 1 for found in problems.values() if len(found) >= 3

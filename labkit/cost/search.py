@@ -96,14 +96,14 @@ def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -
         each = max(1, round(4 * 2**20 / sizes.seq / gpus))
         batch = gpus << (each.bit_length() - 1)
     batch = integer("batch", batch, 1)
-    told = [forecast(sizes, plan, gpu) for plan in candidate_plans(sizes, gpus, gpu, batch)]
-    if not told:
+    forecasts = [forecast(sizes, plan, gpu) for plan in candidate_plans(sizes, gpus, gpu, batch)]
+    if not forecasts:
         raise wrong(
             en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
             zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次",
         )
-    fitting = sorted((one for one in told if one.fits), key=lambda one: (one.seconds, one.peak))
-    return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in told if not one.fits))
+    fitting = sorted((one for one in forecasts if one.fits), key=lambda one: (one.seconds, one.peak))
+    return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in forecasts if not one.fits))
 
 
 def candidate_plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:

@@ -113,10 +113,10 @@ def read_sizes(path: Path) -> Sizes:
     if unknown or missing:
         between, colon = say(en=", ", zh="、"), say(en=": ", zh=" ")
         words = ((say(en="unknown", zh="不认识"), unknown), (say(en="missing", zh="缺少"), missing))
-        told = [f"{word}{colon}{between.join(names)}" for word, names in words if names]
+        problems = [f"{word}{colon}{between.join(names)}" for word, names in words if names]
         raise wrong(
-            en=f"{path}: {'; '.join(told)} (known: {', '.join(known)})",
-            zh=f"{path}：{'；'.join(told)}（可用：{'、'.join(known)}）",
+            en=f"{path}: {'; '.join(problems)} (known: {', '.join(known)})",
+            zh=f"{path}：{'；'.join(problems)}（可用：{'、'.join(known)}）",
         )
     try:
         return Sizes(**{"name": path.stem, **found})

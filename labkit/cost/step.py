@@ -1,13 +1,13 @@
-"""The seconds of one training step: on DataParallel, on DDP, and if nothing but computing took time.
+"""Predict the seconds of one training step: on DataParallel, on DDP, and if nothing but computing took time.
 
-The model, and what it leaves out:
+The model and its limits:
 
 * Computing takes time in proportion to rows, two thirds of it backward; the slowest GPU sets the pace.
-* DataParallel does one thing after the other: scatter, broadcast of the weights, forward, gather, and back.
-  A broadcast, and the sum of the gradients, run as a pipeline through all GPUs: the weights pass a link once.
-* DDP's all-reduce is a ring, 2 (n - 1) / n of the weights over each link. It runs beside backward, which it slows; what
-  sticks out is what backward is too short for, and at least the last bucket.
-* The loader, the optimizer and the loss on the home device take no time here.
+* DataParallel does one thing after the other: scatter, broadcast of the weights, forward, gather, backward. A broadcast
+  and the sum of gradients are pipelines through all GPUs: the weights pass each link once.
+* DDP's all-reduce is a ring, 2 (n - 1) / n of the weights over each link. It overlaps with backward and slows it; the
+  excess adds time, and at least the last bucket.
+* The loader, the optimizer and the loss on the home device take no time.
 """
 
 from __future__ import annotations

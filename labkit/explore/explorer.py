@@ -193,11 +193,11 @@ class Explorer:
         self._show()
 
     def _show(self) -> None:
-        drawn = self._in_own_language(self.make_picture)
+        picture = self._in_own_language(self.make_picture)
         self._sentence.value = (
-            f'<div class="labkit-sentence" aria-live="polite">{escape(drawn.description)}</div>'
+            f'<div class="labkit-sentence" aria-live="polite">{escape(picture.description)}</div>'
         )
-        self._picture.value = to_svg(drawn, panel=True)
+        self._picture.value = to_svg(picture, panel=True)
 
     def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
         """Call ``make()`` in the language that the explorer was made in; the notebook may use another by now."""

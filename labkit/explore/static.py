@@ -62,7 +62,7 @@ class Control:
 
 def static_html(
     controls: Sequence[Control],
-    drawn: Callable[[tuple[Any, ...]], str],
+    draw: Callable[[tuple[Any, ...]], str],
     words: str,
     *,
     most: int = MOST,
@@ -70,7 +70,7 @@ def static_html(
 ) -> str:
     """Return an explorer as HTML whose controls work without a kernel.
 
-    drawn    the picture as SVG, given a value of each control.
+    draw    the picture as SVG, given a value of each control.
     words    the picture at the values of now, in words.
     most     how many pictures may be made; more only where lists alone have more.
     budget   how many characters all of them packed may take; a single picture may take more.
@@ -82,7 +82,7 @@ def static_html(
             grid = _grid(controls, room)
             for state in product(*grid):
                 if state not in made:
-                    made[state] = drawn(state).replace("\n", " ")
+                    made[state] = draw(state).replace("\n", " ")
             packed = _pack_pictures([made[state] for state in product(*grid)])
             count = prod(map(len, grid))
             smaller = min(count - 1, count * budget // len(packed))

@@ -1,16 +1,15 @@
-"""The contents of each GPU's memory in a DataParallel training step: integers only, in bytes.
+"""Plan the memory of each GPU in a DataParallel training step: integers only, in bytes.
 
-The model, and its limits:
+The model and its limits:
 
-* Kinds are given at their greatest in a step. They do not all peak at one moment (activations are freed as
-  gradients are made), so a GPU's true peak is at most about its total.
-* The home device, cuda:0, holds the weights themselves; its replica shares them. Every other GPU that has work
-  gets a replica of the weights for each call and holds it, with its activations, only during that call.
-* Each replica's backward makes gradients as large as the weights; the home device holds their sum as well.
-  Not counted are the buffers in which the sum is made, of about 10 MiB or all the weights if they are smaller: on
-  the home device one with labkit's engine, two with PyTorch's (torch/nn/parallel/comm.py, reduce_add_coalesced);
-  nor are the bytes that CUDA and PyTorch's allocator keep for themselves.
-* Every GPU makes the outputs of its own rows; the home device holds the gathered outputs of all rows too.
+* Each kind is at its maximum in the step. Kinds do not all peak at once (activations are freed as gradients are made),
+  so a GPU's true peak is at most about its total.
+* The home device, cuda:0, holds the weights, which its replica shares. Every other GPU with work has a replica during
+  a call, with its activations.
+* Each replica's backward makes gradients as large as the weights; the home device holds their sum as well. Not counted:
+  buffers for the sum, of 10 MiB or the size of smaller weights (one on the home device with labkit's engine, two with
+  PyTorch's, torch/nn/parallel/comm.py, reduce_add_coalesced), and what CUDA and PyTorch's allocator keep.
+* Every GPU makes the outputs of its own rows; the home device also holds the gathered outputs.
 * Optimizer state is on the home device alone. GPUs without rows hold nothing.
 """
 

@@ -28,20 +28,20 @@ def chrome_json(events: Sequence[Event], samples: Sequence[MemorySample]) -> str
     Arrows lead from a group's last member to the others; a rank's memory is a counter.
     """
     tracks = _tracks(events)
-    told = []
+    records = []
     for rank in ranks_of([*events, *samples]):
-        told.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
-        told.append(_meta("process_sort_index", (rank + 1, 0), rank))
-    told += [_meta("thread_name", track, name) for (_, name), track in tracks.items()]
-    told += [_span(event, tracks[event.rank, _track_name(event)]) for event in events]
-    told += _arrows(events, tracks)
+        records.append(_meta("process_name", (rank + 1, 0), f"rank {rank}"))
+        records.append(_meta("process_sort_index", (rank + 1, 0), rank))
+    records += [_meta("thread_name", track, name) for (_, name), track in tracks.items()]
+    records += [_span(event, tracks[event.rank, _track_name(event)]) for event in events]
+    records += _arrows(events, tracks)
     for sample in sorted(samples, key=lambda sample: sample.at):
         process = 0 if sample.rank is None else sample.rank + 1
-        told.append({
+        records.append({
             "name": f"memory of {sample.device}", "ph": "C", "ts": sample.at * 1e6, "pid": process,
             "args": {"bytes": sample.nbytes},
         })  # fmt: skip
-    return json.dumps({"traceEvents": told, "displayTimeUnit": "ms"})
+    return json.dumps({"traceEvents": records, "displayTimeUnit": "ms"})
 
 
 def _tracks(events: Sequence[Event]) -> _Tracks:

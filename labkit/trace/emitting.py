@@ -128,9 +128,8 @@ def end(trace: Trace) -> None:
 def emit(phase: str, device: str, *, started: float, replica: int | None = None, **facts: Any) -> None:
     """Add an event that began at ``started`` (a reading of :data:`clock`) and ends now.
 
-    It belongs to the call, and unless ``replica`` is given to the replica, where this thread is; and to this thread's
-    rank, by whose clock it is then timed. Copies inside a verb are not told: its own event counts
-    them.
+    The event gets this thread's call and, unless given, replica; and its rank, whose clock then times the event. Copies
+    inside a verb are left out: the verb's own event counts them.
     """
     here = _place.get()
     if phase == "copy" and here.verb is not None:

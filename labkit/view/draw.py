@@ -111,11 +111,9 @@ def draw_memory(
 ) -> Axes:
     """Draw the memory of each GPU; returns the matplotlib Axes.
 
-    data   what :func:`labkit.data_parallel_memory` gives, or a :class:`labkit.Footprint` for each GPU. Of ranks a
+    data   the result of :func:`labkit.data_parallel_memory`, or a :class:`labkit.Footprint` for each GPU. Of ranks a
            trace or its ``memory``: how many bytes were in use, when.
     ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else, ValueError if there is no GPU.
     """
     if isinstance(data, Trace):
         data = data.memory
@@ -133,37 +131,31 @@ def draw_memory(
 
 
 def draw_shapes(data: Shape, gpus: int, *, batch_dim: int = 0, ax: Axes | None = None) -> Axes:
-    """Draw what gather makes of a model's output; returns the matplotlib Axes.
+    """Draw how gather joins a model's outputs; returns the matplotlib Axes.
 
     data       the shape of the output for the whole batch on one GPU, such as ``(65, 32, 5530)``.
-    batch_dim  the dimension of it that counts the rows of the batch, here 1; on any but 0 the fix is drawn beside.
+    batch_dim  the dimension of the batch, here 1; for any but 0 the fix is drawn beside.
     ax         the Axes to draw into; a new figure if not given.
-
-    Raises ValueError if there is no such dimension or no GPU.
     """
     return draw(lambda: shapes_picture(data, gpus, batch_dim=batch_dim), ax)
 
 
 def draw_flow(data: Trace | Split, step: int | None = None, *, call: int = 0, ax: Axes | None = None) -> Axes:
-    """Draw one data-parallel call, there and back; returns the matplotlib Axes.
+    """Draw one data-parallel call, forward and backward; returns the matplotlib Axes.
 
-    data   what ``labkit.record()`` gave, or a :class:`labkit.Split`, which stands for a Linear(5, 2).
-    step   0 to 7: only what is there by that step of the call; None: everything.
-    call   which of the recording's calls.
+    data   a trace of ``labkit.record()``; or a :class:`labkit.Split`, drawn as a Linear(5, 2).
+    step   0 to 7: only what exists by that step; None: everything.
+    call   the number of the call in the trace.
     ax     the Axes to draw into; a new figure if not given.
-
-    Raises ValueError if the recording holds no such call.
     """
     return draw(lambda: flow_picture(data, step, call=call), ax)
 
 
 def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
-    """Draw which device holds what; returns the matplotlib Axes.
+    """Draw the contents of each device; returns the matplotlib Axes.
 
-    data   what :func:`labkit.placement` gives.
+    data   the result of :func:`labkit.placement`.
     ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else.
     """
     instance("data", data, Placement, "labkit.placement")
     return draw(lambda: placement_picture(data), ax)
@@ -172,10 +164,8 @@ def draw_placement(data: Placement, *, ax: Axes | None = None) -> Axes:
 def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
     """Draw what happened when: on each device, or if ranks ran on each rank; returns the Axes.
 
-    data   what ``labkit.record()`` gave.
+    data   a trace of ``labkit.record()``.
     ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything but a trace.
     """
     instance("data", data, Trace, "labkit.record()")
     return draw(lambda: timeline_of(data).picture(data), ax)
@@ -186,8 +176,6 @@ def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
 
     data   seconds of a step for each number of GPUs.
     ax     the Axes to draw into; a new figure if not given.
-
-    Raises TypeError for anything else.
     """
     instance("data", data, Scaling, "labkit.predict_scaling")
     return draw(lambda: scaling_picture(data), ax)

@@ -83,11 +83,11 @@ def _line(line: Line) -> str:
     style = f'stroke="currentColor" stroke-width="{2.4 if line.strong else 1.2}"{faint}'
     dash = ' stroke-dasharray="4 3"' if line.dashed else ""
     ends = (_number(value) for value in (line.x1, line.y1, line.x2, line.y2))
-    drawn = '<line x1="{}" y1="{}" x2="{}" y2="{}" '.format(*ends) + f"{style}{dash}/>"
+    element = '<line x1="{}" y1="{}" x2="{}" y2="{}" '.format(*ends) + f"{style}{dash}/>"
     if line.arrow:
         corners = " ".join(f"{_number(x)},{_number(y)}" for x, y in line.head())
-        drawn += f'<polygon points="{corners}"{faint}/>'
-    return drawn
+        element += f'<polygon points="{corners}"{faint}/>'
+    return element
 
 
 def _text(text: Label) -> str:

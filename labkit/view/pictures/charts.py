@@ -307,10 +307,10 @@ def curves_picture(found: Curves) -> Picture:
     steps = range(len(next(iter(found.losses.values()))))
     most = max(max(values) for values in found.losses.values())
     axis = Axis(say(en="loss", zh="损失"), nice(most or 1.0), "{:.4g}".format, "{:.4g}".format)
-    told = say(en="; ", zh="；").join(
+    summary = say(en="; ", zh="；").join(
         say(en=f"{names[name]}: from {values[0]:.2f} to {values[-1]:.2f}",
             zh=f"{names[name]}：从 {values[0]:.2f} 到 {values[-1]:.2f}")
         for name, values in found.losses.items()
     )  # fmt: skip
     unit = say(en="steps", zh="步")
-    return charts_picture(curves, [axis], Counts(steps, unit, unit), "", caption("curves", told=told))
+    return charts_picture(curves, [axis], Counts(steps, unit, unit), "", caption("curves", summary=summary))

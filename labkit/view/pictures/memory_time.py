@@ -26,8 +26,8 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
     names = list(memory.lanes)
     shown = choose_shown(len(names), most=MOST_LANES, head=40, tail=4)
     lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS, pad=1.0)
-    drawn = [names[at] for at in shown if isinstance(at, int)]
-    samples = {name: memory.lane_samples(memory.lanes[name]) for name in drawn}
+    shown_names = [names[at] for at in shown if isinstance(at, int)]
+    samples = {name: memory.lane_samples(memory.lanes[name]) for name in shown_names}
     first = min((one.at for one in memory.samples), default=0.0)
     last = max(max((one.at for one in memory.samples), default=0.0), first + 1e-6)
     time = TimeAxis(lane, first, last)
@@ -35,7 +35,7 @@ def memory_time_picture(memory: MemoryTimeline) -> Picture:
     bottom = lane.y(max(len(shown), 1)) + 4
     sketch = Sketch()
     sketch.add(*time.marks(bottom))
-    limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(drawn), 1))) - 2, 2)
+    limit = max(min(_MOST, _MOST_BOXES // (2 * max(len(shown_names), 1))) - 2, 2)
     if 1 < len(memory.steps) <= _MOST_STEPS:
         sketch.add(*(Line(time.x(at), _TOP - 4, time.x(at), bottom, dashed=True) for at in memory.steps))
     for place, at in lane.iterate_shown(

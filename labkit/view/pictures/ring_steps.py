@@ -152,8 +152,8 @@ def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
         found.append(lane.bar(at, _LEFT, float(whole * scale), dashed=True, label=f"{name} whole"))
         if done:
             found.append(lane.bar(at, _LEFT, float(done * scale), CPU, tint=0.3, label=f"{name} done"))
-        told = f"{float(done):.3g} / {float(whole):.3g}" + " ✓" * (done == whole)
-        found.append(lane.note(at, told, bold=mine, muted=not mine))
+        progress = f"{float(done):.3g} / {float(whole):.3g}" + " ✓" * (done == whole)
+        found.append(lane.note(at, progress, bold=mine, muted=not mine))
     return found
 
 
@@ -172,8 +172,8 @@ def _panel(
     ]
     groups = group_neighbours(plan.ranks, _MOST_CELLS)
     across = width / plan.ranks
-    drawn = plan.sends(step) if step and plan.step is not None else ()
-    new = {(send.target, send.chunk) for send in drawn}
+    sends = plan.sends(step) if step and plan.step is not None else ()
+    new = {(send.target, send.chunk) for send in sends}
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
             continue

@@ -37,8 +37,8 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     first, last = _span(trace)
     time = TimeAxis(lane, first, last)
     bottom = lane.y(max(len(shown), 1)) + 4
-    drawn = {names[at]: at for at in shown if isinstance(at, int)}
-    bars, slot = _bars([event for event in trace if event.device in drawn], first, last)
+    shown_devices = {names[at]: at for at in shown if isinstance(at, int)}
+    bars, slot = _bars([event for event in trace if event.device in shown_devices], first, last)
     sketch = Sketch()
     sketch.add(*_legend(slot))
     sketch.add(*time.marks(bottom))
