@@ -92,7 +92,7 @@ def count_all_reduce() -> Counter:
         def run() -> None:
             x = torch.ones(4, device="cuda")
             dist.all_reduce(x)
-            if dist.get_rank() == 1:
+            if dist.get_rank() == 0:  # rank 1 has completed the first one, and so comes first to the second
                 with Counter() as counter:
                     dist.all_reduce(x)
                 counters.append(counter)

@@ -98,9 +98,9 @@ def other_message(n):
     (other_kind, ["barrier", "all_reduce SUM [3] float32", "skipped a call"]),
     (other_shape, ["[3] float32", "[4] float32", "sizes differ", "drop_last"]),
     (other_dtype, ["[3] float32", "[3] int64", "types differ"]), (other_op, ["SUM", "MAX", "op="]),
-    (other_root, ["from rank 0", "from rank 1", "root"]), (other_pieces, ["has room for"]),
-    (other_rows, ["has room for"]),
-    (wider_rows, ["has room for", "[3, 2] float32", "[3, 3] float32"]),
+    (other_root, ["from rank 0", "from rank 1", "root"]), (other_pieces, ["does not fit the other's tensor"]),
+    (other_rows, ["does not fit the other's tensor"]),
+    (wider_rows, ["does not fit the other's tensor", "[3, 2] float32", "[3, 3] float32"]),
     (other_message, ["[3] float32", "[4] float32", "receiver"]),
 ])  # fmt: skip
 def test_calls_that_do_not_fit_are_shown_side_by_side(program, said):
@@ -148,7 +148,7 @@ def test_unequal_numbers_of_batches():
     assert re.search(r"rank 0 +waits for ranks 1, 2 in all_reduce SUM \[360600\] float32", text)
     assert "ranks 1, 2 came to this line (`Tensor.backward`) 2 times and ended" in text
     assert "rank 0 came for the 3rd time" in text
-    assert "or left the loop by a number of their own" in text
+    assert "some rank left the loop because of a number of its own" in text
     assert "drop_last" in text
     assert "Join" in text
     assert line(program, ".backward()") in text
@@ -310,7 +310,7 @@ def test_gloo_does_messages_beside_each_other():
 def test_all_wait_for_something_else():
     text = str(failing(lambda n: queue.Queue().get()).error)
     assert "wait for Queue.get" in text
-    assert "share nothing" in text
+    assert "each rank has its own locks" in text
 
 
 def test_who_waits_for_whom_is_there_as_data():
@@ -338,7 +338,7 @@ def of_steps(skip, last):
 def test_a_skipped_step_is_told_as_one_and_fewer_batches_are_told_as_such():
     report = failing(of_steps(skip=4, last=0)).error.report
     assert "rank 1 ran the forward of the model as often as rank 0" in str(report)
-    assert "9 times only, rank 0 10 times: the rest of a step was skipped" in str(report)
+    assert "only 9 times, rank 0 10 times: the rest of a step was skipped" in str(report)
     assert "`continue` in all of them" in report.advice
     assert report.fault == "collective_in_some_ranks"
     report = failing(of_steps(skip=None, last=1)).error.report
@@ -401,7 +401,7 @@ def test_a_rank_that_comes_after_the_timeout():
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=3, "
         "NumelOut=3, Timeout(ms)=30000) ran for 30000 milliseconds before timing out."
     )
-    assert "had not come" in text
+    assert "did not come" in text
 
 
 # Words.

@@ -111,7 +111,7 @@ def test_all(rank):
         passed=1,
     )
     assert "rank 0 never came to this line, ranks 1–3 did" in shown
-    assert shown.count("On real GPUs the host stands in the call itself") == 1
+    assert shown.count("On real GPUs the host waits in the call itself") == 1
     assert "distributed_c10d" not in shown
 
 

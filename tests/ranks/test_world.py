@@ -274,7 +274,7 @@ def test_a_trace_has_the_collectives(world):
     def slow(rank):
         number = begin()
         if number == 3:
-            time.sleep(0.02)
+            time.sleep(0.2)
         dist.all_reduce(ones(2, 3))
 
     with labkit.record() as trace:

@@ -322,10 +322,10 @@ def timeout_error(call: CollectiveCall, timeout: timedelta, ranks: Iterable[int]
     return DistBackendError(
         watchdog_text(call, timeout)
         + say(
-            en=f"\nrank {call.rank} stood in {describe_call(call)} at {call.short_place} for the whole timeout of the "
-            f"group, {timeout.total_seconds():g} s; {names} had not come.\n"
-            "Do: what only some ranks do for long (download, tokenise, evaluate) needs a longer `timeout=` in "
-            "`init_process_group`, or the others must not wait in a collective for it.",
+            en=f"\nrank {call.rank} waited in {describe_call(call)} at {call.short_place} for the whole timeout of the "
+            f"group, {timeout.total_seconds():g} s, but {names} did not come.\n"
+            "Do: if some ranks have long work of their own (download, tokenise, evaluate), pass a longer `timeout=` to "
+            "`init_process_group`, or don't let the others wait in a collective meanwhile.",
             zh=f"\nrank {call.rank} 停在 {call.short_place} 的 {describe_call(call)}，等满了组的超时 "
             f"{timeout.total_seconds():g} 秒，{names} 还没有到。\n"
             "怎么办：只有部分 rank 要做很久的事（下载、分词、评估），就在 `init_process_group` 里把 `timeout=` "
