@@ -1,9 +1,9 @@
-"""The command line: a command for each entry of COMMANDS.
+"""The command line: one module for each command in COMMANDS.
 
-Each command is a module of this folder with ``WORDING``, its texts and options as rows, and ``run(options) -> exit
-code``; one that has more than the group ``options`` adds them by ``add_arguments(parser)``. Bad usage is one line on
-stderr and exit code 2, before anything is written or run; a crash of labkit itself is 70, so that 1 is always what a
-command has found. ``--lang`` may stand before the command or among its options; what a script is given is the script's.
+A command's module has ``WORDING``, with texts and options as rows, and ``run(options) -> exit code``. A command with
+more options than the group ``options`` adds these in ``add_arguments(parser)``. Bad usage prints one line on stderr and
+exits with 2, before the command writes or runs anything. A crash of labkit exits with 70, so that 1 always means a
+command's finding. ``--lang`` may precede the command or be among its options, but not among a script's arguments.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from labkit.base.extras import MissingPackage, explain_missing
 from labkit.base.language import VARIABLE, get_language, named_language, say, using
 
 from . import console
-from .usage import WORDING, Lenient, Parser, UsageError, add_language, add_options, environment
+from .usage import WORDING, LenientParser, Parser, UsageError, add_language, add_options, environment
 
-# The modules of this folder that are commands. Only that of the one that is asked for is imported.
+# The commands, each a module of this folder; main imports only the requested module.
 COMMANDS = "run torchrun plan sweep diagnose check explain lab lessons assignment grade submit doctor".split()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    alone = argv is None  # the process is this command's own
+    """Run the command line and return the exit code."""
+    alone = argv is None  # started as a program, not called in a test or a notebook
     argv = sys.argv[1:] if argv is None else argv
     if alone:
         if "_ARGCOMPLETE" in os.environ:
             _complete()
-        console.forgive()
+        console.replace_unencodable()
         console.show_progress()
     with warnings.catch_warnings(record=True) as complaints:
         warnings.simplefilter("always")
         get_language()
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
-    command, language = _asked(argv)
+    command, language = _find_command_and_language(argv)
     reader = language or get_language()
-    encoding = console.without_chinese() if reader == "zh" else None
+    encoding = console.encoding_without_chinese() if reader == "zh" else None
     if encoding:
-        print(f"labkit: the encoding of this console, {encoding}, has no Chinese: English", file=sys.stderr)
+        print(f"labkit: this console's encoding, {encoding}, has no Chinese: using English", file=sys.stderr)
         language = "en"
     try:
-        with _speaking(language):
+        with _use_language(language):
             with localize_argparse():
-                argv, rest = _parted(argv, command)
+                argv, rest = _split_arguments(argv, command)
                 options = _parser(command).parse_args(argv, Namespace(alone=alone, reader=reader, rest=rest))
             code: int = options.run(options)
         sys.stdout.flush()
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of the output has gone, as ``| head`` does
+    except BrokenPipeError:  # the reader of the output has ended, as ``| head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
@@ -72,17 +72,17 @@ def main(argv: list[str] | None = None) -> int:
             print(f"labkit: {missing}", file=sys.stderr)
             return 69  # EX_UNAVAILABLE of sysexits.h
         traceback.print_exc()
-        en, zh = "this is a fault of labkit's own, not of yours", "这是 labkit 自身的错误，不是你的问题"
+        en, zh = "this is a bug in labkit, not your mistake", "这是 labkit 自身的错误，不是你的问题"
         print(f"labkit: {say(en=en, zh=zh)}", file=sys.stderr)
         return 70  # EX_SOFTWARE of sysexits.h
 
 
 def _complete() -> None:
-    """Answer a shell that asks which words could come next, and end; without argcomplete there is no answer."""
+    """Print completions for a shell and exit; do nothing if argcomplete is not installed."""
     with suppress(ImportError):
         from argcomplete import autocomplete
 
-        command, _ = _asked(os.environ["COMP_LINE"].split()[1:])
+        command, _ = _find_command_and_language(os.environ["COMP_LINE"].split()[1:])
         autocomplete(_parser(command))
 
 
@@ -103,7 +103,7 @@ def _parser(command: str | None) -> Parser:
 
 
 def _add_arguments(parser: Parser, command: str) -> ModuleType:
-    """Give the parser the command's usage and options: all of its rows, or those that its module adds itself."""
+    """Import the command's module, and add usage and options to the parser."""
     found = import_module(f"{__name__}.{command}")
     parser.usage = found.WORDING.usage()
     parser.removed = {option: str(text) for option, _, text in found.WORDING.group("removed")}
@@ -114,28 +114,30 @@ def _add_arguments(parser: Parser, command: str) -> ModuleType:
     return found
 
 
-def _parted(argv: list[str], command: str | None) -> tuple[list[str], list[str]]:
-    """The command's own arguments, and those that it hands on to another program."""
+def _split_arguments(argv: list[str], command: str | None) -> tuple[list[str], list[str]]:
+    """Return the command's arguments, and the arguments for another program that the command starts."""
     found = import_module(f"{__name__}.{command}") if command in COMMANDS else None
-    parted: Callable[[list[str]], tuple[list[str], list[str]]] | None = getattr(found, "parted", None)
-    return parted(argv) if parted else (argv, [])
+    split: Callable[[list[str]], tuple[list[str], list[str]]] | None = getattr(found, "split_arguments", None)
+    return split(argv) if split else (argv, [])
 
 
-def _asked(argv: list[str]) -> tuple[str | None, str | None]:
-    """The command and the language that are asked for. Mistakes elsewhere on the line do not matter here, so that the
-    complaints about them are in that language, too."""
+def _find_command_and_language(argv: list[str]) -> tuple[str | None, str | None]:
+    """Return the requested command and language, ignoring mistakes elsewhere on the line.
+
+    Knowing the language first, main can report the mistakes in this language.
+    """
     found = Namespace(lang=None, command=None, rest=[])
-    parser = Lenient()
+    parser = LenientParser()
     parser.add_argument("--lang")
     parser.add_argument("command", nargs="?")
     parser.add_argument("rest", nargs=REMAINDER)
     with suppress(UsageError):
         parser.parse_known_args(argv, found)
-    for command in (found.command, None):  # without its options, if the command has no such action
-        parser = Lenient()
+    for command in (found.command, None):  # None: ignore the options of an unknown action
+        parser = LenientParser()
         parser.add_argument("--lang", default=found.lang)
         if command in COMMANDS:
-            with suppress(ModuleNotFoundError):  # main says of what is missing
+            with suppress(ModuleNotFoundError):  # main reports a missing package
                 _add_arguments(parser, command)
         with suppress(UsageError):
             parser.parse_known_args(found.rest, found)
@@ -144,8 +146,8 @@ def _asked(argv: list[str]) -> tuple[str | None, str | None]:
 
 
 @contextmanager
-def _speaking(language: str | None) -> Iterator[None]:
-    """Show everything in ``language`` (None: no change) inside, also in the processes that are started there."""
+def _use_language(language: str | None) -> Iterator[None]:
+    """Use ``language`` (None: no change) in the current process and its children."""
     if language is None:
         yield
         return

@@ -1,9 +1,8 @@
-"""Run a torchrun script once, and say on one page what `torchrun --summary` and `diagnose --ranks` would.
+"""Run a torchrun script once, and print the output of `torchrun --summary` and `diagnose --ranks` together.
 
-What each rank's GPU held, and how long it waited; what is wrong, on which line, and what to do; how the result
-compares with one GPU. SCRIPT's own arguments follow it.
-Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage, 3 if it is not judged: no model was trained, the
-ranks exchanged nothing, or nothing was there to compare with, which the page says.
+The page shows memory and waiting time of each rank, faults with line and remedy, and the comparison with one GPU.
+Exit code 0: no fault. 1: faults. 2: bad usage. 3: not judged, because the script trained no model, the ranks exchanged
+nothing, or there was nothing to compare with; the page says which.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from labkit import __version__
 from .diagnose import exit_code
 from .ending import write
 from .torchrun import summary
-from .usage import UsageError, at_least, bad_usage, checked_path, checked_script, loading
+from .usage import UsageError, announce_loading, at_least, bad_usage, check_script_exists, check_writable
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -39,14 +38,14 @@ WORDING = Wording(
 
 def run(options: argparse.Namespace) -> int:
     script, *arguments = options.subject
-    checked_script(script)
-    checked_path("--sarif", options.sarif)
+    check_script_exists(script)
+    check_writable("--sarif", options.sarif)
     if options.ranks % options.nodes:
         raise UsageError(
             en=f"--nodes must divide --ranks: {options.ranks} ranks on {options.nodes} nodes",
             zh=f"--nodes 必须能整除 --ranks：{options.nodes} 个节点分不匀 {options.ranks} 个 rank",
         )
-    loading()
+    announce_loading()
     from labkit.trace import emitting
     from labkit_ranks.diagnosis import diagnose_ranks
     from labkit_ranks.rank.run_record import RankInfo, RunRecord, rank_info
@@ -59,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         parts[:] = filter(None, map(rank_info, world.ranks))
         emitting.end(trace)
 
-    # What the script prints goes beside the result.
+    # Keep standard output for the result: send the script's prints to standard error.
     try:
         with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
             memory = options.memory or (None if options.gpu_model else "16 TiB")
@@ -92,13 +91,13 @@ def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
 
 
 def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
-    """The findings in SARIF 2.1.0, which hosts of repositories show beside the lines of code."""
+    """Return the findings in SARIF 2.1.0, which code hosts show beside the lines of code."""
     rules = {finding.name: {"id": finding.name, "help": {"text": finding.fix}} for finding in found.findings}
     driver = {"name": "labkit", "version": __version__, "rules": list(rules.values())}
     results = [
         {
             "ruleId": finding.name,
-            "level": finding.severity,  # in its words, too
+            "level": finding.severity,  # SARIF has the same three
             "message": {"text": f"{finding.reason}\n{WORDING['do'](fix=finding.fix)}"},
             "locations": _locations(finding, script),
         }
@@ -113,7 +112,7 @@ def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
 
 
 def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:
-    """The lines that a finding names; its script, where it names none. Paths are relative to the folder of work."""
+    """Return the lines named in a finding, or the first line of the script; paths relative to the current folder."""
     named = re.findall(r"([\w.\-]+\.py):(\d+)", finding.where) or [(script.name, "1")]
     found = []
     for name, line in dict.fromkeys(named):

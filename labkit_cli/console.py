@@ -1,6 +1,6 @@
-"""Output that any console can show: what its encoding lacks is a question mark, never an error. What long work is at.
+"""Output for every console: replace characters that its encoding lacks, and show progress of long work.
 
-Windows consoles and old locales write GBK, cp1252 or ASCII; ``LANG=C`` and ``PYTHONIOENCODING`` ask for them.
+Windows consoles and old locales write GBK, cp1252 or ASCII; so do ``LANG=C`` and ``PYTHONIOENCODING``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from io import TextIOWrapper
 from labkit.base.ours import PACKAGES
 
 
-def forgive() -> None:
-    """From now on standard output and error write what they can."""
+def replace_unencodable() -> None:
+    """Replace characters that standard output or error cannot encode by question marks."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # nothing else has an encoding of its own
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def show_progress() -> None:
-    """From now on what labkit's rooms log of long work is told on standard error, if that is a terminal."""
+    """Print log messages of our packages on standard error, if it is a terminal."""
     if sys.stderr.isatty():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("labkit: %(message)s …"))
@@ -30,8 +30,8 @@ def show_progress() -> None:
             logger.propagate = False
 
 
-def without_chinese() -> str | None:
-    """The encoding of standard output or error, if what is said in Chinese could not be read there."""
+def encoding_without_chinese() -> str | None:
+    """Return the encoding of standard output or error that lacks Chinese characters, or None."""
     for stream in (sys.stdout, sys.stderr):
         encoding = getattr(stream, "encoding", None) or "utf-8"
         try:

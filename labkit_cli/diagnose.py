@@ -1,11 +1,10 @@
-"""Check whether your own model would survive DataParallel, or a torchrun script several ranks; say what to change.
-
-With ``--ranks 4`` before it, SCRIPT is a script for torchrun, with its own arguments after it. It runs once, watched,
-and its first steps twice more: on two nodes, and on one GPU.
+"""Check whether your own model works under DataParallel, or a torchrun script on several ranks.
 
 FACTORY is ``module:function`` or ``file.py:function``. The function takes no arguments and returns
 ``model, inputs`` or ``model, inputs, loss``: inputs is a tensor, a tuple of inputs, or a dict of keyword inputs.
-Exit code 0 if nothing is wrong, 1 if something is, 2 for bad usage, 3 if nothing could be compared among the ranks.
+With ``--ranks 4`` before it, SCRIPT is a script for torchrun, followed by its arguments. It runs once, and its first
+steps run twice more: on two nodes, and on one GPU.
+Exit code 0: no fault. 1: faults. 2: bad usage. 3: nothing could be compared among the ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,16 @@ from typing import TYPE_CHECKING, Any
 from labkit.base.arguments import localize_argparse
 from labkit.base.language import using
 
-from .usage import Parser, UsageError, add_gpus, add_language, add_options, at_least, bad_usage, loading
+from .usage import (
+    Parser,
+    UsageError,
+    add_gpus,
+    add_language,
+    add_options,
+    announce_loading,
+    at_least,
+    bad_usage,
+)
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -54,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     factory, *rest = options.subject
     if options.ranks is not None:
         return _run_on_ranks(options, factory, rest)
-    # Options after FACTORY are this command's own.
+    # Options may follow FACTORY.
     options.lang = None
     with localize_argparse():
         more = Parser(prog="labkit diagnose")
@@ -68,26 +76,26 @@ def run(options: argparse.Namespace) -> int:
 def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
     if options.ranks is not None:
         raise UsageError(
-            en=f"--ranks stands before the script: labkit diagnose --ranks {options.ranks} {factory}",
+            en=f"--ranks must precede the script: labkit diagnose --ranks {options.ranks} {factory}",
             zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
         )
-    loading()
+    announce_loading()
     from labkit_diagnose import diagnose
     from simgpu import simulate
     from simgpu.tracebacks import strip_labkit_frames
 
-    # The machine is up before the factory is imported, so that it may say .cuda().
-    # What the factory prints goes beside the result, which alone is on standard output.
+    # Start the machine before importing the factory, whose module may call .cuda().
+    # Keep standard output for the result: send the factory's prints to standard error.
     with simulate(options.gpus, memory="16 TiB"), redirect_stdout(sys.stderr):
         try:
-            model, inputs, kwargs, loss = _made(factory, _found(factory))
+            model, inputs, kwargs, loss = _call_factory(factory, _load_factory(factory))
         except UsageError:
             raise
         except Exception as error:
             strip_labkit_frames(error)
             traceback.print_exception(error)
             raise UsageError(
-                en=f"{factory} itself fails: {type(error).__name__}: {error}",
+                en=f"{factory} fails: {type(error).__name__}: {error}",
                 zh=f"{factory} 自身出错：{type(error).__name__}：{error}",
             ) from error
         try:
@@ -96,33 +104,33 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
             )
         except (TypeError, ValueError) as error:
             raise UsageError(en=f"{factory}: {error}", zh=f"{factory}：{error}") from error
-    return _told(found, options)
+    return _print_result(found, options)
 
 
 def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
-    loading()
+    announce_loading()
     from labkit_ranks.diagnosis import diagnose_ranks
 
-    # What the script prints goes beside the result.
+    # Keep standard output for the result: send the script's prints to standard error.
     with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
         found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
-    return _told(found, options)
+    return _print_result(found, options)
 
 
-def _told(found: Diagnosis, options: argparse.Namespace) -> int:
+def _print_result(found: Diagnosis, options: argparse.Namespace) -> int:
     print(found.to_json() if options.json else found)
     return exit_code(found, options.fail_on)
 
 
 def exit_code(found: Diagnosis, fail_on: str) -> int:
-    """Return 3 if nothing of a script could be compared, and 1 if something is wrong."""
+    """Return 3 if nothing could be compared among ranks, 1 for faults of this severity or worse, 0 otherwise."""
     if not getattr(found, "judged", True):
         return 3
     return int(not found.ok if fail_on == "warning" else found.count("error") > 0)
 
 
-def _found(factory: str) -> Callable[[], Any]:
-    """The function that ``module:function`` names. The folder of work is on the path, as with ``python -m``."""
+def _load_factory(factory: str) -> Callable[[], Any]:
+    """Return the function named ``module:function``, with the current folder on the path as in ``python -m``."""
     name, colon, function = factory.rpartition(":")
     if not colon or not name or not function:
         raise UsageError(
@@ -135,7 +143,7 @@ def _found(factory: str) -> Callable[[], Any]:
             raise UsageError(en=f"there is no file {name}", zh=f"没有文件 {name}")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None  # a file that ends in .py has a loader
+        assert spec is not None  # a .py file has a loader
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
@@ -147,7 +155,7 @@ def _found(factory: str) -> Callable[[], Any]:
         except ModuleNotFoundError as error:
             if error.name and name.startswith(error.name):
                 raise UsageError(
-                    en=f"there is no module {name!r} here or among the installed ones",
+                    en=f"no module {name!r}, neither in this folder nor installed",
                     zh=f"这里和已安装的包里都没有模块 {name!r}",
                 ) from None
             raise
@@ -157,14 +165,16 @@ def _found(factory: str) -> Callable[[], Any]:
     return make
 
 
-def _made(factory: str, make: Callable[[], Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any]:
-    """The model, its inputs by position and by keyword, and the loss (or None)."""
+def _call_factory(
+    factory: str, make: Callable[[], Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None, Any]:
+    """Return the model, its inputs by position and by keyword, and the loss (or None)."""
     made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         kind, length = type(made).__name__, len(made) if isinstance(made, tuple) else None
         of = ("", "") if length is None else (f" of {length}", f"，共 {length} 项")
         raise UsageError(
-            en=f"{factory} must return (model, inputs) or (model, inputs, loss), it returned {kind}{of[0]}",
+            en=f"{factory} must return (model, inputs) or (model, inputs, loss), but returned {kind}{of[0]}",
             zh=f"{factory} 必须返回 (model, inputs) 或 (model, inputs, loss)，现在返回的是 {kind}{of[1]}",
         )
     model, inputs, loss = (*made, None)[:3]

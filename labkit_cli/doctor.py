@@ -1,4 +1,4 @@
-"""Say on one screen what this computer has for the lessons, and what keeps them from running."""
+"""Print facts about the computer on one screen, with reasons why lessons cannot run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from labkit.base.texts import columns
 
 from .wording import Wording
 
-OLDEST, NEWEST = (3, 11), (3, 14)  # the Pythons that labkit is for
+OLDEST, NEWEST = (3, 11), (3, 14)  # supported versions of Python
 
 WORDING = Wording("doctor")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was found; return 0 if the lessons can run here, 1 if something keeps them from it."""
+    """Print the facts and problems; return 0 if lessons can run here, 1 otherwise."""
     problems: list[str] = []
     facts = dict(_find_facts(problems))
     if options.json:
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_facts(problems: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield facts about this computer by name; add a sentence with the remedy to `problems` for what is wrong."""
+    """Yield (name, fact) about this computer; append a sentence with the remedy to `problems` for each problem."""
     yield "labkit", f"{__version__}, {Path(__file__).parents[1]}"
     version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
     yield "python", f"{version} ({system}), {sys.executable}"
@@ -44,7 +44,7 @@ def _find_facts(problems: list[str]) -> Iterator[tuple[str, str]]:
         problems.append(WORDING["old-python"](version=version))
     try:
         import torch
-    except Exception as error:  # not only a missing torch: one of the system's libraries may not be found
+    except Exception as error:  # torch or a system library may be missing
         problems.append(WORDING["no-torch"](said=" ".join(str(error).split())[:300]))
         return
     build = torch.version.cuda and f"CUDA {torch.version.cuda}" or torch.version.hip or "CPU"
@@ -70,6 +70,6 @@ def _find_facts(problems: list[str]) -> Iterator[tuple[str, str]]:
             WORDING["answered"](file=progress.file() or "LABKIT_PROGRESS=off", count=len(progress.done())),
         )
     except ModuleNotFoundError:
-        return  # the core alone, without the course
-    except (OSError, RuntimeError) as error:  # no home folder, or one that cannot be read
+        return  # installed without the course
+    except (OSError, RuntimeError) as error:  # the home folder is missing or unreadable
         problems.append(WORDING["no-home"](said=error))

@@ -1,7 +1,7 @@
-"""The end of ``labkit run``: it names the lesson that explains an error, sums up the run, writes its timeline.
+"""The end of ``labkit run``: a hint about an error, the summary of the run, and its timeline.
 
-The script has the process for itself. The bootstrap (children/bootstrap) calls this module there once torch has been
-imported; it speaks when Python has run the script and waited for its threads.
+The bootstrap (simgpu/children/bootstrap) calls ``begin`` in the script's process once torch is imported. Output follows
+when Python has run the script and waited for its threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .wording import Wording
 
 WORDING = Wording("ending")
 
-# Beginnings of what torch says, and the lesson about it. Of these the first that is found counts.
+# Parts of PyTorch's error messages, each with the lesson to read; the first match counts.
 LESSONS = (
     ("module must have its parameters and buffers on device", "05_devices"),
     ("Expected all tensors to be on the same device", "05_devices"),
@@ -38,13 +38,13 @@ LESSONS = (
     ("chunk expects at least a 1-dimensional tensor", "04_primitives"),
     ("Distributed package doesn't have NCCL", "08_memory"),
 )
-# A timeline of more events is not drawn any finer, and they take memory.
+# More events would take memory and not show in the timeline.
 MOST_EVENTS = 50_000
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The path of the timeline that is asked for, whether a summary is, and the GPU whose times it has."""
+class EndingRequest:
+    """The output requested for the end: path of the timeline, summary or not, and the GPU model for its times."""
 
     timeline: str | None
     summary: bool
@@ -54,8 +54,8 @@ class Wanted:
         return json.dumps(asdict(self))
 
 
-class Counted:
-    """The first events of a run; and of all of them the data-parallel calls, and the rows of each device."""
+class RunCounts:
+    """The first events of a run, and counts over all events: data-parallel calls, and rows of each device."""
 
     def __init__(self, most: int) -> None:
         self.events, self.dropped_events = First(most, self._see), 0
@@ -73,7 +73,7 @@ class Counted:
 
 
 def begin(text: str) -> None:
-    """Watch this process, which sees its machine now, and say at its end what ``text`` (a :class:`Wanted`) asks for."""
+    """Record this process, and print and write at its end what ``text``, an :class:`EndingRequest`, names."""
     show = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -83,30 +83,30 @@ def begin(text: str) -> None:
             print(hint, file=sys.stderr)
 
     sys.excepthook = sys.__excepthook__ = excepthook
-    wanted = Wanted(**json.loads(text))
-    if wanted.timeline is None and not wanted.summary:
+    request = EndingRequest(**json.loads(text))
+    if request.timeline is None and not request.summary:
         return
 
-    from labkit.trace.recording import record  # with the engine: only for those who ask
+    from labkit.trace.recording import record  # late: imports the engine
 
     from . import times
 
     recording = record()
     trace = recording.__enter__()
-    counted = Counted(MOST_EVENTS if wanted.timeline else 0)
+    counted = RunCounts(MOST_EVENTS if request.timeline else 0)
     trace.events = counted.events
-    clock = None if wanted.times is None else times.begin(wanted.times, trace)
-    look = times.watch(trace, MOST_EVENTS, clock) if wanted.timeline else None
+    clock = None if request.times is None else times.begin_modelled_time(request.times, trace)
+    sample = times.sample_memory(trace, MOST_EVENTS, clock) if request.timeline else None
 
     def end() -> None:
-        if look is not None:
-            look("")
+        if sample is not None:
+            sample("")
         recording.__exit__(None, None, None)
-        if wanted.summary:
+        if request.summary:
             print(summary(counted), file=sys.stderr)
-        if wanted.timeline:
+        if request.timeline:
             title = Path(sys.argv[0]).name or "python"
-            write_timeline(Path(wanted.timeline), trace, title, counted.dropped_events, wanted.times)
+            write_timeline(Path(request.timeline), trace, title, counted.dropped_events, request.times)
 
     atexit.register(end)
 
@@ -119,25 +119,25 @@ def write_timeline(path: Path, trace: Trace, title: str, left_out: int, times: s
 
 
 def write(path: Path, text: str, option: str) -> None:
-    """Write ``text``, for which ``option`` asked. If that fails, a line on stderr says so; the run has ended anyway."""
+    """Write ``text`` to the path of ``option``; only print an error, since the run itself is over."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
         print(f"labkit: {option}: {error}", file=sys.stderr)
 
 
-# What torchrun tells each process in its environment; PyTorch says the same of what it misses there.
-_OF_TORCHRUN = frozenset("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split())
+# Environment variables that torchrun sets for each process.
+_TORCHRUN_VARIABLES = frozenset("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split())
 
 
 def _wants_torchrun(error: BaseException) -> bool:
     if isinstance(error, KeyError):
-        return error.args[:1] in {(name,) for name in _OF_TORCHRUN}
+        return error.args[:1] in {(name,) for name in _TORCHRUN_VARIABLES}
     return "env:// rendezvous: environment variable" in str(error)
 
 
 def hint_of(error: BaseException) -> str | None:
-    """The line that points to the lesson about ``error``, or to labkit torchrun; None if there is none."""
+    """Return a line with the lesson about ``error``, or with the torchrun command; None if neither fits."""
     if _wants_torchrun(error):
         script = Path(sys.argv[0]).name or "train.py"
         return WORDING["for-torchrun"](script=script)
@@ -145,8 +145,8 @@ def hint_of(error: BaseException) -> str | None:
     return lesson and WORDING["explained"](lesson=lesson)
 
 
-def summary(counted: Counted) -> str:
-    """Says of each GPU how full it was and which rows it got, then lists what could not be simulated."""
+def summary(counted: RunCounts) -> str:
+    """Return the peak memory and the rows of each GPU, and the features that could not be simulated, as text."""
     from simgpu import machine_in_use
     from simgpu.fidelity import REFUSED
 

@@ -1,6 +1,6 @@
-"""Say why ranks hang, from the dumps that PyTorch's Flight Recorder left: of a real cluster, or of a simulated run.
+"""Explain why ranks hang, from dumps of PyTorch's Flight Recorder on a real cluster or in a simulated run.
 
-Exit code 0 if every call was met, 1 if something is wrong, 2 for bad usage (a file that is no dump among them).
+Exit code 0: every collective was completed. 1: a fault. 2: bad usage, such as a file that is no dump.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import argparse
 import json
 from dataclasses import asdict
 
-from .usage import UsageError, bad_usage, loading
+from .usage import UsageError, announce_loading, bad_usage
 from .wording import Wording
 
 WORDING = Wording("explain", dumps={"nargs": "+"})
 
 
 def run(options: argparse.Namespace) -> int:
-    loading()
+    announce_loading()
     from labkit_diagnose.result import lesson_line
     from labkit_ranks.diagnosis.kinds import TAUGHT
     from labkit_ranks.explain import BadDump, explain, read_dumps

@@ -1,4 +1,4 @@
-"""Grade a class's folder, or one file: students' code runs behind a wall, marks are kept as they come."""
+"""Grade a class's folder, or one file: run students' code in a sandbox, and save each mark at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from labkit.base.language import series
 from labkit.base.units import duration
 
-from .usage import UsageError, at_least, bad_usage, loading
+from .usage import UsageError, announce_loading, at_least, bad_usage
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         way = templates.best(options.trust_students)
     if way not in templates.WALLS:
         WORDING.tell("no-wall", file=sys.stderr)
-    loading()
+    announce_loading()
     if options.what.is_dir():
         return _class(options, way)
     return _file(options, way)
@@ -103,8 +103,8 @@ def _file(options: argparse.Namespace, way: str) -> int:
     with bad_usage(ValueError, file=options.what):
         assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))
     if options.json:
-        told = asdict(mark) | {"points": mark.points, "of": mark.most_points}
-        print(json.dumps(told, ensure_ascii=False, indent=1))
+        facts = asdict(mark) | {"points": mark.points, "of": mark.most_points}
+        print(json.dumps(facts, ensure_ascii=False, indent=1))
     else:
         for asked in assignment.questions:
             question, parts = mark.questions[asked.id], {part.id: part.what for part in asked.parts}

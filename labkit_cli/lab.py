@@ -1,8 +1,7 @@
-"""Open the course in JupyterLab, in the learner's own copy of it, with or without a screen.
+"""Open the learner's copy of the course in JupyterLab, with or without a screen.
 
-It serves until it is interrupted. Of JupyterLab's settings only defaults are given, for this one server, so that
-whatever the reader has set for themselves stays: their language, no question about news; and the kernel called python3
-is the Python that labkit runs in, not another one that the computer also has.
+The server runs until it is interrupted. Its default settings choose the language and switch off the question about
+news; the user's own settings win. The kernel python3 is the Python that runs labkit.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ WORDING = Wording(
 _OURS = ("--dir", "--port", "--lang", "--help", "-h")
 
 
-def parted(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Our own arguments, and JupyterLab's: its options wherever they stand, and all that stands behind ``--``."""
+def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Return our arguments, and JupyterLab's: its options anywhere, and all arguments after ``--``."""
     at = argv.index("--") if "--" in argv else len(argv)
     ours: list[str] = []
     theirs: list[str] = []
@@ -44,17 +43,17 @@ def parted(argv: list[str]) -> tuple[list[str], list[str]]:
         word = words.pop()
         option, equals, _ = word.partition("=")
         own = not word.startswith("-") or option in _OURS
-        takes_value = None if own else "." in option or _jupyterlabs().get(option)  # --ServerApp.token
+        takes_value = None if own else "." in option or _jupyterlab_options().get(option)  # --ServerApp.token
         (ours if takes_value is None else theirs).append(word)
         if takes_value and not equals and words and not words[-1].startswith("-"):
             theirs.append(words.pop())
     return ours, theirs + argv[at + 1 :]
 
 
-def _jupyterlabs() -> dict[str, bool]:
-    """JupyterLab's options; and of each, whether it has a value."""
+def _jupyterlab_options() -> dict[str, bool]:
+    """Return JupyterLab's options, and whether each has a value."""
     need("jupyterlab")
-    from jupyterlab.labapp import LabApp  # heavy: the server
+    from jupyterlab.labapp import LabApp  # slow: imports the server
 
     takes = dict.fromkeys(LabApp.aliases, True) | dict.fromkeys(LabApp.flags, False)
     return {f"{'-' * min(len(name), 2)}{name}": value for name, value in takes.items()}
@@ -64,13 +63,13 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, WORDING, "lesson")
     add_folder(parser)
     add_options(parser, WORDING, "port")
-    if "jupyterlab.labapp" in sys.modules:  # known where an option that is not ours was typed
-        parser.passed_on = _jupyterlabs().keys()
+    if "jupyterlab.labapp" in sys.modules:  # imported if the user typed an unknown option
+        parser.passed_on = _jupyterlab_options().keys()
 
 
 def run(options: argparse.Namespace) -> int:
     need("jupyterlab", "ipykernel", "ipywidgets", "matplotlib")
-    root, page = _given(options.lesson) or _of_the_copy(options)
+    root, page = _find_own_notebook(options.lesson) or _find_in_copy(options)
     command = [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{page}"]
     if options.port is not None:
         command.append(f"--ServerApp.port={options.port}")
@@ -79,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if not has_screen():
         command.append("--no-browser")
     if not any("log" in argument or argument == "--debug" for argument in options.rest):
-        # The address is said all the same, and our own lines stay in sight.
+        # Hide JupyterLab's messages: _tell_where prints the address.
         command.append("--log-level=WARN")
     WORDING.tell("starting", flush=True)
     Lab = _lab()
@@ -89,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     ):
         try:
             Lab.launch_instance(command + options.rest)
-        except PermissionError as error:  # a home folder that is not there, or not the reader's
+        except PermissionError as error:  # the home folder is missing or belongs to another user
             raise CannotWrite(
                 en=f"JupyterLab cannot write {error.filename}: {reason(error)}. It needs a home folder: "
                 "HOME=/tmp/me labkit lab --dir /tmp/me/course",
@@ -100,9 +99,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lab() -> Any:
-    """JupyterLab's application, which prints its address once it answers there. (Its own line comes too early, among
-    warnings.)"""
-    from jupyterlab.labapp import LabApp  # heavy: the server
+    """Return a JupyterLab application that prints the address as soon as the server accepts requests."""
+    from jupyterlab.labapp import LabApp  # slow: imports the server
 
     class Lab(LabApp):  # type: ignore[misc]
         @classmethod
@@ -122,18 +120,18 @@ def _tell_where(server: Any) -> None:
     print(f"{WORDING['ready']}\n  {server.local_url}", flush=True)
 
 
-def _given(lesson: str | None) -> tuple[Path, str] | None:
-    """The folder to serve and the notebook in it, if what was asked for is a file of the reader's own."""
+def _find_own_notebook(lesson: str | None) -> tuple[Path, str] | None:
+    """Return the folder to serve and the notebook in it, if ``lesson`` is the path of a file; None for a name."""
     if lesson is None or not lesson.endswith(".ipynb"):
         return None
     path = Path(lesson)
     if not path.is_file():
-        if len(path.parts) <= 2:  # zh/03_split.ipynb is a name, too
+        if len(path.parts) <= 2:  # zh/03_split.ipynb is a lesson's name
             with suppress(FileNotFoundError):
                 lessons.find(path.as_posix(), path)
                 return None
         raise UsageError(
-            en=f"no such notebook: {lesson!r}; for the course's own a name is enough: labkit lab 03_split",
+            en=f"no such notebook: {lesson!r}; for a lesson of the course give its name: labkit lab 03_split",
             zh=f"没有笔记本 {lesson!r}；课程里的笔记本写名字就行：labkit lab 03_split",
         )
     if not path.is_absolute() and ".." not in path.parts:
@@ -141,8 +139,8 @@ def _given(lesson: str | None) -> tuple[Path, str] | None:
     return path.resolve().parent, path.name
 
 
-def _of_the_copy(options: argparse.Namespace) -> tuple[Path, str]:
-    """The learner's copy, laid out and up to date, and the notebook in it that was asked for."""
+def _find_in_copy(options: argparse.Namespace) -> tuple[Path, str]:
+    """Create or renew the learner's copy; return the folder and the requested notebook."""
     folder = folder_of(options)
     with bad_usage(FileNotFoundError):
         found = lessons.find(options.lesson or lessons.INDEX, folder)
@@ -152,7 +150,7 @@ def _of_the_copy(options: argparse.Namespace) -> tuple[Path, str]:
 
 
 def _settings(folder: Path, language: str) -> dict[str, str]:
-    """Make Jupyter's defaults for one server in ``folder``; gives the environment that makes it look there first."""
+    """Write Jupyter's defaults for one server into ``folder``; return environment variables with the paths."""
     news = "@jupyterlab/apputils-extension:notification"
     defaults: dict[str, dict[str, object]] = {news: {"fetchNews": "false"}}
     if language == "zh":
@@ -180,6 +178,6 @@ def _settings(folder: Path, language: str) -> dict[str, str]:
 
 
 def has_screen() -> bool:
-    """Whether a browser window could open here."""
+    """Return whether a browser window can open here."""
     named = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or bool(named)

@@ -33,22 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(freshening, WORDING, "names", names={"nargs": "+", "completer": lambda **_: lessons.names()})
     add_folder(listing)
     add_folder(freshening)
-    for made in (listing, copying, freshening):  # also behind the action
+    for made in (listing, copying, freshening):  # allow --lang after the action
         add_language(made)
 
 
 def add_folder(parser: argparse._ActionsContainer) -> None:
-    """The option that says where the copy is."""
+    """Add ``--dir``, the folder of the copy."""
     add_options(parser, WORDING, "where", dir={"type": Path})
 
 
 def folder_of(options: argparse.Namespace) -> Path:
-    """The folder of the copy that is asked for."""
+    """Return the folder of the copy."""
     try:
         folder: Path = vars(options).get("folder") or options.dir or lessons.default_folder()
     except RuntimeError:  # no HOME, and no such user
         raise UsageError(
-            en="the home folder is not known: name a folder with --dir",
+            en="the home folder is unknown: name a folder with --dir",
             zh="不知道主目录在哪里：请用 --dir 指定一个文件夹",
         ) from None
     return folder.absolute()
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def lay_out(folder: Path) -> None:
-    """Make or renew the copy in ``folder``, and say what was done."""
+    """Create or renew the copy in ``folder``, and report the changes."""
     try:
         with bad_usage(ValueError):
             laid = lessons.lay_out(folder)
@@ -93,8 +93,8 @@ def _default() -> Path | None:
 
 def _cannot_write(error: OSError, folder: Path) -> CannotWrite:
     return CannotWrite(
-        en=f"cannot write {error.filename or folder}: {reason(error)}. Nothing of yours is lost; "
-        "another folder can be named with --dir",
+        en=f"cannot write {error.filename or folder}: {reason(error)}. Your files are unchanged; "
+        "name another folder with --dir",
         zh=f"无法写入 {error.filename or folder}：{reason(error)}。你的东西都还在；可以用 --dir 指定别的文件夹",
     )
 
@@ -106,7 +106,7 @@ def _list(folder: Path) -> None:
 
 
 def _state(copy: Copy) -> str:
-    """Says in a few words of one width whether a copy is there, begun, fresh or older."""
+    """Return the state of a copy in words of one width."""
     if not copy.is_there():
         return say(en="not there  ", zh="没有  ")
     touched = copy.is_touched()

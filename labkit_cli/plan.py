@@ -1,7 +1,7 @@
-"""Say what a training run will need, and how fast it will be, before machines are booked.
+"""Estimate memory and speed of a training run before booking machines.
 
-Of a script for torchrun, by running it on hollow tensors; of a model's sizes, by reckoning every plan; and with
-``--check`` how far the reckoning is from measured runs.
+For a torchrun script, run it on tensors without data; for a model's sizes, estimate every plan; with ``--check``,
+compare estimates with measured runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.cost.rows import Errors, errors, read_rows
 from labkit.cost.search import plans
 from labkit.cost.sizes import read_sizes
 
-from .usage import UsageError, add_options, at_least, bad_usage, checked_script
+from .usage import UsageError, add_options, at_least, bad_usage, check_script_exists
 from .wording import Wording
 
 _NUMBER = {"type": at_least(1)}
@@ -43,17 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _NotCovered(argparse.Action):
-    """An option that one might expect."""
+    """An option that users may expect, refused with an explanation."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if option_string == "--processes":
             raise UsageError(
-                en="--processes is not covered: ranks that share this process are planned, on hollow tensors",
-                zh="不支持 --processes：规划时所有 rank 都在本进程里，用空心张量运行",
+                en="--processes is not supported: planning runs all ranks in this process, on tensors without data",
+                zh="不支持 --processes：规划时所有 rank 都在本进程里，用不含数据的张量运行",
             )
         raise UsageError(
-            en=f"{option_string} is not covered: plans share a model by dp, tp and pp alone (docs/plan.md says what "
-            "is left out)",
+            en=f"{option_string} is not supported: plans divide a model only by dp, tp and pp (docs/plan.md lists the "
+            "limits)",
             zh=f"不支持 {option_string}：方案只按 dp、tp、pp 划分（docs/plan.md 列出了没有考虑的内容）",
         )
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     with bad_usage(ValueError):
         if options.check is not None:
             skipped: dict[str, list[str]] = {}
-            print(_checked(errors(read_rows(options.check, skipped))))
+            print(_format_errors(errors(read_rows(options.check, skipped))))
             for reason, places in skipped.items():
                 listed = ", ".join(places[:3]) + " …" * (len(places) > 3)
                 print(WORDING["skipped"](count=len(places), reason=reason, places=listed))
@@ -80,13 +80,13 @@ def run(options: argparse.Namespace) -> int:
             zh="没有给出脚本：labkit plan --nproc-per-node 8 train.py",
         )
     script, *arguments = options.program
-    checked_script(script)
-    from labkit_ranks.planning.script_plan import plan  # heavy: torch
+    check_script_exists(script)
+    from labkit_ranks.planning.script_plan import plan  # slow: imports torch
     from labkit_ranks.threads.world import RanksFailed
 
     try:
         each = options.nproc_per_node or kind.links.machine_size
-        told = plan(
+        result = plan(
             script, *arguments, gpus=each * options.nnodes, nodes=options.nnodes, hardware=options.hardware,
             steps=options.steps,
         )  # fmt: skip
@@ -95,12 +95,12 @@ def run(options: argparse.Namespace) -> int:
         lines = [one.lineno for one in frames if Path(one.filename).name == Path(script).name]
         line = f" ({Path(script).name}:{lines[-1]})" if lines else ""
         raise UsageError(f"{failure}{line}") from None
-    print(told)
-    return 0 if told.fits else 1  # type: ignore[union-attr]  # of a script
+    print(result)
+    return 0 if result.fits else 1  # type: ignore[union-attr]  # a script's plan has `fits`
 
 
-def _checked(found: list[Errors]) -> str:
-    """The errors by set, as a table."""
+def _format_errors(found: list[Errors]) -> str:
+    """Return the errors by set, as a table."""
     lines = [WORDING["errors"]()]
     for one in found:
         time, peak = (

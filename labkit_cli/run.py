@@ -1,7 +1,7 @@
-"""Run a Python script on simulated GPUs, unmodified.
+"""Run an unmodified Python script on simulated GPUs.
 
-The script runs as ``python`` runs it, for it is python that runs it: this command says in the environment what machine
-there is to see, and becomes the interpreter. Children of the script see the machine too, whatever starts them.
+The command describes the machine in the environment and replaces itself by the Python interpreter. Child processes of
+the script see the machine too, whatever starts them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from labkit.cost.hardware import accelerator
 from simgpu.children import environment as children
 
 from . import ending
-from .usage import UsageError, add_gpus, add_memory, add_options, bad_usage, checked_path, checked_script
+from .usage import (
+    UsageError,
+    add_gpus,
+    add_memory,
+    add_options,
+    bad_usage,
+    check_script_exists,
+    check_writable,
+)
 from .wording import Wording
 
-# Python's own options. Those that make it look away from its environment are refused: there it is told of the GPUs.
+# Python's options. Refuse those that ignore the environment, which describes the GPUs.
 _FLAGS, _WITH_VALUE, _REFUSED = "bBdiOPqsuvx", "WX", "EIS"
 
 WORDING = Wording(
@@ -49,36 +57,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     command, found = [sys.executable, *_flags(options)], _program(options)
-    # Another program than Python is started as a shell starts it, and its children see the machine.
+    # A program other than Python starts without the interpreter; its child processes see the machine.
     command = [*command, *found] if found[0] in ("-m", "-c", "--") else found
-    checked_path("--timeline", options.timeline)
-    # The script may go to another folder.
+    check_writable("--timeline", options.timeline)
     if options.times is not None:
         if options.timeline is None:
             raise UsageError(
-                en="--times is for a timeline: add --timeline FILE.html",
+                en="--times needs a timeline: add --timeline FILE.html",
                 zh="--times 用于时间线：请加上 --timeline FILE.html",
             )
         with bad_usage(ValueError):
             accelerator(options.times)
-    timeline = options.timeline and str(options.timeline.resolve())
-    wanted = ending.Wanted(timeline, options.summary, options.times)
-    told = children.environment_with_machine(os.environ, _machine(options).text())
-    environment = {**told, children.RUN: f"{ending.__name__}:begin {wanted.text()}"}
+    timeline = options.timeline and str(options.timeline.resolve())  # the script may change the folder
+    request = ending.EndingRequest(timeline, options.summary, options.times)
+    environment = children.environment_with_machine(os.environ, _machine(options).text())
+    environment = {**environment, children.RUN: f"{ending.__name__}:begin {request.text()}"}
     sys.stdout.flush()
     if options.alone and sys.platform != "win32":
         os.execve(command[0], command, environment)
     code = subprocess.call(command, env=environment)
-    return code if code >= 0 else 128 - code  # ended by a signal: as a shell says it
+    return code if code >= 0 else 128 - code  # ended by a signal: the exit code of a shell
 
 
 def _flags(options: argparse.Namespace) -> list[str]:
-    """Python's own options: those that were given, and those that labkit itself was started with."""
+    """Return the Python options on the command line, after the options of the current interpreter."""
     flags = options.flags or []
     if set(flags) & set(_REFUSED) or sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError(
-            en="-E, -I and -S keep Python from reading its environment, by which it is told of the GPUs",
-            zh="用了 -E、-I 或 -S，Python 就不读环境变量，也就看不到模拟的 GPU",
+            en="-E, -I and -S make Python ignore its environment, which describes the simulated GPUs: leave them out",
+            zh="用了 -E、-I 或 -S，Python 就不读环境变量，也就看不到模拟的 GPU：请去掉它们",
         )
     values = {f"-{option}": vars(options)[option] or [] for option in _WITH_VALUE}
     own: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing's too
@@ -87,14 +94,14 @@ def _flags(options: argparse.Namespace) -> list[str]:
 
 
 def _program(options: argparse.Namespace) -> list[str]:
-    """Python's own arguments that name the program (a script, ``-m`` or ``-c``); or another program, with its own."""
+    """Return Python's arguments for the program (a script, ``-m`` or ``-c``), or another program with arguments."""
     if options.module is not None:
         if not options.module:
             raise UsageError(
                 en="-m needs the name of a module: labkit run --gpus 2 -m pytest FILE",
                 zh="-m 后面要写模块名：labkit run --gpus 2 -m pytest FILE",
             )
-        return ["-m", *options.module, *options.program]  # argparse splits it where a -- stands
+        return ["-m", *options.module, *options.program]  # argparse splits the arguments at --
     if options.code is not None:
         if not options.code:
             raise UsageError(
@@ -107,15 +114,15 @@ def _program(options: argparse.Namespace) -> list[str]:
         en, zh = "no script given: labkit run --gpus 8 train.py", "没有给出脚本：labkit run --gpus 8 train.py"
         raise UsageError(en=en, zh=zh)
     found = None if Path(program[0]).exists() else shutil.which(program[0])
-    if found is not None:  # in PATH, as accelerate is
+    if found is not None:  # a program in PATH, such as accelerate
         with open(found, "rb") as file:
             first, second = file.readline(1024), file.readline(1024)
         program[0] = found
-        # pip names a Python with a long path in the second line.
+        # pip writes a long path of Python into the second line.
         if not first.startswith(b"#!") or b"python" not in first and not second.startswith(b"'''exec' "):
             return program
     elif program[0] != "-":
-        checked_script(program[0])
+        check_script_exists(program[0])
     return ["--", *program]  # a script's name may begin with a hyphen
 
 

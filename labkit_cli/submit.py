@@ -1,6 +1,6 @@
-"""Make the one file that is handed in, and say what is in it and what grading says of it on open examples.
+"""Create the file to hand in, and show its answers with their points on open examples.
 
-Exit code 0 if it was made, 1 if nothing is answered in it (``--anyway`` makes it all the same), 2 for bad usage.
+Exit code 0: created. 1: not created, because no question is answered (``--anyway`` creates it). 2: bad usage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from labkit.base.files import reason
 
-from .usage import UsageError, loading
+from .usage import UsageError, announce_loading
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if answers is None:
         print(f"  {WORDING['no-metadata']}")
     else:
-        marks = {} if options.quick or not any(answers.answers.values()) else _tried(found)
+        marks = {} if options.quick or not any(answers.answers.values()) else _try_answers(found)
         for question, source in answers.answers.items():
             trouble = found.troubles.get(question)
             if source is None:
@@ -76,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
-    """The marks of the answers on open examples, by the judges that grade; {} where these are the teacher's own."""
+def _try_answers(found: HandIn) -> Mapping[str, QuestionMark]:
+    """Return the marks of the answers on open examples; {} for an assignment that only the teacher has."""
     from labkit_classroom.assignment import load
     from labkit_classroom.folders import names
     from labkit_classroom.grade.submission import OPEN, grade_alone
@@ -86,10 +86,10 @@ def _tried(found: HandIn) -> Mapping[str, QuestionMark]:
     claim = found.claim
     if claim.assignment not in names():
         return {}
-    loading()
+    announce_loading()
     try:
         assignment = load(claim.assignment)
         return grade_alone(found.document, assignment, best(trust=True), OPEN, claim.student).questions
-    except (CannotStart, ImportError) as error:  # without PyTorch, which handing in does not need
+    except (CannotStart, ImportError) as error:  # handing in works without PyTorch, too
         WORDING.tell("not-tried", why=error, file=sys.stderr)
         return {}

@@ -1,8 +1,7 @@
-"""Run a lesson for several numbers of GPUs: executed notebooks, and one report that compares them.
+"""Run a lesson for several numbers of GPUs, and write executed notebooks and a report that compares them.
 
-A sweep that was stopped goes on where it was when the same command is given again; runs that failed are made again.
-Exit code 0 if every run went through, 1 if one failed (it is kept and named), 2 for bad usage, 74 if a file cannot be
-written, 130 or 143 if it was interrupted or terminated.
+The same command continues a stopped sweep, and repeats failed runs. Exit code 0: all runs succeeded. 1: a run failed
+(its notebook is kept). 2: bad usage. 74: a file cannot be written. 130 or 143: interrupted or terminated.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from labkit.base.language import get_language, named_language, using
 from labkit.base.units import duration
 from labkit_course.notebooks.copies import names, source
 
-from .usage import UsageError, at_least, bad_usage, loading
+from .usage import UsageError, announce_loading, at_least, bad_usage
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -41,19 +40,19 @@ _CANNOT_WRITE = 74  # sysexits' EX_IOERR
 
 def run(options: argparse.Namespace) -> int:
     need("papermill", "nbformat", "nbclient", "nbconvert")
-    loading()
-    from labkit_course.notebooks import sweep as sweeps  # heavy, as the report is: torch and nbformat
+    announce_loading()
+    from labkit_course.notebooks import sweep as sweeps  # slow: imports torch and nbformat
 
     with bad_usage(FileNotFoundError, ValueError):
         lesson = sweeps.find(options.lesson, get_language(), (Path("notebooks"), source()))
-        # A notebook given by its path keeps its own language unless another one is asked for.
+        # A notebook given as a path keeps its language, unless --lang names another.
         language = options.lang or (None if options.lesson.endswith(".ipynb") else get_language())
         folder = options.out or Path("out") / f"{lesson.stem}{f'-{language}' if language else ''}"
         plan = sweeps.plan(
             lesson, options.gpus, folder, dict(options.parameters), language, options.cell_timeout
         )
     if folder.exists() and not folder.is_dir():
-        en, zh = f"--out must be a folder, {folder} is a file", f"--out 必须是文件夹，{folder} 是文件"
+        en, zh = f"--out must be a folder, but {folder} is a file", f"--out 必须是文件夹，{folder} 是文件"
         raise UsageError(en=en, zh=zh)
     try:
         if not options.force and (occupied := plan.occupied()):
@@ -65,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             )
         with _termination_as_interrupt():
             return _run(plan, again=options.force)
-    except BrokenPipeError:  # of what is printed
+    except BrokenPipeError:  # main handles it
         raise
     except OSError as error:
         WORDING.tell("trouble", file=sys.stderr, path=error.filename or folder, why=reason(error))
@@ -73,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(plan: Sweep, again: bool) -> int:
-    """Make the runs that are not made yet (``again``: all), with a report from the first moment on."""
+    """Execute the missing runs (``again``: all), and write the report after each."""
     from labkit_course.notebooks import sweep as sweeps
     from labkit_course.notebooks.report import report
 
@@ -87,7 +86,7 @@ def _run(plan: Sweep, again: bool) -> int:
             write_whole(plan.report, report(plan, runs))
 
     plan.folder.mkdir(parents=True, exist_ok=True)
-    write_report()  # what cannot be written is known before the first minutes are spent
+    write_report()  # fails now, not after minutes, if the folder cannot be written
     try:
         for count in plan.gpus:
             made = None if again else sweeps.earlier(plan, count)
@@ -108,7 +107,7 @@ def _run(plan: Sweep, again: bool) -> int:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, handled as an interrupt is: a process that ends by itself also ends its kernel."""
+    """SIGTERM as an interrupt, which also ends the kernel."""
 
 
 @contextmanager
@@ -118,7 +117,7 @@ def _termination_as_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: signals are somebody else's
+    except ValueError:  # only the main thread may set signal handlers
         yield
         return
     try:

@@ -1,7 +1,6 @@
-"""The parts of a run's timeline besides its events.
+"""Samples of GPU memory for a run's timeline, and a modelled clock for ``labkit run --times h100``.
 
-The memory of its GPUs over time: seen when a module has run, when backward has, and at each optimizer's step. And the
-times of a model, in place of this computer's: ``labkit run --times h100``.
+Memory is sampled after each module's forward, after backward, and after each optimizer step.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from labkit.trace.trace import Trace
 from simgpu import Gpu, machine_in_use
 from simgpu.features.tensors_without_data import WatchingMode
 
-_KEPT = 50_000  # moments: nothing lasts longer
+_KEPT = 50_000  # readings of the clock; no event spans more
 
 
-def watch(trace: Trace, most: int, clock: Clock | None) -> Callable[[str], None]:
-    """From now on put the first ``most`` samples of every GPU's memory into ``trace``; return what takes some now."""
+def sample_memory(trace: Trace, most: int, clock: ModelledClock | None) -> Callable[[str], None]:
+    """Add the first ``most`` samples of every GPU's memory to ``trace``; return a function that takes samples now."""
     trace.samples = First(most, lambda *_: None)
 
-    def look(label: str) -> None:
+    def sample(label: str) -> None:
         machine = machine_in_use()
         now = perf_counter() if clock is None else max(clock.until.values(), default=0.0)
         at, line = now - trace.origin, line_here()
@@ -46,23 +45,23 @@ def watch(trace: Trace, most: int, clock: Clock | None) -> Callable[[str], None]
     backward = torch.autograd.backward
 
     @wraps(backward)
-    def watched(*arguments: Any, **more: Any) -> None:
+    def run_backward(*arguments: Any, **more: Any) -> None:
         backward(*arguments, **more)
-        look("backward")
+        sample("backward")
 
-    torch.autograd.backward = watched
-    register_module_forward_hook(lambda module, *_: look(type(module).__name__))
-    register_optimizer_step_post_hook(lambda *_: look(STEP))
-    look("")
-    return look
+    torch.autograd.backward = run_backward
+    register_module_forward_hook(lambda module, *_: sample(type(module).__name__))
+    register_optimizer_step_post_hook(lambda *_: sample(STEP))
+    sample("")
+    return sample
 
 
-class Clock(emitting.EventClock):
-    """Each device's time until which it works, in seconds of the run.
+class ModelledClock(emitting.EventClock):
+    """The time until which each device is busy, in seconds of the run.
 
-    An operator adds its own to its GPU's; a copy begins when both its ends are free, and takes its bytes over the link.
-    So what GPUs do at once is at once, and the host's Python takes no time. A reading of the clock is the number of a
-    moment: by the device of its event it is known later whose time counts.
+    An operator adds its modelled time to its GPU. A copy begins when both devices are free, and takes the time of its
+    bytes over the link. GPUs work at the same time, and Python on the host takes no time. A reading of the clock is a
+    number: the event that ends later decides which device's time to look up.
     """
 
     def __init__(self, gpu: Accelerator) -> None:
@@ -71,7 +70,7 @@ class Clock(emitting.EventClock):
         self._read = 0
 
     def saw(self, func: Any, args: Any, kwargs: Any, results: Any, gpu: Gpu) -> None:
-        """An operator ran on ``gpu``."""
+        """Add the time of an operator on ``gpu``."""
         self.until[f"cuda:{gpu.index}"] += operator_seconds(func, args, kwargs, results, self.gpu)[1]
 
     def now(self) -> float:
@@ -83,7 +82,7 @@ class Clock(emitting.EventClock):
     def span_of_event(
         self, started: float, phase: str, device: str, source: str | None = None, nbytes: int = 0, **_: Any
     ) -> tuple[float, float]:
-        """When an event began that ends now, and its seconds."""
+        """Return beginning and duration of an event that ends now."""
         before = self._moments.get(int(started), {})
         if phase == "parallel_apply":
             begins = before.get(device, 0.0)
@@ -91,7 +90,7 @@ class Clock(emitting.EventClock):
         seconds = copy_seconds(nbytes, device, source, self.gpu.links)
         if source is None or not seconds:
             return self.until[device], 0.0
-        # Weights go as a pipeline through all GPUs at the same time, rows in turn.
+        # Replicate sends weights through all GPUs as a pipeline; scatter and gather copy rows one after the other.
         ends = [before.get(one, 0.0) if phase == "replicate" else self.until[one] for one in (source, device)]
         begins = max(ends)
         for one in (source, device):
@@ -99,16 +98,16 @@ class Clock(emitting.EventClock):
         return begins, seconds
 
 
-def begin(called: str, trace: Trace) -> Clock:
-    """From now on ``trace`` has the times of the GPU ``called`` so; return its clock."""
-    clock = Clock(accelerator(called))
+def begin_modelled_time(called: str, trace: Trace) -> ModelledClock:
+    """Give ``trace`` the times of the GPU model named ``called``, and return the clock."""
+    clock = ModelledClock(accelerator(called))
     bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
-    def entered(thread: threading.Thread) -> None:
+    def run_thread(thread: threading.Thread) -> None:
         with WatchingMode(clock.saw):
             bootstrap(thread)
 
-    Patches(lambda: [Patch(threading.Thread, "_bootstrap_inner", entered)]).put_in()
+    Patches(lambda: [Patch(threading.Thread, "_bootstrap_inner", run_thread)]).put_in()
     emitting.time_by(clock)
     WatchingMode(clock.saw).__enter__()
     trace.origin = 0.0

@@ -1,7 +1,7 @@
-"""Run a torch.distributed script on simulated GPUs, unmodified, with torchrun's own arguments.
+"""Run an unmodified torch.distributed script on simulated GPUs, with torchrun's arguments.
 
-The arguments are those of PyTorch's own parser. Ranks are threads of one process that take turns, or with
-``--processes`` real processes under PyTorch's elastic launcher. What an argument cannot do here is said.
+PyTorch's own parser reads the arguments. Ranks are threads of one process that take turns, or with ``--processes`` real
+processes under PyTorch's elastic launcher. Arguments without effect are reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from labkit.cost.hardware import accelerator
 from simgpu.children import environment as children
 
 from .ending import MOST_EVENTS, write, write_timeline
-from .usage import UsageError, add_memory, add_options, at_least, bad_usage, checked_path, checked_script
+from .usage import (
+    UsageError,
+    add_memory,
+    add_options,
+    at_least,
+    bad_usage,
+    check_script_exists,
+    check_writable,
+)
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -30,17 +38,17 @@ if TYPE_CHECKING:
     from labkit_ranks.threads.world import World
     from labkit_ranks.torchrun.script import RankProgram
 
-# Arguments of torchrun that change nothing where all ranks share one process on this computer.
+# Arguments of torchrun without effect on ranks in one process.
 NOTHING_TO_DO = (
     "rdzv_backend rdzv_conf monitor_interval start_method event_log_handler local_addr numa_binding signals_to_handle "
     "shutdown_timeout"
 ).split()
-# Those that need real processes.
+# Arguments of torchrun that need real processes.
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 
 _PATH = {"type": Path}
 WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH)
-# No GPU has so many bytes: what is given where none is to be too small.
+# `labkit check` gives each GPU so many bytes to avoid an out-of-memory error; the summary leaves them out.
 MOST = 16 << 40
 
 
@@ -49,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory(parser)
     add_options(parser, WORDING, "options")
     translated = chinese() if get_language() == "zh" else {}
-    for action in _torchruns():
+    for action in _torchrun_arguments():
         action.help = translated.get(action.dest, action.help or "")
-        # Left out, so that it is known which were given.
+        # Suppress defaults, to know which arguments the user typed.
         _defaults[action.dest], action.default = action.default, argparse.SUPPRESS
         action.required = False
         parser._add_action(action)
@@ -61,14 +69,14 @@ _defaults: dict[str, Any] = {}
 
 
 def chinese() -> dict[str, str]:
-    """Gives the Chinese help of torchrun's own arguments, by their names."""
+    """Return the Chinese help of torchrun's arguments by name."""
     lines = Path(__file__).with_name("torchrun_zh.txt").read_text("utf-8").splitlines()
     return dict(line.split(maxsplit=1) for line in lines)
 
 
-def _torchruns() -> list[argparse.Action]:
-    """Torchrun's own arguments, in the order in which its parser has them."""
-    from torch.distributed.run import get_args_parser  # it takes seconds to load torch
+def _torchrun_arguments() -> list[argparse.Action]:
+    """Return the arguments of torchrun's parser, in its order."""
+    from torch.distributed.run import get_args_parser  # slow: imports torch
 
     return [action for action in get_args_parser()._actions if action.dest != "help"]
 
@@ -84,23 +92,23 @@ def run(options: argparse.Namespace) -> int:
             zh="没有给出脚本：labkit torchrun --nproc-per-node 8 train.py",
         )
     if not (options.module or options.no_python):
-        checked_script(options.training_script)
+        check_script_exists(options.training_script)
     machine = _machine(options)
     for name in ("timeline", "trace"):
-        checked_path(_typed(name), getattr(options, name))
+        check_writable(_option_name(name), getattr(options, name))
     if options.processes and options.times is not None:
         raise UsageError(
             en="--times needs ranks that share this process: leave --processes out",
             zh="--times 要求所有 rank 都在本进程里：请去掉 --processes",
         )
     if options.processes:
-        return _in_processes(options, given, machine)
+        return _run_in_processes(options, given, machine)
     _check(options, given, machine)
-    return _in_one(options, machine)
+    return _run_in_threads(options, machine)
 
 
 def _machine(options: argparse.Namespace) -> children.MachineDescription:
-    """The GPUs of each node; the number of ranks on each becomes one."""
+    """Return the GPUs of each node; turn ``options.nproc_per_node`` into a number."""
     wanted = options.nproc_per_node
     try:
         if wanted in ("gpu", "auto"):
@@ -108,7 +116,7 @@ def _machine(options: argparse.Namespace) -> children.MachineDescription:
         elif wanted == "cpu":
             gpus = options.gpus or os.cpu_count() or 1
         else:
-            # A node on which GPUs 2 and 3 are visible has four.
+            # With CUDA_VISIBLE_DEVICES=2,3 a node needs four GPUs.
             listed = (part.strip() for part in os.environ.get(children.VISIBLE, "").split(","))
             named = (int(part) + 1 for part in listed if part.isdecimal() and int(part) < MOST_GPUS)
             gpus = options.gpus or max(int(wanted), 1, *named)
@@ -128,12 +136,12 @@ def _machine(options: argparse.Namespace) -> children.MachineDescription:
 
 
 def _check(options: argparse.Namespace, given: set[str], machine: children.MachineDescription) -> None:
-    """Refuse what cannot be where ranks share a process, and say what does nothing there."""
+    """Raise UsageError for arguments that need processes; report arguments without effect."""
     for name in PROCESSES_ONLY:
         if getattr(options, name):
             raise UsageError(
-                en=f"{_typed(name)} needs ranks that are processes: add --processes",
-                zh=f"{_typed(name)} 要求每个 rank 是单独的进程：请加上 --processes",
+                en=f"{_option_name(name)} needs a process for each rank: add --processes",
+                zh=f"{_option_name(name)} 要求每个 rank 是单独的进程：请加上 --processes",
             )
     try:
         options.nnodes = int(str(options.nnodes).rpartition(":")[2])
@@ -148,66 +156,70 @@ def _check(options: argparse.Namespace, given: set[str], machine: children.Machi
     seen = len(machine.visible_gpus(os.environ))
     if each > seen:
         raise UsageError(
-            en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs a GPU of its own",
+            en=f"{each} ranks on a node of {plural(seen, 'GPU')}: each rank needs its own GPU",
             zh=f"一个节点 {seen} 块 GPU，却有 {each} 个 rank：每个 rank 要有自己的 GPU",
         )
     if options.node_rank:
         raise UsageError(
-            en=f"--node-rank {options.node_rank}: here all {options.nnodes} nodes run at once, by this one "
-            "command; leave it out (with --processes each node can be started by itself)",
+            en=f"--node-rank {options.node_rank}: this command runs all {options.nnodes} nodes; leave --node-rank "
+            "out (with --processes you can start each node by itself)",
             zh=f"--node-rank {options.node_rank}：这里一条命令就运行全部 {options.nnodes} 个节点，请去掉它"
             "（加上 --processes 可以逐个启动节点）",
         )
-    if idle := [_typed(name) for name in NOTHING_TO_DO if name in given]:
+    if idle := [_option_name(name) for name in NOTHING_TO_DO if name in given]:
         WORDING.tell("nothing-to-do", file=sys.stderr, listed=series(idle))
 
 
-def _typed(name: str) -> str:
+def _option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _in_processes(options: argparse.Namespace, given: set[str], machine: children.MachineDescription) -> int:
-    """Run the ranks as processes, by PyTorch's elastic launcher."""
+def _run_in_processes(
+    options: argparse.Namespace, given: set[str], machine: children.MachineDescription
+) -> int:
+    """Run the ranks as processes, under PyTorch's elastic launcher."""
     if not hasattr(os, "fork"):
         raise UsageError(
-            en="--processes forks, which this system cannot: leave it out",
+            en="--processes needs os.fork, which this system lacks: leave --processes out",
             zh="--processes 需要 fork，本系统没有：请去掉它",
         )
     from labkit_ranks.torchrun.in_processes import run as run_processes
 
-    kept, faults = _wanted(options), list[str]()
+    kept, faults = _make_recorder(options), list[str]()
     if kept is None:
-        return _taught(run_processes(_arguments(options, given), machine, None, faults), faults)
+        return _print_lessons(run_processes(_arguments(options, given), machine, None, faults), faults)
     from labkit_ranks.processes import process_recording
 
-    folder = mkdtemp(prefix="labkit")  # a TemporaryDirectory would be removed by the first worker that ends
+    folder = mkdtemp(prefix="labkit")  # the first worker to end would remove a TemporaryDirectory
     try:
         more = {
             process_recording.FOLDER: folder,
-            process_recording.MOST: str(MOST_EVENTS if _drawn(options) else 0),
+            process_recording.MOST: str(MOST_EVENTS if _needs_events(options) else 0),
         }
         code = run_processes(_arguments(options, given), machine, more, faults)
         parts = process_recording.read_recording(Path(folder), kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _tell(options, kept, parts)
-    return _taught(code, faults)
+    _report(options, kept, parts)
+    return _print_lessons(code, faults)
 
 
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
-    """Torchrun's own arguments as they were typed."""
+    """Return torchrun's arguments as the user typed them."""
     found = []
-    for action in _torchruns():
+    for action in _torchrun_arguments():
         value = getattr(options, action.dest)
         if action.dest not in given or not action.option_strings:
             continue
         if isinstance(value, list):
             value = ",".join(part.replace(",", ",,") for part in value)
-        found += [action.option_strings[-1]] if action.nargs == 0 else [f"{_typed(action.dest)}={value}"]
+        found += (
+            [action.option_strings[-1]] if action.nargs == 0 else [f"{_option_name(action.dest)}={value}"]
+        )
     return [*found, options.training_script, *options.training_script_args]
 
 
-def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -> int:
+def _run_in_threads(options: argparse.Namespace, machine: children.MachineDescription) -> int:
     """Run the ranks as threads of this process."""
     from labkit_ranks.torchrun.script import RankProgram
 
@@ -215,7 +227,7 @@ def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
     program = RankProgram(options.training_script, options.training_script_args, options.module)
-    kept = _wanted(options)
+    kept = _make_recorder(options)
     if options.times is not None:
         from labkit_ranks.planning.timing import run_by_times
 
@@ -223,11 +235,11 @@ def _in_one(options: argparse.Namespace, machine: children.MachineDescription) -
             gpu = accelerator(options.times)
         with run_by_times(gpu, begins=0.0) as by_times:
             program.runs = by_times(program.runs)
-            return _launched(options, machine, program, kept)
-    return _launched(options, machine, program, kept)
+            return _launch(options, machine, program, kept)
+    return _launch(options, machine, program, kept)
 
 
-def _launched(
+def _launch(
     options: argparse.Namespace,
     machine: children.MachineDescription,
     program: RankProgram,
@@ -238,7 +250,7 @@ def _launched(
     from labkit_ranks.torchrun.in_threads import launch
 
     if kept is None:
-        return _taught(launch(program, options, machine), _faults(program))
+        return _print_lessons(launch(program, options, machine), _faults(program))
     parts: list[RankInfo] = []
     trace = emitting.begin()
 
@@ -250,18 +262,18 @@ def _launched(
         code = launch(program, options, machine, kept.clear, ends)
     finally:
         emitting.end(trace)
-    _tell(options, kept, parts)
-    return _taught(code, _faults(program))
+    _report(options, kept, parts)
+    return _print_lessons(code, _faults(program))
 
 
 def _faults(program: RankProgram) -> list[str]:
-    """The faults among the ranks that were told last."""
+    """Return the faults that ended the ranks."""
     return [error.report.fault for error in program.deferred_errors if hasattr(error, "report")]
 
 
-def _taught(code: int, faults: Sequence[str]) -> int:
-    """Say last which lesson teaches the faults that have ended the ranks; returns ``code``."""
-    if not faults:  # what it takes to know is not loaded
+def _print_lessons(code: int, faults: Sequence[str]) -> int:
+    """Print the lessons about the faults that ended the ranks, and return ``code``."""
+    if not faults:  # avoid the imports below
         return code
     from labkit_diagnose.result import lesson_line
     from labkit_ranks.diagnosis.kinds import TAUGHT
@@ -271,19 +283,23 @@ def _taught(code: int, faults: Sequence[str]) -> int:
     return code
 
 
-def _drawn(options: argparse.Namespace) -> bool:
+def _needs_events(options: argparse.Namespace) -> bool:
     return bool(options.timeline or options.trace)
 
 
-def _wanted(options: argparse.Namespace) -> RunRecord | None:
-    """A recorder for the run, or None if no option asks for a recording."""
+def _make_recorder(options: argparse.Namespace) -> RunRecord | None:
+    """Return a recorder for the run, or None if no option needs one."""
     from labkit_ranks.rank.run_record import RunRecord
 
-    return RunRecord(MOST_EVENTS if _drawn(options) else 0) if options.summary or _drawn(options) else None
+    return (
+        RunRecord(MOST_EVENTS if _needs_events(options) else 0)
+        if options.summary or _needs_events(options)
+        else None
+    )
 
 
-def _tell(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankInfo]) -> None:
-    """Print the summary, write the timeline and the trace: those that are asked for, of the last attempt."""
+def _report(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankInfo]) -> None:
+    """Print the summary and write the timeline and trace of the last attempt, as requested."""
     if options.summary:
         print(summary(kept, parts), file=sys.stderr)
     if options.timeline:
@@ -294,7 +310,7 @@ def _tell(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankInfo
 
 
 def summary(kept: RunRecord, parts: Sequence[RankInfo]) -> str:
-    """Says of each rank how full its GPU was at most, how much it brought to collectives, how long it waited."""
+    """Return for each rank the peak memory of its GPU, the bytes in collectives, and the waiting time, as text."""
     nodes = len({part.node for part in parts})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
     lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]

@@ -1,4 +1,4 @@
-"""Commands' options: texts that become arguments, and errors of usage."""
+"""Parsers of the command line: options from text rows, and usage errors of one line."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .wording import Wording
 
 
 class UsageError(Exception):
-    """Something the user typed that cannot work; the message is the one line they see.
+    """A mistake on the command line; its message is the only line that the user sees.
 
-    It is given as another error's own text, or in both languages: ``UsageError(en="no such script", zh="没有脚本")``.
+    Pass another error's text, or both languages: ``UsageError(en="no such script", zh="没有脚本")``.
     """
 
     code = 2
@@ -34,16 +34,16 @@ class UsageError(Exception):
 
 
 class CannotWrite(UsageError):
-    """A file of the user's cannot be written."""
+    """A user's file that cannot be written."""
 
     code = 74  # EX_IOERR of sysexits.h
 
 
 @contextmanager
 def bad_usage(*kinds: type[Exception], file: Path | None = None) -> Iterator[None]:
-    """Inside, an error of one of these kinds is a mistake of the user's; its own words are what they see.
+    """Turn errors of these kinds into a UsageError with the same text.
 
-    file   what is read or written there: an OSError is told with the name of the file that it is about, else with this.
+    file   the file being read or written: also turn an OSError, with the name of its file, or else of this one.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def bad_usage(*kinds: type[Exception], file: Path | None = None) -> Iterator[Non
 
 @contextmanager
 def environment(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside, these variables of the environment are set."""
+    """Set environment variables, and restore the former values afterwards."""
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
     try:
@@ -70,32 +70,32 @@ def environment(names: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def checked_path(option: str, path: Path | None) -> None:
-    """Refuse a file that an option names for writing if it cannot be written."""
+def check_writable(option: str, path: Path | None) -> None:
+    """Raise UsageError if the file given to ``option`` cannot be written."""
     if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
         raise UsageError(en=f"{option}: cannot write {path}", zh=f"{option}：无法写入 {path}")
 
 
-def checked_script(script: str) -> None:
+def check_script_exists(script: str) -> None:
     if not Path(script).exists():
         raise UsageError(en=f"no such script: {script}", zh=f"没有脚本 {script}")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are a :class:`UsageError` instead of a printed usage.
+    """An argument parser that raises :class:`UsageError` with a suggestion, instead of printing usage.
 
-    Each command complains of its own options, and says what was meant if that is known. ``passed_on`` are options of
-    another program that the command hands to it; ``removed`` has a sentence for each option that no longer exists.
+    passed_on   options of another program that the command starts, for suggestions.
+    removed     option of former versions -> the error for it.
     """
 
     strict = True
 
-    def __init__(self, **options: Any) -> None:  # as the parsers of its own actions are made, too
+    def __init__(self, **options: Any) -> None:  # argparse creates subparsers with the same arguments
         super().__init__(**options)
         self.passed_on: Collection[str] = ()
         self.removed: Mapping[str, str] = {}
-        self.suggest_on_error = False  # newer argparse has an answer of its own, for choices alone
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # -3GiB is a value, too
+        self.suggest_on_error = False  # newer versions of argparse suggest choices, but not options
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # accept values such as -3GiB
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
                     raise UsageError(sentence)
             words = "unrecognized arguments: %s"
             ours = [option for action in self._actions for option in action.option_strings]
-            meant = _meant(unknown, [*ours, *self.passed_on])
+            meant = _suggest(unknown, [*ours, *self.passed_on])
             self.error(say(en=words, zh=ARGPARSE[words]) % " ".join(unknown) + meant)
         return found, unknown
 
@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += _meant([str(value)], action.choices or ())
+            error.message += _suggest([str(value)], action.choices or ())
             raise
 
     def error(self, message: str) -> NoReturn:
@@ -121,16 +121,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(en=en, zh=zh)
 
 
-def _meant(typed: Iterable[str], known: Iterable[str]) -> str:
-    """Asks whether words close to ``known`` ones were meant; an empty text if none is."""
+def _suggest(typed: Iterable[str], known: Iterable[str]) -> str:
+    """Return a question with the known words closest to the typed ones, or ""."""
     known = [str(word) for word in known]
     close = [get_close_matches(word.partition("=")[0], known, n=1) for word in typed]
     listed = " ".join(word for words in close for word in words)
     return say(en=f"; did you mean {listed}?", zh=f"；是不是 {listed}？") if listed else ""
 
 
-class Lenient(Parser):
-    """A parser that takes any value: it finds what else is asked for on a line that is wrong somewhere."""
+class LenientParser(Parser):
+    """A parser that accepts any value, to read the language from a line with mistakes."""
 
     strict = False
 
@@ -150,29 +150,28 @@ class Lenient(Parser):
 def add_options(
     parser: argparse._ActionsContainer, wording: Wording, group: str, **facts: Mapping[str, Any]
 ) -> None:
-    """Add the options of a group of a command's ``wording`` to a parser, in their order.
+    """Add the options of a group of ``wording`` to a parser.
 
-    Each has its flags (or the name of a positional argument), how help calls its value, and its help. ``facts``, here
-    or of the wording, has what argparse is to know of an option besides, such as its type, under its first flag without
-    hyphens. An option
-    without a value and without facts is a switch. ``completer``: what gives a shell the words that could stand there.
+    ``facts``, here or in the wording, maps an option's first flag, without hyphens, to further arguments for argparse,
+    such as ``type``; ``completer`` is a function for shell completion. An option without a metavar and facts is a
+    switch.
     """
     for names, metavar, text in wording.group(group):
         flags = names.split("/")
         name = flags[0].strip("-").replace("-", "_")
         more = dict(facts.get(name) or wording.facts.get(name, {}))
         if metavar:
-            each = isinstance(more.get("nargs"), int)  # a word for each of the values
+            each = isinstance(more.get("nargs"), int)  # argparse wants one metavar per value
             more.setdefault("metavar", tuple(metavar.split()) if each else metavar)
         elif not more:
             more["action"] = "store_true"
         completer = more.pop("completer", None)
         action = parser.add_argument(*flags, help=str(text), **more)
         if completer:
-            vars(action)["completer"] = completer  # argcomplete asks for it
+            vars(action)["completer"] = completer  # argcomplete reads this attribute
 
 
-# Options that several commands have, each in the same words.
+# Options shared by several commands.
 WORDING = Wording("usage")
 
 
@@ -186,20 +185,20 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
-    """``--lang``; without a default a parser of a command takes back none that stands before the command."""
+    """Add ``--lang``. A command's parser has no default, which would override a language before the command."""
     read = {"type": lambda written: named_language(written) or written, "choices": tuple(LANGUAGES)}
     add_options(parser, WORDING, "language", lang=read | {"default": default})
 
 
-def loading() -> None:
-    """Say that PyTorch is loaded now, which takes seconds."""
+def announce_loading() -> None:
+    """Log that PyTorch is being loaded, which takes seconds."""
     logging.getLogger(__name__).info(WORDING["loading"]())
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
-    """The type of an argument that is a whole number of at least ``least``, and of no more than ``most``."""
+    """Return an argparse type: a whole number from ``least`` to ``most``."""
 
-    def whole(text: str) -> int:
+    def parse(text: str) -> int:
         try:
             count = int(text)
         except ValueError:
@@ -214,4 +213,4 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
             raise wrong(argparse.ArgumentTypeError, en=en, zh=zh)
         return count
 
-    return whole
+    return parse

@@ -1,8 +1,8 @@
-"""What a command says, in both languages: the file ``.txt`` that has its name, read when the first text is wanted.
+"""A command's texts in both languages, read from its ``.txt`` file on first use.
 
-Options stand there in groups, one for each ``add_options``: ``%% release --to FOLDER`` is an option of the group
-``release``. ``%% usage`` says how the command is called, and ``%% removed --old`` why an option of former versions
-is refused. Any other entry is a text, called by all its words.
+Options are in groups, one for each call of ``add_options``: ``%% release --to FOLDER`` is an option of the group
+``release``. ``%% usage`` is the usage line, and ``%% removed --old`` the error for an option of former versions.
+Any other entry is a text with all its words as the key.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Wording:
-    """The texts of the file ``name.txt``: ``wording["total"]`` is one of them."""
+    """The texts of the file ``name.txt``, by key: ``wording["total"]``."""
 
     def __init__(self, name: str, **facts: Mapping[str, Any]) -> None:
-        """``facts``: what argparse is to know of options besides (see :func:`.usage.add_options`)."""
+        """Set ``facts``, the options' arguments for argparse (see :func:`.usage.add_options`)."""
         self._file, self.facts = Path(__file__).with_name(f"{name}.txt"), facts
 
     @cached_property
     def _entries(self) -> dict[tuple[str, ...], Entry]:
-        from labkit.base.texts import parse  # not for ``labkit --help``, which is to be there at once
+        from labkit.base.texts import parse  # imported late, to keep ``labkit --help`` fast
 
         return {entry.words: entry for entry in parse(self._file.read_text("utf-8"))}
 
@@ -36,16 +36,16 @@ class Wording:
         return self._entries[tuple(words.split())]
 
     def group(self, name: str) -> Iterator[tuple[str, str, Text]]:
-        """The options of a group: their flags, what help calls their value, and their help."""
+        """Yield (flags, metavar, help) for the options of a group."""
         for (first, *head), entry in self._entries.items():
             if first == name:
                 yield head[0], " ".join(head[1:]), entry.texts[""]
 
     def usage(self) -> str | None:
-        """The ways to call the command, one a line; None where argparse shall say it."""
+        """Return the usage lines, or None to let argparse write them."""
         lines = [str(entry.texts[""]) for words, entry in self._entries.items() if words[0] == "usage"]
         return "\n       ".join(lines) or None
 
     def tell(self, words: str, /, file: TextIO | None = None, flush: bool = False, **facts: object) -> None:
-        """Print a text with its facts, in the language in use, on standard output or ``file``."""
+        """Print a text with its facts, in the current language."""
         print(self[words](**facts), file=file, flush=flush)

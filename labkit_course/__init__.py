@@ -1,7 +1,7 @@
-"""The learner's room: what lessons import. Lessons begun, exercises that check themselves, progress kept.
+"""The names that lessons import: begin a lesson, check exercises, keep progress.
 
-Each name is loaded when it is first used, so that copying the notebooks needs no package beyond the core. Notebooks are
-written and kept in step in :mod:`tools.author`, and run from outside in :mod:`labkit_course.notebooks`.
+Names load on first use, so that copying the notebooks needs no package beyond the core. :mod:`tools.author` writes and
+synchronises notebooks; :mod:`labkit_course.notebooks` runs them.
 """
 
 from importlib import import_module
@@ -41,7 +41,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _MODULES.keys() & globals().keys():  # the first of them, in a notebook whose kernel is new
+    if not _MODULES.keys() & globals().keys():  # the first use in a new kernel
         import_module(".names", __name__).watch_before_begin()
     value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
     return value

@@ -1,7 +1,7 @@
-"""Exercises that check themselves: an answer in, a verdict out, with a hint that names the misconception.
+"""Judge a learner's answer to an exercise, and show a verdict with a hint about the misconception.
 
-An exercise is declared once, in :mod:`.exercises`, with both languages side by side; notebooks name it by
-its id, so that their code is the same in every language. Texts may hold `code` between backticks.
+Notebooks name an exercise by its id, so that their code is the same in every language. Texts may contain `code` between
+backticks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TEXTS = texts_beside(__file__)
 
 @dataclass(frozen=True)
 class Shown:
-    """The verdict that the learner sees after an answer; ``right`` is None when there is none yet."""
+    """The verdict shown to the learner; ``right`` is None for no answer yet."""
 
     right: bool | None
     text: str
-    solution: Solution | None = field(repr=False)  # None where the text has said it already
+    solution: Solution | None = field(repr=False)  # None if the text includes the solution
 
     def __repr__(self) -> str:
         return f"{SIGNS[self.right]} {self.text}"
@@ -40,7 +40,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer to an exercise, folded until the reader opens it; ``text`` is the answer itself."""
+    """The solution of an exercise, folded in the notebook; ``text`` is the solution itself."""
 
     text: str
     title: str
@@ -54,20 +54,18 @@ class Solution:
 
 
 def check(exercise: str, answer: object, **facts: int) -> Shown:
-    """Judge ``answer``; None, ..., a list of these or a function that returns ... is no answer yet.
+    """Judge ``answer``, show the verdict with the solution folded below, and save a right answer in the progress file.
 
-    The solution is folded below the verdict on an answer.
+    None, ..., a list of these, or a function that returns ... is no answer yet.
 
-    facts   the numbers that the question was asked with, for those that take some (see :mod:`.predictions`).
-
-    A right answer is noted in the learner's progress file (see :mod:`labkit_course.progress`).
+    facts   the numbers of the question, for questions with numbers (see :mod:`.predictions`).
     """
     found = find(exercise)
     facts = found.checked(facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
         text = _TEXTS["unanswered",]()
-        if several is answer:  # an answer made elsewhere, as on two ranks: the exercise may know where
+        if several is answer:  # a list, as from two ranks: the exercise may say which entry is missing
             try:
                 found.kind.read(answer)
             except Unreadable as refused:
@@ -80,14 +78,14 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
         progress.note(exercise, hint is None)
     solution = reveal(exercise, **facts)
     if hint is None:
-        # After a prediction the solution says why; whoever has just written one compares it with another way.
+        # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
         said = found.solution(**facts) if found.asks else found.why()
         return Shown(True, _TEXTS["right",](why=said), None if found.asks else solution)
     return Shown(False, hint, solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
-    """The solution of an exercise, folded; ``reveal(id).text`` is the text itself."""
+    """Return the solution of an exercise, folded in a notebook; ``reveal(id).text`` is the text."""
     found = find(exercise)
     facts = found.checked(facts)
     return Solution(found.solution(**facts), _TEXTS["title",](), _TEXTS["hidden",](exercise=exercise))
@@ -96,9 +94,9 @@ def reveal(exercise: str, **facts: int) -> Solution:
 def judged(
     answer: object, hint: Callable[[object], object | None], wanted: Text
 ) -> tuple[str | None, bool | None]:
-    """Return the hint on ``answer`` in words, None if it is right, and whether it counts; None if nothing is written.
+    """Return (hint in words or None, whether the answer counts); the second is None for no answer yet.
 
-    An answer that is of another kind than what is ``wanted``, or that raises an error, does not count.
+    An answer of another kind than ``wanted``, or one that raises an error, does not count.
     """
     try:
         found = hint(answer)
@@ -108,13 +106,13 @@ def judged(
         return str(refused) or _TEXTS["asks",](wanted=wanted, answer=shown(answer)), counts
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # the learner's own code, or an object that no judge thought of
+    except BaseException as error:  # from the learner's code, or a judge that cannot handle the object
         raised = _TEXTS["raised",](error=_named(error), wanted=wanted)
         return "\n".join(filter(None, [raised, word_on(error, begun())])), False
 
 
 def _named(error: BaseException) -> Text:
-    """The error's type and words, of which some have none, and some an odd ``__str__``."""
+    """Return class and message of an error, or the class alone if it has no message or its ``__str__`` fails."""
     try:
         words = str(error)
     except Exception:

@@ -1,8 +1,7 @@
-"""The progress board: which exercises are answered, lesson by lesson, as it changes.
+"""The progress board: answered exercises by lesson, updated with every answer.
 
-A notebook's stored output holds one sentence, the same for everybody; the learner's own board is a widget,
-which only a running notebook shows. So outputs can be compared whatever a computer's progress is, and do
-not change when a lesson gains an exercise.
+The board is a widget, shown only by a running notebook. The stored output is one sentence, so that it is the same on
+every computer and does not change when a lesson gains an exercise.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ _FIRST, _LATER, _OPEN = "●", "◐", "○"
 
 
 class Progress:
-    """The exercises answered, lesson by lesson. Follows every answer while the notebook runs."""
+    """The answered exercises by lesson; a running notebook updates the board with every answer."""
 
     def __init__(self) -> None:
         self._language = get_language()
         self._widget: Any = None
 
     def __repr__(self) -> str:
-        progress.write()  # what could not be written before: the disk has room again, perhaps
+        progress.write()  # retry notes that could not be saved before, as on a full disk
         done, first = progress.done(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
         parts = [score(done, first), *lines, *module("repairs.shown").in_text(), *_footer()]
         return "\n".join(filter(None, parts))
 
     def refresh(self) -> None:
-        """Show what is noted now."""
+        """Update the widget."""
         if self._widget is not None:
             with using(self._language):
                 self._widget.value = _table(progress.done(), progress.at_first_try(), _footer())
@@ -60,7 +59,7 @@ class Progress:
 
 
 def score(done: set[str], first: set[str]) -> str:
-    """The score of the lesson that has begun, in one line; "" if none has, it asks nothing, or nobody keeps count."""
+    """Return the score of the current lesson in one line; "" without a lesson, questions or a progress file."""
     name = begun() or "-"
     with suppress(OSError):
         name = name if progress.file() else "-"
@@ -73,20 +72,20 @@ def score(done: set[str], first: set[str]) -> str:
 
 
 def _exercises() -> list[tuple[str, list[str]]]:
-    """(lesson's title, ids of its exercises), for every lesson that has some."""
+    """Return (title, ids of exercises) for every lesson with exercises."""
     every = exercise.ids()
     found = [(entry.title, [n for n in every if n.startswith(entry.number + ".")]) for entry in lessons()]
     return [(title, ids) for title, ids in found if ids]
 
 
 def _repaired(title: str) -> str:
-    """The points of a lesson that is scored by repairs: all its questions answered is not all its points."""
+    """Return the points of a lesson scored by repairs, besides its questions, or ""."""
     return str(module("repairs.shown").points(title[:2]))
 
 
 def _marks(names: list[str], done: set[str], first: set[str]) -> str:
     marks = [_FIRST if name in first else _LATER if name in done else _OPEN for name in names]
-    return " ".join(sorted(marks, key=(_FIRST, _LATER, _OPEN).index))  # so that it fills from the left
+    return " ".join(sorted(marks, key=(_FIRST, _LATER, _OPEN).index))
 
 
 def _footer() -> list[str]:

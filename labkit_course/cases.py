@@ -1,7 +1,7 @@
-"""The cases of a lesson: a few lines that break when they are wrapped, and the same lines cured; both run.
+"""The cases of a lesson: a few lines that break under DataParallel, and the same lines repaired.
 
-They stand in ``content/cases.txt``. They show themselves as lines to guess at, and folded below each what becomes of
-them.
+``labkit_content/cases.txt`` declares them. A notebook shows the broken lines, with the finding and the repair folded
+below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simgpu import simulate
 from .content import FOLDER
 from .words import as_html
 
-# What the lines of a case need not import.
+# Names that the code of a case may use without an import.
 _NAMES = {
     "__name__": "model",
     "dataclass": dataclass,
@@ -42,9 +42,11 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Case:
-    """``finding`` is what the check-up calls the fault; ``title`` says in words what somebody does there.
+    """A mistake in a model and its repair.
 
-    broken, cured   code that makes ``model``, ``inputs`` and, if need be, ``options`` of the check-up.
+    finding         the check-up's name for the fault.
+    title           the mistake in words.
+    broken, cured   code that assigns ``model``, ``inputs`` and, optionally, ``options`` of the check-up.
     """
 
     finding: str
@@ -53,14 +55,14 @@ class Case:
     cured: str
 
     def checked(self) -> tuple[Finding, Diagnosis]:
-        """The check-up's finding in the broken lines, on two GPUs, and its diagnosis of the cured ones."""
+        """Return the check-up's finding for the broken lines on two GPUs, and the diagnosis of the cured lines."""
         found = check_up(self.broken)
         return next(one for one in found.findings if one.name == self.finding), check_up(self.cured)
 
 
 @cache
 def cases() -> dict[str, list[Case]]:
-    """The cases of each lesson that has some."""
+    """Return the cases by lesson."""
     found: dict[str, list[Case]] = {}
     entries = parse((FOLDER / "cases.txt").read_text("utf-8"))
     for broken, cured in zip(entries[::2], entries[1::2], strict=True):
@@ -70,7 +72,7 @@ def cases() -> dict[str, list[Case]]:
 
 
 def check_up(code: str) -> Diagnosis:
-    """The diagnosis of the model that ``code`` makes; nothing is left of the machine it ran on."""
+    """Return the diagnosis of the model that ``code`` assigns, on a machine of its own."""
     names: dict[str, Any] = dict(_NAMES)
     with simulate(gpus=2), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -79,9 +81,9 @@ def check_up(code: str) -> Diagnosis:
 
 
 class Cases:
-    """The cases of ``lesson``, each run and checked here and now (some seconds in all).
+    """The cases of ``lesson``, each checked on construction (a few seconds in all).
 
-    Raises ValueError if the lesson has none.
+    Raises ValueError for a lesson without cases.
     """
 
     def __init__(self, lesson: str) -> None:
@@ -111,7 +113,7 @@ def _do() -> str:
     return say(en="Do: ", zh="怎么办：")
 
 
-# Notebooks show a bare <pre> in the letters of the text. The grey fits a light and a dark page alike.
+# Notebooks show a bare <pre> in the font of the text. The grey fits light and dark themes.
 _LINES = "font-family:var(--jp-code-font-family,monospace);font-size:13px;line-height:1.4;padding:6px 10px;"
 _LINES += "margin:4px 0;overflow-x:auto;white-space:pre;background:rgba(128,128,128,.12);border-radius:4px"
 
@@ -121,6 +123,6 @@ def _pre(text: str) -> str:
 
 
 def _changes(case: Case) -> str:
-    """The cure as lines taken out and lines put in."""
+    """Return the repair as removed and added lines."""
     _, _, *lines = unified_diff(case.broken.splitlines(), case.cured.splitlines(), lineterm="", n=0)
     return "\n".join(f"{line[0]} {line[1:]}" for line in lines if line[0] != "@" and line[1:].strip())

@@ -1,6 +1,6 @@
-"""Where the content lies: questions, hints, broken models, tasks and words, in the package :mod:`labkit_content`.
+"""Access to :mod:`labkit_content`: questions, hints, broken models, assignments and the glossary.
 
-The content stands on the packages that show and judge it, so they ask for its modules by name and import none.
+The content imports the packages that show and judge it; to avoid a cycle, they import its modules by name.
 """
 
 from importlib import import_module

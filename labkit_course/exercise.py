@@ -1,6 +1,6 @@
-"""Exercises: their texts, the kind of answer they ask for, how one is judged, and how the content declares them.
+"""Exercises: texts, kinds of answers, judging, and the declarations in the content.
 
-The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`labkit.base.texts`::
+The texts are in ``labkit_content/exercises/NN_lesson.txt``, in the format of :mod:`labkit.base.texts`::
 
     %% 03.same whole
     en: 8 GPUs: 8 rows give each of them one. What is the next batch that gives all of them the same number of rows?
@@ -12,15 +12,14 @@ The texts stand in ``content/exercises/NN_lesson.txt``, in the form of :mod:`lab
     zh: …
     %% + 16
 
-Behind the id stands the kind of answer, one of :data:`KINDS`; then ``%% -`` and ``%% +`` name wrong answers, each with
-its hint, and right ones, as a learner types them, several with "or" between them; ``…`` is every other answer, and if
-two lines name the same one, the later counts. Without a kind the answers are choices to click, with a text each and a
-``hint``. A text ``wanted`` says what an answer looks like.
-Without a question the answer goes to ``check()`` alone, and ``why`` says in a sentence what makes a right one right.
-``%% hint`` and ``%% part`` are texts that code names.
+After the id comes the kind of answer, one of :data:`KINDS`. ``%% -`` lists wrong answers, with a hint, and ``%% +``
+right answers, as a learner types them, separated by "or". ``…`` is any other answer; of two lines with the same answer
+the later counts. Without a kind the answers are choices to click, with a text each and a ``hint``. A text ``wanted``
+describes an answer. An exercise without a question is answered by ``check()`` only, and ``why`` explains a right
+answer in one sentence. ``%% hint`` and ``%% part`` are texts used by code.
 
-What needs code stands in the Python module of the lesson: :func:`derived` works out facts for the texts, :func:`judge`
-judges answers where a table cannot.
+Code is in the Python module of the lesson: :func:`derived` computes facts for the texts, :func:`judge` judges answers
+if a table cannot.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ _FOLDER = FOLDER / "exercises"
 class Code:
     """The part of an exercise that a lesson's Python module declares.
 
-    facts    the numbers that the question is asked with: name -> what it usually is, its least and its greatest.
-    fresh    draws other facts, worth another try, where a prediction can be asked again.
-    derived  works out of the facts what the texts name besides them.
-    kind     the kind of answer, or how one is read if the texts say what it looks like.
-    judge    is asked about an answer that was read, with the facts; yields a hint for each thing that is wrong.
+    facts    the numbers of the question: name -> (default, least, greatest).
+    fresh    draws other facts, for a prediction that can be asked again.
+    derived  computes further facts for the texts.
+    kind     the kind of answer, or its reader if the texts describe an answer.
+    judge    takes an answer and the facts, and yields a hint for each mistake.
     """
 
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Code:
     judge: Callable[..., Hints] | None = None
 
 
-# What has been declared, by the exercise's id; filled as modules of the content are imported.
+# The declared code by exercise id; the content's modules fill it on import.
 _declared: dict[str, Code] = {}
 
 
@@ -87,7 +86,7 @@ def _declare(id: str, known: str, **parts: Any) -> None:
 
 
 def derived(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[Derive], Derive]:
-    """Declare what follows from an exercise's facts: the decorated function gives it by the names that texts use."""
+    """Declare a function that computes further facts from an exercise's facts, by the names used in the texts."""
 
     def declare(function: Derive) -> Derive:
         _declare(id, "derived", derived=function, fresh=fresh, facts=facts)
@@ -99,7 +98,7 @@ def derived(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[
 def judge(
     id: str, kind: Kind | Callable[[object], Any], *, fresh: Fresh | None = None, **facts: Fact
 ) -> Callable[[Judge], Judge]:
-    """Declare the judge of an exercise: given an answer and the facts, the decorated function yields hints."""
+    """Declare the judge of an exercise: a function of an answer and the facts that yields hints."""
 
     def declare(function: Judge) -> Judge:
         _declare(id, "judge", judge=function, kind=kind, fresh=fresh, facts=facts)
@@ -110,10 +109,10 @@ def judge(
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that the texts name: a choice to click, or what a learner may type.
+    """An answer in the texts: a choice to click, or answers to type.
 
-    text    the choice, or the answers, with "or" between them.
-    hint    what is wrong with it; None if it is right.
+    text    the choice, or the answers separated by "or".
+    hint    the explanation of a wrong answer; None for a right one.
     """
 
     text: Text
@@ -122,9 +121,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise: its texts by their names, the answers that they name, and what code says of it.
+    """An exercise: its texts by name, the listed answers, and its code.
 
-    kind_name    names one of KINDS; "" where the answer is a click, or a judge reads it.
+    kind_name    a key of KINDS; "" for choices to click, or if a judge reads the answer.
     """
 
     texts: Mapping[str, Text]
@@ -134,7 +133,7 @@ class Exercise:
 
     @property
     def asks(self) -> bool:
-        """True for a prediction: a question that is answered before the next cell runs."""
+        """Whether this is a prediction: a question to answer before the next cell runs."""
         return "" in self.texts
 
     @property
@@ -143,33 +142,33 @@ class Exercise:
 
     @property
     def kind(self) -> Kind:
-        """The kind of answer: one of its own, one by its name, or the number of a choice."""
+        """The kind of answer: declared by code or by name, or else the number of a choice."""
         kind = self.code.kind or (KINDS[self.kind_name] if self.kind_name else _A_CHOICE)
         if isinstance(kind, Kind):
             return replace(kind, wanted=self.texts.get("wanted", kind.wanted))
         return Kind(kind, self.texts["wanted"])
 
     def question(self, **facts: int) -> str:
-        """The question in the language in use."""
+        """Return the question in the current language."""
         return str(self._said(Named(""), facts))
 
     def choices(self) -> list[str]:
-        """The choices to click, in order; [] where a value is typed."""
+        """Return the choices to click in order, or [] if the answer is typed."""
         return [str(answer.text.fill({})) for answer in self.answers] if self._clicked else []
 
     def solution(self, **facts: int) -> str:
-        """The worked answer in the language in use."""
+        """Return the solution in the current language."""
         return str(self._said(Named("solution"), facts))
 
     def why(self) -> str:
-        """Why a right answer to an exercise without a question is right, in one sentence."""
+        """Return one sentence that explains a right answer to an exercise without a question."""
         return str(self.texts["why"])
 
     def _said(self, named: Named, facts: Mapping[str, int]) -> Text:
         return worded(self.texts, named, {**facts, **self.code.derived(**facts)})
 
     def checked(self, given: Mapping[str, int]) -> dict[str, int]:
-        """All facts, those not given as usual; TypeError or ValueError names the first that is not one of them."""
+        """Return all facts, with defaults for those not given. Raises TypeError or ValueError for an unknown fact."""
         for name in given:
             if name not in self.code.facts:
                 wanted = ", ".join(self.code.facts) or say(en="none", zh="没有")
@@ -182,11 +181,11 @@ class Exercise:
         return {name: integer(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
-        """The hint on ``answer``, None if it is right; raises Unreadable, or what the learner's code raises."""
+        """Return the hint on ``answer``, or None. Raises Unreadable, or an error of the learner's code."""
         value = self._read(answer)
         if self.code.judge is None:
             return self._looked_up(value, facts)
-        with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # they hold simulated GPUs
+        with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # closes simulated GPUs
             found = next(hints, None)
         if found is None:
             return None
@@ -194,7 +193,7 @@ class Exercise:
         return Hint(found.name, said.en, said.zh)
 
     def _read(self, answer: object) -> Any:
-        """``answer`` in the form that judges work with, by the first of its readings that is of the kind asked for."""
+        """Return ``answer`` in the form that judges use: its first reading of the right kind."""
         refused: Unreadable | None = None
         for reading in kinds.readings(answer):
             try:
@@ -205,11 +204,11 @@ class Exercise:
 
     @cached_property
     def _tables(self) -> dict[tuple[int, ...], dict[Any, Answer]]:
-        """The tables of answers that were made so far, by the facts of the question."""
+        """The tables of answers built so far, by the facts of the question."""
         return {}
 
     def _rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[Any, Answer]]:
-        """Yield each value that the table of answers names, with what it says of it."""
+        """Yield (value, answer) for every value in the table of answers."""
         if self._clicked:
             yield from enumerate(self.answers, 1)
             return
@@ -219,7 +218,7 @@ class Exercise:
                 yield (text if text == _ANY_OTHER else kind.read(kinds.typed(text))), answer
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
-        """The hint that the table of answers has for ``value``."""
+        """Return the hint for ``value`` in the table of answers. Raises Unreadable for a value not listed."""
         asked = tuple(facts.values())
         facts = {**facts, **self.code.derived(**facts), "answer": value}
         if asked not in self._tables:
@@ -243,7 +242,7 @@ _A_CHOICE = Kind(_number_of_a_choice, Text("the number of a choice, from 1", "�
 
 
 def find(id: str) -> Exercise:
-    """The exercise ``id``, such as ``"03.idle"``; ValueError, with all there are, if there is none."""
+    """Return the exercise ``id``, such as ``"03.idle"``. Raises ValueError, with all ids, for an unknown one."""
     found = _of_lesson(id.partition(".")[0]).get(id) if isinstance(id, str) else None
     if found is None:
         known = ", ".join(ids())
@@ -253,13 +252,13 @@ def find(id: str) -> Exercise:
 
 @cache
 def ids() -> tuple[str, ...]:
-    """The ids of all exercises, in order."""
+    """Return the ids of all exercises, sorted."""
     return tuple(sorted(head.words[0] for file in _FOLDER.glob("*.txt") for head, _ in sections(file)))
 
 
 @cache
 def _of_lesson(number: str) -> dict[str, Exercise]:
-    """The exercises of one lesson; the texts and the code of the others are not read."""
+    """Return the exercises of one lesson by id; other lessons are not loaded."""
     file = next((file for file in _FOLDER.glob("*.txt") if file.stem.partition("_")[0] == number), None)
     if file is None:
         return {}

@@ -1,7 +1,7 @@
-"""The terms of the course in both languages, and a check that texts use them as written.
+"""The terms of the course in both languages, and a check that texts use them.
 
-The terms stand in ``content/glossary.txt``. A text in two languages is checked as a pair: where the English has a term,
-the Chinese has its Chinese term, and nowhere stands a word that another translation would use for it.
+``labkit_content/glossary.txt`` declares the terms. The check takes a text in both languages: for each term in the
+English, the Chinese must contain the Chinese term, and no rejected translation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from .content import FOLDER
 
 @dataclass(frozen=True)
 class Term:
-    """A term, and in one line what it means, in both languages.
+    """A term in both languages, with its meaning in one line.
 
-    forms    the English forms that stand for it, as a regular expression; "" where the word is too common
-             in plain English to be held to it ("split" the verb).
-    written  Chinese that counts as using it, besides ``zh`` itself.
-    elsewhere   what other texts call it, which a Chinese reader is shown.
-    wrong       translations that no text of the course may have, and that no reader sees.
+    forms       a regular expression of the English forms; "" for a word too common to check ("split" the verb).
+    written     Chinese words accepted for it besides ``zh``.
+    elsewhere   Chinese translations in other texts, shown to Chinese readers.
+    wrong       rejected translations, never shown.
     """
 
     en: str
@@ -38,7 +37,7 @@ class Term:
 
 @cache
 def terms() -> tuple[Term, ...]:
-    """All terms, in the order of the glossary."""
+    """Return all terms, in the order of the glossary."""
     found = []
     for entry in parse((FOLDER / "glossary.txt").read_text("utf-8")):
         en, zh, *more = " ".join(entry.words).split(" | ")
@@ -49,10 +48,7 @@ def terms() -> tuple[Term, ...]:
 
 
 def problems(en: str, zh: str) -> list[str]:
-    """The faults in the terms of a text in two languages, a line each; [] if nothing is.
-
-    `Code` between backticks is left out of both: it is the same in every language.
-    """
+    """Return one line for each misused term in a text in two languages, ignoring `code` between backticks."""
     en, zh = _prose(en).lower(), _prose(zh)
     found = []
     for term in terms():
@@ -65,10 +61,10 @@ def problems(en: str, zh: str) -> list[str]:
 
 
 class Glossary:
-    """The table of the terms, folded: shows itself as Markdown."""
+    """The table of the terms, folded, as Markdown."""
 
     def _repr_markdown_(self) -> str:
-        """One line a term: a Chinese reader also sees the English, and what the same thing is called elsewhere."""
+        """Return one row for each term; a Chinese reader also sees the English term and other translations."""
         head = say(en="Term | What it is", zh="中文 | 英文 | 意思 | 别处也叫")
         rows = [
             say(
@@ -85,7 +81,7 @@ class Glossary:
 
 
 def table(head: str, rows: list[str]) -> str:
-    """A table in Markdown; ``|`` stands between the columns."""
+    """Return a Markdown table; ``|`` separates the columns."""
     columns = head.count("|") + 1
     return "\n".join(f"| {line} |" for line in [head, " | ".join(["---"] * columns), *rows])
 

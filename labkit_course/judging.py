@@ -1,4 +1,4 @@
-"""The words of judging, which the course and the classroom share: kinds of answers, hints, and what cannot be read."""
+"""Types shared by the course and the classroom for judging answers: kinds of answers, hints and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit.base.texts import Entry, InBoth, Text, parse
 
 
 class Unreadable(Exception):
-    """The answer is not of the kind that the question asks for; ``words`` say more, if more can be said."""
+    """Raised for an answer of the wrong kind; ``words`` may explain more."""
 
     def __init__(self, words: Text | None = None) -> None:
         super().__init__(*filter(None, [words]))
@@ -19,15 +19,15 @@ class Unreadable(Exception):
 
 
 class Unwritten(Unreadable):
-    """The learner's function still returns the ``...`` of the lesson's cell."""
+    """Raised if the learner's function still returns the ``...`` of the lesson's cell."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of answer.
 
-    read(answer)   the answer in the form that judges work with; raises :class:`Unreadable`.
-    wanted         what an answer looks like ("a whole number"), said when one cannot be read.
+    read(answer)   returns the answer in the form that judges use; raises :class:`Unreadable`.
+    wanted         a description of an answer ("a whole number"), shown if an answer cannot be read.
     """
 
     read: Callable[[object], Any]
@@ -36,9 +36,9 @@ class Kind:
 
 @dataclass(frozen=True)
 class Hint(InBoth):
-    """Says what is wrong with an answer, and why; ``id`` names the misconception, whatever the numbers in the words.
+    """An explanation of a wrong answer; ``id`` names the misconception, independent of numbers in the text.
 
-    score   the share of the part's points that the answer keeps all the same, 0 to 1.
+    score   the share of the part's points that the answer still gets, 0 to 1.
     """
 
     id: str
@@ -48,18 +48,18 @@ class Hint(InBoth):
 
 
 class Named:
-    """A text of the content by its name, and the values that its words need: ``Named("rounded", rows=9)``."""
+    """The name of a text of the content, with values for its facts: ``Named("rounded", rows=9)``."""
 
     def __init__(self, name: str, /, **values: Any) -> None:
         self.name, self.values = name, values
 
 
-# What a judge gives: a hint for each thing that is wrong, the first of which is shown.
+# The result of a judge: a hint for each mistake; the course shows the first.
 Hints = Iterator[Named]
 
 
 def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
-    """The entries of a file of the content, each with its parts: answers, hints, and other texts that code names."""
+    """Return the entries of a content file, each with its parts: answers, hints, and texts used by code."""
     found: list[tuple[Entry, list[Entry]]] = []
     for entry in parse(file.read_text("utf-8")):
         if entry.words[0] in ("-", "+", "hint", "part"):
@@ -70,7 +70,7 @@ def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
 
 
 def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
-    """The texts of a section by their names; code stands as a block below the solution."""
+    """Return the texts of a section by name; append code to the solution as a block."""
     others = (part for part in parts if part.words[0] in ("hint", "part"))
     texts = {part.words[1]: part.texts[""] for part in others} | head.texts
     if head.code:
@@ -80,7 +80,7 @@ def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
 
 
 def worded(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
-    """The text that ``named`` names, filled with its own values and the others; values that are Named are texts too."""
+    """Return the text of ``named``, filled with its values and the others; fill values that are Named as texts."""
     values = {**values, **named.values}
     plain = {name: value for name, value in values.items() if not isinstance(value, Named)}
     parts = {name: worded(texts, value, plain) for name, value in values.items() if isinstance(value, Named)}

@@ -1,6 +1,6 @@
-"""Reads answers: each kind refuses what it would have to guess at, and what is beyond every question.
+"""Read answers by kind, and refuse ambiguous or excessively large ones.
 
-A hint repeats the answer, and a generator may never end: so there is a most of everything.
+Limits apply to all answers: a hint repeats the answer, and a generator may never end.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _UNITS = r"rows?|lines?|bytes?|gpus?|batch(?:es)?|pieces?|parameters?|replicas?|
 
 
 def whole(answer: object) -> int:
-    """The answer as a whole number; 3.0 and a one-element tensor count, 3.9 and True do not."""
+    """Return the answer as a whole number; accept 3.0 and a one-element tensor, but not 3.9 and True."""
     answer = _single(answer)
     if isinstance(answer, float) and answer.is_integer():
         answer = int(answer)
     try:
-        value = index(answer)  # type: ignore[arg-type]  # whatever it is
+        value = index(answer)  # type: ignore[arg-type]
     except TypeError:
         raise Unreadable from None
     if abs(value) > _GREATEST:
@@ -38,18 +38,18 @@ def whole(answer: object) -> int:
 
 
 def number(answer: object) -> float:
-    """The answer as a number, which need not be whole; a one-element tensor counts, True does not."""
+    """Return the answer as a float; accept a one-element tensor, but not True."""
     answer = _single(answer)
     if isinstance(answer, (str, bytes)):
         raise Unreadable
     try:
-        return float(answer)  # type: ignore[arg-type]  # whatever it is
+        return float(answer)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise Unreadable from None
 
 
 def numbers(answer: Any) -> tuple[int, ...]:
-    """The answer as whole numbers; a single number is a list of one."""
+    """Return the answer as a tuple of whole numbers; accept a single number."""
     if isinstance(answer, (str, bytes, dict, set)):
         raise Unreadable
     try:
@@ -62,13 +62,13 @@ def numbers(answer: Any) -> tuple[int, ...]:
 
 
 def gpu_number(answer: object) -> object:
-    """``cuda:1`` and ``GPU 1`` as 1; everything else as it is."""
+    """Return 1 for ``cuda:1`` or ``GPU 1``, and any other answer unchanged."""
     found = re.fullmatch(r"(?:cuda|gpu)[: ]?(\d+)", _text(answer))
     return int(found[1]) if found else answer
 
 
 def device(answer: object) -> str:
-    """The answer as a device's name: ``"cpu"``, ``"cuda:0"``; a torch.device counts."""
+    """Return the answer as a device's name, ``"cpu"`` or ``"cuda:0"``; accept a torch.device."""
     text = _text(answer)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise Unreadable
@@ -76,7 +76,7 @@ def device(answer: object) -> str:
 
 
 def shape(answer: object) -> tuple[int, ...]:
-    """The answer as a shape of three dimensions."""
+    """Return the answer as a shape of three dimensions."""
     found = numbers(answer)
     if len(found) != 3:
         raise Unreadable
@@ -92,7 +92,7 @@ A_SHAPE = Kind(shape, _TEXTS["shape",])
 
 
 def typed(text: str) -> object:
-    """The value that somebody typed: ``3``, ``3/2``, ``3, 2, 2``, ``[3，2]``, ``cuda:1``; text where it is none."""
+    """Return the value of typed text such as ``3``, ``3/2``, ``3, 2, 2`` or ``[3，2]``; other text unchanged."""
     text = (
         unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
     )
@@ -105,9 +105,9 @@ def typed(text: str) -> object:
 
 
 def readings(answer: object) -> Iterator[object]:
-    """Lists what ``answer`` may mean, the likeliest first; ``20,000``, ``3 3 3``, ``30x5``, ``10 rows`` are numbers.
+    """Yield possible meanings of ``answer``, such as ``20,000``, ``3 3 3``, ``30x5``, ``10 rows``, the likeliest first.
 
-    Whether ``20,000`` is a number or two is for the kind of answer to say: the first reading that it takes counts.
+    The kind of answer decides whether ``20,000`` is one number or two: its first valid reading counts.
     """
     if not isinstance(answer, str):
         yield answer
@@ -123,7 +123,7 @@ def readings(answer: object) -> Iterator[object]:
 
 
 def a_function(name: str) -> Callable[[object], object]:
-    """Gives the reader of an answer that is a function, which the lesson calls ``name``."""
+    """Return the reader of an answer that is a function, called ``name`` in the lesson."""
 
     def read(answer: object) -> object:
         if callable(answer):
@@ -134,7 +134,7 @@ def a_function(name: str) -> Callable[[object], object]:
 
 
 def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
-    """Return what the learner's function returned, read as ``kind``; Unreadable, or Unwritten, speaks of that value."""
+    """Return the value that the learner's function returned, read as ``kind``. Raises Unreadable or Unwritten."""
     if value is ...:
         raise Unwritten(_TEXTS["unwritten",])
     if value is None:
@@ -148,7 +148,7 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
 
 
 def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: str = "函数") -> Unreadable:
-    """The error for a learner's function that gave back something else than ``wanted``."""
+    """Return the error for a learner's function that returned another kind of value than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     facts = {"function": Text(en, zh), "wanted": wanted, "value": shown(value)}
@@ -157,28 +157,28 @@ def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: s
 
 
 def shown(value: object) -> str:
-    """``value`` between backticks, in few letters, whatever it is."""
+    """Return ``value`` between backticks, shortened."""
     try:
         text = " ".join(repr(value).split())
-    except (Exception, SystemExit):  # its own __repr__, or a number with more digits than Python writes
+    except (Exception, SystemExit):  # a faulty __repr__, or more digits than Python prints
         return f"`<{type(value).__name__}>`"
     return f"`{text}`" if len(text) <= 58 else f"`{text[:55]}…` ({type(value).__name__})"
 
 
 def _text(answer: object) -> str:
-    """The answer as text, without what stands around it and capitals."""
+    """Return the answer as lower-case text without surrounding spaces."""
     try:
         return str(answer).strip().lower()
-    except Exception:  # its own __str__, or a number with more digits than Python writes
+    except Exception:  # a faulty __str__, or more digits than Python prints
         raise Unreadable from None
 
 
 def _single(answer: Any) -> Any:
-    """The number in a tensor or an array of one element; anything else as it is, but for True and False."""
+    """Return the number in a one-element tensor or array; refuse True and False; other values unchanged."""
     if hasattr(answer, "item"):
         try:
             answer = answer.item()
-        except (TypeError, ValueError, RuntimeError):  # more than one, as NumPy and PyTorch say it
+        except (TypeError, ValueError, RuntimeError):  # NumPy's and PyTorch's errors for more elements
             raise Unreadable from None
     if isinstance(answer, bool):
         raise Unreadable

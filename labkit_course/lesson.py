@@ -1,4 +1,4 @@
-"""The start of a lesson: its parameters checked, its language and its GPUs set."""
+"""Begin a lesson: check its parameters, and set language and GPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from simgpu import Machine, RealGpus, use_gpus
 from .names import watch
 
 _TEXTS = texts_beside(__file__)
-# The parameters that lessons have besides their language, and from where to where they go. Part one has the first
-# three, part two, where ranks run on GPUs of their own, the last.
+# The lessons' parameters and limits: the first three for part one, the last for part two, with a GPU for each rank.
 LIMITS = {
     "num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000), "num_ranks": (1, 64),
 }  # fmt: skip
@@ -25,13 +24,13 @@ _begun: str | None = None
 
 
 def begun() -> str | None:
-    """The name of the lesson that began last, such as ``"03_split"``."""
+    """Return the name of the lesson that began last, such as ``"03_split"``."""
     return _begun
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson that has begun. Shows the GPUs, or the ranks, that it runs on, in one line."""
+    """A running lesson, shown as one line about its GPUs or ranks."""
 
     name: str
     machine: Machine | RealGpus
@@ -52,22 +51,22 @@ class Lesson:
 
 
 def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
-    """Those of the given parameters that lessons have; TypeError or ValueError names the first that none takes."""
+    """Return the given parameters that lessons have. Raises TypeError or ValueError for a bad value."""
     return {name: integer(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
 def begin(name: str, *, language: str, **numbers: int) -> Lesson:
     """Begin lesson ``name``: check its parameters, set the language, the GPUs and the seed.
 
-    From here on a name that is not there is explained by the cell that makes it (see :mod:`.names`), and the board
-    says how this lesson went.
+    Afterwards a NameError also shows the cell that defines the name (see :mod:`.names`), and the board scores this
+    lesson.
 
-    language   "en" or "zh" (what :func:`labkit.set_language` takes).
-    numbers    the lesson's parameters, each within :data:`LIMITS`. ``num_gpus``: real GPUs are used if the computer has
-               that many, else they are simulated. ``num_ranks``: a lesson of part two, whose ``%%ranks`` cells start
-               as many ranks, each on a simulated GPU; other cells see no GPU until one is simulated.
+    language   "en" or "zh", as in :func:`labkit.set_language`.
+    numbers    the lesson's parameters, each within :data:`LIMITS`. ``num_gpus``: real GPUs if the computer has that
+               many, or else simulated ones. ``num_ranks``: for part two, whose ``%%ranks`` cells start so many ranks,
+               each on a simulated GPU; other cells see no GPU until one is simulated.
 
-    Raises TypeError or ValueError with one line that names the parameter, before anything is changed.
+    Raises TypeError or ValueError with one line that names the parameter, before changing anything.
     """
     global _begun
     check_language(language)

@@ -1,4 +1,4 @@
-"""Finds the cell of a lesson that makes a name, for a learner who ran another before it and reads a NameError."""
+"""Explain a NameError in a lesson by the cell that defines the name, for learners who skipped a cell."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TEXTS = texts_beside(__file__)
 
 
 def word_on(error: BaseException | None, lesson: str | None) -> str:
-    """Says what to do about a NameError in ``lesson``: the section and the cell that make the name; "" if none does."""
+    """Return advice on a NameError in ``lesson``, with section and cell that define the name, or ""."""
     name = error.name if type(error) is NameError else None
     if not name or not lesson:
         return ""
-    with suppress(Exception):  # an unsaved or half-written notebook: the error stands alone, as it would have
+    with suppress(Exception):  # the notebook may be unsaved or half-written: add no advice then
         for section, line, made in _cells(Path(f"{lesson}.ipynb")):
             if name in made:
                 return _TEXTS["made",](name=name, line=line, section=section)
@@ -32,7 +32,7 @@ def word_on(error: BaseException | None, lesson: str | None) -> str:
 
 
 def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
-    """(section, first line, names) of each code cell that makes names."""
+    """Return (section, first line, defined names) of each code cell."""
     section, found = "", []
     for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
@@ -40,19 +40,19 @@ def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
             heads = [line.lstrip("# ") for line in source.splitlines() if line.startswith("#")]
             section = heads[-1] if heads else section
         elif cell["cell_type"] == "code" and source.strip():
-            with suppress(SyntaxError, ValueError):  # a magic, or half a sentence of the learner's
+            with suppress(SyntaxError, ValueError):  # a magic, or unfinished code
                 found.append((section, source.strip().splitlines()[0], _made(source)))
     return found
 
 
 def _made(source: str) -> set[str]:
-    """The names that a cell's code stores in the notebook."""
+    """Return the global names that the code of a cell assigns."""
     code = compile(ast.parse(source), "cell", "exec")
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
 
 
 class Watch:
-    """Says its word below the traceback of a cell that failed for a name; nothing of IPython is replaced."""
+    """An IPython callback that shows advice below the traceback of a NameError."""
 
     def __init__(self, shell: Any, lesson: str) -> None:
         self.shell, self.lesson = shell, lesson
@@ -64,9 +64,9 @@ class Watch:
 
 
 def watch_before_begin() -> None:
-    """In a lesson whose kernel is new, perhaps restarted in the middle: its language, and a word on missing names.
+    """After a restart of the kernel, set the lesson's language, and explain missing names.
 
-    Which notebook it is the server says, or VS Code; where nobody does (Colab) there is no word.
+    Jupyter's server or VS Code names the notebook; without a name (Colab), do nothing.
     """
     shell = _shell()
     named = (shell and shell.user_ns.get("__vsc_ipynb_file__")) or os.environ.get("JPY_SESSION_NAME")
@@ -81,7 +81,7 @@ def _shell() -> Any:
 
 
 def watch(lesson: str) -> None:
-    """In a notebook: say which cell makes a name that is not there, from now on and for this lesson alone."""
+    """In a notebook, explain missing names of this lesson from now on."""
     shell = _shell()
     if shell is None:
         return

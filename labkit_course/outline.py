@@ -1,7 +1,7 @@
-"""The contents of the course: its lessons, the beliefs that they put right, and sentences of other texts, tried.
+"""The outline of the course: lessons, common beliefs, and widely read sentences with code that tests them.
 
-They stand in ``content/outline.txt``. The index notebooks and the progress board are made from it, and a test compares
-it with the notebooks themselves.
+``labkit_content/outline.txt`` declares the outline. The index notebooks and the progress board come from it, and a test
+compares it with the notebooks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .words import as_html
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson: its notebook, its question, what it is for, and about how long it takes."""
+    """A lesson: name of the notebook, question, purpose and approximate minutes."""
 
     name: str
     question: Text
@@ -35,13 +35,13 @@ class Lesson:
 
     @property
     def title(self) -> str:
-        """``"03 · Who gets which rows?"``: the heading of the notebook, in the language in use."""
+        """``"03 · Who gets which rows?"``: the heading of the notebook, in the current language."""
         return f"{self.number} · {self.question}"
 
 
 @dataclass(frozen=True)
 class Belief:
-    """Something that learners believe, what is so instead, and the lesson that shows it."""
+    """A common belief, its correction, and the lesson about it."""
 
     belief: Text
     instead: Text
@@ -55,7 +55,7 @@ def _entries() -> list[Entry]:
 
 @dataclass(frozen=True)
 class Saying:
-    """A widely read sentence: in what kind of text, whether it is so, the code that tries it, and its lesson."""
+    """A widely read sentence: the kind of text, the verdict, the code that tests it, and the lesson about it."""
 
     sentence: Text
     where: Text
@@ -64,8 +64,8 @@ class Saying:
     lesson: str
 
     def tried(self) -> str:
-        """Runs the code and gives the value of its last line; of an error its own words."""
-        import torch  # heavy: the outline needs it for this alone
+        """Run the code and return the value of its last line, or the text of an error."""
+        import torch  # slow, and needed only here
 
         names = {"torch": torch, "nn": torch.nn, "dist": torch.distributed, "labkit": import_module("labkit")}
         *before, last = ast.parse(self.code).body
@@ -80,7 +80,7 @@ class Saying:
 
 
 def sayings() -> tuple[Saying, ...]:
-    """The sentences, in the order of the lessons that they lead to."""
+    """Return the sentences, in the order of their lessons."""
     found = [entry for entry in _entries() if entry.words[0] == "said"]
     return tuple(
         Saying(entry.texts[""], entry.texts["where"], entry.texts["verdict"], entry.code, entry.words[1])
@@ -89,19 +89,19 @@ def sayings() -> tuple[Saying, ...]:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """The lessons in order."""
+    """Return the lessons in order."""
     found = [(entry.words, entry.texts) for entry in _entries() if entry.words[0][:2].isdigit()]
     return tuple(Lesson(name, texts[""], texts["purpose"], int(minutes)) for (name, minutes), texts in found)
 
 
 def beliefs() -> tuple[Belief, ...]:
-    """They, in the order in which the lessons meet them."""
+    """Return the common beliefs, in the order of their lessons."""
     found = [(entry.words, entry.texts) for entry in _entries() if entry.words[0] == "belief"]
     return tuple(Belief(texts[""], texts["instead"], lesson) for (_, lesson), texts in found)
 
 
 class Outline:
-    """The tables of both parts' lessons: shows itself as Markdown, with links to the notebooks beside it."""
+    """The tables of lessons in both parts, as Markdown with links to the notebooks."""
 
     def _repr_markdown_(self) -> str:
         head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分钟")
@@ -122,7 +122,7 @@ class Outline:
 
 
 class Beliefs:
-    """The table of the beliefs and the lessons that answer them: shows itself as Markdown."""
+    """The table of common beliefs, corrections and lessons, as Markdown."""
 
     def _repr_markdown_(self) -> str:
         head = say(en="What many believe | What is so | Lesson", zh="很多人以为 | 其实 | 课")
@@ -134,7 +134,7 @@ class Beliefs:
 
 
 class Sayings:
-    """The widely read sentences, each folded over its verdict and the code that tries it: shows itself as Markdown."""
+    """The widely read sentences, each with folded verdict and code, as Markdown."""
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join(

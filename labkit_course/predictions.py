@@ -1,10 +1,8 @@
-"""A prediction: a question answered by a click among choices, or by a typed value, before the next cell runs.
+"""Predictions: questions answered by a click or a typed value before the next cell runs.
 
-Once it is answered, one that is asked with numbers can be asked again with others, as often as the learner likes.
-
-``predict(id)`` as the last line of a cell shows it. Where no kernel runs (GitHub, a PDF) and where nobody sits
-(papermill, nbval) its question and choices are read as text, and nothing waits. With the keyboard alone: Tab and
-Enter, or ``check(id, answer)``.
+``predict(id)`` as the last line of a cell shows the question. A question with numbers can be asked again with others.
+Without a kernel (GitHub, a PDF) or a reader (papermill, nbval) question and choices are plain text, and no cell waits.
+The keyboard works too: Tab and Enter, or ``check(id, answer)``.
 """
 
 from __future__ import annotations
@@ -23,20 +21,19 @@ from .words import COLOURS, as_html
 
 _TEXTS = texts_beside(__file__)
 
-# Buttons as long as their words, which may take two lines on a narrow page. Answered ones are still read: their words
-# keep their contrast, in the colours of the verdicts, where widgets would make them pale.
+# Let long buttons wrap on narrow pages, and keep the contrast of answered buttons, which ipywidgets would make pale.
 _STYLE = f"""<style>.labkit-predict button{{height:auto;min-height:28px;white-space:normal;text-align:left;\
 line-height:1.4;padding:4px 12px;width:fit-content;max-width:100%}}
 .labkit-predict .jupyter-button:disabled{{opacity:1;color:var(--jp-ui-font-color1,#222);border:1px dashed}}
 .labkit-predict .jupyter-button.mod-success:disabled{{background:{COLOURS[True]};color:#fff;border:0}}
 .labkit-predict .jupyter-button.mod-warning:disabled{{background:{COLOURS[False]};color:#fff;border:0}}</style>"""
 
-# The fold with the reason, further down in the lesson, says "answer first" in words of this class.
+# Hides the words "Answer first" on the folded reason further down in the lesson.
 _ANSWERED = "<style>.labkit-{}{{display:none}}</style>"
 
 
 class Prediction:
-    """A question and what the learner said to it. Shows itself as buttons, or as a field to type into."""
+    """A question and the learner's answer, shown as buttons or as a text field."""
 
     def __init__(self, name: str, facts: dict[str, int]) -> None:
         self.exercise: Exercise = find(name)
@@ -49,12 +46,12 @@ class Prediction:
 
     @property
     def question(self) -> str:
-        """The question in the language in use."""
+        """The question in the current language."""
         return self.exercise.question(**self.facts)
 
     @property
     def choices(self) -> list[str]:
-        """The choices to click; [] where a value is typed."""
+        """The choices to click, or [] if the answer is typed."""
         return self.exercise.choices()
 
     def answer(self, given: object) -> Shown:
@@ -84,13 +81,13 @@ class Prediction:
         again.layout.display = "none"
         again.on_click(lambda _: self._asked_again(widgets, asked, again))
         self._ask(widgets, asked, again)
-        # Apart from the button, which keeps the keyboard's focus when the question is made anew.
+        # Keep the button outside of `asked`, so that it keeps the keyboard focus for the next question.
         box = widgets.VBox([asked, again], layout={"max_width": "760px"})
         box.add_class("labkit-predict")
         return box
 
     def ask_again(self, random: Random | None = None) -> None:
-        """Ask the same with other numbers; only for exercises that have some to draw."""
+        """Draw other numbers for the question; only for exercises with ``fresh``."""
         assert self.exercise.code.fresh is not None
         random, before = random or Random(), self.facts
         while self.facts == before:
@@ -101,12 +98,12 @@ class Prediction:
         self._ask(widgets, asked, again)
 
     def _ask(self, widgets: Any, asked: Any, again: Any) -> None:
-        """The question as it now is, without an answer."""
+        """Show the current question without an answer."""
         told = widgets.HTML()
         with using(self._language):
             said = widgets.HTML(PAGE_STYLE + _STYLE + f"<div>{as_html(self.question)}</div>")
             made = self._buttons(widgets, told) if self.choices else self._field(widgets, told)
-        if self.exercise.code.fresh:  # shown from the first answer on
+        if self.exercise.code.fresh:  # show the button "again" after the first answer
             told.observe(lambda _: setattr(again.layout, "display", None), "value")
         asked.children = [said, made, told]
 
@@ -132,7 +129,7 @@ class Prediction:
 
         def given(_: object) -> None:
             text = field.value.strip()
-            if text and text != last[0]:  # leaving the field and clicking the button are one answer
+            if text and text != last[0]:  # leaving the field and clicking the button both fire
                 last[0] = text
                 self._tell(told, self.answer(text))
 
@@ -147,10 +144,10 @@ class Prediction:
 
 
 def predict(exercise: str, **facts: int) -> Prediction:
-    """The question of ``exercise``, to be answered before the next cell runs.
+    """Return the question of ``exercise``, to be answered before the next cell runs.
 
-    facts   the numbers it is asked with, for those that take some: ``predict("03.idle", rows=21, gpus=6)``.
+    facts   the numbers of the question: ``predict("03.idle", rows=21, gpus=6)``.
 
-    Raises ValueError or TypeError for an exercise, or a fact, that there is not.
+    Raises ValueError or TypeError for an unknown exercise or fact.
     """
     return Prediction(exercise, facts)

@@ -1,9 +1,9 @@
-"""Keeps which exercises the learner has answered, and which at the first try, in a small JSON file of theirs.
+"""Save answered exercises, and those right at the first try, in the learner's JSON file.
 
-It is ``~/.labkit/progress.json``, or the file that the environment variable ``LABKIT_PROGRESS`` names
-("off" keeps nothing). It is written whole or not at all, by one process at a time. What else stands in it stays; a
-file that cannot be understood is moved aside, never overwritten. A note that cannot be written now is written
-with the next one, or when the progress is shown; nothing that goes wrong here is an error in the learner's cell.
+The file is ``~/.labkit/progress.json``, or the path in the variable ``LABKIT_PROGRESS`` ("off": no file). One
+process at a time writes the whole file atomically and keeps unknown entries. An unreadable file is moved aside, never
+overwritten. A failed write is repeated with the next note, or when the board is shown, and never raises an error in
+the learner's cell.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ from weakref import WeakSet
 from labkit.base.files import real_file, reason, write_whole
 from labkit.base.language import say, wrong
 
-_PATIENCE = 5  # seconds for another process to write its note; it takes milliseconds
+_PATIENCE = 5  # seconds to wait while another process writes
 
-# What shows progress (see .board): its ``refresh()`` is called when an exercise has been noted.
+# Objects whose ``refresh()`` is called after each note (see .board).
 watchers: WeakSet[Any] = WeakSet()
 
-# The lists that the file keeps: exercises that are answered, those whose first answer was wrong; and of lesson 09 what
-# a repair has reached and which hints were taken (see content/repairs/score.py). What stands in a list stays there.
+# The lists in the file: answered exercises, exercises with a wrong first answer, and the repairs' scores and hints (see
+# labkit_content/repairs/score.py). Entries are never removed.
 DONE, MISSED, REACHED, HINTED = LISTS = "done", "missed", "reached", "hinted"
-# What was noted in this process and the file does not know yet: (list, what is noted).
+# Notes of this process that are not in the file yet: (list, entry).
 _unwritten: set[tuple[str, str]] = set()
-# Why, and where a file that could not be understood has gone.
+# The last error, and the new path of an unreadable file.
 _error: Exception | None = None
 _aside: Path | None = None
 
 
 def file() -> Path | None:
-    """The file that keeps progress; None if there is none. OSError if nobody knows where home is."""
+    """Return the progress file, or None if progress is off. Raises OSError without a home folder."""
     named = os.environ.get("LABKIT_PROGRESS")
     if named == "off":
         return None
     try:
         return Path(named).expanduser() if named else Path.home() / ".labkit" / "progress.json"
-    except RuntimeError:  # no HOME, and no such user
+    except RuntimeError:  # no HOME, and an unknown user
         raise wrong(
             OSError,
-            en="the home folder is not known: name a file in LABKIT_PROGRESS",
+            en="the home folder is unknown: name a file in LABKIT_PROGRESS",
             zh="不知道主目录在哪里：请用 LABKIT_PROGRESS 指定一个文件",
         ) from None
 
 
 def done() -> set[str]:
-    """The ids of the exercises answered so far; of a file that is missing or cannot be read, none."""
+    """Return the ids of answered exercises; an empty set if the file is missing or unreadable."""
     return listed(DONE)
 
 
 def at_first_try() -> set[str]:
-    """Those of them whose first answer was right."""
+    """Return the ids of exercises whose first answer was right."""
     return listed(DONE) - listed(MISSED)
 
 
 def note(exercise: str, right: bool = True) -> None:
-    """Note an answer to ``exercise``; a wrong one counts only if it is the first. What fails costs the note alone."""
+    """Save an answer to ``exercise``; a wrong one only if it is the first. Never raises an error."""
     if right or exercise not in done():
         add(DONE if right else MISSED, exercise)
 
 
 def add(name: str, entry: str) -> None:
-    """Add ``entry`` to the list ``name`` of the file. What fails costs the note alone."""
+    """Add ``entry`` to the list ``name`` in the file. Never raises an error."""
     if kept():
         _unwritten.add((name, entry))
     write()
@@ -73,19 +73,19 @@ def add(name: str, entry: str) -> None:
 
 
 def kept() -> bool:
-    """True unless LABKIT_PROGRESS is off."""
+    """Return whether LABKIT_PROGRESS is not "off"."""
     return os.environ.get("LABKIT_PROGRESS") != "off"
 
 
 def tell() -> None:
-    """Let what shows progress show it as it is now."""
+    """Refresh all watchers."""
     for watcher in list(watchers):
-        with suppress(Exception):  # a widget whose page is gone
+        with suppress(Exception):  # the widget's page may be closed
             watcher.refresh()
 
 
 def write() -> None:
-    """Write what is noted and not written yet; :func:`trouble` says what became of it."""
+    """Write pending notes to the file; :func:`trouble` describes an error."""
     global _error, _aside
     if not _unwritten:
         return
@@ -93,13 +93,13 @@ def write() -> None:
         path, noted = file(), set(_unwritten)
         if path is not None:
             _aside = _add(real_file(path), noted) or _aside
-        _unwritten.difference_update(noted)  # of this moment: another thread may have noted more
-    except Exception as error:  # of any kind: the answer was right, and the learner's cell is not about files
+        _unwritten.difference_update(noted)  # not clear(): another thread may have added notes
+    except Exception as error:  # a file error must not fail the learner's cell
         _error = error.with_traceback(None)
 
 
 def trouble() -> str:
-    """Says in one sentence why progress is not saved; "" if all is well."""
+    """Return one sentence about progress that could not be saved, or ""."""
     if _unwritten and _error:
         why = reason(_error) if isinstance(_error, OSError) else f"{type(_error).__name__}: {_error}"
         return say(en=f"Progress could not be saved ({why}).", zh=f"进度没能保存（{why}）。")
@@ -112,7 +112,7 @@ def trouble() -> str:
 
 
 def listed(name: str) -> set[str]:
-    """The entries of the list ``name``, in the file or noted since; none of a file that cannot be read."""
+    """Return the entries of the list ``name``, from the file if readable, and from pending notes."""
     unwritten = {exercise for listed, exercise in _unwritten if listed == name}
     try:
         path = file()
@@ -122,11 +122,11 @@ def listed(name: str) -> set[str]:
 
 
 def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
-    """Write the notes; gives where a file that could not be understood was moved, if there was one."""
-    from filelock import FileLock  # not before somebody answers
+    """Write the notes; return the new path of an unreadable file, if there was one."""
+    from filelock import FileLock  # late: imported for the first answer
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What is read and written back must not change in between: other notebooks have their answers, too.
+    # Hold the lock from reading to writing: other notebooks write to the same file.
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE):
         try:
             aside, text = None, _with(_load(path), noted)
@@ -138,7 +138,7 @@ def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
 
 
 def _with(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
-    """The file's new text; "" if it says so already."""
+    """Return the file's new text, or "" if nothing changes."""
     kept = {(name, exercise) for name in LISTS for exercise in _kept(known, name)}
     if noted <= kept:
         return ""
@@ -146,23 +146,23 @@ def _with(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
         known[name] = sorted(exercise for listed, exercise in kept | noted if listed == name)
     try:
         text = json.dumps(known, indent=1, ensure_ascii=False)
-    except RecursionError as error:  # read by C, written by Python, which does not go as deep
+    except RecursionError as error:  # json's writer allows less nesting than its reader
         raise _NotOurs from error
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a pair of surrogates, which only an escape can say
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
         text = json.dumps(known, indent=1)
     return text
 
 
 class _NotOurs(Exception):
-    """The file is none that progress is kept in."""
+    """Raised for a file without progress."""
 
 
 def _load(path: Path) -> dict[str, object]:
-    """The contents of the file, {} if there is none."""
+    """Return the contents of the file, or {} if it is missing."""
     try:
-        found = json.loads(path.read_text("utf-8-sig"))  # an editor may have put its mark at the beginning
+        found = json.loads(path.read_text("utf-8-sig"))  # an editor may have added a byte order mark
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
@@ -180,7 +180,7 @@ def _kept(found: dict[str, object], name: str) -> set[str]:
 
 
 def _set_aside(path: Path) -> Path:
-    """Move a file that cannot be understood to a free name beside it; gives that name."""
+    """Move an unreadable file to a free name beside it, and return the new path."""
     count = 1
     while (free := path.with_name(f"{path.stem}.unreadable-{count}{path.suffix}")).exists():
         count += 1

@@ -1,8 +1,7 @@
-"""A learner's own numbers: sliders for a lesson's parameters, and what a function of them shows, run anew.
+"""Sliders for a lesson's parameters, which run a function again with other numbers.
 
 ``vary(function, num_gpus=num_gpus, batch_size=batch_size)`` as the last line of a cell runs the function with the
-parameters. In a running notebook a slider for each stands above what it showed; where no kernel runs, and where
-nobody sits, that is the cell's output, and the parameters are the numbers.
+parameters. A running notebook shows a slider for each above the output; otherwise the output alone is shown.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from .lesson import LIMITS, checked_parameters
 
 _TEXTS = texts_beside(__file__)
 
-# How far a slider goes, unless its parameter is beyond: what is worth looking at, not all that a lesson takes.
+# The greatest value of a slider, unless the parameter is greater: enough to explore, less than LIMITS.
 _MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200, "num_ranks": 8}
-# How a result shows itself in a notebook, the better way first.
+# MIME types for display in a notebook with their methods, the preferred one first.
 _DRAWN = {"image/svg+xml": "_repr_svg_", "text/html": "_repr_html_"}
-# JupyterLab sets the columns of a table apart, but not of one in a widget.
+# JupyterLab adds space between columns of a table, but not inside a widget.
 _STYLE = "<style>.labkit-varied td{padding:0 14px 0 0;line-height:1.7}</style>"
 
 
 def _drawn(result: object) -> dict[str, str]:
-    """``result`` as a notebook would show it, by its kind: a picture, else a table; nothing if it is text alone."""
+    """Return ``result`` as an SVG picture, or else as HTML, by MIME type; {} if it has neither."""
     bundle: dict[str, str] = getattr(result, "_repr_mimebundle_", dict)()
     for kind, method in _DRAWN.items():
         if made := bundle.get(kind) or getattr(result, method, str)():
@@ -40,7 +39,7 @@ def _drawn(result: object) -> dict[str, str]:
 
 
 class Varied:
-    """A function of a lesson's parameters and what it showed with them: what it printed, and what it returned."""
+    """A function of a lesson's parameters, with its printed output and its result."""
 
     def __init__(self, function: Callable[..., object], numbers: dict[str, int]) -> None:
         self.function, self.numbers = function, numbers
@@ -49,7 +48,7 @@ class Varied:
         self._run()
 
     def _run(self) -> None:
-        """Run the function; what it raises is the caller's."""
+        """Run the function and store printed text and result."""
         with redirect_stdout(StringIO()) as printed, using(self._language):
             self.result = self.function(**self.numbers)
             self.drawn = _drawn(self.result)
@@ -58,17 +57,17 @@ class Varied:
         self.text = "\n".join(filter(None, [self.printed, said]))
 
     def set(self, **numbers: int) -> None:
-        """Run the function with other numbers; an error is shown in place of the result."""
+        """Run the function with other numbers; show an error in place of the result."""
         try:
             self.numbers = self.numbers | checked_parameters(numbers)
             self._run()
-        except Exception as error:  # the learner's own code: the next move of a slider runs it again
+        except Exception as error:  # from the learner's code
             self.result, self.drawn, self.text = None, {}, f"{type(error).__name__}: {error}"
         if self._widget is not None:
             self._widget.children[-1].value = self._html()
 
     def _html(self) -> str:
-        words = self.printed if self.drawn else self.text  # a picture or a table says what its repr says
+        words = self.printed if self.drawn else self.text  # a picture or table replaces the repr
         shown = f'<pre style="line-height:1.35;overflow:auto">{escape(words)}</pre>' if words else ""
         drawn = _STYLE + next(iter(self.drawn.values()), "")
         return f'<div role="status" aria-live="polite">{shown}{drawn}</div>'
@@ -99,12 +98,11 @@ class Varied:
 
 
 def vary(function: Callable[..., object], **numbers: int) -> Varied:
-    """``function`` run with a lesson's parameters, and sliders that run it with others.
+    """Run ``function`` with a lesson's parameters, and show printed output, result, and sliders for other numbers.
 
-    numbers   num_gpus, batch_size, data_size, num_ranks: those that the function takes, by name.
+    numbers   the function's parameters by name: num_gpus, batch_size, data_size, num_ranks.
 
-    What it prints and what it returns is shown. Raises what the function raises with the numbers given here, and
-    TypeError or ValueError, naming it, for a number that no lesson has or that is out of range.
+    Raises the function's own errors, and TypeError or ValueError for an unknown parameter or a value out of range.
     """
     for name in numbers:
         if name not in LIMITS:

@@ -1,10 +1,9 @@
-"""The notebooks of the course, and a learner's own copy of them: without outputs, theirs to write in.
+"""The notebooks of the course, and the learner's copy of them, without outputs.
 
-In the repository the notebooks are ``notebooks/``; in an installed labkit they lie in ``labkit/lessons``.
-
-Each notebook of a copy carries in its metadata which edition of the lesson it is: a digest of its cells. So it is known
-without a list of our own, which could be lost or wrong, what the learner has changed, whatever the file was renamed to,
-and whether a newer labkit has a newer lesson. What a learner has changed or run is never written over.
+The notebooks are in ``notebooks/`` of the repository, or in ``labkit_course/lessons`` of an installed labkit. Each
+notebook of a copy has the lesson's edition in its metadata, a digest of the cells. The digest tells whether the learner
+changed the notebook, even under another name, and whether labkit has a newer edition. A notebook that the learner
+changed or ran is never overwritten.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ VARIABLE = "LABKIT_LESSONS"
 INDEX = "index"
 _METADATA, _EDITION = "labkit", "edition"
 
-Notebook = dict[str, Any]  # as its file says it: nbformat would be one dependency more, for nothing
+Notebook = dict[str, Any]  # parsed JSON, to avoid the dependency on nbformat
 
 
 def source() -> Path:
-    """The folder with ``en/`` and ``zh/`` as the authors ran them; nobody's to write in."""
+    """Return the folder with the authors' notebooks in ``en/`` and ``zh/``, which no learner changes."""
     package = Path(__file__).parents[1]
     shipped = package / "lessons"
     return shipped if (shipped / "en").is_dir() else package.parent / "notebooks"
 
 
 def names() -> list[str]:
-    """``["00_start", …, "index"]``: what there is, in order, in every language."""
+    """Return the names of all notebooks in order: ``["00_start", …, "index"]``."""
     return sorted(path.stem for path in (source() / "en").glob("*.ipynb"))
 
 
 def default_folder() -> Path:
-    """The folder of a learner's copy unless they say otherwise: what ``LABKIT_LESSONS`` names, else in their home.
+    """Return the default folder of the copy: ``LABKIT_LESSONS``, or else ``~/labkit-lessons``.
 
-    RuntimeError if nobody knows where home is.
+    Raises RuntimeError without a home folder.
     """
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else Path.home() / "labkit-lessons"
@@ -53,7 +52,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Copy:
-    """One notebook of a copy: which lesson it is of, and what has become of it."""
+    """One notebook of the learner's copy."""
 
     language: str
     name: str
@@ -64,7 +63,7 @@ class Copy:
 
     @property
     def lesson(self) -> Notebook:
-        """The lesson as this labkit has it, without outputs."""
+        """The current edition of the lesson, without outputs."""
         path = source() / self.language / f"{self.name}.ipynb"
         return _as_never_run(json.loads(path.read_text("utf-8")), self.name)
 
@@ -77,15 +76,15 @@ class Copy:
         return os.path.lexists(self.file)
 
     def is_touched(self) -> bool:
-        """True if the learner put something into it, a change or an output, or if it is no copy of ours."""
+        """Return whether the learner changed or ran the notebook, or the file is no copy of a lesson."""
         found = self._read()
         cells = found.get("cells", [])
-        # What the index shows when it is run is nobody's work, and an old one would not know the new lessons.
+        # Ignore outputs of the index: a renewed index lists new lessons, and nothing of the learner's is lost.
         ran = self.name != INDEX and any(cell.get("outputs") for cell in cells)
         return ran or _edition_of(found) != _digest(cells)
 
     def is_current(self) -> bool:
-        """True if it is of the edition that this labkit has."""
+        """Return whether the notebook has the current edition."""
         return _edition_of(self._read()) == _edition_of(self.lesson)
 
     def _read(self) -> Notebook:
@@ -94,36 +93,36 @@ class Copy:
             _digest(found["cells"])
             _edition_of(found)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return {}  # no notebook: whatever it is, it is not ours
+            return {}  # no notebook, or not from labkit
         return found
 
     def write(self) -> None:
-        """Make the file the lesson; what stood there is gone. OSError leaves it as it was."""
+        """Overwrite the file with the lesson. An OSError leaves the file unchanged."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.file, json.dumps(self.lesson, indent=1, ensure_ascii=False) + "\n")
 
     def freshen(self) -> Path:
-        """Make the file the lesson, and keep what stood there beside it; gives where. OSError loses nothing."""
+        """Replace the file by the lesson; return the path that keeps the former contents. An OSError loses nothing."""
         aside = _keep_beside(self.file)
         try:
             self.write()
         except BaseException:
-            aside.unlink()  # the file is as it was
+            aside.unlink()  # the file is unchanged
             raise
         return aside
 
 
 def copies(folder: Path) -> Iterator[Copy]:
-    """Every notebook that a copy of the course in ``folder`` has, or should have."""
+    """Yield every notebook of a copy in ``folder``, existing or missing."""
     for language in LANGUAGES:
         for name in names():
             yield Copy(language, name, folder / language / f"{name}.ipynb")
 
 
 def find(lesson: str, folder: Path) -> list[Copy]:
-    """The copies in ``folder`` of ``lesson``: ``03_split``, ``03``, ``index`` in each language, or ``zh/03_split``.
+    """Return the copies of ``lesson`` in ``folder``: ``03_split``, ``03`` or ``index`` in each language, or ``zh/03``.
 
-    Raises FileNotFoundError, in one line that lists what there is.
+    Raises FileNotFoundError with the list of lessons.
     """
     language, _, name = lesson.removesuffix(".ipynb").rpartition("/")
     known = names()
@@ -133,7 +132,7 @@ def find(lesson: str, folder: Path) -> list[Copy]:
         listed = ", ".join(known)
         raise wrong(
             FileNotFoundError,
-            en=f"no such lesson: {lesson!r}; there are {listed}, each also as en/… and zh/…",
+            en=f"no such lesson: {lesson!r}; the lessons are {listed}, also as en/… or zh/…",
             zh=f"没有课程 {lesson!r}；有的课程是 {listed}，前面可以加 en/ 或 zh/",
         )
     return found
@@ -141,7 +140,7 @@ def find(lesson: str, folder: Path) -> list[Copy]:
 
 @dataclass
 class Laid:
-    """The outcome of laying out a copy: notebooks new there, renewed, and kept though this labkit has a newer one."""
+    """The result of :func:`lay_out`: notebooks that were added, renewed, or kept despite a newer edition."""
 
     new: list[Copy] = field(default_factory=list)
     renewed: list[Copy] = field(default_factory=list)
@@ -149,13 +148,13 @@ class Laid:
 
 
 def lay_out(folder: Path) -> Laid:
-    """Make ``folder`` a copy of the course of this labkit's edition, but for what the learner has put there.
+    """Create or renew the copy of the course in ``folder``, except notebooks that the learner changed or ran.
 
-    OSError if something cannot be written; what was laid by then stays. ValueError if the folder is the authors' own.
+    Raises OSError if a file cannot be written, after the files before it; ValueError for the authors' own folder.
     """
     if folder.resolve().is_relative_to(source().resolve()):
         raise wrong(
-            en=f"{folder} holds the lessons as their authors keep them: a copy goes elsewhere",
+            en=f"{folder} contains the authors' lessons: choose another folder for your copy",
             zh=f"{folder} 是作者存放课程原件的地方：副本请放到别处",
         )
     laid = Laid()
@@ -174,9 +173,9 @@ def lay_out(folder: Path) -> Laid:
 
 
 def _as_never_run(notebook: Notebook, name: str) -> Notebook:
-    """The notebook without outputs and counts, marked with its edition.
+    """Remove outputs and execution counts, and add the edition to the metadata.
 
-    The tables of the index are its text, with the links to the lessons: they stand there before anything is run.
+    Turn the tables of the index into Markdown cells, so that its links work before any cell runs.
     """
     for cell in notebook["cells"]:
         if cell["cell_type"] != "code":
@@ -198,9 +197,9 @@ def _text(cell: Notebook) -> str:
 
 
 def _digest(cells: list[Notebook]) -> str:
-    """A digest of the lesson's texts, which tells one edition from another; editors change ids and metadata."""
-    told = [[cell["cell_type"], _text(cell).rstrip()] for cell in cells]
-    return sha256(json.dumps(told).encode()).hexdigest()[:16]
+    """Return a digest of the cells' texts, without ids and metadata, which editors change."""
+    texts = [[cell["cell_type"], _text(cell).rstrip()] for cell in cells]
+    return sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def _edition_of(notebook: Notebook) -> str:
@@ -209,14 +208,14 @@ def _edition_of(notebook: Notebook) -> str:
 
 
 def _keep_beside(file: Path) -> Path:
-    """Give what is in ``file`` a second name beside it, with the day in it, that nothing had; gives that."""
+    """Link or copy ``file`` to a free name with the date beside it, and return the new path."""
     for count in itertools.count(1):
         aside = file.with_name(f"{file.stem}.{date.today()}{f'-{count}' * (count > 1)}{file.suffix}")
         try:
-            os.link(file, aside, follow_symlinks=True)  # needs no room, and is there whole or not at all
+            os.link(file, aside, follow_symlinks=True)  # atomic, and works on a full disk
         except FileExistsError:
             continue
-        except (OSError, NotImplementedError):  # a disk that knows no second names
+        except (OSError, NotImplementedError):  # the file system has no hard links
             if aside.exists():
                 continue
             try:
@@ -225,4 +224,4 @@ def _keep_beside(file: Path) -> Path:
                 aside.unlink(missing_ok=True)
                 raise
         return aside
-    raise AssertionError  # for type checkers: there is no last number
+    raise AssertionError  # unreachable, for type checkers

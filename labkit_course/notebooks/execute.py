@@ -1,7 +1,7 @@
-"""Running a lesson's notebook: a fresh kernel, every cell in order, outputs kept without what changes.
+"""Run a lesson's notebook in a new kernel, and keep outputs without parts that change between runs.
 
-What differs from run to run (widget ids, timings, where printed text was cut) is taken out, so that the stored
-outputs can be compared and readers without a kernel get the still picture of each widget.
+Removing widget ids, timings and breaks in printed text makes stored outputs comparable, and leaves readers without a
+kernel the picture of each widget.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run every cell of ``notebook`` in ``folder``, in place; raises nbclient.CellExecutionError.
+    """Run every cell of ``notebook`` in ``folder``, in place. Raises nbclient.CellExecutionError.
 
-    Starting the kernel is tried again (an overloaded computer can miss the first start), a cell never.
+    Only the start of the kernel is retried, never a cell.
     """
     client = kernel.start(lambda: with_kernel(notebook, folder))
     with client.setup_kernel():
@@ -33,12 +33,12 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def store(notebook: NotebookNode, path: Path) -> None:
-    """Write ``notebook`` to ``path``, whole or not at all; OSError leaves the file as it was."""
+    """Write ``notebook`` to ``path`` atomically. An OSError leaves the file unchanged."""
     write_whole(path, nbformat.writes(notebook) + "\n")
 
 
 def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:
-    """A client for ``notebook`` whose kernel runs in ``folder``; RuntimeError or TimeoutError if it does not start."""
+    """Return a client for ``notebook`` with a kernel in ``folder``. Raises RuntimeError or TimeoutError."""
     client = NotebookClient(
         notebook, timeout=_CELL_TIMEOUT, startup_timeout=kernel.STARTUP_TIMEOUT, kernel_name="python3",
         resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
@@ -54,7 +54,7 @@ def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:
 
 
 def without_volatile(notebook: NotebookNode) -> NotebookNode:
-    """Take out what differs between two runs of the same notebook."""
+    """Remove the parts that differ between two runs of a notebook."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:
@@ -67,7 +67,7 @@ def without_volatile(notebook: NotebookNode) -> NotebookNode:
 
 
 def _streams_joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Neighbouring texts of the same stream as one: where a kernel cuts them is a matter of timing."""
+    """Join neighbouring texts of one stream, whose breaks depend on timing."""
     joined: list[NotebookNode] = []
     for output in outputs:
         if joined and "name" in output and output.get("name") == joined[-1].get("name"):

@@ -1,6 +1,6 @@
-"""Starts a notebook's kernel, whichever tool runs the cells: nbclient, papermill or nbval.
+"""Start a notebook's kernel for nbclient, papermill or nbval.
 
-It imports only the standard library: the tests load it before anything else.
+Import only the standard library here: the tests load this module before anything else.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _ATTEMPTS = 3
-STARTUP_TIMEOUT = 60  # seconds; an overloaded computer can miss a start, which is then tried again
+STARTUP_TIMEOUT = 60  # seconds; a start on an overloaded computer may fail and is retried
 
 
 def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: False) -> T:
-    """Returns what ``kernel()`` gives, which starts one: tried again if it fails, but for once a cell ``has_begun``.
+    """Call ``kernel()``, which starts a kernel; retry a failure, unless a cell ``has_begun``.
 
-    It keeps no learner's progress: a run by a tool is nobody's.
+    Switch progress off inside: a tool's answers are not the learner's.
     """
     before = os.environ.get("LABKIT_PROGRESS")
-    os.environ["LABKIT_PROGRESS"] = "off"  # a kernel inherits it, in papermill and nbval in no other way
+    os.environ["LABKIT_PROGRESS"] = "off"  # papermill and nbval pass variables to kernels only by inheritance
     try:
         for _ in range(_ATTEMPTS - 1):
             try:

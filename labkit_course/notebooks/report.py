@@ -1,4 +1,4 @@
-"""The report of a sweep: one page that compares the runs, in the language in use."""
+"""The report of a sweep: one page that compares the runs, in the current language."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def report(sweep: Sweep, runs: list[Run]) -> str:
-    """The page, with links to the notebooks and pages beside it. Runs not made are said to be missing."""
+    """Return the page, with links to notebooks and pages, and a remark for each missing run."""
     title = f"{_title(sweep, runs)} · {say(en='a sweep over GPUs', zh='不同 GPU 数的对比')}"
     facts = [f"{name} = {value!r}" for name, value in sweep.parameters.items() if name != sweep.swept]
     if sweep.cell_limit:
@@ -50,7 +50,7 @@ def report(sweep: Sweep, runs: list[Run]) -> str:
 
 
 def printed_shapes(run: Run) -> dict[str, list[str]]:
-    """Cell id -> the lines it printed that hold a shape; neighbours that are equal as one, with their number."""
+    """Return by cell id the printed lines with a shape, equal neighbours as one line with their number."""
     found = {}
     for cell in run.executed.cells:
         streams = [output for output in cell.get("outputs", []) if output.output_type == "stream"]
@@ -62,14 +62,13 @@ def printed_shapes(run: Run) -> dict[str, list[str]]:
 
 
 def _counted(items: Iterable[object], times: str) -> list[str]:
-    """Each item as text; neighbours that are equal as one, with their number."""
+    """Return items as text, equal neighbours as one with their number."""
     runs = [(str(item), len(list(same))) for item, same in groupby(items)]
     return [f"{item}{times}{count}" if count > 1 else item for item, count in runs]
 
 
 def _splits(sweep: Sweep, count: int) -> list[Split]:
-    """The different splits in a pass over the lesson's data on ``count`` GPUs: of a full batch, and of the short one
-    at its end; none if the lesson's parameters do not say how much data there is."""
+    """Return the splits of a full batch and of the last batch on ``count`` GPUs, or [] without a data size."""
     rows, size = sweep.parameters.get("data_size"), sweep.parameters.get("batch_size")
     if type(rows) is not int or type(size) is not int or rows < 1 or size < 1:
         return []
@@ -107,7 +106,7 @@ def _pieces(plan: Split, count: int) -> str:
 
 
 def _shapes(runs: list[Run]) -> list[str]:
-    """The printed shapes of the cells in which the runs differ."""
+    """Return the printed shapes of cells whose runs differ, as HTML."""
     printed = {run.gpus: printed_shapes(run) for run in runs}
     ids = list(dict.fromkeys(cell for shapes in printed.values() for cell in shapes))
     differ = [i for i in ids if len(printed) == 1 or len({tuple(s.get(i, ())) for s in printed.values()}) > 1]
@@ -135,7 +134,7 @@ def _gpus(count: int) -> str:
 
 
 def _title(sweep: Sweep, runs: list[Run]) -> str:
-    """The lesson's own heading."""
+    """Return the lesson's heading."""
     for cell in runs[0].executed.cells if runs else ():
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             heading: str = cell.source.splitlines()[0]

@@ -1,8 +1,8 @@
-"""A lesson run once for each number of GPUs: executed notebooks, their pages, and one report.
+"""Run a lesson once for each number of GPUs, and write executed notebooks, their pages, and one report.
 
-A run that fails is kept with its error and the others go on. Starting a kernel is tried again, a cell never.
-A notebook appears when its run has ended, whole, and says in its metadata what it is a run of: so a sweep that was
-stopped, in whatever way, goes on where it was when it is started again.
+A failed run is kept with its error, and the others go on. Only the start of a kernel is retried, never a cell. An
+executed notebook appears when its run has ended, with the run's identity in the metadata, so that a stopped sweep can
+be continued.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .execute import store, without_volatile
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of the lesson. ``error`` is "" if every cell ran, else one line with the cell's id."""
+    """One execution of the lesson. ``error`` is "" if every cell ran, or else one line with the cell's id."""
 
     gpus: int
     notebook: Path
@@ -46,11 +46,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs to be made: checked, with every file that will be written. Nothing is written yet.
+    """The planned runs, after all checks and before any file is written.
 
-    swept        the parameter that differs: ``num_gpus``, in lessons of part two ``num_ranks`` (a GPU for each).
-    cell_limit   seconds that a cell may take, 0 for no limit. (A lesson's slowest cell, which launches several
-                 processes, takes a tenth of what is the rule.)
+    swept        the parameter that differs: ``num_gpus``, or in part two ``num_ranks`` (with a GPU for each).
+    cell_limit   time limit of a cell in seconds; 0 for none. (The slowest cell of all lessons needs a tenth of it.)
     """
 
     lesson: Path
@@ -66,12 +65,12 @@ class Sweep:
         return self.folder / "report.html"
 
     def files(self, gpus: int) -> tuple[Path, Path]:
-        """The executed notebook and its page, for one number of GPUs."""
+        """Return the paths of the executed notebook and its page for ``gpus`` GPUs."""
         name = f"{self.lesson.stem}-{gpus}-gpus"
         return self.folder / f"{name}.ipynb", self.folder / f"{name}.html"
 
     def identity(self, gpus: int) -> dict[str, str]:
-        """All that the outcome of a run depends on, for comparison with that of another."""
+        """Return the facts that determine the result of a run, to recognise a run of the same sweep."""
         given = {**self.parameters, self.swept: gpus}
         return {
             "lesson": hashlib.sha256(self.lesson.read_bytes()).hexdigest(),
@@ -81,7 +80,7 @@ class Sweep:
         }
 
     def occupied(self) -> list[str]:
-        """The files to be written that are there already and not of this sweep, each with a sentence that says so."""
+        """Return a sentence for each file that a run would overwrite and that is not of this sweep."""
         found = []
         for count in self.gpus:
             notebook, page = self.files(count)
@@ -95,7 +94,7 @@ class Sweep:
         return found
 
 
-# Where a notebook says what it is a run of, and how a page says that it was made here.
+# The key of the run's identity in a notebook's metadata, and the mark of a page from a sweep.
 _METADATA = "labkit"
 GENERATOR = '<meta name="generator" content="labkit sweep">'
 
@@ -103,13 +102,13 @@ GENERATOR = '<meta name="generator" content="labkit sweep">'
 def _mark(notebook: Path) -> dict[str, Any]:
     try:
         found = json.loads(notebook.read_text("utf-8"))["metadata"][_METADATA]
-    except (ValueError, LookupError, TypeError, RecursionError):  # no notebook, or nobody's run
+    except (ValueError, LookupError, TypeError, RecursionError):  # no notebook, or not from a sweep
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def earlier(sweep: Sweep, count: int) -> Run | None:
-    """The run on ``count`` GPUs as it was made before, if it was and all its cells ran."""
+    """Return the earlier run on ``count`` GPUs, or None if there is none without an error."""
     notebook, page = sweep.files(count)
     if not notebook.exists():
         return None
@@ -123,9 +122,9 @@ def earlier(sweep: Sweep, count: int) -> Run | None:
 
 
 def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
-    """The notebook that ``lesson`` names: a path, or a name such as ``03_split`` in one of ``places``.
+    """Return the path of ``lesson``: a path, or a name such as ``03_split`` in one of ``places``.
 
-    Raises FileNotFoundError, in one line that lists the lessons there are.
+    Raises FileNotFoundError with the list of lessons.
     """
     if lesson.endswith(".ipynb"):
         if Path(lesson).is_file():
@@ -147,9 +146,8 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
     )
 
 
-# papermill writes any name and any value into a notebook as code, unchecked. Here a name that the notebook does not
-# declare is refused, and so is a value of another type than the declared one.
-# What values of a declared type are called: "must be …", "必须…".
+# papermill writes any name and value into a notebook as code. Refuse names that the notebook does not declare, and values
+# of another type than the default. These words follow "must be" and "必须".
 _KINDS: dict[type, tuple[str, str]] = {
     int: ("a whole number", "是整数"),
     float: ("a number", "是数"),
@@ -159,7 +157,7 @@ _KINDS: dict[type, tuple[str, str]] = {
 
 
 def declared(notebook: NotebookNode) -> dict[str, object]:
-    """Name -> default of each parameter, from the cell tagged ``parameters``; {} if there is none."""
+    """Return the default of each parameter by name, from the cell tagged ``parameters``."""
     cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     found = {}
     for statement in ast.parse(cell.source).body if cell is not None else ():
@@ -175,14 +173,14 @@ def declared(notebook: NotebookNode) -> dict[str, object]:
 
 
 def fit(known: dict[str, object], name: str, value: object) -> object:
-    """``value`` (a text is read as the declared type) for the parameter ``name``.
+    """Return ``value``, parsed if it is text, as a value of the parameter's type.
 
     Raises ValueError with one line that names the parameter.
     """
     if name not in known:
         there = ", ".join(known)
         raise wrong(
-            en=f"the notebook has no parameter {name!r}; it has {there or 'none'}",
+            en=f"the notebook has no parameter {name!r}; its parameters: {there or 'none'}",
             zh=f"笔记本没有参数 {name!r}；" + (f"它的参数有 {there}" if there else "它没有参数"),
         )
     default = known[name]
@@ -190,7 +188,7 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     if kind is str and isinstance(value, str):
         return value
     if isinstance(value, str):
-        with suppress(ValueError, SyntaxError):  # still a text then, refused below
+        with suppress(ValueError, SyntaxError):  # refused below, as text
             value = ast.literal_eval(value)
     if kind is float and type(value) is int:
         return float(value)
@@ -200,7 +198,7 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     return value
 
 
-# What the cell of a lesson says that checks its parameters.
+# Matches the cell of a lesson that checks its parameters.
 _BEGINS = re.compile(r"^begin\(", re.MULTILINE)
 
 
@@ -212,17 +210,17 @@ def plan(
     language: str | None = None,
     cell_limit: int = 600,
 ) -> Sweep:
-    """Check the notebook and its parameters; raises ValueError in one line. Writes nothing.
+    """Check the notebook and its parameters, and plan the runs. Raises ValueError; writes nothing.
 
-    given      values for other parameters than the number of GPUs.
-    language   the language to run the notebook in, if it has such a parameter.
+    given      values of parameters other than the number of GPUs.
+    language   the language to run the notebook in, if it has this parameter.
     """
     try:
         notebook = nbformat.read(lesson, as_version=4)
         known = declared(notebook)
-    except Exception as error:  # whatever a file that is no notebook makes the readers raise
+    except Exception as error:  # the readers raise various errors for other files
         raise wrong(
-            en=f"{lesson} is not a notebook that can be read: {error}",
+            en=f"{lesson} is not a readable notebook: {error}",
             zh=f"{lesson} 不是可以读取的笔记本：{error}",
         ) from error
     swept = next((name for name in ("num_gpus", "num_ranks") if name in known), None)
@@ -233,12 +231,12 @@ def plan(
         )
     for name, option in ((swept, "--gpus"), ("language", "--lang")):
         if name in given:
-            raise wrong(en=f"the parameter {name} is given by {option}", zh=f"参数 {name} 用 {option} 给出")
+            raise wrong(en=f"set the parameter {name} with {option}", zh=f"参数 {name} 用 {option} 给出")
     parameters = {name: fit(known, name, value) for name, value in given.items()}
     if "language" in known and language is not None:
         parameters["language"] = language
     if any(_BEGINS.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
-        # A lesson would refuse these itself, one kernel after the other.
+        # Refuse bad values now; each run would fail at this cell.
         for count in gpus:
             checked_parameters({swept: count})
         checked_parameters(parameters)
@@ -246,11 +244,11 @@ def plan(
 
 
 def execute(sweep: Sweep, count: int) -> Run:
-    """Run the lesson on ``count`` GPUs; writes the executed notebook and its page when it has ended, however it did.
+    """Run the lesson on ``count`` GPUs; write the executed notebook and its page, even if a cell failed.
 
-    OSError if they cannot be written; then, or if the run is interrupted, what was there is as it was.
+    Raises OSError if they cannot be written. After this error or an interrupt, existing files are unchanged.
     """
-    import papermill  # heavy, as nbconvert below
+    import papermill  # slow to import, like nbconvert below
     from papermill.engines import papermill_engines
 
     run: list[Any] = []
@@ -260,17 +258,17 @@ def execute(sweep: Sweep, count: int) -> Run:
     error = ""
     try:
         papermill.execute_notebook(
-            # No file: papermill would write it cell by cell, in place.
+            # No output file: papermill would write it after every cell.
             sweep.lesson.resolve(), None, {**sweep.parameters, sweep.swept: count},
             engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT, execution_timeout=sweep.cell_limit,
-            # A kernel that is ended in the middle of a cell (Ctrl-C) logs as an error that its sockets are closed.
+            # Hide the errors about closed sockets of a kernel interrupted in a cell (Ctrl-C).
             extra_arguments=["--log-level=CRITICAL"], cwd=sweep.lesson.resolve().parent,
         )  # fmt: skip
     except papermill.PapermillExecutionError as failed:
         error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
     except CellTimeoutError:
         error = say(
-            en=f"had not ended after {sweep.cell_limit} s (--cell-timeout)",
+            en=f"still running after {sweep.cell_limit} s (--cell-timeout)",
             zh=f"运行 {sweep.cell_limit} 秒还没有结束（--cell-timeout）",
         )
     except RuntimeError as failed:  # the kernel did not start, or died
@@ -282,7 +280,7 @@ def execute(sweep: Sweep, count: int) -> Run:
             error = say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}")
     without_volatile(executed)
     executed.metadata[_METADATA] = {"run": sweep.identity(count), "error": error}
-    # In this order: a notebook without its page is a run that was made, a page without its notebook somebody else's.
+    # Write the notebook first: a notebook without a page is a finished run, a page without a notebook is not ours.
     store(executed, notebook)
     write_whole(page, _page(executed, sweep.parameters.get("language")))
     return Run(count, notebook, page, _seconds(executed), error, executed)
@@ -293,7 +291,7 @@ def _seconds(executed: NotebookNode) -> float:
 
 
 def _engine(run: list[Any]) -> Any:
-    """papermill's own engine, with kernels started as everywhere in labkit; what it runs is put into ``run``."""
+    """Return papermill's engine with labkit's start of kernels; append its notebook manager to ``run``."""
     from papermill.engines import NBClientEngine
 
     class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
@@ -314,7 +312,7 @@ def _engine(run: list[Any]) -> Any:
 def _page(notebook: NotebookNode, language: object) -> str:
     from nbconvert import HTMLExporter
 
-    # Widgets are shown by their still pictures, so the page needs none of the scripts for them.
+    # Leave out the scripts for widgets, which the page shows as pictures.
     unused = "require_js_url jquery_url widget_renderer_url mermaid_js_url mermaid_layout_elk_js_url".split()
     code = named_language(language) or "en"
     exporter = HTMLExporter(**dict.fromkeys(unused, ""), language_code=code)

@@ -118,14 +118,14 @@ def test_a_teacher_who_releases_again_is_told_what_came_what_stayed_and_who_has_
     command = ["assignment", "release", str(small.folder), "--students", "roster.csv", "--lang", "en"]
     Path("roster.csv").write_text("id,name\n1,Ada\n2,Bob\n3,Cid\n4,Dan\n", "utf-8")
     assert main(command) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("Keep small/teacher to yourself")
+    assert capsys.readouterr().out.splitlines()[1].startswith("Keep small/teacher private")
     Path("roster.csv").write_text("id,name\n2,Bob\n4,Dan\n5,Eve\n", "utf-8")
     assert main([*command, "--deadline", "2026-12-01"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[:3] == [
         "1 written, for 3 students: small/handout",
         "2 notebooks already there, unchanged",
-        "no longer on the roster, and still in the class: 1, 3",
+        "no longer on the roster, but still in the class: 1, 3",
     ]
     assert told[3].startswith("deadline: 2026-12-01 23:59")
 
@@ -231,10 +231,10 @@ def test_the_teachers_commands_list_release_and_write_for_nbgrader(tmp_path, mon
     assert told("release", "primitives", "--students", "roster.csv", "--to", "class")[:3] == [
         f"1 written, for 2 students: {Path('class', 'handout')}",
         "1 notebook already there, unchanged",
-        "no longer on the roster, and still in the class: 1",
+        "no longer on the roster, but still in the class: 1",
     ]
     source = Path("course", "source", "primitives", "primitives.ipynb")
     wrote = told("release", "primitives", "--nbgrader", "course")
     assert wrote[:2] == [str(source), str(Path("course", "nbgrader_config.py"))]
-    assert wrote[2].startswith("Then, in course: nbgrader generate_assignment primitives.")
+    assert wrote[2].startswith("Next, in course: nbgrader generate_assignment primitives.")
     assert source.is_file()

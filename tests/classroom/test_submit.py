@@ -95,14 +95,14 @@ def test_what_is_no_python_is_told_before_it_is_handed_in(day):
     folder, submit = day
     code, out, _ = submit(notebook(folder, split="def split(rows, gpus)：\n    return"))
     assert code == 0
-    assert "it is not Python: invalid character '：' (U+FF1A): def split(rows, gpus)：" in out
+    assert "not valid Python: invalid character '：' (U+FF1A): def split(rows, gpus)：" in out
 
 
 def test_what_python_cannot_even_read_is_told(day):
     folder, submit = day
     code, out, _ = submit(notebook(folder, split="x = '\0'"))
     assert code == 0
-    assert "it is not Python: source code string cannot contain null bytes" in out
+    assert "not valid Python: source code string cannot contain null bytes" in out
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(day, tmp_path):
@@ -213,8 +213,8 @@ def test_what_cannot_be_tried_here_is_handed_in_all_the_same(monkeypatch, capsys
     monkeypatch.setattr(submission, "grade_alone", fails)
     found = SimpleNamespace(claim=Claim("primitives", "1", ""), document=None)
     with using("en"):
-        assert command._tried(found) == {}
+        assert command._try_answers(found) == {}
     assert str(error) in capsys.readouterr().err
     found.claim = Claim("small", "1", "")  # a teacher's own, whose judges the student does not have
-    assert command._tried(found) == {}
+    assert command._try_answers(found) == {}
     assert capsys.readouterr().err == ""

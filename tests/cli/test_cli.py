@@ -152,13 +152,13 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
     (["run", "--gpus", "-1", "x.py"], "must be at least 1, got -1"),
     (["run", "missing.py"], "no such script: missing.py"), (["run"], "no script given"),
     (["run", "-m"], "-m needs the name of a module"), (["run", "-c"], "-c needs a program"),
-    (["run", "-I", "x.py"], "-E, -I and -S keep Python from reading its environment"),
+    (["run", "-I", "x.py"], "-E, -I and -S make Python ignore its environment"),
     (["run", "--timeline", "no/where.html", "-c", ""], "--timeline: cannot write no/where.html"),
-    (["run", "--times", "h100", "-c", ""], "--times is for a timeline: add --timeline FILE.html"),
+    (["run", "--times", "h100", "-c", ""], "--times needs a timeline: add --timeline FILE.html"),
     (["run", "--times", "tpu", "--timeline", "t.html", "-c", ""], "unknown hardware 'tpu'"),
     (["fly"], "invalid choice: 'fly'"),
-    (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; for the course's own a name is enough"),
-    (["lab", "77"], "no such lesson: '77'; there are 00_start, 01_dataset"),
+    (["lab", "missing.ipynb"], "no such notebook: 'missing.ipynb'; for a lesson of the course give its name"),
+    (["lab", "77"], "no such lesson: '77'; the lessons are 00_start, 01_dataset"),
     (["lab", "--port", "many"], "must be a whole number of at least 1, got 'many'"),
     (["diagnose", "x.py:make", "--gpus", "5000"], "must be at most 1024, got 5000"),
     (["lab", "--port", "70000"], "must be at most 65535, got 70000 (see labkit lab --help)"),
@@ -168,7 +168,7 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
     (["lab", "03", "04"], "unrecognized arguments: 04"),
     (["plan", "--model", "x.json"], "--model needs --gpus N"),
     (["diagnose", "x.py:make", "--ranks", "4"],
-     "--ranks stands before the script: labkit diagnose --ranks 4 x.py:make"),
+     "--ranks must precede the script: labkit diagnose --ranks 4 x.py:make"),
     (["torchrun", "--processes", "--times", "h100", "--no-python", "x"],
      "--times needs ranks that share this process: leave --processes out"),
     ([], "required: command"),
@@ -411,9 +411,7 @@ def test_a_copy_that_cannot_be_written_is_one_line(labkit, tmp_path):
     (tmp_path / "file").touch()
     done = labkit("lab", "--dir", tmp_path / "file")
     assert (done.returncode, done.stdout) == (74, "")
-    assert (
-        "a folder in the path is a file. Nothing of yours is lost; another folder can be named" in done.stderr
-    )
+    assert "a folder in the path is a file. Your files are unchanged; name another folder" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -538,15 +536,15 @@ def test_diagnose_shows_where_a_factory_fails(script):
     assert (done.returncode, done.stdout) == (2, "")  # 1 would mean that something is wrong with the model
     assert "in fails" in done.stderr
     assert "labkit_cli" not in done.stderr  # the frames are the user's own
-    assert done.stderr.endswith("labkit: models:fails itself fails: RuntimeError: no data here\n")
+    assert done.stderr.endswith("labkit: models:fails fails: RuntimeError: no data here\n")
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
     (["models"], "FACTORY must be module:function"),
-    (["nowhere:make"], "there is no module 'nowhere'"),
+    (["nowhere:make"], "no module 'nowhere', neither in this folder nor installed"),
     (["nowhere.py:make"], "there is no file nowhere.py"),
     (["models:missing"], "models has no function 'missing'"),
-    (["models:alone"], "must return (model, inputs) or (model, inputs, loss), it returned Turned"),
+    (["models:alone"], "must return (model, inputs) or (model, inputs, loss), but returned Turned"),
     (["models:turned", "--memory", "much"], "much"),
 ])  # fmt: skip
 def test_diagnose_refuses_what_it_cannot_use(labkit, script, arguments, text):

@@ -49,7 +49,7 @@ def test_every_command_explains_itself(labkit, command, encoding):
     shown = encoding in ("gbk", "utf-8")
     assert bool(CHINESE.search(out)) == shown
     assert err == (
-        "" if shown else f"labkit: the encoding of this console, {encoding}, has no Chinese: English\n"
+        "" if shown else f"labkit: this console's encoding, {encoding}, has no Chinese: using English\n"
     )
     assert "\\u" not in out
 
@@ -104,7 +104,7 @@ def test_a_crash_of_labkit_is_no_finding(monkeypatch, capsys):
     assert main(["doctor"]) == 70
     err = capsys.readouterr().err
     assert "ZeroDivisionError: ours" in err
-    assert err.endswith("labkit: this is a fault of labkit's own, not of yours\n")
+    assert err.endswith("labkit: this is a bug in labkit, not your mistake\n")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -24,7 +24,7 @@ def report(capsys, *arguments):
     return found
 
 
-@pytest.mark.parametrize(("language", "end"), [("en", "Lessons run here."), ("zh", "课程可以运行。")])
+@pytest.mark.parametrize(("language", "end"), [("en", "The lessons can run here."), ("zh", "课程可以运行。")])
 def test_a_computer_that_has_everything_is_told_on_one_screen(capsys, language, end):
     import torch
 

@@ -25,7 +25,7 @@ def said(source):
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "WORDING":
             words, call = [node.slice], called.get(id(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("WORDING.tell", "_found"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "WORDING.tell":
             words, call = node.args, node
             call.keywords = [
                 k for k in call.keywords if "tell" not in ast.unparse(call.func) or k.arg not in HOW

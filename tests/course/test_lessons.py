@@ -162,7 +162,7 @@ def test_fresh_again_keeps_what_was_there_under_a_name_with_the_day(folder, caps
         changed(folder, text=text)
         assert main(["lessons", "fresh", "01_first", "--dir", str(folder)]) == 0
         out = capsys.readouterr().out
-        assert f"en/01_first is fresh; yours is kept as {name}" in out
+        assert f"en/01_first is reset; your notebook is now {name}" in out
         assert "zh/01_first is as it was given" in out
         assert read(folder)["cells"][1]["source"] == "x = 1"
         assert read(folder, f"en/{name.removesuffix('.ipynb')}")["cells"][1]["source"] == text
@@ -174,8 +174,8 @@ def test_fresh_brings_what_is_gone_and_what_is_newer(folder, course, capsys):
     course("x = 2")
     assert main(["lessons", "fresh", "01_first", "--dir", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert "en/01_first is there now" in out
-    assert "zh/01_first is renewed" in out
+    assert "en/01_first was added" in out
+    assert "zh/01_first was updated" in out
     assert [read(folder, f"{language}/01_first")["cells"][1]["source"] for language in ("en", "zh")] == [
         "x = 2"
     ] * 2
@@ -202,7 +202,7 @@ def test_a_full_disk_loses_nothing(folder, monkeypatch, capsys):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert main(["lessons", "copy", str(folder / "new"), "--lang", "zh"]) == 74
     english, chinese = capsys.readouterr().err.splitlines()
-    assert "01_first.ipynb: the disk is full. Nothing of yours is lost" in english
+    assert "01_first.ipynb: the disk is full. Your files are unchanged" in english
     assert "磁盘已满。你的东西都还在" in chinese
 
 
@@ -248,7 +248,7 @@ def test_the_authors_own_folder_is_refused(inside, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "code", "text"), [
-    (["fresh", "77"], 2, "no such lesson: '77'; there are 01_first, index"),
+    (["fresh", "77"], 2, "no such lesson: '77'; the lessons are 01_first, index"),
     (["fresh", "fr/01_first"], 2, "no such lesson: 'fr/01_first'"), (["fresh"], 2, "required: LESSON"),
     (["copy"], 2, "one of the arguments DIR --dir is required"), ([], 2, "required: ACTION"),
 ])  # fmt: skip
@@ -299,6 +299,6 @@ def test_without_a_home_a_folder_is_asked_for(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(lessons, "default_folder", nowhere)
     assert main(["lessons", "list", "--lang", "en"]) == 2
-    assert capsys.readouterr().err == "labkit: the home folder is not known: name a folder with --dir\n"
+    assert capsys.readouterr().err == "labkit: the home folder is unknown: name a folder with --dir\n"
     assert main(["lessons", "copy", str(folder), "--lang", "en"]) == 0
     assert f'labkit lab --dir "{folder}"' in capsys.readouterr().out

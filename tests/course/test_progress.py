@@ -208,7 +208,7 @@ def test_a_user_without_a_home_is_told_and_the_answer_is_right(monkeypatch):
         os.path, "expanduser", lambda path: path
     )  # as for a user that the system does not know
     assert check("03.idle", 3).right
-    assert "the home folder is not known: name a file in LABKIT_PROGRESS" in repr(Progress())
+    assert "the home folder is unknown: name a file in LABKIT_PROGRESS" in repr(Progress())
     labkit.set_language("zh")
     assert "不知道主目录在哪里" in repr(Progress())
     monkeypatch.setenv("LABKIT_PROGRESS", "~nobody-of-this-name/progress.json")

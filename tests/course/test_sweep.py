@@ -104,7 +104,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(lesson, tmp_path, monkeyp
     assert main(command) == 130
     assert made == [1, 3]
     assert page.read_text("utf-8").count("not run") == 1
-    assert "2 of 3 runs are made: the same command goes on from there" in capsys.readouterr().err
+    assert "2 of 3 runs are done: run the same command again to continue" in capsys.readouterr().err
     (tmp_path / "made/99_small-1-gpus.html").unlink()  # as if it had been stopped between the two files
     before = (tmp_path / "made/99_small-1-gpus.ipynb").stat().st_mtime_ns
     stop, made[:] = None, []
@@ -174,7 +174,7 @@ def test_a_disk_that_is_full_is_one_line_before_anything_is_run(lesson, tmp_path
     assert main(["sweep", "99_small", "--gpus", "1", "--out", "made"]) == 74
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert "made/report.html cannot be read or written: the disk is full. What is done is kept" in err
+    assert "made/report.html cannot be read or written: the disk is full. Finished runs are kept" in err
     assert (ran, files(tmp_path / "made")) == ([], [])
 
 
@@ -184,7 +184,7 @@ def test_a_cell_without_end_fails_its_run(lesson, tmp_path, capsys):
     )
     lesson.write_text(text, "utf-8")
     assert main(["sweep", "99_small", "--gpus", "1", "--out", "made", "--cell-timeout", "1"]) == 1
-    said = "cell same: had not ended after 1 s (--cell-timeout)"
+    said = "cell same: still running after 1 s (--cell-timeout)"
     assert said in capsys.readouterr().out
     page = (tmp_path / "made/report.html").read_text("utf-8")
     assert said in page
@@ -223,12 +223,12 @@ def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
     (["99_small"], "arguments are required: --gpus"),
     (["98_none", "--gpus", "2"], "no such lesson: 98_none (en); there are 99_small"),
     (["missing.ipynb", "--gpus", "2"], "no such notebook: missing.ipynb"),
-    (["broken.ipynb", "--gpus", "2"], "broken.ipynb is not a notebook that can be read"),
+    (["broken.ipynb", "--gpus", "2"], "broken.ipynb is not a readable notebook"),
     (["99_small", "--gpus", "2", "--lang", "fr"], "invalid choice: 'fr'"),
-    (["99_small", "--gpus", "2", "-p", "bacth_size", "3"], "has no parameter 'bacth_size'; it has num_gpus"),
+    (["99_small", "--gpus", "2", "-p", "bacth_size", "3"], "has no parameter 'bacth_size'; its parameters: num_gpus"),
     (["99_small", "--gpus", "2", "-p", "batch_size", "ten"], "batch_size must be a whole number, got 'ten'"),
-    (["99_small", "--gpus", "2", "-p", "num_gpus", "3"], "num_gpus is given by --gpus"),
-    (["99_small", "--gpus", "2", "-p", "language", "zh"], "language is given by --lang"),
+    (["99_small", "--gpus", "2", "-p", "num_gpus", "3"], "set the parameter num_gpus with --gpus"),
+    (["99_small", "--gpus", "2", "-p", "language", "zh"], "set the parameter language with --lang"),
     (["99_small", "--gpus", "2", "--out", "broken.ipynb"], "--out must be a folder"),
 ])  # fmt: skip
 def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, arguments, text):

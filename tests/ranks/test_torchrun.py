@@ -11,7 +11,7 @@ import pytest
 from labkit.trace.events import Event
 from labkit_cli import main
 from labkit_cli.ending import hint_of
-from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchruns, chinese
+from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, _torchrun_arguments, chinese
 from labkit_ranks.processes.process_recording import _File, read_recording
 from labkit_ranks.rank.run_record import RankInfo, RunRecord
 from tools.warm import python
@@ -310,10 +310,10 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
     values = {
         "numa_binding": "node", "start_method": "fork", "monitor_interval": "1", "shutdown_timeout": "1",
     }  # fmt: skip
-    known = {action.dest: action for action in _torchruns()}
+    known = {action.dest: action for action in _torchrun_arguments()}
     for name in NOTHING_TO_DO:
         assert torchrun(folder, "", known[name].option_strings[0], values.get(name, "x=1")) == 0
-        assert f"--{name.replace('_', '-')}: nothing to do" in capsys.readouterr().err
+        assert f"--{name.replace('_', '-')}: no effect" in capsys.readouterr().err
     for name in PROCESSES_ONLY:
         value = [] if known[name].nargs == 0 else ["x"]
         assert torchrun(folder, "", known[name].option_strings[0], *value) == 2
@@ -326,7 +326,7 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
     [
         ("--nproc-per-node 3 --gpus 2 script.py", "3 ranks on a node of 2 GPUs"), ("nothing.py", "no such script"),
         ("--nproc-per-node many script.py", "must be a number"), ("--nproc-per-node 0 script.py", "at least 1"),
-        ("--nnodes 2 --node-rank 1 script.py", "all 2 nodes run at once"), ("", "no script given"),
+        ("--nnodes 2 --node-rank 1 script.py", "this command runs all 2 nodes"), ("", "no script given"),
         ("--memory lots script.py", "lots"), ("--timeline . script.py", "cannot write"), ("--bogus", "--bogus"),
         ("--nnodes x script.py", "--nnodes"),
         ("--max-restarts -1 script.py", "--max-restarts"),
@@ -424,7 +424,7 @@ def test_labkit_run_points_to_it(folder, text):
     assert code == 1
     assert (
         err.splitlines()[-1]
-        == "labkit: torchrun starts such a script: labkit torchrun --nproc-per-node 2 script.py"
+        == "labkit: start this script with torchrun: labkit torchrun --nproc-per-node 2 script.py"
     )
 
 
