@@ -24,7 +24,7 @@ from typing import Any
 
 from labkit.base.language import check_language, set_language, wrong
 from labkit.base.texts import texts_beside
-from labkit_course.answers import Shown, judged
+from labkit_course.answers import ShownVerdict, judge_answer
 from simgpu import use_gpus
 
 from .folders import BUILT_IN, names, package_of
@@ -91,7 +91,7 @@ def begin(
     _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
 
 
-def check(question: str, *answer: object) -> Shown:
+def check(question: str, *answer: object) -> ShownVerdict:
     """Tries an answer on the open examples; ``question`` is ``"assignment.question"``.
 
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
@@ -109,12 +109,12 @@ def check(question: str, *answer: object) -> Shown:
         call = f'check("{question}", {", ".join(found.names)})'
         raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
     if any(value is None or value is ... or _empty(value) for value in answer):
-        return Shown(None, _TEXTS["unanswered",](), None)
+        return ShownVerdict(None, _TEXTS["unanswered",](), None)
     if taken := next(_find_banned_names(answer, without.get(id, ())), None):
-        return Shown(False, _TEXTS["taken",](taken=taken), None)
+        return ShownVerdict(False, _TEXTS["taken",](taken=taken), None)
     student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
-    hint, _ = judged(answer, lambda _: _first_hint(found, student), found.wanted)
-    return Shown(True, _TEXTS["right",](), None) if hint is None else Shown(False, hint, None)
+    hint, _ = judge_answer(answer, lambda _: _first_hint(found, student), found.wanted)
+    return ShownVerdict(True, _TEXTS["right",](), None) if hint is None else ShownVerdict(False, hint, None)
 
 
 def _empty(value: object) -> bool:

@@ -154,10 +154,10 @@ def _hint(*words: str, **facts: object) -> Hint:
 
 def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
     """``value`` as ``kind`` reads it (see :mod:`labkit_course.kinds`); if it cannot, the part is over."""
-    from labkit_course.kinds import returned
+    from labkit_course.kinds import read_returned
 
     try:
-        return returned(value, kind, en=en, zh=zh)
+        return read_returned(value, kind, en=en, zh=zh)
     except Unreadable as unreadable:
         words = unreadable.words
         raise NoAnswer(Hint("kind", words.en if words else "", words.zh if words else "")) from None

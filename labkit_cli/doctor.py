@@ -67,7 +67,9 @@ def _find_facts(problems: list[str]) -> Iterator[tuple[str, str]]:
         yield "copy", WORDING["begun"](folder=folder, begun=begun)
         yield (
             "progress",
-            WORDING["answered"](file=progress.file() or "LABKIT_PROGRESS=off", count=len(progress.done())),
+            WORDING["answered"](
+                file=progress.file() or "LABKIT_PROGRESS=off", count=len(progress.answered_exercises())
+            ),
         )
     except ModuleNotFoundError:
         return  # installed without the course

@@ -8,7 +8,7 @@ from pathlib import Path
 from labkit.base.files import reason
 from labkit.base.language import say, series
 from labkit_course.notebooks import copies as lessons
-from labkit_course.notebooks.copies import Copy
+from labkit_course.notebooks.copies import LessonCopy
 
 from .usage import CannotWrite, UsageError, add_language, add_options, bad_usage
 from .wording import Wording
@@ -105,7 +105,7 @@ def _list(folder: Path) -> None:
         print(f"  {str(copy):<18}{_state(copy)}  {copy.title}")
 
 
-def _state(copy: Copy) -> str:
+def _state(copy: LessonCopy) -> str:
     """Return the state of a copy in words of one width."""
     if not copy.is_there():
         return say(en="not there  ", zh="没有  ")

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         en, zh = f"--out must be a folder, but {folder} is a file", f"--out 必须是文件夹，{folder} 是文件"
         raise UsageError(en=en, zh=zh)
     try:
-        if not options.force and (occupied := plan.occupied()):
+        if not options.force and (occupied := plan.find_occupied_files()):
             more = len(occupied) - 1
             raise UsageError(
                 en=f"{occupied[0]}{f', and {more} more' if more else ''}; "

@@ -14,28 +14,28 @@ from labkit.base.texts import Text, texts_beside
 from . import progress
 from .exercise import find
 from .judging import Unreadable, Unwritten
-from .kinds import shown
-from .lesson import begun
-from .names import word_on
-from .words import SIGNS, as_html, framed
+from .kinds import quote_value
+from .lesson import current_lesson
+from .names import advice_on
+from .verdict_html import SIGNS, as_html, frame_html
 
 _TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownVerdict:
     """The verdict shown to the learner; ``right`` is None for no answer yet."""
 
     right: bool | None
     text: str
-    solution: Solution | None = field(repr=False)  # None if the text includes the solution
+    solution: Solution | None = field(repr=False)  # None: the text includes the solution
 
     def __repr__(self) -> str:
         return f"{SIGNS[self.right]} {self.text}"
 
     def _repr_html_(self) -> str:
         solution = self.solution._repr_html_() if self.solution else ""
-        return framed(f"<div>{as_html(repr(self))}</div>{solution}", self.right)
+        return frame_html(f"<div>{as_html(repr(self))}</div>{solution}", self.right)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Solution:
         return self.hidden
 
 
-def check(exercise: str, answer: object, **facts: int) -> Shown:
+def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     """Judge ``answer``, show the verdict with the solution folded below, and save a right answer in the progress file.
 
     None, ..., a list of these, or a function that returns ... is no answer yet.
@@ -61,7 +61,7 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
     facts   the numbers of the question, for questions with numbers (see :mod:`.predictions`).
     """
     found = find(exercise)
-    facts = found.checked(facts)
+    facts = found.complete_facts(facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
         text = _TEXTS["unanswered",]()
@@ -70,28 +70,28 @@ def check(exercise: str, answer: object, **facts: int) -> Shown:
                 found.kind.read(answer)
             except Unreadable as refused:
                 text = str(refused) or text
-        return Shown(None, text, None)
-    hint, counts = judged(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
+        return ShownVerdict(None, text, None)
+    hint, counts = judge_answer(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
     if counts is None:
-        return Shown(None, str(hint), None)
+        return ShownVerdict(None, str(hint), None)
     if counts:
         progress.note(exercise, hint is None)
     solution = reveal(exercise, **facts)
     if hint is None:
         # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
-        said = found.solution(**facts) if found.asks else found.why()
-        return Shown(True, _TEXTS["right",](why=said), None if found.asks else solution)
-    return Shown(False, hint, solution)
+        said = found.solution(**facts) if found.asks else found.explanation()
+        return ShownVerdict(True, _TEXTS["right",](why=said), None if found.asks else solution)
+    return ShownVerdict(False, hint, solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
     """Return the solution of an exercise, folded in a notebook; ``reveal(id).text`` is the text."""
     found = find(exercise)
-    facts = found.checked(facts)
+    facts = found.complete_facts(facts)
     return Solution(found.solution(**facts), _TEXTS["title",](), _TEXTS["hidden",](exercise=exercise))
 
 
-def judged(
+def judge_answer(
     answer: object, hint: Callable[[object], object | None], wanted: Text
 ) -> tuple[str | None, bool | None]:
     """Return (hint in words or None, whether the answer counts); the second is None for no answer yet.
@@ -103,15 +103,15 @@ def judged(
         return None if found is None else str(found), True
     except Unreadable as refused:
         counts = None if isinstance(refused, Unwritten) else False
-        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=shown(answer)), counts
+        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=quote_value(answer)), counts
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # from the learner's code, or a judge that cannot handle the object
-        raised = _TEXTS["raised",](error=_named(error), wanted=wanted)
-        return "\n".join(filter(None, [raised, word_on(error, begun())])), False
+        raised = _TEXTS["raised",](error=_describe_error(error), wanted=wanted)
+        return "\n".join(filter(None, [raised, advice_on(error, current_lesson())])), False
 
 
-def _named(error: BaseException) -> Text:
+def _describe_error(error: BaseException) -> Text:
     """Return class and message of an error, or the class alone if it has no message or its ``__str__`` fails."""
     try:
         words = str(error)

@@ -18,7 +18,7 @@ from labkit.base.widgets import live
 
 from . import exercise, progress
 from .content import module
-from .lesson import begun
+from .lesson import current_lesson
 from .outline import lessons
 
 _TEXTS = texts_beside(__file__)
@@ -34,7 +34,7 @@ class Progress:
 
     def __repr__(self) -> str:
         progress.write()  # retry notes that could not be saved before, as on a full disk
-        done, first = progress.done(), progress.at_first_try()
+        done, first = progress.answered_exercises(), progress.at_first_try()
         lines = [f"{title}  {_marks(names, done, first)}" for title, names in _exercises()]
         parts = [score(done, first), *lines, *module("repairs.shown").in_text(), *_footer()]
         return "\n".join(filter(None, parts))
@@ -43,7 +43,7 @@ class Progress:
         """Update the widget."""
         if self._widget is not None:
             with using(self._language):
-                self._widget.value = _table(progress.done(), progress.at_first_try(), _footer())
+                self._widget.value = _table(progress.answered_exercises(), progress.at_first_try(), _footer())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         need("ipywidgets")
@@ -60,14 +60,14 @@ class Progress:
 
 def score(done: set[str], first: set[str]) -> str:
     """Return the score of the current lesson in one line; "" without a lesson, questions or a progress file."""
-    name = begun() or "-"
+    name = current_lesson() or "-"
     with suppress(OSError):
         name = name if progress.file() else "-"
     for title, ids in _exercises():
         if title.partition(" ")[0] == name.partition("_")[0]:
             here, right = len(done & set(ids)), len(first & set(ids))
             told = _TEXTS["score",](lesson=title[:2], here=here, all=len(ids), right=right)
-            return say(en="; ", zh="；").join(filter(None, [told, _repaired(title)]))
+            return say(en="; ", zh="；").join(filter(None, [told, _repair_points(title)]))
     return ""
 
 
@@ -78,7 +78,7 @@ def _exercises() -> list[tuple[str, list[str]]]:
     return [(title, ids) for title, ids in found if ids]
 
 
-def _repaired(title: str) -> str:
+def _repair_points(title: str) -> str:
     """Return the points of a lesson scored by repairs, besides its questions, or ""."""
     return str(module("repairs.shown").points(title[:2]))
 
@@ -104,7 +104,7 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     head += "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     rows, every = [], list[str]()
     for title, names in _exercises():
-        whole = escape(" · ".join(filter(None, [title, _repaired(title)])))
+        whole = escape(" · ".join(filter(None, [title, _repair_points(title)])))
         rows.append(_row(whole, _marks(names, done, first), names, done, first))
         every += names
     rows.append(_row(f"<b>{_TEXTS['everything',]()}</b>", "", every, done, first))

@@ -25,7 +25,7 @@ from labkit_diagnose import Diagnosis, Finding, diagnose
 from simgpu import simulate
 
 from .content import FOLDER
-from .words import as_html
+from .verdict_html import as_html
 
 # Names that the code of a case may use without an import.
 _NAMES = {
@@ -41,7 +41,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Case:
+class LessonCase:
     """A mistake in a model and its repair.
 
     finding         the check-up's name for the fault.
@@ -54,25 +54,25 @@ class Case:
     broken: str
     cured: str
 
-    def checked(self) -> tuple[Finding, Diagnosis]:
+    def run_check_ups(self) -> tuple[Finding, Diagnosis]:
         """Return the check-up's finding for the broken lines on two GPUs, and the diagnosis of the cured lines."""
         found = check_up(self.broken)
         return next(one for one in found.findings if one.name == self.finding), check_up(self.cured)
 
 
 @cache
-def cases() -> dict[str, list[Case]]:
+def cases() -> dict[str, list[LessonCase]]:
     """Return the cases by lesson."""
-    found: dict[str, list[Case]] = {}
+    found: dict[str, list[LessonCase]] = {}
     entries = parse((FOLDER / "cases.txt").read_text("utf-8"))
     for broken, cured in zip(entries[::2], entries[1::2], strict=True):
         lesson, finding = broken.words
-        found.setdefault(lesson, []).append(Case(finding, broken.texts[""], broken.code, cured.code))
+        found.setdefault(lesson, []).append(LessonCase(finding, broken.texts[""], broken.code, cured.code))
     return found
 
 
 def check_up(code: str) -> Diagnosis:
-    """Return the diagnosis of the model that ``code`` assigns, on a machine of its own."""
+    """Return the diagnosis of the model assigned by ``code``, on a new machine."""
     names: dict[str, Any] = dict(_NAMES)
     with simulate(gpus=2), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -87,7 +87,7 @@ class Cases:
     """
 
     def __init__(self, lesson: str) -> None:
-        self._checked = [(case, *case.checked()) for case in cases()[one_of("lesson", lesson, cases())]]
+        self._checked = [(case, *case.run_check_ups()) for case in cases()[one_of("lesson", lesson, cases())]]
 
     def __repr__(self) -> str:
         return "\n\n".join(
@@ -122,7 +122,7 @@ def _pre(text: str) -> str:
     return f'<pre style="{_LINES}">{escape(text.rstrip(), quote=False)}</pre>'
 
 
-def _changes(case: Case) -> str:
+def _changes(case: LessonCase) -> str:
     """Return the repair as removed and added lines."""
     _, _, *lines = unified_diff(case.broken.splitlines(), case.cured.splitlines(), lineterm="", n=0)
     return "\n".join(f"{line[0]} {line[1:]}" for line in lines if line[0] != "@" and line[1:].strip())

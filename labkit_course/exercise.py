@@ -16,9 +16,9 @@ After the id comes the kind of answer, one of :data:`KINDS`. ``%% -`` lists wron
 right answers, as a learner types them, separated by "or". ``…`` is any other answer; of two lines with the same answer
 the later counts. Without a kind the answers are choices to click, with a text each and a ``hint``. A text ``wanted``
 describes an answer. An exercise without a question is answered by ``check()`` only, and ``why`` explains a right
-answer in one sentence. ``%% hint`` and ``%% part`` are texts used by code.
+answer in one sentence. ``%% hint`` and ``%% part`` are texts for code.
 
-Code is in the Python module of the lesson: :func:`derived` computes facts for the texts, :func:`judge` judges answers
+Code is in the Python module of the lesson: :func:`derive_facts` computes facts for the texts, :func:`judge` judges answers
 if a table cannot.
 """
 
@@ -37,7 +37,7 @@ from labkit.base.texts import Entry, Text
 
 from . import kinds
 from .content import FOLDER, module
-from .judging import Hint, Hints, Kind, Named, Unreadable, named, sections, worded
+from .judging import Hint, Hints, Kind, Named, Unreadable, fill_named, sections, texts_by_name
 
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
@@ -85,7 +85,7 @@ def _declare(id: str, known: str, **parts: Any) -> None:
     _declared[id] = replace(code, **{name: part for name, part in parts.items() if part})
 
 
-def derived(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[Derive], Derive]:
+def derive_facts(id: str, *, fresh: Fresh | None = None, **facts: Fact) -> Callable[[Derive], Derive]:
     """Declare a function that computes further facts from an exercise's facts, by the names used in the texts."""
 
     def declare(function: Derive) -> Derive:
@@ -108,7 +108,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class Answer:
+class ListedAnswer:
     """An answer in the texts: a choice to click, or answers to type.
 
     text    the choice, or the answers separated by "or".
@@ -121,13 +121,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise: its texts by name, the listed answers, and its code.
+    """An exercise: texts by name, listed answers, and code.
 
     kind_name    a key of KINDS; "" for choices to click, or if a judge reads the answer.
     """
 
     texts: Mapping[str, Text]
-    answers: Sequence[Answer]
+    answers: Sequence[ListedAnswer]
     code: Code
     kind_name: str
 
@@ -137,7 +137,7 @@ class Exercise:
         return "" in self.texts
 
     @property
-    def _clicked(self) -> bool:
+    def _is_choice(self) -> bool:
         return not self.code.judge and not self.kind_name
 
     @property
@@ -150,24 +150,24 @@ class Exercise:
 
     def question(self, **facts: int) -> str:
         """Return the question in the current language."""
-        return str(self._said(Named(""), facts))
+        return str(self._fill_text(Named(""), facts))
 
     def choices(self) -> list[str]:
         """Return the choices to click in order, or [] if the answer is typed."""
-        return [str(answer.text.fill({})) for answer in self.answers] if self._clicked else []
+        return [str(answer.text.fill({})) for answer in self.answers] if self._is_choice else []
 
     def solution(self, **facts: int) -> str:
         """Return the solution in the current language."""
-        return str(self._said(Named("solution"), facts))
+        return str(self._fill_text(Named("solution"), facts))
 
-    def why(self) -> str:
-        """Return one sentence that explains a right answer to an exercise without a question."""
+    def explanation(self) -> str:
+        """Return a sentence that explains a right answer to an exercise without a question."""
         return str(self.texts["why"])
 
-    def _said(self, named: Named, facts: Mapping[str, int]) -> Text:
-        return worded(self.texts, named, {**facts, **self.code.derived(**facts)})
+    def _fill_text(self, text: Named, facts: Mapping[str, int]) -> Text:
+        return fill_named(self.texts, text, {**facts, **self.code.derived(**facts)})
 
-    def checked(self, given: Mapping[str, int]) -> dict[str, int]:
+    def complete_facts(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return all facts, with defaults for those not given. Raises TypeError or ValueError for an unknown fact."""
         for name in given:
             if name not in self.code.facts:
@@ -189,11 +189,11 @@ class Exercise:
             found = next(hints, None)
         if found is None:
             return None
-        said = self._said(Named(found.name, answer=value, **found.values), facts)
+        said = self._fill_text(Named(found.name, answer=value, **found.values), facts)
         return Hint(found.name, said.en, said.zh)
 
     def _read(self, answer: object) -> Any:
-        """Return ``answer`` in the form that judges use: its first reading of the right kind."""
+        """Return the first reading of ``answer`` that has the right kind."""
         refused: Unreadable | None = None
         for reading in kinds.readings(answer):
             try:
@@ -203,19 +203,19 @@ class Exercise:
         raise refused or Unreadable
 
     @cached_property
-    def _tables(self) -> dict[tuple[int, ...], dict[Any, Answer]]:
+    def _tables(self) -> dict[tuple[int, ...], dict[Any, ListedAnswer]]:
         """The tables of answers built so far, by the facts of the question."""
         return {}
 
-    def _rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[Any, Answer]]:
+    def _rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[Any, ListedAnswer]]:
         """Yield (value, answer) for every value in the table of answers."""
-        if self._clicked:
+        if self._is_choice:
             yield from enumerate(self.answers, 1)
             return
         kind = self.kind
         for answer in self.answers:
             for text in answer.text.fill(facts).en.split(" or "):
-                yield (text if text == _ANY_OTHER else kind.read(kinds.typed(text))), answer
+                yield (text if text == _ANY_OTHER else kind.read(kinds.parse_typed(text))), answer
 
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
         """Return the hint for ``value`` in the table of answers. Raises Unreadable for a value not listed."""
@@ -243,7 +243,7 @@ _A_CHOICE = Kind(_number_of_a_choice, Text("the number of a choice, from 1", "�
 
 def find(id: str) -> Exercise:
     """Return the exercise ``id``, such as ``"03.idle"``. Raises ValueError, with all ids, for an unknown one."""
-    found = _of_lesson(id.partition(".")[0]).get(id) if isinstance(id, str) else None
+    found = _load_lesson(id.partition(".")[0]).get(id) if isinstance(id, str) else None
     if found is None:
         known = ", ".join(ids())
         raise ValueError(must("exercise", id, en=f"one of {known}", zh=f"是 {known} 之一"))
@@ -257,7 +257,7 @@ def ids() -> tuple[str, ...]:
 
 
 @cache
-def _of_lesson(number: str) -> dict[str, Exercise]:
+def _load_lesson(number: str) -> dict[str, Exercise]:
     """Return the exercises of one lesson by id; other lessons are not loaded."""
     file = next((file for file in _FOLDER.glob("*.txt") if file.stem.partition("_")[0] == number), None)
     if file is None:
@@ -269,12 +269,12 @@ def _of_lesson(number: str) -> dict[str, Exercise]:
     for head, parts in sections(file):
         id, kind = (*head.words, "")[:2]
         answers = [_answer(part, bool(kind)) for part in parts if part.words[0] in "-+"]
-        found[id] = Exercise(named(head, parts), answers, _declared.get(id, Code()), kind)
+        found[id] = Exercise(texts_by_name(head, parts), answers, _declared.get(id, Code()), kind)
     return found
 
 
-def _answer(entry: Entry, typed: bool) -> Answer:
+def _answer(entry: Entry, typed: bool) -> ListedAnswer:
     if typed:
         answers = " ".join(entry.words[1:])
-        return Answer(Text(answers, answers), entry.texts.get(""))
-    return Answer(entry.texts[""], entry.texts.get("hint"))
+        return ListedAnswer(Text(answers, answers), entry.texts.get(""))
+    return ListedAnswer(entry.texts[""], entry.texts.get("hint"))

@@ -1,4 +1,4 @@
-"""The terms of the course in both languages, and a check that texts use them.
+"""The terms of the course in both languages, and a check of texts for correct terms.
 
 ``labkit_content/glossary.txt`` declares the terms. The check takes a text in both languages: for each term in the
 English, the Chinese must contain the Chinese term, and no rejected translation.
@@ -18,7 +18,7 @@ from .content import FOLDER
 
 @dataclass(frozen=True)
 class Term:
-    """A term in both languages, with its meaning in one line.
+    """A term in both languages, with a definition in one line.
 
     forms       a regular expression of the English forms; "" for a word too common to check ("split" the verb).
     written     Chinese words accepted for it besides ``zh``.

@@ -69,7 +69,7 @@ def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
     return found
 
 
-def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
+def texts_by_name(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
     """Return the texts of a section by name; append code to the solution as a block."""
     others = (part for part in parts if part.words[0] in ("hint", "part"))
     texts = {part.words[1]: part.texts[""] for part in others} | head.texts
@@ -79,9 +79,11 @@ def named(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
     return texts
 
 
-def worded(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
+def fill_named(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
     """Return the text of ``named``, filled with its values and the others; fill values that are Named as texts."""
     values = {**values, **named.values}
     plain = {name: value for name, value in values.items() if not isinstance(value, Named)}
-    parts = {name: worded(texts, value, plain) for name, value in values.items() if isinstance(value, Named)}
+    parts = {
+        name: fill_named(texts, value, plain) for name, value in values.items() if isinstance(value, Named)
+    }
     return texts[named.name].fill(plain | parts)

@@ -23,7 +23,7 @@ _GREATEST = 10**12
 _UNITS = r"rows?|lines?|bytes?|gpus?|batch(?:es)?|pieces?|parameters?|replicas?|行|条|字节|块|个"
 
 
-def whole(answer: object) -> int:
+def whole_number(answer: object) -> int:
     """Return the answer as a whole number; accept 3.0 and a one-element tensor, but not 3.9 and True."""
     answer = _single(answer)
     if isinstance(answer, float) and answer.is_integer():
@@ -55,10 +55,10 @@ def numbers(answer: Any) -> tuple[int, ...]:
     try:
         values = list(islice(answer, _MOST_NUMBERS + 1))
     except TypeError:
-        return (whole(answer),)
+        return (whole_number(answer),)
     if len(values) > _MOST_NUMBERS:
         raise Unreadable
-    return tuple(whole(value) for value in values)
+    return tuple(whole_number(value) for value in values)
 
 
 def gpu_number(answer: object) -> object:
@@ -83,15 +83,15 @@ def shape(answer: object) -> tuple[int, ...]:
     return found
 
 
-A_WHOLE_NUMBER = Kind(whole, _TEXTS["whole",])
+A_WHOLE_NUMBER = Kind(whole_number, _TEXTS["whole",])
 SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers",])
 A_NUMBER = Kind(number, _TEXTS["number",])
 A_DEVICE = Kind(device, _TEXTS["device",])
-A_GPU = Kind(lambda answer: whole(gpu_number(answer)), _TEXTS["gpu",])
+A_GPU = Kind(lambda answer: whole_number(gpu_number(answer)), _TEXTS["gpu",])
 A_SHAPE = Kind(shape, _TEXTS["shape",])
 
 
-def typed(text: str) -> object:
+def parse_typed(text: str) -> object:
     """Return the value of typed text such as ``3``, ``3/2``, ``3, 2, 2`` or ``[3，2]``; other text unchanged."""
     text = (
         unicodedata.normalize("NFKC", text).replace("、", ",").replace("【", "[").replace("】", "]").strip()
@@ -112,12 +112,12 @@ def readings(answer: object) -> Iterator[object]:
     if not isinstance(answer, str):
         yield answer
         return
-    yield (value := typed(answer))
+    yield (value := parse_typed(answer))
     text = unicodedata.normalize("NFKC", answer).strip()
     if re.fullmatch(r"[-+]?\d{1,3}([, ]\d{3})+(\.\d+)?", text):
-        yield typed(re.sub("[, ]", "", text))
+        yield parse_typed(re.sub("[, ]", "", text))
     if isinstance(value, str):
-        yield typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
+        yield parse_typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
     if found := re.fullmatch(rf"(.*\d\]?)\s*(?:{_UNITS})", text.lower()):
         yield from readings(found[1])
 
@@ -133,7 +133,7 @@ def a_function(name: str) -> Callable[[object], object]:
     return read
 
 
-def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
+def read_returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
     """Return the value that the learner's function returned, read as ``kind``. Raises Unreadable or Unwritten."""
     if value is ...:
         raise Unwritten(_TEXTS["unwritten",])
@@ -147,16 +147,19 @@ def returned(value: Any, kind: Kind | None = None, *, en: str = "the function", 
         raise wrong_return(value, kind.wanted, en=en, zh=zh) from None
 
 
+returned = read_returned  # the former name, for assignments that use it
+
+
 def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: str = "函数") -> Unreadable:
     """Return the error for a learner's function that returned another kind of value than ``wanted``."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
-    facts = {"function": Text(en, zh), "wanted": wanted, "value": shown(value)}
+    facts = {"function": Text(en, zh), "wanted": wanted, "value": quote_value(value)}
     why = _TEXTS["fraction",] if fraction else Text("", "")
     return Unreadable(_TEXTS["other",].fill(facts | {"fraction": why}))
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """Return ``value`` between backticks, shortened."""
     try:
         text = " ".join(repr(value).split())

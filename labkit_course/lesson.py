@@ -23,14 +23,14 @@ LIMITS = {
 _begun: str | None = None
 
 
-def begun() -> str | None:
+def current_lesson() -> str | None:
     """Return the name of the lesson that began last, such as ``"03_split"``."""
     return _begun
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A running lesson, shown as one line about its GPUs or ranks."""
+class RunningLesson:
+    """A running lesson, shown as a line about GPUs or ranks."""
 
     name: str
     machine: Machine | RealGpus
@@ -55,7 +55,7 @@ def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
     return {name: integer(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
-def begin(name: str, *, language: str, **numbers: int) -> Lesson:
+def begin(name: str, *, language: str, **numbers: int) -> RunningLesson:
     """Begin lesson ``name``: check its parameters, set the language, the GPUs and the seed.
 
     Afterwards a NameError also shows the cell that defines the name (see :mod:`.names`), and the board scores this
@@ -82,4 +82,4 @@ def begin(name: str, *, language: str, **numbers: int) -> Lesson:
     torch.manual_seed(0)
     _begun = name
     watch(name)
-    return Lesson(name, machine, found.get("num_ranks", 0))
+    return RunningLesson(name, machine, found.get("num_ranks", 0))

@@ -14,12 +14,12 @@ from typing import Any
 from labkit.base.language import named_language, set_language
 from labkit.base.texts import texts_beside
 
-from .words import as_html, framed
+from .verdict_html import as_html, frame_html
 
 _TEXTS = texts_beside(__file__)
 
 
-def word_on(error: BaseException | None, lesson: str | None) -> str:
+def advice_on(error: BaseException | None, lesson: str | None) -> str:
     """Return advice on a NameError in ``lesson``, with section and cell that define the name, or ""."""
     name = error.name if type(error) is NameError else None
     if not name or not lesson:
@@ -41,26 +41,26 @@ def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
             section = heads[-1] if heads else section
         elif cell["cell_type"] == "code" and source.strip():
             with suppress(SyntaxError, ValueError):  # a magic, or unfinished code
-                found.append((section, source.strip().splitlines()[0], _made(source)))
+                found.append((section, source.strip().splitlines()[0], _assigned_names(source)))
     return found
 
 
-def _made(source: str) -> set[str]:
+def _assigned_names(source: str) -> set[str]:
     """Return the global names that the code of a cell assigns."""
     code = compile(ast.parse(source), "cell", "exec")
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
 
 
-class Watch:
+class NameErrorAdvice:
     """An IPython callback that shows advice below the traceback of a NameError."""
 
     def __init__(self, shell: Any, lesson: str) -> None:
         self.shell, self.lesson = shell, lesson
 
     def __call__(self, result: Any = None) -> None:
-        text = word_on(getattr(result, "error_in_exec", None), self.lesson)
+        text = advice_on(getattr(result, "error_in_exec", None), self.lesson)
         if text:
-            self.shell.display_pub.publish({"text/plain": text, "text/html": framed(as_html(text))})
+            self.shell.display_pub.publish({"text/plain": text, "text/html": frame_html(as_html(text))})
 
 
 def watch_before_begin() -> None:
@@ -85,6 +85,8 @@ def watch(lesson: str) -> None:
     shell = _shell()
     if shell is None:
         return
-    for other in [known for known in shell.events.callbacks["post_run_cell"] if isinstance(known, Watch)]:
+    for other in [
+        known for known in shell.events.callbacks["post_run_cell"] if isinstance(known, NameErrorAdvice)
+    ]:
         shell.events.unregister("post_run_cell", other)
-    shell.events.register("post_run_cell", Watch(shell, lesson))
+    shell.events.register("post_run_cell", NameErrorAdvice(shell, lesson))

@@ -16,7 +16,7 @@ from labkit.base.texts import Entry, Text, parse
 
 from .content import FOLDER
 from .glossary import table
-from .words import as_html
+from .verdict_html import as_html
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Belief:
-    """A common belief, its correction, and the lesson about it."""
+    """A common belief, the correction, and the lesson to read."""
 
     belief: Text
     instead: Text
@@ -55,7 +55,7 @@ def _entries() -> list[Entry]:
 
 @dataclass(frozen=True)
 class Saying:
-    """A widely read sentence: the kind of text, the verdict, the code that tests it, and the lesson about it."""
+    """A widely read sentence, with the kind of text, the verdict, code for a test, and the lesson to read."""
 
     sentence: Text
     where: Text
@@ -63,7 +63,7 @@ class Saying:
     code: str
     lesson: str
 
-    def tried(self) -> str:
+    def run_code(self) -> str:
         """Run the code and return the value of its last line, or the text of an error."""
         import torch  # slow, and needed only here
 
@@ -140,7 +140,7 @@ class Sayings:
         return "\n\n".join(
             f"<details><summary>{as_html(str(said.sentence))} · {said.where}</summary>\n\n"
             f"{said.verdict} {_link(_lesson(said.lesson[:2]), said.lesson)}\n\n"
-            f"```python\n{said.code}# {said.tried()}\n```\n\n</details>"
+            f"```python\n{said.code}# {said.run_code()}\n```\n\n</details>"
             for said in sayings()
         )
 

@@ -15,9 +15,9 @@ from labkit.base.language import get_language, using
 from labkit.base.texts import texts_beside
 from labkit.base.widgets import PAGE_STYLE, live
 
-from .answers import Shown, check
+from .answers import ShownVerdict, check
 from .exercise import Exercise, find
-from .words import COLOURS, as_html
+from .verdict_html import COLOURS, as_html
 
 _TEXTS = texts_beside(__file__)
 
@@ -37,10 +37,10 @@ class Prediction:
 
     def __init__(self, name: str, facts: dict[str, int]) -> None:
         self.exercise: Exercise = find(name)
-        self.name, self.facts = name, self.exercise.checked(facts)
+        self.name, self.facts = name, self.exercise.complete_facts(facts)
         if not self.exercise.asks:
             raise ValueError(f"exercise {name!r} has no question to predict; its answers go to check()")
-        self.verdict: Shown | None = None
+        self.verdict: ShownVerdict | None = None
         self._language = get_language()
         self._widget: Any = None
 
@@ -54,7 +54,7 @@ class Prediction:
         """The choices to click, or [] if the answer is typed."""
         return self.exercise.choices()
 
-    def answer(self, given: object) -> Shown:
+    def answer(self, given: object) -> ShownVerdict:
         """Judge ``given``: a value, or the number of a choice, from 1."""
         with using(self._language):
             self.verdict = check(self.name, given, **self.facts)
@@ -69,17 +69,17 @@ class Prediction:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
-            self._widget = self._made()
+            self._widget = self._build_widget()
         return {**live(self._widget), "text/plain": repr(self)}
 
-    def _made(self) -> Any:
+    def _build_widget(self) -> Any:
         need("ipywidgets")
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         asked = widgets.VBox()
         again = widgets.Button(description=_TEXTS["again",](), icon="refresh")
         again.layout.display = "none"
-        again.on_click(lambda _: self._asked_again(widgets, asked, again))
+        again.on_click(lambda _: self._redraw(widgets, asked, again))
         self._ask(widgets, asked, again)
         # Keep the button outside of `asked`, so that it keeps the keyboard focus for the next question.
         box = widgets.VBox([asked, again], layout={"max_width": "760px"})
@@ -91,9 +91,9 @@ class Prediction:
         assert self.exercise.code.fresh is not None
         random, before = random or Random(), self.facts
         while self.facts == before:
-            self.facts = self.exercise.checked(self.exercise.code.fresh(random))
+            self.facts = self.exercise.complete_facts(self.exercise.code.fresh(random))
 
-    def _asked_again(self, widgets: Any, asked: Any, again: Any) -> None:
+    def _redraw(self, widgets: Any, asked: Any, again: Any) -> None:
         self.ask_again()
         self._ask(widgets, asked, again)
 
@@ -110,10 +110,10 @@ class Prediction:
     def _buttons(self, widgets: Any, told: Any) -> Any:
         buttons = [widgets.Button(description=words.replace("`", "")) for words in self.choices]
         for number, button in enumerate(buttons, 1):
-            button.on_click(lambda button, number=number: self._clicked(buttons, button, number, told))
+            button.on_click(lambda button, number=number: self._handle_click(buttons, button, number, told))
         return widgets.VBox(buttons)
 
-    def _clicked(self, buttons: list[Any], button: Any, number: int, told: Any) -> None:
+    def _handle_click(self, buttons: list[Any], button: Any, number: int, told: Any) -> None:
         verdict = self.answer(number)
         button.button_style, button.icon = ("success", "check") if verdict.right else ("warning", "times")
         button.disabled = True
@@ -127,17 +127,17 @@ class Prediction:
         button = widgets.Button(description=_TEXTS["answer",]())
         last = [""]
 
-        def given(_: object) -> None:
+        def submit(_: object) -> None:
             text = field.value.strip()
             if text and text != last[0]:  # leaving the field and clicking the button both fire
                 last[0] = text
                 self._tell(told, self.answer(text))
 
-        field.observe(given, "value")
-        button.on_click(given)
+        field.observe(submit, "value")
+        button.on_click(submit)
         return widgets.HBox([field, button])
 
-    def _tell(self, told: Any, verdict: Shown) -> None:
+    def _tell(self, told: Any, verdict: ShownVerdict) -> None:
         with using(self._language):
             said = f'<div role="status" aria-live="polite">{verdict._repr_html_()}</div>'
         told.value = said + _ANSWERED.format(self.name.replace(".", "-")) * (verdict.right is not None)

@@ -26,7 +26,7 @@ watchers: WeakSet[Any] = WeakSet()
 # The lists in the file: answered exercises, exercises with a wrong first answer, and the repairs' scores and hints (see
 # labkit_content/repairs/score.py). Entries are never removed.
 DONE, MISSED, REACHED, HINTED = LISTS = "done", "missed", "reached", "hinted"
-# Notes of this process that are not in the file yet: (list, entry).
+# Pending notes of the process, not yet in the file: (list, entry).
 _unwritten: set[tuple[str, str]] = set()
 # The last error, and the new path of an unreadable file.
 _error: Exception | None = None
@@ -48,36 +48,36 @@ def file() -> Path | None:
         ) from None
 
 
-def done() -> set[str]:
+def answered_exercises() -> set[str]:
     """Return the ids of answered exercises; an empty set if the file is missing or unreadable."""
-    return listed(DONE)
+    return entries(DONE)
 
 
 def at_first_try() -> set[str]:
     """Return the ids of exercises whose first answer was right."""
-    return listed(DONE) - listed(MISSED)
+    return entries(DONE) - entries(MISSED)
 
 
 def note(exercise: str, right: bool = True) -> None:
-    """Save an answer to ``exercise``; a wrong one only if it is the first. Never raises an error."""
-    if right or exercise not in done():
+    """Save an answer to ``exercise``; a wrong answer only if no answer precedes. Never raises an error."""
+    if right or exercise not in answered_exercises():
         add(DONE if right else MISSED, exercise)
 
 
 def add(name: str, entry: str) -> None:
     """Add ``entry`` to the list ``name`` in the file. Never raises an error."""
-    if kept():
+    if is_on():
         _unwritten.add((name, entry))
     write()
-    tell()
+    refresh_watchers()
 
 
-def kept() -> bool:
+def is_on() -> bool:
     """Return whether LABKIT_PROGRESS is not "off"."""
     return os.environ.get("LABKIT_PROGRESS") != "off"
 
 
-def tell() -> None:
+def refresh_watchers() -> None:
     """Refresh all watchers."""
     for watcher in list(watchers):
         with suppress(Exception):  # the widget's page may be closed
@@ -99,7 +99,7 @@ def write() -> None:
 
 
 def trouble() -> str:
-    """Return one sentence about progress that could not be saved, or ""."""
+    """Return a sentence about a failure to save progress, or ""."""
     if _unwritten and _error:
         why = reason(_error) if isinstance(_error, OSError) else f"{type(_error).__name__}: {_error}"
         return say(en=f"Progress could not be saved ({why}).", zh=f"进度没能保存（{why}）。")
@@ -111,12 +111,12 @@ def trouble() -> str:
     return ""
 
 
-def listed(name: str) -> set[str]:
+def entries(name: str) -> set[str]:
     """Return the entries of the list ``name``, from the file if readable, and from pending notes."""
-    unwritten = {exercise for listed, exercise in _unwritten if listed == name}
+    unwritten = {entry for listed, entry in _unwritten if listed == name}
     try:
         path = file()
-        return unwritten | _kept(_load(real_file(path)), name) if path else set()
+        return unwritten | _read_entries(_load(real_file(path)), name) if path else set()
     except (OSError, _NotOurs):
         return unwritten
 
@@ -129,21 +129,21 @@ def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
     # Hold the lock from reading to writing: other notebooks write to the same file.
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=_PATIENCE):
         try:
-            aside, text = None, _with(_load(path), noted)
+            aside, text = None, _merge_notes(_load(path), noted)
         except _NotOurs:
-            aside, text = _set_aside(path), _with({}, noted)
+            aside, text = _set_aside(path), _merge_notes({}, noted)
         if text:
             write_whole(path, text)
     return aside
 
 
-def _with(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
+def _merge_notes(known: dict[str, object], noted: set[tuple[str, str]]) -> str:
     """Return the file's new text, or "" if nothing changes."""
-    kept = {(name, exercise) for name in LISTS for exercise in _kept(known, name)}
-    if noted <= kept:
+    known_entries = {(name, exercise) for name in LISTS for exercise in _read_entries(known, name)}
+    if noted <= known_entries:
         return ""
     for name in {listed for listed, _ in noted}:
-        known[name] = sorted(exercise for listed, exercise in kept | noted if listed == name)
+        known[name] = sorted(entry for listed, entry in known_entries | noted if listed == name)
     try:
         text = json.dumps(known, indent=1, ensure_ascii=False)
     except RecursionError as error:  # json's writer allows less nesting than its reader
@@ -172,9 +172,9 @@ def _load(path: Path) -> dict[str, object]:
     return found
 
 
-def _kept(found: dict[str, object], name: str) -> set[str]:
+def _read_entries(found: dict[str, object], name: str) -> set[str]:
     listed = found.get(name, [])
-    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+    if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
         raise _NotOurs
     return set(listed)
 

@@ -23,13 +23,13 @@ _TEXTS = texts_beside(__file__)
 
 # The greatest value of a slider, unless the parameter is greater: enough to explore, less than LIMITS.
 _MOST = {"num_gpus": 8, "batch_size": 64, "data_size": 200, "num_ranks": 8}
-# MIME types for display in a notebook with their methods, the preferred one first.
+# MIME types for display in a notebook with the methods, in order of preference.
 _DRAWN = {"image/svg+xml": "_repr_svg_", "text/html": "_repr_html_"}
 # JupyterLab adds space between columns of a table, but not inside a widget.
 _STYLE = "<style>.labkit-varied td{padding:0 14px 0 0;line-height:1.7}</style>"
 
 
-def _drawn(result: object) -> dict[str, str]:
+def _graphics(result: object) -> dict[str, str]:
     """Return ``result`` as an SVG picture, or else as HTML, by MIME type; {} if it has neither."""
     bundle: dict[str, str] = getattr(result, "_repr_mimebundle_", dict)()
     for kind, method in _DRAWN.items():
@@ -38,8 +38,8 @@ def _drawn(result: object) -> dict[str, str]:
     return {}
 
 
-class Varied:
-    """A function of a lesson's parameters, with its printed output and its result."""
+class VariedFunction:
+    """A function of a lesson's parameters, with printed output and result."""
 
     def __init__(self, function: Callable[..., object], numbers: dict[str, int]) -> None:
         self.function, self.numbers = function, numbers
@@ -51,7 +51,7 @@ class Varied:
         """Run the function and store printed text and result."""
         with redirect_stdout(StringIO()) as printed, using(self._language):
             self.result = self.function(**self.numbers)
-            self.drawn = _drawn(self.result)
+            self.drawn = _graphics(self.result)
         said = "" if self.result is None else repr(self.result)
         self.printed = printed.getvalue().rstrip("\n")
         self.text = "\n".join(filter(None, [self.printed, said]))
@@ -77,10 +77,10 @@ class Varied:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
-            self._widget = self._made()
+            self._widget = self._build_widget()
         return {**live(self._widget), "text/plain": self.text, **self.drawn}
 
-    def _made(self) -> Any:
+    def _build_widget(self) -> Any:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         sliders = []
@@ -97,7 +97,7 @@ class Varied:
         return box
 
 
-def vary(function: Callable[..., object], **numbers: int) -> Varied:
+def vary(function: Callable[..., object], **numbers: int) -> VariedFunction:
     """Run ``function`` with a lesson's parameters, and show printed output, result, and sliders for other numbers.
 
     numbers   the function's parameters by name: num_gpus, batch_size, data_size, num_ranks.
@@ -109,4 +109,4 @@ def vary(function: Callable[..., object], **numbers: int) -> Varied:
             raise TypeError(
                 must("numbers", name, en=f"one of {', '.join(LIMITS)}", zh=f"是 {'、'.join(LIMITS)} 之一")
             )
-    return Varied(function, checked_parameters(numbers))
+    return VariedFunction(function, checked_parameters(numbers))

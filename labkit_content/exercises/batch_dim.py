@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import returned, wrong_return
+from labkit_course.kinds import read_returned, wrong_return
 
 from .gpus import some_gpus
 
@@ -28,7 +28,7 @@ def _repair(model: nn.Module) -> Hints:
     with some_gpus(2) as devices, torch.no_grad():
         model = copy.deepcopy(model).to(devices[0]).eval()
         images = torch.linspace(-1, 1, 6 * 8 * 24).sin().mul(40).cos().reshape(6, 1, 8, 24).to(devices[0])
-        results = returned(model(images), en="`forward`", zh="`forward` ")
+        results = read_returned(model(images), en="`forward`", zh="`forward` ")
         yield from _shapes(results)
         yield from _rows(model, images, *results)
         for rows in (6, 5):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from labkit.plans.ring import Ring
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_NUMBER, a_function, returned
+from labkit_course.kinds import A_NUMBER, a_function, read_returned
 from labkit_course.kinds import number as a_number
 from labkit_ranks.calls.faults.report import format_numbers
 
@@ -23,7 +23,7 @@ from .ranks import stuck
 _MESSAGES = {"send", "recv"}
 
 
-@derived("11.star", ranks=(4, 2, 1024))
+@derive_facts("11.star", ranks=(4, 2, 1024))
 def _star(ranks: int) -> dict[str, int]:
     return {"others": ranks - 1, "both_ways": 2 * (ranks - 1)}
 
@@ -33,7 +33,7 @@ def _another_chunk(random: Random) -> dict[str, int]:
     return {"ranks": ranks, "rank": random.randrange(ranks), "step": random.randint(2, ranks - 1)}
 
 
-@derived("11.chunk", ranks=(4, 3, 64), rank=(2, 0, 63), step=(2, 2, 62), fresh=_another_chunk)
+@derive_facts("11.chunk", ranks=(4, 3, 64), rank=(2, 0, 63), step=(2, 2, 62), fresh=_another_chunk)
 def _chunk(ranks: int, rank: int, step: int) -> dict[str, int]:
     return {
         "right": (rank + 1 - step) % ranks, "up": (rank - 1 + step) % ranks, "first": (rank - 1) % ranks,
@@ -135,7 +135,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
             receive = waits is not None and {wait.call for wait in waits.ranks} == {"recv"}
             yield Named("receive" if receive else "circle", words=stuck(ran.failure, ranks), **said)
         for rank, got in enumerate(ran.finished().results):
-            got = returned(got, en="`exchange`", zh="`exchange` ")
+            got = read_returned(got, en="`exchange`", zh="`exchange` ")
             if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):
                 said["rank"] = rank
                 if isinstance(got, Tensor) and torch.equal(got, given[rank]):
@@ -155,7 +155,9 @@ def _bus(answer: Callable[..., Any]) -> Hints:
         (2**26, 0.001, 64),
         (10**6, 0.002, 2),
     ):
-        got = returned(answer(nbytes, seconds, ranks), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` ")
+        got = read_returned(
+            answer(nbytes, seconds, ranks), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` "
+        )
         each = nbytes / seconds
         want = each * 2 * (ranks - 1) / ranks
         if abs(got - want) <= 1e-6 * want:
@@ -170,7 +172,7 @@ def _bus(answer: Callable[..., Any]) -> Hints:
             if abs(got - value) <= 1e-6 * value:
                 yield Named(name, **facts)
         yield Named("other", **facts)
-    alone = returned(answer(10**6, 0.001, 1), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` ")
+    alone = read_returned(answer(10**6, 0.001, 1), A_NUMBER, en="`bus_bandwidth`", zh="`bus_bandwidth` ")
     if alone:
         yield Named("one", got=f"{alone:.4g}")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from labkit_course.exercise import Fact, derived, judge
+from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, returned
+from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned
 
 
 def _sizes(rows: int, size: int) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ _ROWS: Fact = (100, 1, 1_000_000)
 _SIZE: Fact = (30, 1, 1_000_000)
 
 
-@derived("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_another_dataset)
+@derive_facts("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_another_dataset)
 def _batches(rows: int, size: int) -> dict[str, object]:
     full, count = rows // size, -(-rows // size)
     return {
@@ -53,7 +53,7 @@ def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
     yield Named("other", total=sum(sizes))
 
 
-@derived("01.dropped", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
+@derive_facts("01.dropped", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
 def _dropped(rows: int, size: int) -> dict[str, int]:
     rest = rows % size
     return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}
@@ -62,7 +62,7 @@ def _dropped(rows: int, size: int) -> dict[str, int]:
 @judge("01.last_batch", a_function("last_batch"))
 def _last_batch(answer: Callable[..., Any]) -> Hints:
     for rows, size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):
-        got = returned(answer(rows, size), A_WHOLE_NUMBER)
+        got = read_returned(answer(rows, size), A_WHOLE_NUMBER)
         want = rows % size or size
         if got != want:
             name = {0: "zero", size: "full"}.get(got, "other")

@@ -12,7 +12,7 @@ from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, gpu_number, numbers, returned, wrong_return
+from labkit_course.kinds import a_function, gpu_number, numbers, read_returned, wrong_return
 
 
 def _gpu_numbers(answer: object) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def _plain(answer: Callable[..., Any]) -> Hints:
 
 def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
     values = [torch.tensor([float(at)]) for at in range(len(keys))]
-    got = returned(answer(dict(zip(keys, values, strict=True))))
+    got = read_returned(answer(dict(zip(keys, values, strict=True))))
     if not isinstance(got, Mapping):
         if isinstance(got, (list, tuple)) and list(got) == wanted:
             yield Named("no_values")

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, returned, wrong_return
+from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .gpus import some_gpus
 from .on_ranks import on_ranks
@@ -39,7 +39,7 @@ def _judge_count(layer: nn.Linear) -> Hints:
                 batch = torch.arange(3.0 * rows, device=devices[0]).reshape(rows, 3)
                 facts = {"rows": rows, "gpus": 1 if model is layer else len(devices)}
                 try:
-                    results = returned(model(batch), en="`forward`", zh="`forward` ")
+                    results = read_returned(model(batch), en="`forward`", zh="`forward` ")
                 except (TypeError, RuntimeError, AssertionError) as error:
                     words = str(error)
                     name = "number" if "iterable" in words else "on_cpu" if "CPU" in words else "raised"
@@ -83,7 +83,7 @@ def _judge_groups(answer: Callable[..., Any]) -> Hints:
         torch.manual_seed(0)
         given = _Normalized()
         weights = {name: value.clone() for name, value in given.state_dict().items() if "norm" not in name}
-        made = returned(answer(given))
+        made = read_returned(answer(given))
         if not isinstance(made, nn.Module):
             raise wrong_return(made, Text("a model", "一个模型"))
         if any(isinstance(module, nn.SyncBatchNorm) for module in made.modules()):
@@ -118,7 +118,7 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
         results = ran.finished().results
         if any(result is None for result in results) and ran.called():
             yield Named("none")
-        results = [returned(result) for result in results]
+        results = [read_returned(result) for result in results]
         if not all(isinstance(result, Tensor) and result.shape == own[0].shape for result in results):
             raise wrong_return(results[0], Text("a gradient of three numbers", "三个数的梯度"))
         total = torch.stack(own).sum(0)

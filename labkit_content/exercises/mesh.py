@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from labkit.base.language import series
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, returned
+from labkit_course.kinds import a_function, read_returned
 from labkit_ranks.plans.mesh import Mesh
 
 from .on_ranks import Ran, on_ranks
@@ -33,7 +33,7 @@ def _fresh(random: Random) -> dict[str, int]:
     return {"rank": random.randrange(2 * stages * width), "stages": stages, "width": width}
 
 
-@derived("17.coordinate", fresh=_fresh, **_FACTS)
+@derive_facts("17.coordinate", fresh=_fresh, **_FACTS)
 def _coordinate(rank: int, stages: int, width: int) -> dict[str, Any]:
     dp, pp, tp = Mesh(_NAMES, (2, stages, width)).coordinate(rank)
     return {
@@ -46,7 +46,7 @@ def _coordinate(rank: int, stages: int, width: int) -> dict[str, Any]:
     }
 
 
-@derived("17.group", fresh=_fresh, **_FACTS)
+@derive_facts("17.group", fresh=_fresh, **_FACTS)
 def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
     mesh, found = Mesh(_NAMES, (2, stages, width)), {}
     for name in _NAMES:
@@ -97,7 +97,7 @@ def _groups(answer: Callable[..., Any]) -> Hints:
         if ran.failure and ran.failure.hangs:
             yield Named("own_alone", sizes=sizes)
         results = ran.finished().results
-        if not returned(results[0], en="groups", zh="groups "):
+        if not read_returned(results[0], en="groups", zh="groups "):
             raise Unreadable
         yield from _members(results, sizes)
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit.turns import Deadlock
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, number, returned
+from labkit_course.kinds import a_function, number, read_returned
 from labkit_ranks.plans.pipeline import Pipeline, pipeline
 
 from .on_ranks import Ran, on_ranks
@@ -29,7 +29,7 @@ _WIDE = 3
 _LONG = 1_100_000
 
 
-@derived(
+@derive_facts(
     "16.length",
     stages=(4, 2, 64),
     pieces=(8, 1, 256),
@@ -45,7 +45,7 @@ def _length(stages: int, pieces: int) -> dict[str, int]:
     }
 
 
-@derived(
+@derive_facts(
     "16.alive",
     stages=(8, 2, 64),
     pieces=(32, 1, 256),
@@ -84,7 +84,7 @@ def _order(answer: Callable[..., Any]) -> Hints:
     drawn = random.randint(3, 5), random.randint(6, 9)
     for stages, pieces in ((4, 8), drawn, (4, 2), (1, 3)):
         with _borrowed() as called:
-            orders = [_names(returned(answer(stage, stages, pieces))) for stage in range(stages)]
+            orders = [_names(read_returned(answer(stage, stages, pieces))) for stage in range(stages)]
         if called:
             yield Named("borrowed", name=called[0])
         yield from _scheduled(orders, stages, pieces)

@@ -14,7 +14,7 @@ from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS, Sizes
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import A_NUMBER, a_function, returned
+from labkit_course.kinds import A_NUMBER, a_function, read_returned
 
 _CASES = ((8_030_261_248, 8), (1_000_000, 1), (15_650_000_000, 32))
 
@@ -22,7 +22,7 @@ _CASES = ((8_030_261_248, 8), (1_000_000, 1), (15_650_000_000, 32))
 @judge("18.allocated", a_function("allocated"))
 def _allocated(function: Callable[..., Any]) -> Hints:
     for parameters, ranks in _CASES:
-        found = returned(function(parameters, ranks), A_NUMBER)
+        found = read_returned(function(parameters, ranks), A_NUMBER)
         facts = {"parameters": parameters, "ranks": ranks, "each": found / parameters}
         if isclose(found, parameters * (4 + 12 / ranks), rel_tol=1e-6):
             continue
@@ -53,7 +53,7 @@ def _mfu(function: Callable[..., Any]) -> Hints:
         (70_553_706_496, 71_526, 64),
         (10**9, 50_000, 1),
     ):
-        found = returned(function(parameters, tokens, gpus), A_NUMBER)
+        found = read_returned(function(parameters, tokens, gpus), A_NUMBER)
         right = 6 * parameters * tokens / (gpus * 989e12)
         if isclose(found, right, rel_tol=0.01):
             continue

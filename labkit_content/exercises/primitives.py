@@ -14,9 +14,9 @@ from torch import nn
 
 from labkit.base.texts import Text
 from labkit.plans.split import split
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, returned, wrong_return
+from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .gpus import some_gpus
 
@@ -54,7 +54,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
     batch = torch.arange(float(rows)).reshape(rows, 1)
     case: dict[str, Any] = {"case": Named("case"), "rows": rows, "gpus": len(devices)}
     try:
-        got = returned(answer(model, batch, list(devices)))
+        got = read_returned(answer(model, batch, list(devices)))
     except RuntimeError as error:
         yield Named("not_scattered" if ("cpu", rows) in seen else "raised", error=error, **case)
         return
@@ -96,7 +96,7 @@ def _another_call(random: Random) -> dict[str, int]:
     return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
 
 
-@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_another_call)
+@derive_facts("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_another_call)
 def _replica_facts(rows: int, gpus: int) -> dict[str, object]:
     if gpus < 2:
         return {"pieces": 0, "original": 1, "runs": Named("alone")}
@@ -104,7 +104,7 @@ def _replica_facts(rows: int, gpus: int) -> dict[str, object]:
     return {"chunk": -(-rows // gpus), "pieces": pieces, "original": pieces, "runs": Named("shared")}
 
 
-@derived(
+@derive_facts(
     "04.travel",
     gpus=(3, 1, 64),
     calls=(10, 1, 1000),

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from labkit.base.language import say
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, returned
+from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned
 
 from .on_ranks import Failure, on_ranks
 
@@ -64,7 +64,9 @@ def _step(answer: Callable[..., Any]) -> Hints:
             yield Named("other", **said)
         mean = float(losses.detach().mean())
         for rank, (_, _, told) in enumerate(ran.results):
-            if isinstance(returned(told, en="`train_step`", zh="`train_step` "), (Tensor, list, tuple, str)):
+            if isinstance(
+                read_returned(told, en="`train_step`", zh="`train_step` "), (Tensor, list, tuple, str)
+            ):
                 yield Named("loss_kind")
             if abs(told - mean) > 1e-4 * (1 + mean):
                 own = any(abs(told - other) > 1e-4 for _, _, other in ran.results)
@@ -97,7 +99,7 @@ def _another_rank(random: Random) -> dict[str, int]:
     return {"nodes": nodes, "each": each, "rank": random.randrange(each, nodes * each)}
 
 
-@derived("10.who", nodes=(2, 1, 64), each=(4, 1, 64), rank=(6, 0, 4095), fresh=_another_rank)
+@derive_facts("10.who", nodes=(2, 1, 64), each=(4, 1, 64), rank=(6, 0, 4095), fresh=_another_rank)
 def _who(nodes: int, each: int, rank: int) -> dict[str, int]:
     return {"node": rank // each, "local": rank % each, "size": nodes * each, "last": each - 1}
 

@@ -15,7 +15,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import A_NUMBER, a_function, returned
+from labkit_course.kinds import A_NUMBER, a_function, read_returned
 
 from .on_ranks import Ran, on_ranks
 
@@ -38,7 +38,7 @@ def _bytes(stage: int, ranks: int) -> float:
 def _per_parameter(function: Callable[..., Any]) -> Hints:
     for stage in range(4):
         for ranks in (5, 2, 8, 64, 1):
-            found = returned(function(stage, ranks), A_NUMBER)
+            found = read_returned(function(stage, ranks), A_NUMBER)
             right = _bytes(stage, ranks)
             if _near(found, right):
                 continue

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from labkit.plans.split import split
-from labkit_course.exercise import Fact, derived, judge
+from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_GPU, SOME_WHOLE_NUMBERS, a_function, returned, whole
+from labkit_course.kinds import A_GPU, SOME_WHOLE_NUMBERS, a_function, read_returned, whole_number
 
 _GPUS: Fact = (8, 1, 64)
 _MOST = 200  # the greatest batch size that 03.busy takes
@@ -34,12 +34,12 @@ def _pieces(rows: int, gpus: int) -> int:
     return len(split(rows, gpus).sizes) if gpus > 1 else 1
 
 
-@derived("03.last", rows=_rows(10), gpus=(8, 0, 64), fresh=_another_batch)
+@derive_facts("03.last", rows=_rows(10), gpus=(8, 0, 64), fresh=_another_batch)
 def _last(rows: int, gpus: int) -> dict[str, object]:
     return {"pieces": _pieces(rows, gpus), "runs": Named("replicas" if gpus > 1 else "alone")}
 
 
-@derived("03.which", row=(17, 0, 999_999), rows=_rows(30), gpus=_GPUS, fresh=_another_row)
+@derive_facts("03.which", row=(17, 0, 999_999), rows=_rows(30), gpus=_GPUS, fresh=_another_row)
 def _which(row: int, rows: int, gpus: int) -> dict[str, int]:
     chunk = -(-rows // gpus)
     return {
@@ -68,7 +68,7 @@ def _which_gpu(gpu: int, row: int, rows: int, gpus: int) -> Hints:
     yield Named("other")
 
 
-@derived("03.idle", rows=_rows(10), gpus=_GPUS, fresh=_another_batch)
+@derive_facts("03.idle", rows=_rows(10), gpus=_GPUS, fresh=_another_batch)
 def _idle(rows: int, gpus: int) -> dict[str, int]:
     pieces, chunk = _pieces(rows, gpus), -(-rows // gpus)
     return {
@@ -92,7 +92,7 @@ def _best(rows: int, gpus: int) -> int:
     return next(found, 0)
 
 
-@derived(
+@derive_facts(
     "03.busy",
     rows=(100, 1, 1_000_000),
     gpus=_GPUS,
@@ -107,7 +107,7 @@ def _busy(rows: int, gpus: int) -> dict[str, object]:
     return {"solution": Named("smallest", best=best, chunk=chunk, last=last, pieces=pieces)}
 
 
-@judge("03.busy", whole)
+@judge("03.busy", whole_number)
 def _busy_size(size: int, rows: int, gpus: int) -> Hints:
     best = _best(rows, gpus)
     if size == best == 0:
@@ -123,7 +123,7 @@ def _busy_size(size: int, rows: int, gpus: int) -> Hints:
         yield Named("idle_at_end", left=left, busy=_pieces(left, gpus))
 
 
-@derived("03.same", gpus=(8, 1, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
+@derive_facts("03.same", gpus=(8, 1, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
 def _same(gpus: int) -> dict[str, int]:
     return {"one_more": gpus + 1, "twice": 2 * gpus, "thrice": 3 * gpus}
 
@@ -131,7 +131,7 @@ def _same(gpus: int) -> dict[str, int]:
 @judge("03.rule", a_function("pieces"))
 def _rule(answer: Callable[..., Any]) -> Hints:
     for rows, gpus in ((30, 8), (10, 8), (9, 4), (7, 2), (1, 3), (64, 64), (10, 3), (9, 8)):
-        yield from _compared(rows, gpus, list(returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
+        yield from _compared(rows, gpus, list(read_returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
 
 
 def _compared(rows: int, gpus: int, got: list[int]) -> Hints:

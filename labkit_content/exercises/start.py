@@ -10,14 +10,14 @@ import torch
 
 from labkit.base.texts import Text
 from labkit.plans.split import split
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, numbers, returned, wrong_return
+from labkit_course.kinds import a_function, numbers, read_returned, wrong_return
 
 from .gpus import some_gpus
 
 
-@derived(
+@derive_facts(
     "00.bytes",
     rows=(1000, 1, 1_000_000),
     columns=(5, 1, 1000),
@@ -35,7 +35,7 @@ def _few_rows(random: Random) -> dict[str, int]:
     return {"rows": random.randint(gpus + 1, 4 * gpus), "gpus": gpus}
 
 
-@derived("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_few_rows)
+@derive_facts("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_few_rows)
 def _first_split(rows: int, gpus: int) -> dict[str, object]:
     plan = split(rows, gpus)
     pieces, idle = len(plan.sizes), len(plan.idle)
@@ -73,7 +73,7 @@ def _judge_add(answer: Callable[..., Any]) -> Hints:
             x, y = torch.arange(3.0, device=here), torch.full((3,), 2.0, device=there)
             facts = {"case": Named("case"), "here": here, "there": there}
             try:
-                got = returned(answer(x, y))
+                got = read_returned(answer(x, y))
             except RuntimeError as error:
                 yield Named("apart" if "same device" in str(error) else "raised", error=error, **facts)
                 return

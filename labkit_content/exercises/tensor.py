@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, returned
+from labkit_course.kinds import a_function, read_returned
 
 from .on_ranks import on_ranks
 
@@ -41,7 +41,7 @@ def _there_and_back(pair: Callable[..., Any]) -> Callable[..., list[Tensor | Non
 
     def work(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor | None]:
         leaves = [tensor.requires_grad_() for tensor in (x, w1, w2)]
-        output = returned(pair(*leaves))
+        output = read_returned(pair(*leaves))
         (output * slope).sum().backward()
         return [output, *(leaf.grad for leaf in leaves)]
 
@@ -129,7 +129,7 @@ def _attend(attend: Callable[..., Any]) -> Hints:
             "narrow": width // ranks,
         }
         for rank, found in enumerate(ran.finished().results):
-            found, wanted = returned(found), whole.chunk(ranks, 2)[rank]
+            found, wanted = read_returned(found), whole.chunk(ranks, 2)[rank]
             own = tuple(w.chunk(ranks, 1)[rank] for w in matrices)
             if _close(found, wanted):
                 continue

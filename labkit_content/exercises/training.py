@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from labkit_course.exercise import derived, judge
+from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_NUMBER, a_function, returned
+from labkit_course.kinds import A_NUMBER, a_function, read_returned
 
 
-@derived(
+@derive_facts(
     "07.sum",
     rows=(12, 2, 1000),
     gpus=(4, 2, 64),
@@ -32,7 +32,7 @@ def _mean(answer: Callable[..., Any]) -> Hints:
         ([2.0, 4.0], [5, 5]),
     ):
         given = torch.tensor(means), torch.tensor(sizes)  # as gather gives them
-        yield from _compared(returned(answer(*given), A_NUMBER), means, sizes)
+        yield from _compared(read_returned(answer(*given), A_NUMBER), means, sizes)
 
 
 def _compared(got: float, means: list[float], sizes: list[int]) -> Hints:

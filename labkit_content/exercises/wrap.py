@@ -11,15 +11,15 @@ from torch import nn
 
 from labkit.base.texts import Text
 from labkit.plans.split import split
-from labkit_course.exercise import Fact, derived, judge
+from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, returned, shown, wrong_return
+from labkit_course.kinds import a_function, quote_value, read_returned, wrong_return
 from simgpu import Machine
 
 from .gpus import some_gpus
 
 
-@derived(
+@derive_facts(
     "02.inside",
     rows=(30, 1, 1_000_000),
     gpus=(2, 1, 64),
@@ -44,7 +44,7 @@ _SIZE: Fact = (30, 1, 1_000_000)
 _GPUS: Fact = (2, 0, 64)
 
 
-@derived("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_another_run)
+@derive_facts("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_another_run)
 def _lines(rows: int, size: int, gpus: int) -> dict[str, int]:
     (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
     return {
@@ -75,7 +75,7 @@ def _made_for(gpus: int, answer: Callable[..., Any]) -> Hints:
     home = "cuda:0" if gpus else "cpu"
     case = {"case": Named("case"), "gpus": gpus, "home": home}
     try:
-        made = returned(answer(Watched(5, 2)))
+        made = read_returned(answer(Watched(5, 2)))
     except (RuntimeError, AssertionError) as error:
         yield Named("raised", error=error, **case)
         return
@@ -106,7 +106,7 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
             case = {"case": Named("case", given=Named(name))}
             before = [tensor.clone() for tensor in _tensors(given)]
             try:
-                got = returned(answer(given, devices[-1]))
+                got = read_returned(answer(given, devices[-1]))
             except (RuntimeError, AttributeError) as error:
                 yield Named("raised", error=error, **case)
                 return
@@ -142,7 +142,7 @@ def _form(batch: object) -> str:
     elif isinstance(batch, (list, tuple)):
         inside = [_form(value) for value in batch]
     else:
-        return shown(batch).strip("`")
+        return quote_value(batch).strip("`")
     return f"{type(batch).__name__}({', '.join(inside)})"
 
 
@@ -168,7 +168,7 @@ def _judge_inner(answer: Callable[..., Any]) -> Hints:
         ):
             given = nn.DataParallel(model) if what == "wrapped" else model
             try:
-                got = returned(answer(given))
+                got = read_returned(answer(given))
             except (AttributeError, RuntimeError) as error:
                 yield Named("raised", what=Named(what), error=error)
                 return

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base.language import say, series
-from labkit_course.words import block
+from labkit_course.verdict_html import block
 from labkit_ranks.calls.faults import Report
 from labkit_ranks.calls.faults.report import format_ranks
 from labkit_ranks.calls.wait_graph import WaitForGraph

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from labkit.base.texts import Text
 from labkit_course.content import FOLDER, module
-from labkit_course.judging import Hint, Named, named, sections, worded
+from labkit_course.judging import Hint, Named, fill_named, sections, texts_by_name
 
 # What a repair is worth, and what of it is reached once it is right in the plain cases, and once its results are right
 # in all of them.
@@ -74,7 +74,7 @@ class Problem:
 
     def said(self, hint: Named, **facts: Any) -> Hint:
         """The hint in words, which may name the facts."""
-        words = worded(self.texts, hint, facts)
+        words = fill_named(self.texts, hint, facts)
         return Hint(hint.name.partition(".")[0], words.en, words.zh)
 
 
@@ -101,7 +101,10 @@ class Problems:
         """All of them by their names, in the order of the texts."""
         for file in sorted(self._folder.glob("*.py")):
             module(f"{self._folder.name}.{file.stem}")
-        texts = {head.words[0]: named(head, parts) for head, parts in sections(self._folder / "problems.txt")}
+        texts = {
+            head.words[0]: texts_by_name(head, parts)
+            for head, parts in sections(self._folder / "problems.txt")
+        }
         common = texts.pop("any")
         return {name: self._declared[name](common | own) for name, own in texts.items()}
 

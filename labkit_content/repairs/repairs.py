@@ -11,7 +11,7 @@ import torch
 from labkit.base.extras import need
 from labkit.base.language import get_language, say, using
 from labkit.base.numbers import integer, one_of, plural
-from labkit_course.words import SIGNS, as_html, framed
+from labkit_course.verdict_html import SIGNS, as_html, frame_html
 
 from . import score
 from .problem import EVERYWHERE, WORTH, Judgement, Problem, everything, lesson_of, problems
@@ -31,7 +31,7 @@ class Repair:
 
     def _repr_html_(self) -> str:
         drawn = (self.drawn is not None and self.drawn._repr_svg_()) or ""
-        return framed(as_html(self._marked) + drawn, self.right)
+        return frame_html(as_html(self._marked) + drawn, self.right)
 
     @property
     def _marked(self) -> str:

@@ -62,14 +62,14 @@ def begun(lesson: str) -> bool:
 
 def _add(listed: str, entry: str) -> None:
     # A test, or a learner with two files, may change where progress is kept: then this process knows of the other.
-    if progress.kept():
+    if progress.is_on():
         progress.add(listed, entry)
     else:
         _here[listed].add(entry)
-        progress.tell()
+        progress.refresh_watchers()
 
 
 def _numbers(listed: str, name: str) -> set[int]:
-    entries = progress.listed(listed) if progress.kept() else _here[listed]
+    entries = progress.entries(listed) if progress.is_on() else _here[listed]
     found = (entry.rpartition(" ") for entry in entries)
     return {int(number) for of, _, number in found if of == name and number.isdigit()}

@@ -51,8 +51,8 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """One notebook of the learner's copy."""
+class LessonCopy:
+    """A notebook of the learner's copy."""
 
     language: str
     name: str
@@ -112,14 +112,14 @@ class Copy:
         return aside
 
 
-def copies(folder: Path) -> Iterator[Copy]:
+def copies(folder: Path) -> Iterator[LessonCopy]:
     """Yield every notebook of a copy in ``folder``, existing or missing."""
     for language in LANGUAGES:
         for name in names():
-            yield Copy(language, name, folder / language / f"{name}.ipynb")
+            yield LessonCopy(language, name, folder / language / f"{name}.ipynb")
 
 
-def find(lesson: str, folder: Path) -> list[Copy]:
+def find(lesson: str, folder: Path) -> list[LessonCopy]:
     """Return the copies of ``lesson`` in ``folder``: ``03_split``, ``03`` or ``index`` in each language, or ``zh/03``.
 
     Raises FileNotFoundError with the list of lessons.
@@ -139,15 +139,15 @@ def find(lesson: str, folder: Path) -> list[Copy]:
 
 
 @dataclass
-class Laid:
+class LayoutResult:
     """The result of :func:`lay_out`: notebooks that were added, renewed, or kept despite a newer edition."""
 
-    new: list[Copy] = field(default_factory=list)
-    renewed: list[Copy] = field(default_factory=list)
-    kept: list[Copy] = field(default_factory=list)
+    new: list[LessonCopy] = field(default_factory=list)
+    renewed: list[LessonCopy] = field(default_factory=list)
+    kept: list[LessonCopy] = field(default_factory=list)
 
 
-def lay_out(folder: Path) -> Laid:
+def lay_out(folder: Path) -> LayoutResult:
     """Create or renew the copy of the course in ``folder``, except notebooks that the learner changed or ran.
 
     Raises OSError if a file cannot be written, after the files before it; ValueError for the authors' own folder.
@@ -157,7 +157,7 @@ def lay_out(folder: Path) -> Laid:
             en=f"{folder} contains the authors' lessons: choose another folder for your copy",
             zh=f"{folder} 是作者存放课程原件的地方：副本请放到别处",
         )
-    laid = Laid()
+    laid = LayoutResult()
     for copy in copies(folder):
         if not copy.is_there():
             copy.write()

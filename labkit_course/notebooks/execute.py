@@ -29,7 +29,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
-    return without_volatile(notebook)
+    return strip_volatile(notebook)
 
 
 def store(notebook: NotebookNode, path: Path) -> None:
@@ -53,7 +53,7 @@ def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:
     return client
 
 
-def without_volatile(notebook: NotebookNode) -> NotebookNode:
+def strip_volatile(notebook: NotebookNode) -> NotebookNode:
     """Remove the parts that differ between two runs of a notebook."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -62,11 +62,11 @@ def without_volatile(notebook: NotebookNode) -> NotebookNode:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
         if "outputs" in cell:
-            cell.outputs = _streams_joined(cell.outputs)
+            cell.outputs = _join_streams(cell.outputs)
     return notebook
 
 
-def _streams_joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+def _join_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Join neighbouring texts of one stream, whose breaks depend on timing."""
     joined: list[NotebookNode] = []
     for output in outputs:

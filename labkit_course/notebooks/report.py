@@ -1,4 +1,4 @@
-"""The report of a sweep: one page that compares the runs, in the current language."""
+"""The report of a sweep: a page with a comparison of the runs, in the current language."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def printed_shapes(run: Run) -> dict[str, list[str]]:
         text = "".join(stream.text for stream in streams if stream.name == "stdout")
         lines = [line.strip() for line in text.splitlines() if "torch.Size(" in line]
         if lines:
-            found[cell.id] = _counted(lines, "  × ")
+            found[cell.id] = _group_equal(lines, "  × ")
     return found
 
 
-def _counted(items: Iterable[object], times: str) -> list[str]:
-    """Return items as text, equal neighbours as one with their number."""
+def _group_equal(items: Iterable[object], times: str) -> list[str]:
+    """Return items as text; merge equal neighbours and add their number."""
     runs = [(str(item), len(list(same))) for item, same in groupby(items)]
     return [f"{item}{times}{count}" if count > 1 else item for item, count in runs]
 
@@ -96,7 +96,7 @@ def _row(sweep: Sweep, count: int, run: Run | None) -> str:
 
 
 def _pieces(plan: Split, count: int) -> str:
-    sizes = ", ".join(_counted(plan.sizes, " ×"))
+    sizes = ", ".join(_group_equal(plan.sizes, " ×"))
     if count == 0:
         return f'{sizes} <span class="soft">({say(en="on the CPU", zh="在 CPU 上")})</span>'
     if not plan.idle:

@@ -29,12 +29,12 @@ from labkit.base.numbers import must
 
 from ..lesson import checked_parameters
 from . import kernel
-from .execute import store, without_volatile
+from .execute import store, strip_volatile
 
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of the lesson. ``error`` is "" if every cell ran, or else one line with the cell's id."""
+    """An execution of the lesson. ``error`` is "" if every cell ran, or else one line with the cell's id."""
 
     gpus: int
     notebook: Path
@@ -79,8 +79,8 @@ class Sweep:
             "torch": torch.__version__,
         }
 
-    def occupied(self) -> list[str]:
-        """Return a sentence for each file that a run would overwrite and that is not of this sweep."""
+    def find_occupied_files(self) -> list[str]:
+        """Return a sentence for each existing file that a run would overwrite, except files of the same sweep."""
         found = []
         for count in self.gpus:
             notebook, page = self.files(count)
@@ -146,8 +146,8 @@ def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
     )
 
 
-# papermill writes any name and value into a notebook as code. Refuse names that the notebook does not declare, and values
-# of another type than the default. These words follow "must be" and "必须".
+# papermill writes any name and value into a notebook as code: refuse undeclared names, and values of another type than
+# the default. These words follow "must be" and "必须".
 _KINDS: dict[type, tuple[str, str]] = {
     int: ("a whole number", "是整数"),
     float: ("a number", "是数"),
@@ -156,7 +156,7 @@ _KINDS: dict[type, tuple[str, str]] = {
 }
 
 
-def declared(notebook: NotebookNode) -> dict[str, object]:
+def declared_parameters(notebook: NotebookNode) -> dict[str, object]:
     """Return the default of each parameter by name, from the cell tagged ``parameters``."""
     cell = next((c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     found = {}
@@ -198,7 +198,7 @@ def fit(known: dict[str, object], name: str, value: object) -> object:
     return value
 
 
-# Matches the cell of a lesson that checks its parameters.
+# Matches the lesson's cell that checks parameters.
 _BEGINS = re.compile(r"^begin\(", re.MULTILINE)
 
 
@@ -217,7 +217,7 @@ def plan(
     """
     try:
         notebook = nbformat.read(lesson, as_version=4)
-        known = declared(notebook)
+        known = declared_parameters(notebook)
     except Exception as error:  # the readers raise various errors for other files
         raise wrong(
             en=f"{lesson} is not a readable notebook: {error}",
@@ -278,7 +278,7 @@ def execute(sweep: Sweep, count: int) -> Run:
         begun = [c for c in executed.cells if c.metadata.get("papermill", {}).get("start_time")]
         if begun:
             error = say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}")
-    without_volatile(executed)
+    strip_volatile(executed)
     executed.metadata[_METADATA] = {"run": sweep.identity(count), "error": error}
     # Write the notebook first: a notebook without a page is a finished run, a page without a notebook is not ours.
     store(executed, notebook)

@@ -18,8 +18,8 @@ from torch.nn.parallel import data_parallel
 import labkit
 from labkit.base.language import using
 from labkit_course import check, glossary, reveal
-from labkit_course.exercise import derived, find, ids
-from labkit_course.words import as_html
+from labkit_course.exercise import derive_facts, find, ids
+from labkit_course.verdict_html import as_html
 from tools.author import sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -725,7 +725,7 @@ def test_right_answers_are_right(name):
     for answer in RIGHT[name]:
         verdict = check(name, answer)
         # After a prediction comes the solution; after an exercise, whose solution stays folded, a sentence.
-        reason = reveal(name).text if find(name).asks else find(name).why()
+        reason = reveal(name).text if find(name).asks else find(name).explanation()
         assert (verdict.right, repr(verdict)) == (True, f"✓ Right. {reason}"), answer
 
 
@@ -981,4 +981,4 @@ find("03.idle")
 def test_two_exercises_of_one_name_are_refused():
     find("03.idle")
     with pytest.raises(ValueError, match="two exercises '03.idle'"):
-        derived("03.idle")(lambda rows, gpus: {})
+        derive_facts("03.idle")(lambda rows, gpus: {})

@@ -14,7 +14,7 @@ ALL = [case for cases in CASES.values() for case in cases]
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.finding)
 def test_a_case_breaks_and_its_cure_cures_it(case):
-    found, cured = case.checked()
+    found, cured = case.run_check_ups()
     assert found.name == case.finding
     assert cured.ok
     assert case.finding not in cured

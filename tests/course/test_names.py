@@ -75,7 +75,7 @@ def test_other_cells_and_other_errors_are_left_alone(shell, lesson, source):
 
 def test_outside_a_lesson_there_is_no_word(shell):
     assert "is made by" not in run(shell, "gather(3)")
-    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.Watch)]
+    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.NameErrorAdvice)]
 
 
 def test_an_answer_that_lacks_a_name_is_told_too(lesson):
@@ -91,17 +91,17 @@ def test_a_notebook_that_cannot_be_read_costs_the_word_alone(tmp_path, monkeypat
     if text is not None:
         Path("x.ipynb").write_text(text)
     error = NameError("name 'a' is not defined", name="a")
-    assert names.word_on(error, "x") == ""
+    assert names.advice_on(error, "x") == ""
     cells = [
         {"cell_type": "code", "source": ["%matplotlib inline\n", "a = 1"]},
         {"cell_type": "code", "source": ["import os as a"]},
     ]
     Path("x.ipynb").write_text(json.dumps({"cells": cells}))
-    assert "begins with `import os as a`" in names.word_on(error, "x"), (
+    assert "begins with `import os as a`" in names.advice_on(error, "x"), (
         "a cell that is no Python is passed over"
     )
     labkit.set_language("zh")
-    assert "开头的单元格给出" in names.word_on(error, "x")
+    assert "开头的单元格给出" in names.advice_on(error, "x")
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -155,4 +155,4 @@ def test_what_is_no_lesson_is_left_alone_after_a_restart(shell, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/somebody/analysis.ipynb")
     names.watch_before_begin()
-    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.Watch)]
+    assert not [f for f in shell.events.callbacks["post_run_cell"] if isinstance(f, names.NameErrorAdvice)]

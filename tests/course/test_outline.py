@@ -110,7 +110,7 @@ def test_the_outline_and_the_glossary_are_in_the_language_in_use():
 )
 def test_a_sentence_of_other_texts_is_tried(at):
     said = outline.sayings()[at]
-    found = said.tried()
+    found = said.run_code()
     assert re.fullmatch(TRIED[at], found), found
     assert found != said.verdict.en, "what comes out is worked out, not written down"
     assert glossary.problems(said.verdict.en, said.verdict.zh) == []

@@ -12,7 +12,7 @@ import labkit
 from labkit.base.language import get_language
 from labkit_course import check, glossary, predict
 from labkit_course.exercise import find, ids
-from labkit_course.kinds import typed
+from labkit_course.kinds import parse_typed
 
 EXERCISES = {name: find(name) for name in ids()}
 PREDICTIONS = [name for name, exercise in EXERCISES.items() if exercise.asks]
@@ -113,7 +113,7 @@ def test_the_words_stay_in_the_language_the_question_was_asked_in():
     ("__import__('os')", "__import__('os')"),
 ])  # fmt: skip
 def test_what_is_typed_is_read_as_a_value_and_never_run(text, value):
-    assert typed(text) == value
+    assert parse_typed(text) == value
 
 
 def test_a_number_that_the_question_does_not_take_is_named():

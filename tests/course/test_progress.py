@@ -39,7 +39,7 @@ def test_answers_are_noted_and_which_were_right_at_the_first_try(file):
     check("02.inside", 15)
     check("02.inside", 30)  # tried out afterwards: the first answer was right
     assert json.loads(file.read_text("utf-8")) == {"done": ["02.inside", "03.idle"], "missed": ["03.idle"]}
-    assert progress.done() == {"02.inside", "03.idle"}
+    assert progress.answered_exercises() == {"02.inside", "03.idle"}
     assert progress.at_first_try() == {"02.inside"}
     assert sorted(os.listdir(file.parent)) == [".progress.json.lock", "progress.json"]
 
@@ -57,7 +57,7 @@ def test_without_the_variable_it_is_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     check("03.idle", 3)
     assert progress.file() == tmp_path / ".labkit" / "progress.json"
-    assert progress.done() == {"03.idle"}
+    assert progress.answered_exercises() == {"03.idle"}
 
 
 def test_what_else_stands_in_the_file_stays(file):
@@ -86,10 +86,10 @@ def test_a_file_that_cannot_be_understood_is_kept(file, bad):
     file.parent.mkdir()
     for count in (1, 2):
         file.write_text(bad, "utf-8")
-        assert progress.done() == set()
+        assert progress.answered_exercises() == set()
         assert file.read_text("utf-8") == bad  # looking changes nothing
         check("03.idle", 3)
-        assert progress.done() == {"03.idle"}
+        assert progress.answered_exercises() == {"03.idle"}
         aside = file.with_name(f"progress.unreadable-{count}.json")
         assert aside.read_text("utf-8") == bad
         assert aside.name in repr(Progress())
@@ -142,7 +142,7 @@ def test_a_note_that_cannot_be_written_is_written_later(file, monkeypatch):
         full.setattr(os, "fsync", fails)
         assert check("02.inside", 15).right
         assert "Progress could not be saved (the disk is full)." in repr(Progress())
-        assert progress.done() == {"03.idle", "02.inside"}, (
+        assert progress.answered_exercises() == {"03.idle", "02.inside"}, (
             "the learner has answered it, whatever the disk says"
         )
         labkit.set_language("zh")
@@ -253,7 +253,7 @@ def test_nobody_else_may_write_between_reading_and_writing(file, monkeypatch):
         watched.setattr(progress, "write_whole", asking(progress.write_whole))
         progress.note("03.idle")
     assert held == ["_load", "write_whole"]
-    assert progress.done() == {"03.idle"}
+    assert progress.answered_exercises() == {"03.idle"}
 
 
 def test_threads_do_not_lose_each_others_notes(file):
@@ -265,7 +265,7 @@ def test_threads_do_not_lose_each_others_notes(file):
         thread.start()
     for thread in threads:
         thread.join()
-    assert progress.done() == set(answers)
+    assert progress.answered_exercises() == set(answers)
 
 
 def test_the_board_follows_the_answers_and_keeps_its_language(file):
@@ -307,5 +307,5 @@ def test_what_a_notebook_stores_does_not_depend_on_progress(file):
 def test_it_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("LABKIT_PROGRESS", "off")
     check("03.idle", 3)
-    assert progress.done() == set()
+    assert progress.answered_exercises() == set()
     assert "not kept" in repr(Progress())

@@ -246,7 +246,7 @@ def test_bad_usage_is_one_line_and_nothing_is_written(lesson, tmp_path, capsys, 
     ("language", "5", "5"),
 ])  # fmt: skip
 def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
-    known = sweep.declared(nbformat.read(lesson, as_version=4))
+    known = sweep.declared_parameters(nbformat.read(lesson, as_version=4))
     found = sweep.fit(known, name, value)
     assert (found, type(found)) == (fitted, type(fitted))
 
@@ -257,7 +257,7 @@ def test_a_text_is_read_as_the_declared_type(lesson, name, value, fitted):
      ("language", 5), ("x = 1; y", "1")],
 )  # fmt: skip
 def test_another_type_or_name_is_refused(lesson, name, value):
-    known = sweep.declared(nbformat.read(lesson, as_version=4))
+    known = sweep.declared_parameters(nbformat.read(lesson, as_version=4))
     with pytest.raises(ValueError, match="parameter"):
         sweep.fit(known, name, value)
 
@@ -337,6 +337,6 @@ def test_a_notebook_whose_parameters_name_no_gpus_cannot_be_swept(lesson, tmp_pa
     notebook = nbformat.read(lesson, as_version=4)
     notebook.cells[1].source = "rate = 0.5\nprint(rate)"
     nbformat.write(notebook, lesson)
-    assert sweep.declared(notebook) == {"rate": 0.5}
+    assert sweep.declared_parameters(notebook) == {"rate": 0.5}
     assert main(["sweep", "99_small", "--gpus", "2"]) == 2
     assert "has no parameter num_gpus or num_ranks: there is nothing to sweep" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from labkit_course.notebooks.execute import without_volatile
+from labkit_course.notebooks.execute import strip_volatile
 from tools.author import bilingual, questions, sync
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -90,7 +90,7 @@ def test_where_a_kernel_cuts_the_printed_text_is_not_stored():
     outputs = [new_output("stream", name=name, text=text) for name, text in stream]
     shown = [new_output("display_data", data={"text/plain": text}) for text in "xy"]
     cell = new_code_cell("show()", outputs=[*outputs[:2], *shown, *outputs[2:]])
-    without_volatile(new_notebook(cells=[new_markdown_cell("text"), cell]))
+    strip_volatile(new_notebook(cells=[new_markdown_cell("text"), cell]))
     assert [output.get("text", output.get("data")) for output in cell.outputs] == [
         "a\nb\n", {"text/plain": "x"}, {"text/plain": "y"}, "c\n", "d\ne\n",
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit_course.notebooks import kernel
-from labkit_course.notebooks.execute import with_kernel, without_volatile
+from labkit_course.notebooks.execute import strip_volatile, with_kernel
 
 # What a lesson leaves that the next one would not find in a kernel of its own.
 FRESH = """
@@ -32,7 +32,7 @@ def run(warm_kernels, tmp_path_factory):
         client.kc = first.kc
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
-        return without_volatile(notebook)
+        return strip_volatile(notebook)
 
     with first.setup_kernel():
         yield run

@@ -27,6 +27,6 @@ COLOURS = {True: "#1a7f37", False: "#bc4c00", None: "#8c959f"}
 SIGNS = {True: "✓", False: "✗", None: "…"}
 
 
-def framed(html: str, right: bool | None = None) -> str:
+def frame_html(html: str, right: bool | None = None) -> str:
     """Return HTML with a line at its left in the colour of the verdict."""
     return f'<div style="border-left:4px solid {COLOURS[right]};padding:2px 0 2px 12px">{html}</div>'
