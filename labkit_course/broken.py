@@ -1,4 +1,4 @@
-"""Names of single lessons, from the content: ``labkit_content.repairs`` (lessons 09, 19) and ``.pictures`` (classes)."""
+"""Names of single lessons, from the content: ``labkit_content.repairs`` (09, 19) and ``.pictures`` (classes)."""
 
 from typing import Any
 

@@ -18,8 +18,8 @@ the later counts. Without a kind the answers are choices to click, with a text e
 describes an answer. An exercise without a question is answered by ``check()`` only, and ``why`` explains a right
 answer in one sentence. ``%% hint`` and ``%% part`` are texts for code.
 
-Code is in the Python module of the lesson: :func:`derive_facts` computes facts for the texts, :func:`judge` judges answers
-if a table cannot.
+Code is in the lesson's Python module: :func:`derive_facts` computes facts for the texts, and :func:`judge` judges
+answers if a table cannot.
 """
 
 from __future__ import annotations
