@@ -50,13 +50,13 @@ def clashes(id: str, given: dict[str, int]) -> list[str]:
     exercise = find(id)
     if exercise.code.judge or exercise.choices():
         return []
-    facts = exercise.checked(given)
+    facts = exercise.complete_facts(given)
     facts |= exercise.code.derived(**facts)
     right, wrong = set[Any](), list[tuple[str, Any]]()
     for answer in exercise.answers:
         for text in answer.text.fill(facts).en.split(" or "):
             try:
-                value = exercise.kind.read(kinds.typed(text))
+                value = exercise.kind.read(kinds.parse_typed(text))
             except Unreadable:  # any other answer
                 continue
             if answer.hint is None:
