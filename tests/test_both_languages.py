@@ -41,7 +41,7 @@ ONE_LANGUAGE = {
     ("labkit_course.exercise", "there are two exercises"): "for whoever declares exercises",
     ("labkit_course.predictions", "exercise "): "for whoever writes a lesson",
     ("labkit_diagnose.findings", ""): "for whoever declares a finding",
-    ("labkit_cli", "has no Chinese: English"): "what is said there must be what it can show",
+    ("labkit_cli", "has no Chinese: using English"): "this console can show no Chinese",
     ("labkit_ranks.rank.system_calls", "signal handler must be"): "Python's own",
     ("labkit_ranks.group.process_group", "Could not find the backend type"): "PyTorch's own",
     ("labkit_ranks.group.process_group", "does not support allgather_coalesced"): "PyTorch's own",
