@@ -26,26 +26,11 @@ OTHERS = set(
     _initrequest _fixturemanager _excinfo _instance _explicit_tearDown _fixtureinfo _obj _fixture_defs _setupstate
     _request _finalizers _threads_queues""".split()
 )
-# Pieces of names that are put together, and names that are only printed.
-PIECES = {
-    "_ALLGATHER_BASE",
-    "_all_gather_base",
-    "_collective",
-    "_json",
-    "_dump_nccl_trace",  # of builds with NCCL
-    "_REDUCE_SCATTER_BASE",
-    "_broadcast_oop",
-    "_reduce_oop",
-    "_bincount_cuda",
-    "_histc_cuda",
-    "_orig",
-    "_out",
-    "_transpose",
-    "_get_accel",
-    "_group",
-    "_foreach_",
-    "_sdp_enabled",
-}
+# Pieces of names that are put together, and names that are only printed (_dump_nccl_trace: of builds with NCCL).
+PIECES = set(
+    """_ALLGATHER_BASE _all_gather_base _collective _json _dump_nccl_trace _REDUCE_SCATTER_BASE _broadcast_oop
+    _reduce_oop _bincount_cuda _histc_cuda _orig _out _transpose _get_accel _group _foreach_ _sdp_enabled""".split()
+)
 # Where torch's own private names may be asked for on an object whose class cannot be seen from its name here.
 HOSTS = (nn.Module(), torch.Tensor, torch.nn.parallel._functions, torch.cuda, torch._C, torch.Generator)
 
@@ -139,29 +124,20 @@ def test_so_are_those_in_tables_of_text(table):
     assert not {name for name in names if unlisted(ast.parse(repr(("", name))))}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch\ntorch._C._new_thing()",
-        "from torch._new_room import thing",
-        "from torch.nn import _new_thing",
-        "def f(module):\n    return module._load_state_dict_pre_hooks",
-        "def f(module):\n    return getattr(module, '_load_state_dict_pre_hooks')",
-        "Patch(torch.cuda, '_lazy_new', None)",
-    ],
-)
+@pytest.mark.parametrize("source", [
+    "import torch\ntorch._C._new_thing()", "from torch._new_room import thing", "from torch.nn import _new_thing",
+    "def f(module):\n    return module._load_state_dict_pre_hooks",
+    "def f(module):\n    return getattr(module, '_load_state_dict_pre_hooks')", "Patch(torch.cuda, '_lazy_new', None)",
+])  # fmt: skip
 def test_a_name_that_is_not_listed_would_be_found(source):
     assert unlisted(ast.parse(source))
 
 
-@pytest.mark.parametrize(
-    ("names", "wrong"),
-    [
-        ("torch.Tensor: _version, _labkit_gone", "type object 'Tensor' has no"),
-        ("torch.Tensor._version, torch._labkit_gone", "module 'torch' has no"),
-        ("torch._labkit_gone: thing", "module 'torch' has no"),
-    ],
-)
+@pytest.mark.parametrize(("names", "wrong"), [
+    ("torch.Tensor: _version, _labkit_gone", "type object 'Tensor' has no"),
+    ("torch.Tensor._version, torch._labkit_gone", "module 'torch' has no"),
+    ("torch._labkit_gone: thing", "module 'torch' has no"),
+])  # fmt: skip
 def test_a_name_that_is_gone_is_told(names, wrong, monkeypatch, capsys):
     gone = Private(names, "")
     assert gone.find_missing().startswith(wrong)

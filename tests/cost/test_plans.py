@@ -39,13 +39,10 @@ def test_states_after_a_step_are_a_measured_runs() -> None:
 def test_each_stage_shards_what_it_is_to() -> None:
     by_stage = [memory(LLAMA, Plan(dp=8, stage=stage)) for stage in range(4)]
     whole = by_stage[0]
-    for stage, kinds in (
-        (1, ["optimizer"]),
-        (2, ["optimizer", "gradients"]),
-        (3, ["optimizer", "gradients", "weights"]),
-    ):
-        for kind in ("optimizer", "gradients", "weights"):
-            assert by_stage[stage][kind] == whole[kind] / (8 if kind in kinds else 1)
+    kinds = ("optimizer", "gradients", "weights")
+    for stage in (1, 2, 3):
+        for kind in kinds:
+            assert by_stage[stage][kind] == whole[kind] / (8 if kind in kinds[:stage] else 1)
 
 
 def test_buckets_hold_what_a_gpu_has_of_a_layer() -> None:
@@ -56,17 +53,13 @@ def test_buckets_hold_what_a_gpu_has_of_a_layer() -> None:
 
 def test_activations_are_korthikantis() -> None:
     """34 bytes a number of a layer without the scores: of GPT-2's layer, with dropout's masks, within a tenth."""
-    tokens = GPT2_22B.seq
-    assert GPT2_22B.activation_bytes(1, 1) == pytest.approx(34 * tokens * GPT2_22B.hidden, rel=0.1)
-    assert GPT2_22B.activation_bytes(1, 8, sequence=True) == pytest.approx(
-        GPT2_22B.activation_bytes(1, 1) / 8
-    )
-    assert GPT2_22B.activation_bytes(1, 8) == pytest.approx((10 + 24 / 8) * tokens * GPT2_22B.hidden, rel=0.1)
-    assert (
-        GPT2_22B.activation_bytes(1, 8, sequence=True, recompute="full") == 2 * tokens * GPT2_22B.hidden / 8
-    )
-    scores = GPT2_22B.activation_bytes(1, 8, flash=False) - GPT2_22B.activation_bytes(1, 8)
-    assert scores == pytest.approx(5 * GPT2_22B.heads * tokens**2 / 8, rel=0.01)
+    kept, numbers = GPT2_22B.activation_bytes, GPT2_22B.seq * GPT2_22B.hidden
+    assert kept(1, 1) == pytest.approx(34 * numbers, rel=0.1)
+    assert kept(1, 8, sequence=True) == pytest.approx(kept(1, 1) / 8)
+    assert kept(1, 8) == pytest.approx((10 + 24 / 8) * numbers, rel=0.1)
+    assert kept(1, 8, sequence=True, recompute="full") == 2 * numbers / 8
+    scores = kept(1, 8, flash=False) - kept(1, 8)
+    assert scores == pytest.approx(5 * GPT2_22B.heads * GPT2_22B.seq**2 / 8, rel=0.01)
 
 
 def test_logits_are_the_last_stages() -> None:
@@ -85,14 +78,8 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
 
 @pytest.mark.parametrize(
     ("dp", "tp", "pp", "micro", "measured"),
-    [
-        (16, 1, 1, 4, 42900),
-        (1, 1, 16, 4, 42592),
-        (1, 2, 8, 8, 45800),
-        (1, 8, 2, 32, 61477),
-        (2, 2, 2, 1, 8570),
-    ],
-)
+    [(16, 1, 1, 4, 42900), (1, 1, 16, 4, 42592), (1, 2, 8, 8, 45800), (1, 8, 2, 32, 61477), (2, 2, 2, 1, 8570)],
+)  # fmt: skip
 def test_peaks_are_those_that_nanotron_measured(dp: int, tp: int, pp: int, micro: int, measured: int) -> None:
     """MiB allocated in huggingface.co/nanotron/old_bench: ZeRO-1, 1,024 sequences, inputs gathered and kept."""
     llama = Sizes(24, 2048, 32, 4096, 50257, 4096, gated=True, tied=True)
@@ -205,10 +192,8 @@ def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
     for name, mark in (("fitted", r"\*fitted\*"), ("kept_back", r"\*\*kept back\*\*")):
         for found in errors(read_rows(ROOT / "tools" / "plans" / f"{name}.csv")):
             assert found.time is not None
-            figures = rf"{mark} \| {found.rows} \| {found.time[0]:.1%} \| {found.time[1]:.1%}".replace(
-                "%", " %"
-            )
-            assert re.search(figures, page), (found.set, figures)
+            mean, worst = (f"{share:.1%}".replace("%", " %") for share in found.time)
+            assert re.search(rf"{mark} \| {found.rows} \| {mean} \| {worst}", page), found.set
 
 
 def test_the_plan_chosen_costs_little() -> None:
@@ -218,16 +203,9 @@ def test_the_plan_chosen_costs_little() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("layers = 3", "missing: ffn"),
-        ("colour = 1", "unknown: colour"),
-        ("layers = [", "sizes.toml"),
-        (
-            "layers = 2\nhidden = 4096\nheads = 31\nffn = 1\nvocab = 1\nseq = 1",
-            "sizes.toml: heads=31 does not divide",
-        ),
-    ],
-)
+    [("layers = 3", "missing: ffn"), ("colour = 1", "unknown: colour"), ("layers = [", "sizes.toml"),
+     ("layers = 2\nhidden = 4096\nheads = 31\nffn = 1\nvocab = 1\nseq = 1", "sizes.toml: heads=31 does not divide")],
+)  # fmt: skip
 def test_sizes_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "sizes.toml"
     path.write_text(text, "utf-8")
@@ -280,11 +258,8 @@ def test_the_cards_sold_in_china_have_what_their_data_sheets_say() -> None:
 
 
 def test_the_explorer_shows_no_plan_that_a_search_would_not_try() -> None:
-    shown = [
-        labkit.PlanExplorer(doublings=3, tp=tp, pp=pp, stage=3).plan.stage
-        for tp, pp in ((0, 0), (0, 1), (3, 0))
-    ]
-    assert shown == [3, 1, 0]
+    for tp, pp, stage in ((0, 0, 3), (0, 1, 1), (3, 0, 0)):
+        assert labkit.PlanExplorer(doublings=3, tp=tp, pp=pp, stage=3).plan.stage == stage
 
 
 def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
@@ -293,11 +268,9 @@ def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
     explorer.doublings = 1
     assert explorer.plan.gpus == 2
     assert "fit" in labkit.PlanExplorer(doublings=0).sentence()
-    told = [labkit.PlanExplorer(doublings=doublings).make_picture().texts for doublings in (0, 6)]
-    assert [[text.text for text in texts if text.bold and "GiB" in text.text] for texts in told] == [
-        ["160 GiB, too much"],
-        [],
-    ]
+    for doublings, notes in ((0, ["160 GiB, too much"]), (6, [])):
+        texts = labkit.PlanExplorer(doublings=doublings).make_picture().texts
+        assert [text.text for text in texts if text.bold and "GiB" in text.text] == notes
     for language, word in (("en", "activations"), ("zh", "激活值")):
         before = labkit.get_language()
         labkit.set_language(language)
