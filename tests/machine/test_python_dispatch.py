@@ -1,11 +1,13 @@
 """Python that C++ calls in the middle of an operation is on the machine too."""
 
+import contextlib
 import io
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
@@ -92,15 +94,18 @@ def test_operators_that_move_a_tensor_find_the_device_wherever_it_is_said(run):
         run(to.dtype_layout)(x, layout=torch.sparse_coo)
 
 
-def test_packets_of_operators_move_tensors_too():
-    x = torch.ones(2, device=CUDA0)
-    put = torch.ops.prims.device_put
-    moved = [
-        torch.ops.aten.to(x, "cuda:1", torch.float32),
-        torch.ops.aten.type_as(x, x.to(CUDA1)),
-        put(x, CUDA1, True),
-    ]
-    assert {each.device for each in moved} == {CUDA1}
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, FakeTensorMode])
+def test_packets_of_operators_move_tensors_and_fake_ones_too(mode):
+    with torch.no_grad(), mode():
+        x, there = (torch.ones(2, device=device) for device in (CUDA0, CUDA1))
+        to, put = torch.ops.aten.to, torch.ops.prims.device_put
+        moved = [
+            to(x, CUDA1, torch.float32),
+            to.other(x, there),
+            torch.ops.aten.type_as(x, there),
+            put(x, CUDA1, True),
+        ]
+        assert {each.device for each in moved} == {CUDA1}
 
 
 def test_a_users_function_mode_below_a_dispatch_mode_sees_the_users_functions_alone():
