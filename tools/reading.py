@@ -291,7 +291,7 @@ def page(story: list[Chapter]) -> str:
 
 
 def first_functions(functions: Iterable[Function]) -> list[Function]:
-    """Return the functions of `FIRST` in their order; KeyError if the script does not run one of them."""
+    """Return the functions of `FIRST` in order; raises KeyError for a function that the script does not run."""
     found = {(one.path, one.listed_name): one for one in functions}
     rows = (line.split(": ") for line in FIRST.split("\n") if line)
     return [found[path, name] for path, names in rows for name in names.split()]

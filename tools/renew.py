@@ -84,7 +84,7 @@ def _run_script(code: str, language: str) -> str:
 
 
 def _run_commands(program: str, commands: list[str], language: str) -> str:
-    """Run shell lines beside ``train.py``; return what the last one prints, from the deadlock on if there is one."""
+    """Run shell lines beside ``train.py``; return the output of the last line, from a deadlock report on if printed."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(program, "utf-8")
         for command in commands:
@@ -99,7 +99,7 @@ def _run_commands(program: str, commands: list[str], language: str) -> str:
 
 
 def _run_cells(cells: list[str], language: str) -> Iterator[str]:
-    """Run ``cells`` as one notebook and yield what each shows, as text; of an error, its message."""
+    """Run ``cells`` as a notebook and yield the text output or error message of each cell."""
     first = f"import labkit\nlabkit.set_language({language!r})"
     notebook = nbformat.v4.new_notebook(cells=[
         nbformat.v4.new_code_cell(cell.rstrip(), metadata={"tags": ["raises-exception"]}) for cell in [first, *cells]
@@ -120,7 +120,7 @@ def _run_cells(cells: list[str], language: str) -> Iterator[str]:
 
 
 def renew_pages() -> None:
-    """Write the output blocks of ``PAGES`` anew."""
+    """Renew the output blocks of ``PAGES``."""
     for name in PAGES:
         path = ROOT / name
         before = path.read_text("utf-8")
@@ -152,7 +152,7 @@ STEPS: dict[str, Callable[[], None]] = {
 
 
 def main(names: list[str]) -> int:
-    """Renew the named steps, all if none is named; 2 for a name that is none."""
+    """Run the named steps, by default all; return 2 for an unknown name."""
     if unknown := [name for name in names if name not in STEPS]:
         print(f"no such step: {', '.join(unknown)}; there are {', '.join(STEPS)}", file=sys.stderr)
         return 2

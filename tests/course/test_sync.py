@@ -126,6 +126,6 @@ def test_questions_of_part_two_are_sound(lesson):
 def test_a_public_argument_that_nobody_wrote_down_is_reported(tmp_path):
     whole = (NOTEBOOKS.parent / "tests" / "signatures.txt").read_text("utf-8")
     (tmp_path / "signatures.txt").write_text(whole.replace("megabytes=25, ", ""), "utf-8")
-    assert questions.unsigned(tmp_path / "signatures.txt") == [
+    assert questions.missing_signatures(tmp_path / "signatures.txt") == [
         "signatures.txt: BucketExplorer lacks megabytes"
     ]

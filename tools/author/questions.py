@@ -1,6 +1,6 @@
-"""What an author should mend in a lesson's questions: hints that hit the right answer, missing folds and signatures.
+"""Check a lesson's questions: hints on the right answer, missing folds and signatures.
 
-:mod:`tools.author.sync` prints these problems beside its own.
+:mod:`tools.author.sync` prints these problems with its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from labkit_course.exercise import find
 from labkit_course.judging import Unreadable
 
 
-def asked(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the place of each prediction, its exercise and the numbers it is asked with, as far as they are plain."""
+def predictions(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield the cell number, exercise and literal arguments of each prediction."""
     known: dict[str, Any] = {}
     for at, cell in enumerate(cells):
         if cell.cell_type != "code":
@@ -30,7 +30,7 @@ def asked(cells: list[NotebookNode]) -> Iterator[tuple[int, str, dict[str, Any]]
         )
         try:
             tree = ast.parse(source)
-        except SyntaxError:  # the body of an indented magic is gone
+        except SyntaxError:  # an indented magic leaves an empty body
             continue
         if "parameters" in cell.metadata.get("tags", ()):
             known = {node.targets[0].id: ast.literal_eval(node.value) for node in tree.body}  # type: ignore[attr-defined]
@@ -67,9 +67,9 @@ def clashes(id: str, given: dict[str, int]) -> list[str]:
 
 
 def problems(cells: list[NotebookNode]) -> list[str]:
-    """Return what is wrong with the questions of a lesson, a line for each."""
+    """Return the problems in the questions of a lesson, a line for each."""
     found = []
-    for at, id, given in asked(cells):
+    for at, id, given in predictions(cells):
         numbers = ", ".join(f"{name}={value}" for name, value in given.items())
         found += [
             f"{id}({numbers}): the hint on {text} is on the right answer" for text in clashes(id, given)
@@ -80,8 +80,8 @@ def problems(cells: list[NotebookNode]) -> list[str]:
     return found
 
 
-def unsigned(signatures: Path) -> list[str]:
-    """Return the public functions and explorers with an argument that ``signatures`` does not have."""
+def missing_signatures(signatures: Path) -> list[str]:
+    """Return the public functions and explorers with arguments missing in ``signatures``."""
     lines = {line.partition("(")[0]: line for line in signatures.read_text("utf-8").splitlines()}
     found = []
     for name in labkit.__all__:

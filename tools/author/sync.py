@@ -165,7 +165,7 @@ def main(args: list[str]) -> int:
             continue
         found += terms(options.root, lesson)
         found += questions.problems(read(options.root, "en", lesson).cells)
-    found += questions.unsigned(_SIGNATURES)
+    found += questions.missing_signatures(_SIGNATURES)
     print("\n".join(found) or "the two languages agree")
     return 1 if found else 0
 
