@@ -149,7 +149,7 @@ def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):
     told = str(explain(read_dumps([hang(lambda: three(2, 0))])))
     assert f"rank 2 skipped call 8, all_reduce at {where}: since then" in told
     told = str(explain(read_dumps([hang(lambda: three(3, 2))])))
-    assert f"rank 3 made all_reduce at {where} once more, as its call 9: since then" in told
+    assert f"rank 3 repeated all_reduce at {where} as its call 9: since then" in told
     # Of two that alternate nobody can know.
     told = str(explain(read_dumps([hang(lambda: skips(2))])))
     assert "rank 2 skipped call 5, all_reduce at" in told
@@ -177,7 +177,7 @@ def test_a_file_that_was_cut_off_is_a_rank_without_a_dump(hang, capsys, cut):
     assert main(["explain", str(folder)]) == 1
     told = capsys.readouterr().out
     assert "trace_1: no dump of the Flight Recorder" in told
-    assert "taken for missing" in told
+    assert "counted as missing" in told
     # Those who have come are waited for by nobody.
     assert "ranks 0, 2, 3  wait for rank 1 in" in told
     assert "rank 1         left no dump" in told
