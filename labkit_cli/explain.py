@@ -18,7 +18,7 @@ WORDING = Wording("explain", dumps={"nargs": "+"})
 def run(options: argparse.Namespace) -> int:
     announce_loading()
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.kinds import TAUGHT
+    from labkit_ranks.diagnosis.kinds import topic_of
     from labkit_ranks.explain import BadDump, explain, read_dumps
 
     with bad_usage(OSError, BadDump):
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     if not dumps:
         raise UsageError(en="there are no files", zh="没有文件")
     found = explain(dumps)
-    topic = TAUGHT.get(found.fault)
+    topic = topic_of(found.fault) if found.fault else None
     if options.json:
         facts = {**asdict(found), "lesson": topic.lesson if topic else ""}
         print(json.dumps(facts, indent=1, ensure_ascii=False))

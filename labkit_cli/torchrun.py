@@ -276,9 +276,9 @@ def _print_lessons(code: int, faults: Sequence[str]) -> int:
     if not faults:  # avoid the imports below
         return code
     from labkit_diagnose.result import lesson_line
-    from labkit_ranks.diagnosis.kinds import TAUGHT
+    from labkit_ranks.diagnosis.kinds import topic_of
 
-    for topic in dict.fromkeys(TAUGHT[fault] for fault in faults if fault in TAUGHT):
+    for topic in dict.fromkeys(map(topic_of, faults)):
         print(lesson_line(topic.lesson, topic.heading()), file=sys.stderr)
     return code
 

@@ -73,7 +73,7 @@ class FindingKind:
 def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]]:
     """Return the kinds and the phrases declared in ``files`` by key. Topics must precede their kinds.
 
-    A kind without a topic gets the topic of the same name, if there is one.
+    A kind without a topic gets the topic of the same name, else the topic ``others``, if there is one.
     """
     topics, kinds, phrases = dict[str, Topic](), dict[str, FindingKind](), dict[str, Text]()
     for file in files:
@@ -87,7 +87,11 @@ def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]
             elif what == "phrase":
                 phrases[key] = text
             elif what in SEVERITIES and key not in kinds:
-                topic = topics[more[0]] if more else topics.get(key.partition(".")[0], UNTAUGHT)
+                topic = (
+                    topics[more[0]]
+                    if more
+                    else topics.get(key.partition(".")[0], topics.get("others", UNTAUGHT))
+                )
                 kinds[key] = FindingKind(key, what, topic, text, entry.texts["fix"])
             else:
                 raise ValueError(

@@ -11,12 +11,12 @@ from types import CodeType
 from labkit.base.language import series
 from labkit.base.ours import is_our_module, is_torch_module
 from labkit_diagnose.errors import short_text
-from labkit_diagnose.findings import UNTAUGHT, list_some
+from labkit_diagnose.findings import list_some
 from labkit_diagnose.result import Finding
 
 from ..calls.call import format_place
 from ..calls.faults import Report, format_ranks
-from .kinds import KINDS, PHRASES, TAUGHT
+from .kinds import KINDS, PHRASES, topic_of
 from .loop_exits import loop_exits
 from .records import RankRecord
 
@@ -27,7 +27,7 @@ def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException)
         yield left
     elif isinstance(report, Report):
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
-        topic = TAUGHT.get(report.fault, UNTAUGHT)
+        topic = topic_of(report.fault)
         taught_in = topic.lesson, topic.heading()
         yield Finding(report.fault, "error", _report_places(report), reason, report.advice, *taught_in)
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labkit_diagnose.findings import read_findings, read_topics
+from labkit_diagnose.findings import Topic, read_findings, read_topics
 
 _TOPICS = Path(__file__).with_name("topics.txt")
 KINDS, PHRASES = read_findings(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TAUGHT = read_topics(_TOPICS)  # by the name of a finding or of a fault among calls
+TOPICS = read_topics(_TOPICS)
+
+
+def topic_of(fault: str) -> Topic:
+    """Return the topic that teaches a finding, or a fault among calls."""
+    return TOPICS.get(fault, TOPICS["others"])

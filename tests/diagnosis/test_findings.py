@@ -118,23 +118,29 @@ SAID_OF_RANKS = {
 }  # fmt: skip
 
 
+def faults_among_ranks():
+    code = "".join(path.read_text("utf-8") for path in Path(faults.__file__).parent.glob("*.py"))
+    named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|fault = .*, "(\w+)"\n', code))
+    return {next(filter(None, names)) for names in named} | {*faults.FAULT_OF.values(), "deadlock"}
+
+
+NAMES = {kind.name for kind in kinds.KINDS.values()} | faults_among_ranks()
+
+
+def test_topics_are_those_of_findings_and_faults():
+    assert len(faults_among_ranks()) == 8
+    assert kinds.TOPICS.keys() <= NAMES | {"others"}
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", sorted({kind.name for kind in kinds.KINDS.values()} | kinds.TAUGHT.keys()))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_finding_of_ranks_is_taught_in_the_section_that_it_names(name, language):
-    topic = kinds.TAUGHT[name]
+    topic = kinds.topic_of(name)
     found = sections(language, topic.lesson)
     assert topic.heading.in_language(language) in found, "the heading is another one now"
     assert (
         SAID_OF_RANKS.get(name, (name, name))[language == "zh"] in found[topic.heading.in_language(language)]
     )
-
-
-def test_every_fault_among_ranks_has_its_lesson():
-    code = "".join(path.read_text("utf-8") for path in Path(faults.__file__).parent.glob("*.py"))
-    named = set(re.findall(r'Report\("(\w+)"|"(\w+_differ)"|fault = .*, "(\w+)"\n', code))
-    found = {next(filter(None, names)) for names in named} | {*faults.FAULT_OF.values(), "deadlock"}
-    assert len(found) == 8
-    assert found <= kinds.TAUGHT.keys()
 
 
 def test_facts_must_be_those_of_the_text():
