@@ -153,7 +153,7 @@ def test_a_call_that_was_skipped_or_made_once_more_is_named(hang):
     # Of two that alternate nobody can know.
     told = str(explain(read_dumps([hang(lambda: skips(2))])))
     assert "rank 2 skipped call 5, all_reduce at" in told
-    assert ", or made broadcast at" in told
+    assert ", or repeated broadcast at" in told
 
 
 def test_dumps_that_are_missing(hang):
