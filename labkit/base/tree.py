@@ -33,7 +33,7 @@ def _fields(value: Any) -> list[str]:
 def children(value: object, *, dataclasses: bool = True) -> list[tuple[str, Any]] | None:
     """Return the items of ``value``, each with its step (``[1]``, ``['mask']``, ``.mean``); None for a leaf.
 
-    dataclasses   False: they are leaves, as they are to ``torch.nn.parallel.scatter``.
+    dataclasses   False: dataclasses are leaves, as for ``torch.nn.parallel.scatter``.
     """
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]

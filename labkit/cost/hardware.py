@@ -21,16 +21,15 @@ _HOST = 25e9  # bytes a second between the host and a GPU: what PCIe 4.0 x16 giv
 class Hardware:
     """The links between GPUs. Bandwidths in bytes per second, latencies in seconds.
 
-    copy_bandwidth     a copy from one GPU to another, which scatter, gather and DataParallel's broadcast use.
-    reduce_bandwidth   what a link of an all-reduce ring inside one machine reaches (NCCL's "bus bandwidth").
+    copy_bandwidth     of copies between two GPUs, as in scatter, gather and DataParallel's broadcast.
+    reduce_bandwidth   of a link in an all-reduce ring inside one machine (NCCL's "bus bandwidth").
     latency            of one message between GPUs of a machine.
     machine_size       GPUs in a machine.
-    network_bandwidth  what the ring reaches between machines; None if there is one machine only.
+    network_bandwidth  of the ring between machines; None for a single machine.
     network_latency    of one message between machines.
     replica_overhead   seconds of Python for each replica of DataParallel (threads take turns at the interpreter).
     ddp_overhead       share by which DDP's hooks and buckets lengthen computing.
-    ddp_contention     share by which sums that go beside backward lengthen it, however short they are: their
-                       kernels take a part of the GPU.
+    ddp_contention     share by which overlapping all-reduces lengthen backward: their kernels use part of the GPU.
     start              seconds that a collective takes for each doubling of its members.
     crowding           by how much the network's bandwidth falls with each doubling of the machines.
     """
@@ -137,7 +136,7 @@ def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardw
 class Accelerator:
     """A GPU and the ``links`` of its machines. Bandwidth in bytes a second.
 
-    flops       dense peak in 16 bits. (Twice that stands in data sheets, for sparse matrices.)
+    flops       dense peak in 16 bits. (Data sheets give twice that, for sparse matrices.)
     memory      bytes, of which ``usable`` can be allocated.
     bandwidth   of its memory.
     product     the share of the peak that a large product reaches, ``attention`` flash attention's.

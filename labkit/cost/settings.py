@@ -14,21 +14,21 @@ class Software:
     """A trainer: its speed, and the bytes that its code allocates beside the model's states.
 
     start         seconds in which Python starts the kernels of one layer's forward; backward takes as long.
-    overlap       the share of the gradients' way that goes beside backward.
-    step          seconds that each step takes besides.
-    stops_early   whether recomputing stops at the layer's last product, whose result nobody asks for.
-    moved         how many bytes a layer moves through memory, against a plain one.
-    logits        bytes for each logit when the loss is computed: 16-bit logits, the loss's in 32 bits, gradients.
-    gated         numbers that a gated layer keeps for each of its width: 4, or 3 where one kernel multiplies them.
-    bucket        bytes a parameter of DDP's buckets, which stage 0 has; 0: two layers' worth.
-    fixed         numbers in a buffer of gradients, or as many as the largest tensor has.
-    adam          bytes that the optimizer's step takes for each parameter that it updates, and gives back.
-    norm          bytes a number of the largest tensor of gradients while their norm is taken.
-    low           bytes a parameter of 16-bit gradients that stay beside those added up in 32 bits.
-    passing       bytes a parameter of 16-bit gradients that are gone when backward is over.
-    packed        whether queries are turned in place, in one block with keys and values that are copied out of it, and
-                  attention's output is copied for its product where sequences are several.
-    flat          whether the step works on flat copies, for which blocks of activations are too small.
+    overlap       share of backward that gradient communication can overlap with.
+    step          further seconds of each step.
+    stops_early   whether recomputation stops before the layer's last product, whose result is not needed.
+    moved         memory traffic of a layer, relative to a plain one.
+    logits        bytes for each logit in the loss: 16-bit logits, 32-bit copies, gradients.
+    gated         numbers that a gated layer saves per unit of width: 4, or 3 if one kernel multiplies them.
+    bucket        bytes per parameter of DDP's buckets in stage 0; 0: two layers' worth.
+    fixed         the least numbers in a buffer of gradients; the largest tensor may need more.
+    adam          temporary bytes of the optimizer's step per updated parameter.
+    norm          bytes per number of the largest gradient while the norm is computed.
+    low           bytes per parameter of 16-bit gradients kept beside 32-bit sums.
+    passing       bytes per parameter of 16-bit gradients that are freed when backward ends.
+    packed        whether rotary embedding works in place in one block of queries, keys and values, from which the
+                  latter are copied, and attention's output is copied if there are several sequences.
+    flat          whether the step uses flat copies, which do not fit into freed blocks of activations.
     """
 
     start: float
@@ -74,14 +74,14 @@ _WORDS = {
 class Plan:
     """A plan: how dp · tp · pp GPUs share a model and its batch.
 
-    stage        of ZeRO: what is sharded over the data-parallel ranks; 3 is FSDP. ``group``: over so many of them.
-    micro        sequences in a micro-batch, ``many`` micro-batches a step on each pipeline.
-    recompute    whether layers are computed again in backward, and only their inputs kept; "selective": half of them.
-    chunks       pieces of each stage of a pipeline that is interleaved.
-    sp           sequence parallelism: what tp does not share of a layer (norms, residuals) is cut along the sequence;
-                 "gathered": and what is gathered for products is kept for backward (PyTorch's own; Megatron's is not).
-    flash        attention in one kernel; without it the scores of a layer are kept.
-    grads        bytes of a gradient while micro-batches are added up: 2, or 4 in 32 bits (Megatron's main_grad).
+    stage        ZeRO's stage, which shards over data-parallel ranks; 3 is FSDP. ``group``: the number of these ranks.
+    micro        sequences in a micro-batch; ``many``: micro-batches of a step in each pipeline.
+    recompute    whether backward recomputes layers from their inputs; "selective": half of each layer.
+    chunks       chunks of each stage of an interleaved pipeline.
+    sp           sequence parallelism: norms and residuals, which tp does not divide, are cut along the sequence;
+                 "gathered": gathered inputs of products are saved for backward (as PyTorch does, and Megatron not).
+    flash        attention in one kernel; otherwise the scores of a layer are saved.
+    grads        bytes of a gradient while micro-batches are summed: 2, or 4 in 32 bits (Megatron's main_grad).
     spread       layers over stages: "" evenly; "uneven": some have one more; "ends": embedding and head count as a
                  layer each (DeepSpeed's type:transformer|embedding); "cost": the head by its operations (nanotron).
     """

@@ -75,12 +75,12 @@ class Sizes:
     ) -> float:  # fmt: skip
         """Return the bytes of a layer's activations in 16 bits for ``rows`` sequences on each of ``tp`` ranks.
 
-        sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": what is
-                    gathered for a product is kept, and not gathered again in backward.
-        recompute   "none"; "full": only the layer's input is kept; "selective": with it attention's output and those of
+        sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": gathered
+                    inputs of products are saved, not gathered again in backward.
+        recompute   "none"; "full": only the layer's input is saved; "selective": also the outputs of attention and of
                     every second product (torchtitan's selective checkpointing by operator).
-        flash       attention keeps its output and a number for each row; otherwise its scores.
-        gated       numbers that a gated layer keeps for each of its width.
+        flash       attention saves its output and a number for each row; otherwise its scores.
+        gated       numbers that a gated layer saves per unit of width.
 
         Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function. For
         GPT-2's layer, this is the 34 + 5as/h of Korthikanti et al. (arXiv 2205.05198), with tp 10 + (24 + 5as/h)/t.

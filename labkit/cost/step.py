@@ -31,10 +31,10 @@ class Workload:
     """The computing and the data of a step.
 
     seconds_per_row  forward and backward of one row on one GPU.
-    parameter_bytes  of the weights (their gradients have as many).
+    parameter_bytes  of the weights, and of their gradients.
     input_bytes      per row.
     output_bytes     per row, gathered by DataParallel.
-    gradient_bytes   per row, the gradient of the output that goes back; as many as ``output_bytes`` by default.
+    gradient_bytes   per row, of the output's gradient; ``output_bytes`` by default.
     """
 
     seconds_per_row: float

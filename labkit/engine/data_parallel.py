@@ -54,8 +54,8 @@ def data_parallel(
 class DataParallel(nn.DataParallel[nn.Module]):
     """A drop-in for ``torch.nn.DataParallel``: same arguments, same results, clearer errors.
 
-    It is an ``nn.DataParallel`` to code that asks, as many a script does before it takes ``.module``; every step is
-    labkit's own. Where it differs on purpose is listed in ``docs/differences.md``.
+    A subclass, because many scripts ask for an ``nn.DataParallel`` before they take ``.module``; every step is labkit's
+    own. ``docs/differences.md`` lists the intended differences.
     """
 
     module: nn.Module

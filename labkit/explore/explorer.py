@@ -41,14 +41,14 @@ _NAMES = Path(__file__).with_suffix(".html").read_text("utf-8").rstrip()
 class Explorer:
     """Base of the explorers. A subclass defines :meth:`make_picture` and the values of its state.
 
-    limits    for a state that is a whole number: the least and the greatest. A slider moves it.
-    choices   for any other state: its values. A list shows them.
-    unfolds   the state that readers of a stored notebook can move, without a kernel (see :mod:`labkit.explore.static`).
-    stays     states that no reader moves there: each of their values would be as many pictures again.
-    even      states of which values evenly apart are kept there; of others the small ones are closer together.
+    limits    the least and the greatest value of each integer state, moved by a slider.
+    choices   the values of each other state, in a list.
+    unfolds   the state that readers of a stored notebook can move without a kernel (see :mod:`labkit.explore.static`).
+    stays     states that are fixed there: each value would multiply the number of pictures.
+    even      states whose kept values are evenly spaced there; otherwise small values are closer together.
     plays     the state that a Play button runs through; "" for none.
     powers    states that are exponents of 2: their sliders show the power, 64 for 6.
-    labels    for a state that means something of its own here: which entry of explorer.txt names its control.
+    labels    the entry in explorer.txt for a state with a special meaning.
     """
 
     limits: dict[str, tuple[int, int]] = {}

@@ -108,7 +108,7 @@ class LinkedExplorer(Explorer):
 class RaceExplorer(LinkedExplorer):
     """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (1 to 10) times twice as many: one alone sends nothing.
 
-    parameters   millions of them, 1 to 1,000, in float32: a gradient has as many.
+    parameters   in millions, 1 to 1,000, in float32: also the size of a gradient.
     link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
     """
 
@@ -201,7 +201,7 @@ class TimelineExplorer(Explorer):
     """A step with ``rows`` rows (1 to 128) on ``gpus`` GPUs (1 to 64), and a ``moment`` in percent of it.
 
     trace           a recording: it is shown instead of a prediction, and only ``moment`` moves.
-    work, hardware  what is predicted: by default ResNet-50 on V100 GPUs, as many of them as it takes.
+    work, hardware  for the prediction; by default ResNet-50 on a machine with enough V100 GPUs.
     """
 
     unfolds = "moment"

@@ -34,9 +34,9 @@ class Control:
     """A control: its label, values in order, current value and look.
 
     names    the values in words; by default as they are.
-    listed   a list to choose from, whose values all stay; else a slider, of whose values some may be left out.
-    even     whether those that stay are evenly apart; else they are closer together where they are small.
-    weight   how many times more of its values stay than of another's.
+    listed   a list, which keeps all values; otherwise a slider, which may drop some.
+    even     whether the kept values are evenly spaced; otherwise small ones are closer together.
+    weight   how many times more values to keep than of another control.
     """
 
     label: str

@@ -17,8 +17,8 @@ from .split import Split, sizes_text, split
 class Batches(Drawn, Sequence[Split]):
     """A pass over ``rows`` rows in batches of ``batch_size``, each split over ``gpus`` GPUs.
 
-    A sequence: ``len(plan)`` batches, of which ``plan[3]`` is how the fourth is split. No batch is kept, because a
-    pass may have a thousand million of them; :attr:`kinds` has those that differ.
+    A sequence: ``len(plan)`` batches, of which ``plan[3]`` is the split of the fourth. Batches are not stored,
+    because a pass may have a billion; :attr:`kinds` has the different ones.
     """
 
     rows: int

@@ -64,11 +64,11 @@ def placement(
     """Plan the devices of ``model(batch)`` without calling the model.
 
     model          a model wrapped in ``DataParallel``, or its ``device_ids``, such as ``[1, 0]``.
-    batch          the input, a tensor; or the name of the device that it is on.
-    rows           how many rows it has, if ``batch`` is a name.
-    output_device  of ids: where the output shall be; ``device_ids[0]`` if not given.
-    module         of ids: where the module is; ``device_ids[0]`` if not given.
-    gpus           GPUs of the machine, to show those that have nothing; as many as are named if not given.
+    batch          the input tensor, or the name of its device.
+    rows           the rows of the input, if ``batch`` is a name.
+    output_device  with ids: the device of the output; by default ``device_ids[0]``.
+    module         with ids: the device of the module; by default ``device_ids[0]``.
+    gpus           GPUs of the machine, to show those without work; by default up to the last one named.
 
     >>> placement([1, 0], rows=7)
     home cuda:1; rows: cuda:1 4, cuda:0 3; output on cuda:1

@@ -21,31 +21,31 @@ class Event:
 
     phase       one of PHASES. ``parallel_apply`` is the computation of one replica, ``collective`` one rank's part in
                 a collective.
-    device      where it happened or arrived: ``"cuda:1"``, ``"cpu"``.
-    source      where the data came from, for events that move data; else None.
+    device      the device of the event, or the destination of data: ``"cuda:1"``, ``"cpu"``.
+    source      the device that data came from; None for events that move none.
     direction   ``"forward"`` or ``"backward"``. The backward of replicate is the sum (reduce_add) of
                 gradients onto the source, of scatter a gather, of gather a scatter.
     shapes      shapes of the tensors that moved or went in, e.g. ``((15, 5),)``.
-    outputs     shapes of the tensors that came out, where they differ.
+    outputs     shapes of the tensors that came out, if they differ.
     nbytes      bytes moved (0 for computation).
     start       seconds since the recording began; for a rank's events seconds on its clock.
-    seconds     how long it took.
-    name        of the thing that ran or moved: a module's class; of a collective its kind, ``"all_reduce"``. May be "".
-    call        the data-parallel call it belongs to, counted from 0 in each recording; None outside of calls.
-    replica     the replica whose piece, weights, computation or output it is; None where it is not one replica's.
-    parent      the call in one of whose replicas ``call`` was made; None for a call that is in no other.
-    rank        the rank that it happened on; None where no ranks run.
+    seconds     the duration.
+    name        a module's class, or the kind of a collective, ``"all_reduce"``. May be "".
+    call        the number of the data-parallel call, from 0 in each recording; None outside of calls.
+    replica     the replica whose piece, weights, computation or output this is; None if there is no single one.
+    parent      the call whose replica made ``call``; None for an outer call.
+    rank        the rank; None without ranks.
 
-    Of a collective, which begins when the rank calls it and ends when it has its result:
+    Only for a collective, from the rank's call to its result:
 
     group       the name of the process group.
-    sequence    its number in that group, from 1; of ``send`` and ``recv`` the number between these two ranks.
-    ranks       the members of the group; of ``send`` and ``recv`` the source and the destination; where it is stuck,
-                those that had not come.
-    waited      seconds that this rank stood still until the last member came, in the call or in its ``wait()``.
+    sequence    the number in that group, from 1; of ``send`` and ``recv`` the number between the two ranks.
+    ranks       the members of the group; of ``send`` and ``recv`` source and destination; of a pending collective the
+                missing members.
+    waited      seconds that this rank waited for the last member, in the call or in its ``wait()``.
     last        the rank that came last.
-    async_op    whether the rank went on meanwhile, as ``async_op=True`` asks.
-    place       the line that called it: ``"train.py:31 in step"``.
+    async_op    whether the rank continued, by ``async_op=True``.
+    place       the line of the call: ``"train.py:31 in step"``.
     """
 
     phase: str

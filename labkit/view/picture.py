@@ -80,7 +80,7 @@ class Line:
 class Label:
     """A text at a point. ``anchor``: "start", "middle" or "end".
 
-    gpu, tint   of the box that it stands on, so that it can be read there.
+    gpu, tint   of the box behind the text, to choose a readable colour.
     mono        set as code.
     """
 
