@@ -121,9 +121,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
-        if self._transport is None and current_thread_rank() is not None:
+        if current_thread_rank() is not None:
             # Not at the first call: all ranks must count the groups of one name in the order of creation.
-            self._transport = make_transport(self)
+            self.transport()
 
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
@@ -221,7 +221,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.AllreduceOptions, opts, *more, **named), to_list(tensors)
-        return self._start_call("all_reduce", tensors, tensors, **reduction_facts(opts), opts=opts)
+        return self._start_call("all_reduce", tensors, tensors, opts, **reduction_facts(opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
@@ -229,16 +229,14 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.BroadcastOptions, opts, *more, **named), to_list(tensors)
         sent = tensors if opts.rootRank == self._rank else []
-        return self._start_call("broadcast", sent, tensors, root=opts.rootRank, opts=opts)
+        return self._start_call("broadcast", sent, tensors, opts, root=opts.rootRank)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.ReduceOptions, opts, *more, **named), to_list(tensors)
-        return self._start_call(
-            "reduce", tensors, tensors, root=opts.rootRank, **reduction_facts(opts), opts=opts
-        )
+        return self._start_call("reduce", tensors, tensors, opts, root=opts.rootRank, **reduction_facts(opts))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._start_call("all_gather", to_list(inputs), flatten_tensors(to_list(outputs)), opts=opts)
+        return self._start_call("all_gather", to_list(inputs), flatten_tensors(to_list(outputs)), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         if any(self.backends.get(tensor.device.type) == "nccl" for tensor in inputs):
@@ -251,43 +249,43 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._start_call("all_gather_single", inputs, outputs, opts=opts)
+        return self._start_call("all_gather_single", inputs, outputs, opts)
 
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.GatherOptions, opts, *more, **named)
         gathered = flatten_tensors(outputs) if outputs else []
-        return self._start_call("gather", to_list(inputs), gathered, root=opts.rootRank, opts=opts)
+        return self._start_call("gather", to_list(inputs), gathered, opts, root=opts.rootRank)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.ScatterOptions, opts, *more, **named)
         pieces = flatten_tensors(inputs) if inputs else []
-        return self._start_call("scatter", pieces, to_list(outputs), root=opts.rootRank, opts=opts)
+        return self._start_call("scatter", pieces, to_list(outputs), opts, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.ReduceScatterOptions, opts, *more, **named)
         pieces, into = flatten_tensors(inputs), to_list(outputs)
-        return self._start_call("reduce_scatter", pieces, into, **reduction_facts(opts), opts=opts)
+        return self._start_call("reduce_scatter", pieces, into, opts, **reduction_facts(opts))
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._start_call("reduce_scatter_single", inputs, outputs, **reduction_facts(opts), opts=opts)
+        return self._start_call("reduce_scatter_single", inputs, outputs, opts, **reduction_facts(opts))
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._start_call("all_to_all", to_list(inputs), to_list(outputs), opts=opts)
+        return self._start_call("all_to_all", to_list(inputs), to_list(outputs), opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
         splits = list(in_sizes or ()) or None, list(out_sizes or ()) or None
-        return self._start_call("all_to_all_single", [tensor], [output], splits=splits, opts=opts)
+        return self._start_call("all_to_all_single", [tensor], [output], opts, splits=splits)
 
     alltoall_base = all_to_all_single
 
@@ -318,7 +316,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     # Making a call.
 
     def _start_call(
-        self, kind: str, inputs: Any = (), outputs: Any = (), *, opts: Any = None, **facts: Any
+        self, kind: str, inputs: Any = (), outputs: Any = (), opts: Any = None, **facts: Any
     ) -> Any:
         """Make a call of the current rank, and return its Work."""
         call, rank = CollectiveCall(kind, inputs, outputs, **facts), current_thread_rank()
@@ -352,7 +350,6 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             call.bus = bus_number(call.device)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check_call(call, self)
-        transport = self._transport or self.transport()
         if call.is_message:
             pair = (call.at, call.root or 0) if call.kind == "send" else (call.root or 0, call.at)
             call.seq = self.pairs[pair] = self.pairs.get(pair, 0) + 1
@@ -369,7 +366,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         timeout = getattr(opts, "timeout", None)
         # C++ passes -1 ms for "none given" (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
-        slot = transport.submit(call)
+        slot = self.transport().submit(call)
         if slot.error is not None:  # raise now: the Work may never be waited for
             raise slot.error
         work = SlotWork(call, slot, results, call.timeout)
@@ -384,22 +381,18 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             self.transport()
 
     def transport(self) -> Any:
+        """Return the transport: between threads if this thread is a rank, else over gloo."""
         if self._transport is None:
-            self._transport = make_transport(self)
+            rank = current_thread_rank()
+            if rank is not None:
+                self._transport = rank.world.transports.join(self, rank)
+            else:
+                assert make_process_transport is not None
+                self._transport = make_process_transport(self)
         return self._transport
 
     def __repr__(self) -> str:
         return f"<{self.name()} group {self._name} of {self._size}: rank {self._rank}>"
-
-
-def make_transport(group: SimulatedProcessGroup) -> Transport:
-    """Return the transport of ``group``: between threads if this thread is a rank, else over gloo."""
-    rank = current_thread_rank()
-    if rank is None:
-        assert make_process_transport is not None
-        return make_process_transport(group)
-    meeting: Transport = rank.world.transports.join(group, rank)
-    return meeting
 
 
 # Set by .group_patches: makes the transport between processes.

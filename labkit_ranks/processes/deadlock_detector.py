@@ -23,7 +23,7 @@ from datetime import timedelta
 from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
@@ -57,25 +57,6 @@ _main: turns.ScheduledTask | None = None  # the main thread of this process
 _code = 0
 
 
-class PendingCall(Protocol):
-    """A call that may still wait for others.
-
-    lost   gloo's error, if a member is gone.
-    line   an object that messages share if they run one after the other, in the order of their calls; else None.
-    """
-
-    @property
-    def call(self) -> CollectiveCall: ...
-
-    @property
-    def lost(self) -> Exception | None: ...
-
-    @property
-    def line(self) -> object: ...
-
-    def is_completed(self) -> bool: ...
-
-
 class DeadlockDetector:
     """Publishes and checks the states of a default group's members.
 
@@ -89,8 +70,8 @@ class DeadlockDetector:
         self.issued: Counter[Any] = Counter()
         self.visits = LineVisits()
         self.last: CollectiveCall | None = None
-        # Pending calls in order; completed ones are removed.
-        self.open: dict[PendingCall, None] = {}
+        # Pending calls (each a ProcessSlot) in order; completed ones are removed.
+        self.open: dict[Any, None] = {}
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, CollectiveCall] = {}
         self._written = self._looks = 0
@@ -102,7 +83,7 @@ class DeadlockDetector:
         self._write("runs")
         Finalize(None, self.end, exitpriority=100)
 
-    def record_call(self, call: CollectiveCall, slot: PendingCall | None = None) -> None:
+    def record_call(self, call: CollectiveCall, slot: Any | None = None) -> None:
         """Record a call of the rank, with a ``slot`` if the call may stay pending."""
         if slot is not None:
             self.open[slot] = None
@@ -113,7 +94,7 @@ class DeadlockDetector:
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
 
-    def first_in_line(self, slot: PendingCall) -> PendingCall:
+    def first_in_line(self, slot: Any) -> Any:
         """Return the first pending message in the queue of ``slot``, or ``slot`` itself."""
         line = slot.line
         return slot if line is None else next((one for one in self.pending_calls() if one.line == line), slot)
@@ -153,7 +134,7 @@ class DeadlockDetector:
                     return
             sleep(pause)
 
-    def pending_calls(self) -> list[PendingCall]:
+    def pending_calls(self) -> list[Any]:
         return [slot for slot in tuple(self.open) if not slot.is_completed()]
 
     def record_wait(self, call: CollectiveCall) -> None:
