@@ -214,23 +214,19 @@ def _check_arguments(model: object, inputs: ModelInputs, loss: object) -> None:
             "pass the padded tensor and the lengths instead",
             zh=f"{path} 是 PackedSequence，DataParallel 无法分发它：请传填充后的张量和各行的长度",
         )
-    for path, tensor in inputs.tensors().items():
+    registered = {f"model: {name}": one for name, one in (*model.named_parameters(), *model.named_buffers())}
+    for path, tensor in {**inputs.tensors(), **registered}.items():
         if tensor.is_meta:
             raise wrong(
                 en=f"{path} is on the meta device and has no values to compare: make it on the CPU",
                 zh=f"{path} 在 meta 设备上，没有可以比较的数值：请在 CPU 上创建",
             )
-        if tensor.is_nested:
+        if tensor.is_nested and path not in registered:
             raise wrong(
                 en=f"{path} is a nested tensor, which DataParallel cannot cut: pass a padded tensor",
                 zh=f"{path} 是嵌套张量，没有可以切分的维度：请传填充后的张量",
             )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
-            raise wrong(
-                en=f"model: {name} is on the meta device and has no values: make it on the CPU",
-                zh=f"model：{name} 在 meta 设备上，没有数值：请在 CPU 上创建",
-            )
+
     if not any(tensor.dim() for tensor in inputs.tensors().values()):
         raise wrong(
             en="inputs must hold at least one tensor with rows: pass a batch as in training, "

@@ -226,18 +226,9 @@ def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     return draws.uniform(result) < (given["self"] if p is None else p)
 
 
-def _exponential(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
-    return -(-draws.uniform(result)).log1p() / float(given["lambd"])
-
-
 def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
     failing = torch.log1p(torch.tensor(-given["p"]))
     return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
-
-
-def _cauchy(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
-    angle = torch.pi * (draws.uniform(result) - 0.5)
-    return angle.tan() * float(given["sigma"]) + float(given["median"])
 
 
 @_fill
@@ -246,17 +237,19 @@ def _uniform(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     return low + (high - low) * draws.uniform(result)
 
 
-@_fill
-def _normal(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
-    return given.get("mean", 0) + given.get("std", 1) * draws.normal(result)
+_normal = _fill(lambda draws, result, by: by.get("mean", 0) + by.get("std", 1) * draws.normal(result))
 
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("rand", "rand_like", "uniform_"), _uniform),
     **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), _normal),
     "log_normal_": _fill(lambda draws, result, by: (by["mean"] + by["std"] * draws.normal(result)).exp()),
-    "cauchy_": _fill(_cauchy),
-    "exponential_": _fill(_exponential),
+    "cauchy_": _fill(
+        lambda draws, result, by: (
+            (torch.pi * (draws.uniform(result) - 0.5)).tan() * by["sigma"] + by["median"]
+        )
+    ),
+    "exponential_": _fill(lambda draws, result, by: -(-draws.uniform(result)).log1p() / by["lambd"]),
     "geometric_": _fill(_geometric),
     **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
     # Reverse the order, so that a model that shuffles the rows of a batch still differs.
