@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import traceback
 from pathlib import Path
-from typing import Any
 
 from labkit.base.language import wrong
 from labkit.cost.hardware import accelerator
@@ -17,7 +16,7 @@ from labkit.cost.rows import Errors, errors, read_rows
 from labkit.cost.search import plans
 from labkit.cost.sizes import read_sizes
 
-from .usage import UsageError, add_options, at_least, bad_usage, check_script_exists
+from .usage import UsageError, at_least, bad_usage, check_script_exists
 from .wording import Wording
 
 _NUMBER = {"type": at_least(1)}
@@ -34,28 +33,6 @@ WORDING = Wording(
     check={"type": Path},
     program={"nargs": argparse.REMAINDER},
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WORDING, "options")
-    for name in ("--cp", "--ep", "--processes"):
-        parser.add_argument(name, nargs="?", action=_NotCovered, help=argparse.SUPPRESS)
-
-
-class _NotCovered(argparse.Action):
-    """An option that users may expect, refused with an explanation."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if option_string == "--processes":
-            raise UsageError(
-                en="--processes is not supported: planning runs all ranks in this process, on tensors without data",
-                zh="不支持 --processes：规划时所有 rank 都在本进程里，用不含数据的张量运行",
-            )
-        raise UsageError(
-            en=f"{option_string} is not supported: plans divide a model only by dp, tp and pp (docs/plan.md lists the "
-            "limits)",
-            zh=f"不支持 {option_string}：方案只按 dp、tp、pp 划分（docs/plan.md 列出了没有考虑的内容）",
-        )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises :class:`UsageError` with a suggestion, instead of printing usage.
 
     passed_on   options of another program that the command starts, for suggestions.
-    removed     option of former versions -> the error for it.
+    removed     option that does not exist, or no longer -> the error for it.
     """
 
     strict = True

@@ -1,8 +1,8 @@
 """A command's texts in both languages, read from its ``.txt`` file on first use.
 
 Options are in groups, one for each call of ``add_options``: ``%% release --to FOLDER`` is an option of the group
-``release``. ``%% usage`` is the usage line, and ``%% removed --old`` the error for an option of former versions.
-Any other entry is a text with all its words as the key.
+``release``. ``%% usage`` is the usage line, and ``%% removed --old`` the error for an option that does not exist, or no
+longer. Any other entry is a text with all its words as the key.
 """
 
 from __future__ import annotations
