@@ -2,7 +2,7 @@
 
 The texts are in ``labkit_content/exercises/NN_lesson.txt``, in the format of :mod:`labkit.base.texts`::
 
-    %% 03.same whole
+    %% 03.next whole
     en: 8 GPUs: 8 rows give each of them one. What is the next batch that gives all of them the same number of rows?
     zh: …
     solution en: `16`: only multiples of 8 come out even.
@@ -48,7 +48,6 @@ KINDS = {
     "numbers": kinds.SOME_WHOLE_NUMBERS,
     "shape": kinds.A_SHAPE,
     "device": kinds.A_DEVICE,
-    "gpu": kinds.A_GPU,
 }
 Derive = TypeVar("Derive", bound=Callable[..., Mapping[str, Any]])
 Judge = TypeVar("Judge", bound=Callable[..., Hints])

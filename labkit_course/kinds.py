@@ -61,12 +61,6 @@ def numbers(answer: Any) -> tuple[int, ...]:
     return tuple(whole_number(value) for value in values)
 
 
-def gpu_number(answer: object) -> object:
-    """Return 1 for ``cuda:1`` or ``GPU 1``, and any other answer unchanged."""
-    found = re.fullmatch(r"(?:cuda|gpu)[: ]?(\d+)", _text(answer))
-    return int(found[1]) if found else answer
-
-
 def device(answer: object) -> str:
     """Return the answer as a device's name, ``"cpu"`` or ``"cuda:0"``; accept a torch.device."""
     text = _text(answer)
@@ -87,7 +81,6 @@ A_WHOLE_NUMBER = Kind(whole_number, _TEXTS["whole",])
 SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers",])
 A_NUMBER = Kind(number, _TEXTS["number",])
 A_DEVICE = Kind(device, _TEXTS["device",])
-A_GPU = Kind(lambda answer: whole_number(gpu_number(answer)), _TEXTS["gpu",])
 A_SHAPE = Kind(shape, _TEXTS["shape",])
 
 

@@ -104,7 +104,7 @@ class Outline:
     """The tables of lessons in both parts, as Markdown with links to the notebooks."""
 
     def _repr_markdown_(self) -> str:
-        head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分钟")
+        head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分&#8288;钟")
         parts = {
             "0": say(en="Part one: DataParallel", zh="第一部分：DataParallel"),
             "1": say(en="Part two: everything that torchrun starts", zh="第二部分：torchrun 启动的一切"),

@@ -1,8 +1,10 @@
-"""Exercises of lesson 06: a reader to repair, whose results have the batch on dimension 1."""
+"""Exercises of lesson 06: joined outputs taken apart, a lookup table, and a reader whose batch is on dimension 1."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +12,59 @@ from torch import Tensor, nn
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import read_returned, wrong_return
+from labkit_course.kinds import a_function, returned, shown, wrong_return
 
 from .gpus import some_gpus
 
 
-def _model(answer: object) -> nn.Module:
+@judge("06.untangle", a_function("untangle"))
+def _judge_untangle(answer: Callable[..., Any]) -> Hints:
+    for images, columns, gpus in ((8, 5, 2), (9, 3, 3), (4, 6, 4), (3, 2, 1)):
+        one = torch.arange(2.0 * columns * images).reshape(columns, images, 2)
+        given = torch.cat(one.chunk(gpus, dim=1))
+        case: dict[str, Any] = {"case": Named("case"), "given": list(given.shape), "columns": columns}
+        try:
+            got = returned(answer(given.clone(), columns))
+        except (RuntimeError, ValueError) as error:
+            yield Named("raised", error=error, **case)
+            return
+        if not isinstance(got, Tensor):
+            raise wrong_return(got, Text("a tensor", "一个张量"))
+        if got.shape != one.shape:
+            yield Named("shape", got=list(got.shape), want=list(one.shape), **case)
+        if not torch.equal(got, one):
+            yield Named("reshaped" if torch.equal(got, given.reshape(one.shape)) else "mixed", **case)
+
+
+def _read_class(answer: object) -> Callable[[Tensor], nn.Module]:
+    if not isinstance(answer, type) or not issubclass(answer, nn.Module):
+        raise Unreadable
+    return answer
+
+
+@judge("06.table", _read_class)
+def _judge_table(answer: Callable[[Tensor], nn.Module]) -> Hints:
+    with some_gpus(2) as devices, torch.no_grad():
+        table = torch.eye(10)[:, :7] + torch.arange(10.0).unsqueeze(1)
+        model = answer(table.clone()).to(devices[0])
+        for count, run in ((1, model), (2, nn.DataParallel(model, [*map(torch.device, devices)]))):
+            for rows in (8, 5, 1):
+                want = torch.arange(rows) % 4 + 3
+                try:
+                    got = returned(run(table[want].to(devices[0])), en="`forward`", zh="`forward` ")
+                except (RuntimeError, AttributeError) as error:
+                    yield Named("raised", gpus=count, error=str(error).splitlines()[-1])
+                    return
+                if not isinstance(got, Tensor) or got.tolist() != want.tolist():
+                    values = shown(got.tolist() if isinstance(got, Tensor) else got)
+                    yield Named("other", gpus=count, rows=rows, got=values, want=want.tolist())
+        if list(model.parameters()):
+            yield Named("parameter")
+        if not model.state_dict():
+            yield Named("unsaved")
+
+
+def _read_model(answer: object) -> nn.Module:
     """The model, or an object of the class, without a wrapper."""
     model = answer() if isinstance(answer, type) and issubclass(answer, nn.Module) else answer
     if not isinstance(model, nn.Module):
@@ -23,22 +72,22 @@ def _model(answer: object) -> nn.Module:
     return model.module if isinstance(model, nn.DataParallel) else model
 
 
-@judge("06.repair", _model)
-def _repair(model: nn.Module) -> Hints:
+@judge("06.repair", _read_model)
+def _judge_repair(model: nn.Module) -> Hints:
     with some_gpus(2) as devices, torch.no_grad():
         model = copy.deepcopy(model).to(devices[0]).eval()
         images = torch.linspace(-1, 1, 6 * 8 * 24).sin().mul(40).cos().reshape(6, 1, 8, 24).to(devices[0])
-        results = read_returned(model(images), en="`forward`", zh="`forward` ")
-        yield from _shapes(results)
-        yield from _rows(model, images, *results)
+        results = returned(model(images), en="`forward`", zh="`forward` ")
+        yield from _judge_shapes(results)
+        yield from _judge_rows(model, images, *results)
         for rows in (6, 5):
             outputs = nn.DataParallel(model, [*map(torch.device, devices)])(images[:rows])
             for many, one in zip(outputs, model(images[:rows]), strict=True):
-                if not _same(many, one):
+                if not _is_same(many, one):
                     yield Named("counts", rows=rows, many=list(many.shape), one=list(one.shape))
 
 
-def _shapes(results: object) -> Hints:
+def _judge_shapes(results: object) -> Hints:
     """Hints on the two results for six images on one GPU, as far as their shapes tell."""
     if isinstance(results, Tensor):
         yield Named("one_tensor")
@@ -59,16 +108,16 @@ def _shapes(results: object) -> Hints:
         yield Named("other_hidden", hidden=hidden)
 
 
-def _rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> Hints:
+def _judge_rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> Hints:
     """Hints on results that are not each image's own: others than if it came alone."""
     single = [model(images[at : at + 1]) for at in range(len(images))]
     right = torch.cat([one[0] for one in single])
-    if _same(scores, right) and _same(hidden, torch.cat([one[1] for one in single])):
+    if _is_same(scores, right) and _is_same(hidden, torch.cat([one[1] for one in single])):
         return
-    if _same(scores.flatten(), right.transpose(0, 1).flatten()):
+    if _is_same(scores.flatten(), right.transpose(0, 1).flatten()):
         yield Named("reshaped")
     yield Named("along_images")
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _is_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Exercises of lesson 01: rows, batches of them, and what the short last one holds."""
+"""Exercises of lesson 01: rows, batches, and the rows of the short last batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from labkit_course.judging import Hints, Named
 from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned
 
 
-def _sizes(rows: int, size: int) -> tuple[int, ...]:
+def _list_batch_sizes(rows: int, size: int) -> tuple[int, ...]:
     return tuple(min(size, rows - start) for start in range(0, rows, size))
 
 
-def _another_dataset(random: Random) -> dict[str, int]:
+def _draw_dataset(random: Random) -> dict[str, int]:
     size = random.randint(7, 40)
     return {"rows": size * random.randint(2, 4) + random.randint(1, size - 1), "size": size}
 
@@ -24,11 +24,11 @@ _ROWS: Fact = (100, 1, 1_000_000)
 _SIZE: Fact = (30, 1, 1_000_000)
 
 
-@derive_facts("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_another_dataset)
-def _batches(rows: int, size: int) -> dict[str, object]:
+@derived("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_draw_dataset)
+def _derive_batches(rows: int, size: int) -> dict[str, object]:
     full, count = rows // size, -(-rows // size)
     return {
-        "sizes": list(_sizes(rows, size)),
+        "sizes": list(_list_batch_sizes(rows, size)),
         "count": count,
         "in_full": full * size,
         "filled": size * count,
@@ -36,8 +36,8 @@ def _batches(rows: int, size: int) -> dict[str, object]:
 
 
 @judge("01.batches", numbers)
-def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
-    right, full, count = _sizes(rows, size), rows // size, -(-rows // size)
+def _judge_batches(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
+    right, full, count = _list_batch_sizes(rows, size), rows // size, -(-rows // size)
     if sizes == right:
         return
     if sizes == (size,) * full:
@@ -53,14 +53,14 @@ def _batch_sizes(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
     yield Named("other", total=sum(sizes))
 
 
-@derive_facts("01.dropped", rows=_ROWS, size=_SIZE, fresh=_another_dataset)
-def _dropped(rows: int, size: int) -> dict[str, int]:
+@derived("01.dropped", rows=_ROWS, size=_SIZE, fresh=_draw_dataset)
+def _derive_dropped(rows: int, size: int) -> dict[str, int]:
     rest = rows % size
     return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}
 
 
 @judge("01.last_batch", a_function("last_batch"))
-def _last_batch(answer: Callable[..., Any]) -> Hints:
+def _judge_last_batch(answer: Callable[..., Any]) -> Hints:
     for rows, size in ((100, 30), (90, 30), (3, 30), (7, 1), (64, 64), (1000, 32)):
         got = read_returned(answer(rows, size), A_WHOLE_NUMBER)
         want = rows % size or size

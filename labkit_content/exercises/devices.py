@@ -1,4 +1,4 @@
-"""Exercises of lesson 05: which device_ids, whose messages, and keys without ``module.``."""
+"""Exercises of lesson 05: a model wrapped where it is, whose messages, weights loaded, keys without ``module.``."""
 
 from __future__ import annotations
 
@@ -7,45 +7,87 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, gpu_number, numbers, read_returned, wrong_return
+from labkit_course.kinds import a_function, numbers, returned, wrong_return
+
+from .gpus import some_gpus
 
 
-def _gpu_numbers(answer: object) -> tuple[int, ...]:
-    return numbers(map(gpu_number, answer) if isinstance(answer, (list, tuple)) else answer)
+@judge("05.around", a_function("wrap"))
+def _judge_wrap(answer: Callable[..., Any]) -> Hints:
+    with some_gpus() as devices:
+        for home in (devices[1], devices[0], devices[-1]):
+            busy: set[str] = set()
+
+            class Watched(nn.Linear):
+                def forward(self, x: torch.Tensor, busy: set[str] = busy) -> torch.Tensor:
+                    busy.add(str(x.device))
+                    return super().forward(x)
+
+            model = Watched(5, 2).to(home)
+            try:
+                made = returned(answer(model))
+                if made is model or not isinstance(made, nn.Module):
+                    yield Named("not_wrapped")
+                if str(model.weight.device) != home:
+                    yield Named("moved", home=home, device=model.weight.device)
+                if (ids := list(getattr(made, "device_ids", []))) and home != f"cuda:{ids[0]}":
+                    yield Named("home", home=home, ids=ids)
+                made(torch.ones(2 * len(devices), 5))
+            except (RuntimeError, AssertionError) as error:
+                yield Named("raised", home=home, error=str(error).splitlines()[0])
+                return
+            if len(busy) < len(devices):
+                yield Named("fewer", home=home, busy=len(busy), gpus=len(devices))
 
 
-@judge("05.ids", _gpu_numbers)
-def _ids(ids: tuple[int, ...]) -> Hints:
-    if ids == (1, 0):
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+
+@judge("05.load", a_function("load"))
+def _judge_load(answer: Callable[..., Any]) -> Hints:
+    for what in ("plain", "wrapped"):
+        for prefix in ("module.", ""):
+            saved, model = _Net().state_dict(), _Net()
+            state = {prefix + key: value for key, value in saved.items()}
+            facts = {"what": Named(what), "keys": [*state][:2]}
+            given = nn.DataParallel(model) if what == "wrapped" else model
+            try:
+                if (result := answer(given, state)) is ...:
+                    returned(result)
+            except RuntimeError as error:
+                yield Named("keys", error=str(error).splitlines()[0], **facts)
+                return
+            if not all(torch.equal(value.cpu(), saved[key]) for key, value in model.state_dict().items()):
+                yield Named("nothing", **facts)
+    partial = {key: value for key, value in _Net().state_dict().items() if key != "head.bias"}
+    try:
+        answer(_Net(), partial)
+    except Exception:
         return
-    if len(set(ids)) < len(ids):
-        yield Named("twice")
-    if any(gpu not in (0, 1) for gpu in ids):
-        yield Named("from_one")
-    if ids == (1,):
-        yield Named("one_only")
-    if ids == (0, 1):
-        yield Named("default")
-    yield Named("home")
+    yield Named("silent")
 
 
 # The line that each message of the clinic comes from.
 _LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
 
 
-def _lines(answer: object) -> tuple[int, ...]:
+def _read_lines(answer: object) -> tuple[int, ...]:
     """The lines in the order of the messages; each may be written beside its letter, ``A5 B3`` or ``F: 1, A: 5``."""
     beside = re.findall(r"([a-f])\W{0,3}(\d)", answer.lower()) if isinstance(answer, str) else []
     return numbers([int(line) for _, line in sorted(beside)] if beside else answer)
 
 
-@judge("05.match", _lines)
-def _match(lines: tuple[int, ...]) -> Hints:
+@judge("05.match", _read_lines)
+def _judge_match(lines: tuple[int, ...]) -> Hints:
     if len(lines) == 1:  # typed without anything between: 123456
         lines = tuple(map(int, str(abs(lines[0]))))
     missing = sorted({*_LINES.values()} - {*lines})
@@ -57,19 +99,21 @@ def _match(lines: tuple[int, ...]) -> Hints:
 
 
 @judge("05.plain", a_function("plain"))
-def _plain(answer: Callable[..., Any]) -> Hints:
+def _judge_plain(answer: Callable[..., Any]) -> Hints:
     for wanted in (
         ["weight", "bias"],
         ["encoder.module.weight", "submodule.bias"],  # a block inside is wrapped too
         ["module.weight", "model.bias"],
     ):
-        yield from _stripped(answer, [f"module.{key}" for key in wanted], wanted)
-    yield from _stripped(answer, ["weight", "head.bias"], ["weight", "head.bias"])
+        yield from _judge_keys(answer, [f"module.{key}" for key in wanted], wanted)
+    yield from _judge_keys(answer, ["weight", "head.bias"], ["weight", "head.bias"])
 
 
-def _stripped(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
+def _judge_keys(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
     values = [torch.tensor([float(at)]) for at in range(len(keys))]
-    got = read_returned(answer(dict(zip(keys, values, strict=True))))
+    got = returned(answer(given := dict(zip(keys, values, strict=True))))
+    if list(given) != keys:
+        yield Named("callers")
     if not isinstance(got, Mapping):
         if isinstance(got, (list, tuple)) and list(got) == wanted:
             yield Named("no_values")

@@ -24,13 +24,13 @@ _BYTES = 136  # of the weights of the lesson's model
 
 
 @judge("04.call", a_function("one_call"))
-def _call(answer: Callable[..., Any]) -> Hints:
+def _judge_calls(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
         for rows in (7, 1):
-            yield from _called(answer, rows, devices)
+            yield from _judge_call(answer, rows, devices)
 
 
-def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
+def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
     """Hints on one call with ``rows`` rows, seen from inside the module."""
     seen: list[tuple[str, int]] = []
     ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
@@ -43,7 +43,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append((str(x.device), len(x)))
-            ready.extend(filter(_is_ready_made, map(_module_of, walk_stack(sys._getframe()))))
+            ready.extend(filter(_is_ready_made, map(_module_name, walk_stack(sys._getframe()))))
             return x * self.weight
 
         def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
@@ -82,7 +82,7 @@ def _called(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
         yield Named("copies")
 
 
-def _module_of(frame: tuple[FrameType, int]) -> str:
+def _module_name(frame: tuple[FrameType, int]) -> str:
     return str(frame[0].f_globals.get("__name__"))
 
 
@@ -91,13 +91,13 @@ def _is_ready_made(module: str) -> bool:
     return module.startswith(("torch.nn.parallel.", "labkit.engine."))
 
 
-def _another_call(random: Random) -> dict[str, int]:
+def _draw_call(random: Random) -> dict[str, int]:
     gpus = random.randint(4, 9)
     return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
 
 
-@derive_facts("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_another_call)
-def _replica_facts(rows: int, gpus: int) -> dict[str, object]:
+@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_draw_call)
+def _derive_replicas(rows: int, gpus: int) -> dict[str, object]:
     if gpus < 2:
         return {"pieces": 0, "original": 1, "runs": Named("alone")}
     pieces = len(split(rows, gpus).sizes)
@@ -110,7 +110,7 @@ def _replica_facts(rows: int, gpus: int) -> dict[str, object]:
     calls=(10, 1, 1000),
     fresh=lambda random: {"gpus": random.randint(2, 8), "calls": random.randint(2, 20)},
 )
-def _travel(gpus: int, calls: int) -> dict[str, int]:
+def _derive_travel(gpus: int, calls: int) -> dict[str, int]:
     others = gpus - 1
     one_call = _BYTES * others
     return {

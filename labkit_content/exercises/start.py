@@ -23,20 +23,20 @@ from .gpus import some_gpus
     columns=(5, 1, 1000),
     fresh=lambda random: {"rows": random.randrange(200, 3000, 100), "columns": random.randint(2, 9)},
 )
-def _bytes(rows: int, columns: int) -> dict[str, int]:
+def _derive_bytes(rows: int, columns: int) -> dict[str, int]:
     count = rows * columns
     stored = -(-4 * count // 512) * 512
     sizes = {"half": 2 * count, "bytes": 4 * count, "double": 8 * count, "everywhere": 16 * count}
     return {"numbers": count, "stored": stored, **sizes}
 
 
-def _few_rows(random: Random) -> dict[str, int]:
+def _draw_few_rows(random: Random) -> dict[str, int]:
     gpus = random.randint(3, 8)
     return {"rows": random.randint(gpus + 1, 4 * gpus), "gpus": gpus}
 
 
-@derive_facts("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_few_rows)
-def _first_split(rows: int, gpus: int) -> dict[str, object]:
+@derived("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_draw_few_rows)
+def _derive_first_split(rows: int, gpus: int) -> dict[str, object]:
     plan = split(rows, gpus)
     pieces, idle = len(plan.sizes), len(plan.idle)
     tail = Named("some_idle" if idle else "all_busy", pieces=pieces, idle=idle)
@@ -44,7 +44,7 @@ def _first_split(rows: int, gpus: int) -> dict[str, object]:
 
 
 @judge("00.first_split", numbers)
-def _first_sizes(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
+def _judge_first_split(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
     right, down = tuple(split(rows, gpus).sizes), rows // gpus
     if sizes == right:
         return
@@ -52,7 +52,7 @@ def _first_sizes(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
         yield Named("zeros")
     if sizes == (rows,) * gpus:
         yield Named("whole")
-    rounded = ((down,) * gpus, (down,) * (gpus - 1) + (rows - down * (gpus - 1),), _filled(rows, down))
+    rounded = ((down,) * gpus, (down,) * (gpus - 1) + (rows - down * (gpus - 1),), _fill_pieces(rows, down))
     if down != right[0] and sizes in rounded:
         yield Named("down")
     if sum(sizes) != rows:
@@ -62,7 +62,7 @@ def _first_sizes(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
     yield Named("other")
 
 
-def _filled(rows: int, piece: int) -> tuple[int, ...]:
+def _fill_pieces(rows: int, piece: int) -> tuple[int, ...]:
     return tuple(min(piece, rows - start) for start in range(0, rows, piece)) if piece else ()
 
 

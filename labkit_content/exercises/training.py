@@ -19,12 +19,12 @@ from labkit_course.kinds import A_NUMBER, a_function, read_returned
     gpus=(4, 2, 64),
     fresh=lambda random: {"rows": random.randint(5, 40), "gpus": random.randint(2, 8)},
 )
-def _sum(rows: int, gpus: int) -> dict[str, int]:
+def _derive_sum(rows: int, gpus: int) -> dict[str, int]:
     return {"chunk": -(-rows // gpus), "gpus_times": rows * gpus}
 
 
 @judge("07.mean", a_function("mean_loss"))
-def _mean(answer: Callable[..., Any]) -> Hints:
+def _judge_mean(answer: Callable[..., Any]) -> Hints:
     for means, sizes in (
         ([0.0, 7.0], [4, 3]),
         ([1.0, 2.0, 6.0], [4, 4, 2]),
@@ -32,10 +32,17 @@ def _mean(answer: Callable[..., Any]) -> Hints:
         ([2.0, 4.0], [5, 5]),
     ):
         given = torch.tensor(means), torch.tensor(sizes)  # as gather gives them
-        yield from _compared(read_returned(answer(*given), A_NUMBER), means, sizes)
+        yield from _compare_means(returned(answer(*given), A_NUMBER), means, sizes)
+    gathered = torch.tensor([0.0, 7.0], requires_grad=True)
+    try:
+        loss = answer(gathered, torch.tensor([4, 3]))
+    except RuntimeError:  # NumPy refuses a tensor that has a gradient
+        loss = None
+    if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+        yield Named("no_gradient")
 
 
-def _compared(got: float, means: list[float], sizes: list[int]) -> Hints:
+def _compare_means(got: float, means: list[float], sizes: list[int]) -> Hints:
     total = sum(mean * size for mean, size in zip(means, sizes, strict=True))
     rows = sum(sizes)
     if isclose(got, total / rows, rel_tol=1e-5):

@@ -112,11 +112,11 @@ def _found(name: str, among: dict[str, Any] | None = None) -> Any:
 
 def _verdict(problem: Problem, found: Judgement) -> str:
     spent, total = score.cost(problem.name), score.total(lesson_of(problem.name))
-    hints = say(en=f", {spent} of them spent on hints", zh=f"，提示扣去 {spent} 分") if spent else ""
+    hints = say(en=f" ({WORTH} less {spent} for hints)", zh=f"（提示扣去 {spent} 分）") if spent else ""
     if found.hint is None:
         return say(
-            en=f"Repaired: {WORTH} of {WORTH} points{hints}. In all {total} of 100. {problem.texts['why']}",
-            zh=f"修好了：{WORTH} 分得 {WORTH} 分{hints}。总分 {total} / 100。{problem.texts['why']}",
+            en=f"Repaired: {WORTH - spent} points{hints}. Total: {total} of 100. {problem.texts['why']}",
+            zh=f"修好了：得 {WORTH - spent} 分{hints}。总分 {total} / 100。{problem.texts['why']}",
         )
     so_far = (
         str(problem.texts["everywhere" if found.points == EVERYWHERE else "plain"])

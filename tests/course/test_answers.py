@@ -315,6 +315,49 @@ def reset(model):
     return made
 
 
+def untangled(output, columns):
+    return torch.cat(output.split(columns), dim=1)
+
+
+def nearest(keep=lambda model, table: model.register_buffer("table", table), found=lambda rows: rows):
+    """A ``Nearest`` of lesson 06: how the table is kept, and what is made of the rows that are found."""
+
+    class Nearest(torch.nn.Module):
+        def __init__(self, table):
+            super().__init__()
+            keep(self, table)
+
+        def forward(self, rows):
+            return found(torch.cdist(rows, self.table).argmin(dim=1))
+
+    return Nearest
+
+
+def renames_the_callers(state):
+    for key in list(state):
+        state[key.removeprefix("module.")] = state.pop(key)
+    return state
+
+
+def rows_of(kind=list):
+    return lambda gpu, rows, gpus: kind(range(*bounds(gpu, rows, gpus)))
+
+
+def bounds(gpu, rows, gpus):
+    chunk = -(-rows // gpus)
+    return [min(gpu * chunk, rows), min((gpu + 1) * chunk, rows)]
+
+
+def all_busy(last=lambda rows, size: rows % size or size):
+    """An ``all_busy`` of lesson 03; ``last``: how many rows the last batch is taken to have."""
+
+    def busy(rows, size, gpus):
+        sizes = [min(size, rows), min(last(rows, size), rows)]
+        return all(rows and -(-rows // -(-rows // gpus)) == gpus for rows in sizes)
+
+    return busy
+
+
 def moved(to=lambda x, device: x.to(device), deep=True, kept=True):
     """A ``move`` of lesson 02: how a tensor is moved, whether inside of what is inside, whether the form is kept."""
 
@@ -346,6 +389,37 @@ def changes_the_callers(batch, device):
     return moved()(batch, device)
 
 
+def others(model):
+    return [gpu for gpu in range(torch.cuda.device_count()) if gpu != model.weight.get_device()]
+
+
+def around(ids=lambda home, every: [home, *[gpu for gpu in every if gpu != home]]):
+    """A ``wrap`` of lesson 05: the ids, given the model's GPU and all of them."""
+    return lambda model: torch.nn.DataParallel(
+        model, device_ids=ids(model.weight.get_device(), range(torch.cuda.device_count()))
+    )
+
+
+def unwrapped(model):
+    return model.module if isinstance(model, torch.nn.DataParallel) else model
+
+
+def loaded(into=unwrapped, **options):
+    """A ``load`` of lesson 05 that takes the prefix off; into what of the model, and how."""
+
+    def load(model, state):
+        plain = {key.removeprefix("module."): value for key, value in state.items()}
+        into(model).load_state_dict(plain, **options)
+
+    return load
+
+
+def load_by_copying(model, state):
+    with torch.no_grad():
+        for name, weight in unwrapped(model).named_parameters():
+            weight.copy_(state[name] if name in state else state[f"module.{name}"])
+
+
 def inner(model):
     return model.module if isinstance(model, torch.nn.DataParallel) else model
 
@@ -373,27 +447,39 @@ RIGHT = {
                 lambda batch, device: moved()(batch, torch.device(device))],
     "02.inner": [inner, lambda m: m.module if type(m).__name__ == "DataParallel" else m,
                  lambda m: next(m.children()) if isinstance(m, torch.nn.parallel.DataParallel) else m],
-    "03.which": [4, "cuda:4", torch.device("cuda:4")], "03.idle": [3], "03.last": [5],
-    "03.busy": [23, 38, 39], "03.same": [16, 16.0], "03.order": [2],
+    "03.rows": [rows_of(), lambda gpu, rows, gpus: range(rows)[slice(*bounds(gpu, rows, gpus))],
+                lambda gpu, rows, gpus: dict(enumerate(torch.arange(rows).chunk(gpus))).get(gpu, []),
+                rows_of(tuple)],
+    "03.idle": [3], "03.last": [5], "03.largest": [49, 49.0, "49 rows"],
+    "03.busy": [all_busy(), lambda rows, size, gpus: bool(all_busy()(rows, size, gpus)),
+                lambda rows, size, gpus: all(len(piece.chunk(gpus)) == gpus for piece in torch.ones(rows).split(size)),
+                lambda rows, size, gpus: int(all_busy()(rows, size, gpus))],
+    "03.order": [2],
     "03.rule": [chunks, lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
                 lambda r, g: labkit.split(r, g).sizes],
     "04.gradient": [0, 0.0], "04.parameters": [0, torch.tensor(0)],
     "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d)], "04.replicas": [3],
     "04.travel": [2720],
-    "05.ids": [[1, 0], (1, 0), ["cuda:1", "cuda:0"], [torch.device("cuda:1"), 0]],
+    "05.around": [around(), around(lambda home, ids: [home, *sorted({*ids} - {home})]),
+                  lambda m: labkit.DataParallel(m, device_ids=[m.weight.device.index, *others(m)]),
+                  lambda m: torch.nn.DataParallel(m, [torch.device("cuda", m.weight.get_device()), *others(m)])],
+    "05.load": [loaded(), lambda model, state: loaded()(unwrapped(model), state), load_by_copying],
     "05.output": ["cuda:1", torch.device("cuda:1")],
     "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1", "532461", "A5 B3 C2 D4 E6 F1",
                  "f=1, a=5, b=3, c=2, d=4, e=6"],
-    "05.strict": [0, "0"],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
     "06.shape": [[260, 8, 5530], (260, 8, 5530), torch.Size([260, 8, 5530])],
     "06.hidden": [[1, 8, 6], torch.Size([1, 8, 6])],
     "06.repair": [Repaired(), Repaired, BatchFirst((0, 2, 1)), Repaired(hidden=lambda x: x[0]),
                   torch.nn.DataParallel(Repaired())],
+    "06.untangle": [untangled, lambda x, n: torch.cat([x[at : at + n] for at in range(0, len(x), n)], 1),
+                    lambda x, n: x.unflatten(0, (-1, n)).transpose(0, 1).flatten(1, 2)],
+    "06.table": [nearest(), nearest(lambda model, table: setattr(model, "table", torch.nn.Buffer(table))),
+                 nearest(lambda model, table: model.register_buffer("table", table.clone()))],
     "07.sum": [12, 12.0, torch.tensor([[12.0]])],
     "07.mean": [lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
                 lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
-                lambda means, sizes: np.average(means, weights=sizes)],
+                lambda means, sizes: torch.dot(means, sizes / sizes.sum())],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
     "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered],
@@ -413,7 +499,7 @@ RIGHT = {
 WRONG = {
     "05.match": [
         ([5, 3, 2], "each line once; still missing: 1, 4, 6"), ([5, 3, 2, 4, 6, 6], "missing: 1"),
-        ([4, 3, 2, 5, 6, 1], "A is the wrapper's"), ([5, 1, 2, 4, 6, 3], "where are the outputs of `parallel`"),
+        ([4, 3, 2, 5, 6, 1], "A comes from the wrapper"), ([5, 1, 2, 4, 6, 3], "where are the outputs of `parallel`"),
         ([5, 3, 1, 4, 6, 2], "C speaks of a matrix product"), ([5, 3, 2, 6, 4, 1], "asks for a GPU that is not there"),
         ("three", "asks for six line numbers"), ("A5 B1 C2 D4 E6 F3", "where are the outputs of `parallel`"),
     ],
@@ -440,10 +526,11 @@ WRONG = {
         (lambda x, y: x.cuda() + y.cuda(), "with x on cpu and y on cuda:0 the sum is on cuda:0"),
         (lambda x, y: x, "not those of x + y"), (lambda x, y: None, "return"), (lambda x, y: 1, "a tensor"),
     ],
-    "01.deadly": [(98, "of how many"), (97, "Friday's"), (128, "four full"), (193, "smaller"), (100, "leaves as many")],
-    "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "says which row")],
+    "01.deadly": [(98, "how many does the batch"), (97, "Friday's"), (128, "four full"), (193, "smaller"),
+    (100, "leaves the same")],
+    "01.stacked": [(150, "string all"), ([5, 30], "side by side"), ([100, 5], "whole dataset"), (3, "counts the rows")],
     "01.batches": [
-        ([25] * 4, "does not make"), ([30] * 3, "90 rows; what becomes"), ([30] * 4, "120 rows"),
+        ([25] * 4, "does not make"), ([30] * 3, "90 rows; what happens"), ([30] * 4, "120 rows"),
         (4, "4 is how many batches"),
         ([50, 50], "30 at a time"),
     ],
@@ -478,9 +565,9 @@ WRONG = {
     ],
     "02.move": [
         (lambda batch, device: batch.to(device), "given a dict with a tensor and a text it raises an error: `"),
-        (moved(lambda x, device: (x.to(device), x)[1]), "still on the CPU: `.to()` returns a copy"),
-        (moved(deep=False), "a tensor inside is still on the CPU"), (moved(kept=False), "it returns `list("),
-        (changes_the_callers, "the caller's own batch has changed"), (moved(lambda x, d: x.to(d) * 2), "values"),
+        (moved(lambda x, device: (x.to(device), x)[1]), "still on cpu: `.to()` returns a copy"),
+        (moved(deep=False), "a tensor inside is still on cpu"), (moved(kept=False), "it returns `list("),
+        (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
         (3, "the function itself"), (lambda batch, device: 1 / 0, "ZeroDivision"),
     ],
@@ -495,8 +582,15 @@ WRONG = {
         ("cuda:0", "has any of"), ("cuda", "has any of"),
         ("cuda:1", "puts nothing on any GPU"),
     ],
-    "03.which": [
-        (5, "rounded down"), (1, "like cards"), (8, "there is no cuda:8"), (2, "how many rows"), ("x", "asks for"),
+    "03.rows": [
+        (lambda gpu, rows, gpus: range(gpu, rows, gpus), "like cards"),
+        (lambda g, r, n: [r - 1], "but this GPU gets [0, 1, 2]"),
+        (lambda gpu, rows, gpus: range(gpu * (rows // gpus), (gpu + 1) * (rows // gpus)), "rounds 23 / 8 down"),
+        (lambda gpu, rows, gpus: np.array_split(range(rows), gpus)[gpu], "divides the rows evenly"),
+        (lambda gpu, rows, gpus: range(gpu * -(-rows // gpus), (gpu + 1) * -(-rows // gpus)), "the last row is row 22"),
+        (lambda gpu, rows, gpus: [row + 1 for row in rows_of()(gpu, rows, gpus)], "the first row is row 0"),
+        (bounds, "list all row numbers"), (lambda *_: None, "return"), ([0, 1], "the function itself"),
+        (lambda *_: 1 / 0, "ZeroDivision"), (lambda *_: ["a"], "a list of whole numbers"),
     ],
     "03.idle": [
         (0, "evenly"), (5, "how many do not"), (7, "fit into one piece"), (6, "how many pieces"),
@@ -504,19 +598,25 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
-    "03.same": [(24, "before it"), (9, "reach"), (8, "one row each"), (12, "the last GPU"), ("x", "asks for")],
+    "03.largest": [(7, "no larger batch"), (9, "pieces of 2"), (48, "hold all rows"), (50, "hold all"),
+    ("x", "asks for")],
     "03.busy": [
-        (32, "the last has 4 rows"), (25, "pieces of 4, which is enough for 7 of the 8"), (30, "the last has 10 rows"),
-        (0, "there is one"), (201, "there is one"), ("x", "asks for"),
+        (lambda rows, size, gpus: size % gpus == 0, "a batch of 4 makes pieces of 1, which reach only 4 GPUs"),
+        (lambda rows, size, gpus: size >= gpus, "a batch of 4 makes"), (lambda *_: True, "it should say `False`"),
+        (all_busy(last=lambda rows, size: rows % size), "96 rows in batches of 32 on 8 GPUs it should say `True`"),
+        (lambda r, s, g: s % g == 0 and (r % s or s) % g == 0,
+         "100 rows in batches of 23 on 8 GPUs it should say `True`"),
+        (all_busy(last=lambda rows, size: size), "a batch of 4 makes"), (lambda *_: "yes", "`True` or `False`"),
+        (lambda *_: None, "return"), (23, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "03.order": [(1, "wrong labels"), (3, "where the output is"), (0, "asks for"), (4, "asks for"), ("No", "asks for")],
     "03.rule": [
         (lambda rows, gpus: [rows // gpus] * gpus, "rounds 30 / 8 down"),
-        (lambda rows, gpus: [rows // gpus + (k < rows % gpus) for k in range(gpus)], "even share"),
+        (lambda rows, gpus: [rows // gpus + (k < rows % gpus) for k in range(gpus)], "divides the rows evenly"),
         (lambda rows, gpus: [rows // gpus] * (gpus - 1) + [rows - rows // gpus * (gpus - 1)], "rounds 30 / 8 down"),
         (lambda rows, gpus: chunks(rows, gpus) + [0] * (gpus - len(chunks(rows, gpus))), "no piece at all"),
         (lambda rows, gpus: [-(-rows // gpus)] * (gpus - 1) + [rows + rows // -gpus * (gpus - 1)],
-         "fewer than no rows"),
+         "a negative number of rows"),
         (lambda rows, gpus: [1], "in all, not 30"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: None, "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
@@ -544,15 +644,29 @@ WRONG = {
     ],
     "04.replicas": [(9, "not for a row"), (4, "every GPU"), (2, "scatter comes first")],
     "04.travel": [(136, "one copy"), (4080, "counts the home"), (272, "one call"), (5, "× calls")],
-    "05.ids": [
-        ([0, 1], "the default"), ([1], "cuda:1 alone"), ([0], "the first id is home"), ([1, 1], "once"),
-        ([2, 1], "from zero"), (["cuda:1", "gpu"], "asks for a list of GPU numbers"),
+    "05.around": [
+        (lambda model: model, "as it is, not wrapped"), (torch.nn.DataParallel, "home is the first in the list"),
+        (lambda model: torch.nn.DataParallel(model.to("cuda:0")), "was on cuda:1 and is now on cuda:0"),
+        (around(lambda home, ids: [home]), "only 1 of 3 GPUs had work"),
+        (around(lambda home, ids: [1, 0]), "only 2 of 3"),
+        (around(lambda home, ids: [home, 9]), "it raises an error: `"), (lambda model: None, "return"),
+        (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
     ],
-    "05.strict": [(2, "found by its key"), (1, "before both keys"), (3, "the same key in both")],
+    "05.load": [
+        (lambda model, state: model.load_state_dict(state), "an unwrapped model and the keys `['module.body.weight'"),
+        (lambda model, state: model.load_state_dict(state, strict=False), "the weights are still the old ones"),
+        (loaded(into=lambda model: model), "a wrapped model and the keys"),
+        (loaded(strict=False), "without `head.bias`"),
+        (lambda model, state: unwrapped(model).load_state_dict({k[7:]: v for k, v in state.items()}),
+         "raises an error"),
+        (lambda model, state: None, "still the old ones"), (3, "the function itself"),
+        (lambda model, state: 1 / 0, "ZeroDivision"),
+    ],
     "05.output": [
         ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
     ],
     "05.plain": [
+        (renames_the_callers, "the keys of the dict that you were given have changed"),
         ({"weight": 1}, "the function itself"), (lambda state: None, "return"), (lambda state: 1 / 0, "raised"),
         (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
         (lambda state: "weight", "has to return a dict; it returned `'weight'`"),
@@ -569,26 +683,46 @@ WRONG = {
         ([32, 65, 5530], "batch first"), ([1, 2, 3], "step by step"), ([260, 8], "asks for a shape"),
     ],
     "06.hidden": [
-        ([2, 4, 6], "its input and its output"), ([2, 8, 6], "this one too"), ([4, 2, 6], "does not turn"),
-        ([8, 2, 6], "does not turn"), ([2, 8, 3], "the others stay"), (1, "asks for a shape"),
+        ([2, 4, 6], "its input and its output"), ([2, 8, 6], "this one too"), ([4, 2, 6], "does not transpose"),
+        ([8, 2, 6], "does not transpose"), ([2, 8, 3], "the others stay"), (1, "asks for a shape"),
     ],
     "06.repair": [
         (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
         (Returns("x"), "`forward` has to return two tensors"),
         (Returns(torch.zeros(6, 12, 10)), "one tensor"),
-        (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns and 10 digits"),
-        (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer and 7"),
+        (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns, 10 digits"),
+        (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
         (BatchFirst((0, 2, 1), turned=False), "even with `batch_first`"), (BatchFirst((2, 0, 1)), "along the images"),
         (Fixed(1, 6), "on two GPUs 6 images"),
         (Fixed(1, 3, 6), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
     ],
-    "07.sum": [(3, "theirs are added"), (48, "shared out"), (1, "a mean over the rows"), (4, "each of the 12 rows"),
+    "06.untangle": [
+        (lambda x, n: x, "it returns [10, 4, 2]; on one GPU it would be [5, 8, 2]"),
+        (lambda x, n: x.reshape(n, -1, x.size(-1)), "`reshape` only cuts"),
+        (lambda x, n: torch.cat(x.split(n)[::-1], dim=1), "in other places"), (lambda x, n: 3, "a tensor"),
+        (lambda x, n: torch.cat(x.chunk(2), dim=1), "for an output of [9, 3, 2] with 3 columns"),
+        (lambda x, n: x.view(2, n, 1), "raises an error"), (lambda x, n: None, "return"), (3, "the function itself"),
+        (lambda x, n: 1 / 0, "ZeroDivision"),
+    ],
+    "06.table": [
+        (nearest(lambda model, table: setattr(model, "table", table)), "it raises an error: `"),
+        (nearest(lambda model, table: setattr(model, "table", torch.nn.Parameter(table))), "would train it"),
+        (nearest(lambda model, table: model.register_buffer("table", table, persistent=False)),
+         "does not have the table"),
+        (nearest(found=lambda x: x * 0), "8 rows give `[0, 0, 0,"), (nearest(found=lambda x: None), "return"),
+        (nearest(found=lambda x: x[:1]), "8 rows give `[3]`, not"), (nearest()(torch.eye(3)), "asks for the class"),
+        (3, "asks for the class"), (torch.nn.Identity, "rows give `[["),
+    ],
+    "07.sum": [(3, "their gradients are added"), (48, "is divided"), (1, "a mean over the rows"),
+               (4, "each of the 12 rows"),
                (12.5, "asks for a whole")],
     "07.mean": [
         (3.0, "the function itself"), (lambda m, s: None, "return"), (lambda m, s: 1 / 0, "raised"),
+        (lambda m, s: np.average(m, weights=s), "no gradient reaches `means`"),
+        (lambda m, s: ((m * s).sum() / s.sum()).item(), "no gradient reaches"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
-        (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "still to be divided"),
+        (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "you still have to divide"),
         (lambda m, s: (m * s).sum() / len(s), "divided by the number of pieces"),
         (lambda m, s: m.sum() / s.sum(), "adds the means up"), (lambda m, s: 2, "the mean over all 7 rows is 3"),
         (lambda m, s: m, "has to return a number; it returned `tensor([0., 7.])`"),
@@ -870,8 +1004,8 @@ def test_the_solution_is_folded_until_asked_for(name):
 
 
 @pytest.mark.parametrize("name", [
-    "00.add", "01.last_batch", "02.anywhere", "02.inner", "02.move", "03.rule",
-    "04.call", "05.plain", "06.repair", "07.mean",
+    "00.add", "01.last_batch", "02.anywhere", "02.inner", "02.move", "03.busy", "03.rows", "03.rule",
+    "04.call", "05.around", "05.load", "05.plain", "06.repair", "06.table", "06.untangle", "07.mean",
     "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
 ])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):

@@ -237,7 +237,7 @@ def test_where_progress_is_not_kept_the_score_is_of_this_session(monkeypatch):
     monkeypatch.setattr(score, "_here", {progress.REACHED: set(), progress.HINTED: set()})
     hint("pairs", 1)
     assert "9 points can still be won. The next hint costs 2" in repr(hint("pairs", 1))
-    assert "In all 9 of 100" in repr(repair("pairs", PROBLEMS["pairs"].repaired))
+    assert "Total: 9 of 100" in repr(repair("pairs", PROBLEMS["pairs"].repaired))
 
 
 @pytest.mark.parametrize("name", NAMES)

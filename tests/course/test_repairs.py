@@ -137,7 +137,7 @@ def test_a_score_keeps_the_best_and_counts_hints(tmp_path):
     hint("surprise")
     assert (score.taken("surprise"), score.points("surprise")) == (2, 5)
     told = repr(repair("surprise", PROBLEMS["surprise"].repaired))
-    assert "10 of 10 points, 3 of them spent on hints. In all 7 of 100." in told
+    assert "Repaired: 7 points (10 less 3 for hints). Total: 7 of 100." in told
     kept = json.loads((tmp_path / "progress.json").read_text("utf-8"))
     reached = [f"surprise {n}" for n in (0, 10, 5, 8)]
     assert kept == {"hinted": ["surprise 1", "surprise 2"], "reached": reached}
