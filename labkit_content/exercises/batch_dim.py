@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, returned, shown, wrong_return
+from labkit_course.kinds import a_function, quote_value, read_returned, wrong_return
 
 from .gpus import some_gpus
 
@@ -24,7 +24,7 @@ def _judge_untangle(answer: Callable[..., Any]) -> Hints:
         given = torch.cat(one.chunk(gpus, dim=1))
         case: dict[str, Any] = {"case": Named("case"), "given": list(given.shape), "columns": columns}
         try:
-            got = returned(answer(given.clone(), columns))
+            got = read_returned(answer(given.clone(), columns))
         except (RuntimeError, ValueError) as error:
             yield Named("raised", error=error, **case)
             return
@@ -51,12 +51,12 @@ def _judge_table(answer: Callable[[Tensor], nn.Module]) -> Hints:
             for rows in (8, 5, 1):
                 want = torch.arange(rows) % 4 + 3
                 try:
-                    got = returned(run(table[want].to(devices[0])), en="`forward`", zh="`forward` ")
+                    got = read_returned(run(table[want].to(devices[0])), en="`forward`", zh="`forward` ")
                 except (RuntimeError, AttributeError) as error:
                     yield Named("raised", gpus=count, error=str(error).splitlines()[-1])
                     return
                 if not isinstance(got, Tensor) or got.tolist() != want.tolist():
-                    values = shown(got.tolist() if isinstance(got, Tensor) else got)
+                    values = quote_value(got.tolist() if isinstance(got, Tensor) else got)
                     yield Named("other", gpus=count, rows=rows, got=values, want=want.tolist())
         if list(model.parameters()):
             yield Named("parameter")
@@ -77,7 +77,7 @@ def _judge_repair(model: nn.Module) -> Hints:
     with some_gpus(2) as devices, torch.no_grad():
         model = copy.deepcopy(model).to(devices[0]).eval()
         images = torch.linspace(-1, 1, 6 * 8 * 24).sin().mul(40).cos().reshape(6, 1, 8, 24).to(devices[0])
-        results = returned(model(images), en="`forward`", zh="`forward` ")
+        results = read_returned(model(images), en="`forward`", zh="`forward` ")
         yield from _judge_shapes(results)
         yield from _judge_rows(model, images, *results)
         for rows in (6, 5):

@@ -24,7 +24,7 @@ _ROWS: Fact = (100, 1, 1_000_000)
 _SIZE: Fact = (30, 1, 1_000_000)
 
 
-@derived("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_draw_dataset)
+@derive_facts("01.batches", rows=(100, 1, 200), size=(30, 1, 200), fresh=_draw_dataset)
 def _derive_batches(rows: int, size: int) -> dict[str, object]:
     full, count = rows // size, -(-rows // size)
     return {
@@ -53,7 +53,7 @@ def _judge_batches(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
     yield Named("other", total=sum(sizes))
 
 
-@derived("01.dropped", rows=_ROWS, size=_SIZE, fresh=_draw_dataset)
+@derive_facts("01.dropped", rows=_ROWS, size=_SIZE, fresh=_draw_dataset)
 def _derive_dropped(rows: int, size: int) -> dict[str, int]:
     rest = rows % size
     return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}

@@ -13,7 +13,7 @@ from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import a_function, numbers, returned, wrong_return
+from labkit_course.kinds import a_function, numbers, read_returned, wrong_return
 
 from .gpus import some_gpus
 
@@ -31,7 +31,7 @@ def _judge_wrap(answer: Callable[..., Any]) -> Hints:
 
             model = Watched(5, 2).to(home)
             try:
-                made = returned(answer(model))
+                made = read_returned(answer(model))
                 if made is model or not isinstance(made, nn.Module):
                     yield Named("not_wrapped")
                 if str(model.weight.device) != home:
@@ -62,7 +62,7 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
             given = nn.DataParallel(model) if what == "wrapped" else model
             try:
                 if (result := answer(given, state)) is ...:
-                    returned(result)
+                    read_returned(result)
             except RuntimeError as error:
                 yield Named("keys", error=str(error).splitlines()[0], **facts)
                 return
@@ -111,7 +111,7 @@ def _judge_plain(answer: Callable[..., Any]) -> Hints:
 
 def _judge_keys(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
     values = [torch.tensor([float(at)]) for at in range(len(keys))]
-    got = returned(answer(given := dict(zip(keys, values, strict=True))))
+    got = read_returned(answer(given := dict(zip(keys, values, strict=True))))
     if list(given) != keys:
         yield Named("callers")
     if not isinstance(got, Mapping):

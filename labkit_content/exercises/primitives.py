@@ -96,7 +96,7 @@ def _draw_call(random: Random) -> dict[str, int]:
     return {"rows": random.randint(gpus - 2, 2 * gpus), "gpus": gpus}
 
 
-@derived("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_draw_call)
+@derive_facts("04.replicas", rows=(9, 1, 1_000_000), gpus=(4, 0, 64), fresh=_draw_call)
 def _derive_replicas(rows: int, gpus: int) -> dict[str, object]:
     if gpus < 2:
         return {"pieces": 0, "original": 1, "runs": Named("alone")}

@@ -10,7 +10,7 @@ from labkit.base.texts import Text
 from labkit.plans.split import split
 from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, returned, wrong_return
+from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned, wrong_return
 
 _GPUS: Fact = (8, 1, 64)
 
@@ -28,7 +28,7 @@ def _count_pieces(rows: int, gpus: int) -> int:
     return len(split(rows, gpus).sizes) if gpus > 1 else 1
 
 
-@derived("03.last", rows=_row_fact(10), gpus=(8, 0, 64), fresh=_draw_batch)
+@derive_facts("03.last", rows=_row_fact(10), gpus=(8, 0, 64), fresh=_draw_batch)
 def _derive_last(rows: int, gpus: int) -> dict[str, object]:
     return {"pieces": _count_pieces(rows, gpus), "runs": Named("replicas" if gpus > 1 else "alone")}
 
@@ -39,7 +39,7 @@ def _judge_rows_of(answer: Callable[..., Any]) -> Hints:
         every, chunk, down, extra = list(range(rows)), -(-rows // gpus), *divmod(rows, gpus)
         for gpu in range(gpus):
             want = every[gpu * chunk : (gpu + 1) * chunk]
-            got = list(returned(answer(gpu, rows, gpus), SOME_WHOLE_NUMBERS))
+            got = list(read_returned(answer(gpu, rows, gpus), SOME_WHOLE_NUMBERS))
             if got == want:
                 continue
             evenly = gpu * down + min(gpu, extra)
@@ -58,7 +58,7 @@ def _judge_rows_of(answer: Callable[..., Any]) -> Hints:
             yield Named(name, case=Named("case"), **facts)
 
 
-@derived("03.idle", rows=_row_fact(10), gpus=_GPUS, fresh=_draw_batch)
+@derive_facts("03.idle", rows=_row_fact(10), gpus=_GPUS, fresh=_draw_batch)
 def _derive_idle(rows: int, gpus: int) -> dict[str, int]:
     pieces, chunk = _count_pieces(rows, gpus), -(-rows // gpus)
     return {
@@ -81,7 +81,7 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
         (64, 64, 1),
         (12, 64, 8),
     ):
-        got = returned(answer(rows, size, gpus))
+        got = read_returned(answer(rows, size, gpus))
         if not isinstance(got, (bool, int)):
             raise wrong_return(got, Text("`True` or `False`", " `True` 或 `False`"))
         last = rows % size or size
@@ -99,7 +99,7 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
             yield Named("idle" if got else "busy", busy=_count_pieces(left, gpus), **facts)
 
 
-@derived("03.largest", gpus=(8, 2, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
+@derive_facts("03.largest", gpus=(8, 2, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
 def _derive_largest(gpus: int) -> dict[str, int]:
     return {"others": gpus - 1, "one_more": gpus + 1, "largest": (gpus - 1) ** 2}
 
@@ -107,7 +107,7 @@ def _derive_largest(gpus: int) -> dict[str, int]:
 @judge("03.rule", a_function("pieces"))
 def _judge_rule(answer: Callable[..., Any]) -> Hints:
     for rows, gpus in ((30, 8), (10, 8), (9, 4), (7, 2), (1, 3), (64, 64), (10, 3), (9, 8)):
-        yield from _compare_pieces(rows, gpus, list(returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
+        yield from _compare_pieces(rows, gpus, list(read_returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
 
 
 def _compare_pieces(rows: int, gpus: int, got: list[int]) -> Hints:

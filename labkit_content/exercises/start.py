@@ -35,7 +35,7 @@ def _draw_few_rows(random: Random) -> dict[str, int]:
     return {"rows": random.randint(gpus + 1, 4 * gpus), "gpus": gpus}
 
 
-@derived("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_draw_few_rows)
+@derive_facts("00.first_split", rows=(9, 1, 200), gpus=(4, 1, 64), fresh=_draw_few_rows)
 def _derive_first_split(rows: int, gpus: int) -> dict[str, object]:
     plan = split(rows, gpus)
     pieces, idle = len(plan.sizes), len(plan.idle)

@@ -44,7 +44,7 @@ _SIZE: Fact = (30, 1, 1_000_000)
 _GPUS: Fact = (2, 0, 64)
 
 
-@derived("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_draw_run)
+@derive_facts("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_draw_run)
 def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, int]:
     (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
     return {
