@@ -90,5 +90,7 @@ def _list_unused(records: Sequence[RankRecord]) -> str:
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
-    told = [where(names=list_some(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()]
-    return "; ".join(told)
+    parts = [
+        where(names=list_some(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()
+    ]
+    return "; ".join(parts)

@@ -213,9 +213,9 @@ def _describe_drift(there: _Calls) -> Iterator[str]:
         ahead = [(own[n], forms.get(n - 1)) for n in later]
         skipped, more = (all(_call_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
         kind, *_, place = forms[odd]
-        told = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
-        told.append(_TEXTS["once-more",](**_call_facts(own[odd])))
-        either = [text for text, is_so in zip(told, (skipped, more), strict=True) if is_so]
+        texts = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
+        texts.append(_TEXTS["once-more",](**_call_facts(own[odd])))
+        either = [text for text, is_so in zip(texts, (skipped, more), strict=True) if is_so]
         if either:
             what = say(en=", or ", zh="，或者").join(either)
             yield _TEXTS["drift",](rank=rank, what=what)

@@ -71,8 +71,8 @@ def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> l
     shown = []
     for ranks, neutral in found.values():
         name = format_numbers({gpus[rank] for rank in ranks}, "–")
-        told = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
-        shown.append(MergedValue(tuple(ranks), told))
+        named = {k: v.replace("\0", name) if isinstance(v, str) else v for k, v in neutral.items()}
+        shown.append(MergedValue(tuple(ranks), named))
     return shown
 
 
@@ -120,15 +120,15 @@ class Results(list[Any]):
         """Return the table as lines of words: head, ranks, foot; None for values that make no table."""
         if not self or not all(type(one) is dict and one and one.keys() == self[0].keys() for one in self):
             return None
-        told = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
-        found = [["rank", *told[0]]]
-        found += [[str(rank), *one.values()] for rank, one in zip(self._ranks, told, strict=True)]
+        cells = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
+        found = [["rank", *cells[0]]]
+        found += [[str(rank), *one.values()] for rank, one in zip(self._ranks, cells, strict=True)]
         if any(len(word) > _MOST for line in found for word in line):
             return None
         if len(self) > 1:
             names = {1: say(en="all the same", zh="全部相同")}
             names[len(self)] = say(en="all different", zh="各不相同")
-            counts = [len({one[key] for one in told}) for key in told[0]]
+            counts = [len({one[key] for one in cells}) for key in cells[0]]
             found.append(["", *(names.get(n) or say(en=f"{n} different", zh=f"{n} 种") for n in counts)])
         return found
 

@@ -207,8 +207,8 @@ def render_error(error: BaseException) -> None:
         en = f"({plural(count, 'frame')} of installed packages left out; LABKIT_TRACEBACK=full shows all.)"
         zh = f"（省略了 {count} 层已安装的包的调用；设置 LABKIT_TRACEBACK=full 可以看到全部。）"
         error.add_note(say(en=en, zh=zh))
-    told = type(error), error, error.__traceback__
-    error._render_traceback_ = lambda: shell.InteractiveTB.structured_traceback(*told)  # type: ignore[attr-defined]
+    exc_info = type(error), error, error.__traceback__
+    error._render_traceback_ = lambda: shell.InteractiveTB.structured_traceback(*exc_info)  # type: ignore[attr-defined]
 
 
 def show_figures() -> None:

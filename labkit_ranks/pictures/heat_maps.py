@@ -40,14 +40,14 @@ def heat_picture(heat: HeatMaps) -> Picture:
                     if value is None:
                         continue
                     left, top = x + j * wide, y + i * high
-                    told = f"{value:.{0 if value == round(value) else 1}f}"
+                    digits = f"{value:.{0 if value == round(value) else 1}f}"
                     tint = 0.9 * (1 - abs(value) / greatest[name])
-                    tip = f"rank {rank} · {name}[{i}, {j}] = {told}"
+                    tip = f"rank {rank} · {name}[{i}, {j}] = {digits}"
                     sketch.add(Box(left, top, wide, high, rank, f"{name} {i} {j}", tint=tint, tip=tip))
-                    size = fit_size(told, wide - 3, min(10, high - 2))
+                    size = fit_size(digits, wide - 3, min(10, high - 2))
                     if size >= 7:
                         line = top + high / 2 + size * BASELINE
-                        sketch.add(Label(left + wide / 2, line, told, size, "middle", gpu=rank, tint=tint))
+                        sketch.add(Label(left + wide / 2, line, digits, size, "middle", gpu=rank, tint=tint))
             x += columns[name] * wide + _GAP
     x = float(_LEFT)
     for name, count in columns.items():

@@ -42,12 +42,12 @@ def mesh_picture(mesh: Mesh, name: str, rank: int, sent: float = 0.0) -> Picture
     for number, group in enumerate(groups):
         for member in group:
             row, column = divmod(member, mesh.node)
-            tint, told = 0.6 * (group != mine), str(mesh.coordinate(member))
+            tint, coordinate = 0.6 * (group != mine), str(mesh.coordinate(member))
             place = row, 76 + column * each, each - 4
-            box = lane.bar(*place, number, tint=tint, label=f"rank {member}", tip=told)
+            box = lane.bar(*place, number, tint=tint, label=f"rank {member}", tip=coordinate)
             boxes[member] = box
             sketch.add(replace(box, strong=member == rank))
-            lines = [(str(member), 14.0), (told, 10.5)] if rows <= _TALL else [(str(member), 11.0)]
+            lines = [(str(member), 14.0), (coordinate, 10.5)] if rows <= _TALL else [(str(member), 11.0)]
             for line, (words, size) in enumerate(lines, 1):
                 y = box.y + box.height * line / (len(lines) + 1) + size * BASELINE
                 size = fit_size(words, box.width - 2, size)

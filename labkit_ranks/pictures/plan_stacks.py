@@ -32,7 +32,7 @@ def draw_stacks(
     top: float,
     title: str,
     rows: Sequence[Row],
-    told: Callable[[float], str],
+    format_value: Callable[[float], str],
     limit: float = 0.0,
 ) -> float:
     """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge."""
@@ -54,18 +54,18 @@ def draw_stacks(
             value = row.get(kind, 0.0)
             width = max(value, 0.0) / most * across
             if width > 0:
-                tip = f"{name} · {caption('plan', kind)} · {told(value)}"
+                tip = f"{name} · {caption('plan', kind)} · {format_value(value)}"
                 box = Box(x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip)
                 sketch.add(replace(box, hatched=kind in _HATCHED))
             x += width
         over = bool(limit) and whole > limit
-        words = told(whole) + (say(en=", too much", zh="，超出") if over else "")
+        words = format_value(whole) + (say(en=", too much", zh="，超出") if over else "")
         if x + text_width(words, 11) + 14 > line:
             x = WIDTH - _RIGHT  # beside the bar it would lie across the limit
         sketch.add(Label(x + 8, y + 16, words, fit_size(words, WIDTH - x - 12, 11), bold=over))
         y += _HIGH
     if limit:
-        words = say(en=f"usable {told(limit)}", zh=f"可用 {told(limit)}")
+        words = say(en=f"usable {format_value(limit)}", zh=f"可用 {format_value(limit)}")
         half = text_width(words, 10.5) / 2
         sketch.add(
             Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),

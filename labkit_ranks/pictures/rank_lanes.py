@@ -62,14 +62,14 @@ def ranks_picture(trace: Trace) -> Picture:
     sketch = Sketch()
     sketch.add(*time.marks(bottom))
     paint = _LanePainter(sketch, time, families)
-    drawn = {times[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
-    seen = [one for one in times if one.rank in drawn]
+    lane_of = {times[at].rank: place for place, at in enumerate(shown) if isinstance(at, int)}
+    seen = [one for one in times if one.rank in lane_of]
     boxes = sum(len(one.computing) + len(one.waiting) + 2 * len(one.parts) for one in seen)
     slot = 0.0
     if len(meetings) > _MOST_MEETINGS or boxes > _MOST_BOXES:
-        slot = time.seconds / min(max(_MOST_BOXES // (3 * len(drawn)), 1), _MOST_SLOTS)
+        slot = time.seconds / min(max(_MOST_BOXES // (3 * len(lane_of)), 1), _MOST_SLOTS)
     else:
-        paint.links(meetings, drawn)
+        paint.links(meetings, lane_of)
         sketch.add(*_kind_labels(paint, meetings, top))
 
     def label_rest(rest: Sequence[int]) -> str:
@@ -159,28 +159,28 @@ class _LanePainter:
         label = f"rank {part.rank} {part.name} {part.sequence}"
         self.sketch.add(Box(x, y, width, tall, CPU, label, tip=_collective_tip(part)))
 
-    def links(self, meetings: Sequence[Meeting], drawn: dict[int, int]) -> None:
+    def links(self, meetings: Sequence[Meeting], lane_of: dict[int, int]) -> None:
         """Draw a line through all members of a collective, and an arrow from sender to receiver."""
         for meeting in meetings:
-            parts = [part for part in meeting.parts if part.rank in drawn]
+            parts = [part for part in meeting.parts if part.rank in lane_of]
             if len(parts) < 2:
                 continue
             if meeting.kind in PAIRS:
-                self.arrow(meeting, drawn)
+                self.arrow(meeting, lane_of)
                 continue
-            places = [drawn[part.rank] for part in parts if part.rank is not None]
+            places = [lane_of[part.rank] for part in parts if part.rank is not None]
             x = min(self.time.x(meeting.last_arrival) + _LEAST / 2, _LEFT + self.lane.width - _LEAST / 2)
             ys = [y + tall / 2 for y, tall in (self.band(place, members(parts[0])) for place in places)]
             self.sketch.add(Line(x, min(ys), x, max(ys)))
 
-    def arrow(self, meeting: Meeting, drawn: dict[int, int]) -> None:
+    def arrow(self, meeting: Meeting, lane_of: dict[int, int]) -> None:
         """Draw an arrow from the call of the send to the time when the message was received."""
         send, recv = (next((p for p in meeting.parts if p.name == name), None) for name in PAIRS)
         if send is None or recv is None or send.rank is None or recv.rank is None:
             return
-        down = drawn[send.rank] < drawn[recv.rank]
-        y1, tall1 = self.extent(drawn[send.rank], send)
-        y2, tall2 = self.extent(drawn[recv.rank], recv)
+        down = lane_of[send.rank] < lane_of[recv.rank]
+        y1, tall1 = self.extent(lane_of[send.rank], send)
+        y2, tall2 = self.extent(lane_of[recv.rank], recv)
         x1, _ = self.span(send.start, send.start, _LEAST)
         x2, _ = self.span(meeting.last_arrival, meeting.last_arrival, _LEAST)
         half = _LEAST / 2

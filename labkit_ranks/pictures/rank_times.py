@@ -63,8 +63,8 @@ def rank_times(trace: Trace) -> list[RankTimes]:
         end = max(ends + [sample.at for sample in samples], default=first)
         waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]
         # A rank also stands still during a collective, unless the call was asynchronous and nobody made it wait.
-        stood = [(event, span) for event, span in parts if event.waited > 0 or not event.async_op]
-        still = [Span(span.start - event.waited, span.stop) for event, span in stood]
+        blocking = [(event, span) for event, span in parts if event.waited > 0 or not event.async_op]
+        still = [Span(span.start - event.waited, span.stop) for event, span in blocking]
         device = next((e.device for e in own), samples[0].device if samples else "cpu")
         computing = tuple(_gaps(still, first, end))
         stuck = next((event for event in own if event.phase == "stuck"), None)

@@ -133,27 +133,27 @@ def group_stands(graph: WaitForGraph) -> list[Stand]:
 def wait_for_picture(graph: WaitForGraph) -> Picture:
     """Draw a box for the ranks that wait in the same place, and arrows to the ranks they wait for."""
     found = group_stands(graph)
-    drawn, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
-    home = {rank: at for at, stand in enumerate(drawn) for rank in stand.ranks}
+    visible, rest = found[:_MOST_STANDS], found[_MOST_STANDS:]
+    home = {rank: at for at, stand in enumerate(visible) for rank in stand.ranks}
     sketch = Sketch()
     title = say(en="Who waits for whom", zh="谁在等谁")
     sketch.add(Label(_BOX[0], 24, title, 13, bold=True))
-    tops = [40 + at * (_HIGH + _GAP) for at in range(len(drawn))]
+    tops = [40 + at * (_HIGH + _GAP) for at in range(len(visible))]
     edges = [
         (at, to)
-        for at, stand in enumerate(drawn)
+        for at, stand in enumerate(visible)
         for to in sorted({home[rank] for rank in stand.wait.waits_for if rank in home})
         if to != at
     ]
     sources = sorted({at for at, _ in edges})
     apart = min(_APART, (WIDTH - sum(_BOX) - 24) / max(len(sources), 1))
-    for at, (stand, top) in enumerate(zip(drawn, tops, strict=True)):
+    for at, (stand, top) in enumerate(zip(visible, tops, strict=True)):
         sketch.add(*_draw_stand(stand, top))
         if at in sources:
             trunk = sum(_BOX) + 16 + sources.index(at) * apart
             arrive = [tops[to] + _port(edges, source, to) for source, to in edges if source == at]
             sketch.add(*_arrows(top + _HIGH * 0.8, arrive, trunk))
-    bottom = 40 + len(drawn) * (_HIGH + _GAP)
+    bottom = 40 + len(visible) * (_HIGH + _GAP)
     if rest:
         count = sum(len(stand.ranks) for stand in rest)
         words = say(en=f"… {plural(count, 'more rank')}", zh=f"……还有 {count} 个 rank")

@@ -30,20 +30,20 @@ def world_picture(nodes: int, each: int, chosen_by: str) -> Picture:
             rank, first, own = node * each + gpu, node * each, f"cuda:{gpu}"
             lost = chosen_by == "RANK" and rank >= each
             idle = chosen_by == "" and gpu > 0
-            told = [own, f"RANK {rank}", f"LOCAL_RANK {gpu}"]
+            lines = [own, f"RANK {rank}", f"LOCAL_RANK {gpu}"]
             if lost:
-                told = [own, f"RANK {rank}", f"cuda:{rank} ?"]
+                lines = [own, f"RANK {rank}", f"cuda:{rank} ?"]
             elif chosen_by == "":
-                told = [own] if idle else [own, f"RANK {format_numbers(range(first, first + each), '–')}"]
+                lines = [own] if idle else [own, f"RANK {format_numbers(range(first, first + each), '–')}"]
             x, y = _LEFT + gpu * width, lane.y(node) + _GAP / 2
             colour = None if lost or idle else gpu
             wide, high, name = width - _GAP, _HIGH - _GAP, f"node {node} {own}"
             sketch.add(Box(x, y, wide, high, colour, name, dashed=idle))
             if lost:  # left and right of the words, which could not be read on strokes
-                side = max((wide - max(text_width(words, 13) for words in told)) / 2, _SIDE)
+                side = max((wide - max(text_width(words, 13) for words in lines)) / 2, _SIDE)
                 sketch.add(*(Box(at, y, side, high, label=name, hatched=True) for at in (x, x + wide - side)))
-            for at, words in enumerate(told):
-                line = y + high * (at + 1) / (len(told) + 1) + 13 * BASELINE
+            for at, words in enumerate(lines):
+                line = y + high * (at + 1) / (len(lines) + 1) + 13 * BASELINE
                 fits = fit_size(words, wide - 6 - 2 * _SIDE * lost, 13 if at == 1 else 11, at == 1)
                 sketch.add(Label(x + wide / 2, line, words, fits, "middle", gpu=colour, bold=at == 1))
     described = [caption("world", **facts)]

@@ -90,8 +90,8 @@ def _run(
     times: Accelerator | None,
 ) -> dict[int, MemoryAccount]:  # fmt: skip
     """Run these ranks together, and return each one's account."""
-    censuses: dict[int, MemoryAccount] = {}
-    censuses |= {rank: MemoryAccount(censuses) for rank in sorted(running)}
+    accounts: dict[int, MemoryAccount] = {}
+    accounts |= {rank: MemoryAccount(accounts) for rank in sorted(running)}
     options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
     with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
         for rank in world.ranks:
@@ -99,28 +99,28 @@ def _run(
                 gpu.fraction = 1e6  # count bytes beyond the GPU's memory, too
 
         def work(rank: Rank) -> None:
-            census = censuses[rank.number]
-            census.times = model_clock_of(rank)
-            with DatalessMode(None if census.times is None else census.times.saw) as mode:
+            account = accounts[rank.number]
+            account.times = model_clock_of(rank)
+            with DatalessMode(None if account.times is None else account.times.saw) as mode:
                 try:
                     program.run(rank.main)
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
                 sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
-                census.routed = sends and mode.has_chosen
-                if not census.steps:
-                    census.after = census.by_kind()
-                if census.gpu is not None and census.gpu is not rank.gpu:
-                    census.elsewhere = str(census.gpu.device)
+                account.routed = sends and mode.has_chosen
+                if not account.steps:
+                    account.after = account.by_kind()
+                if account.gpu is not None and account.gpu is not rank.gpu:
+                    account.elsewhere = str(account.gpu.device)
 
-        with count_memory(censuses, steps), model_clocks(times, 0.0) if times is not None else nullcontext():
+        with count_memory(accounts, steps), model_clocks(times, 0.0) if times is not None else nullcontext():
             try:
                 world.run(work, sorted(running))
             finally:
                 for rank in world.ranks:
                     rank.main.__dict__.clear()  # a script leaves tensors as large as the GPUs
-    return censuses
+    return accounts
 
 
 def _make_rank_plan(rank: int, found: dict[int, MemoryAccount]) -> RankPlan:

@@ -117,7 +117,7 @@ class MemoryAccount:
     operations: float = 0.0
     arriving: bool = False  # whether the next storage is a bucket of C++'s
     # First parameter of each optimizer -> steps, time, operations.
-    _told: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
+    _done: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
 
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
@@ -190,7 +190,7 @@ class MemoryAccount:
         if self.stepping:
             return
         first = id(optimizer.param_groups[0]["params"][0])  # a script may make a new optimizer per step
-        count, before, did = self._told.get(first, (0, {}, 0.0))
+        count, before, did = self._done.get(first, (0, {}, 0.0))
         self.steps = max(self.steps, count + 1)
         self.after = self.by_kind()
         now, operations = {}, 0.0
@@ -198,7 +198,7 @@ class MemoryAccount:
             now, operations = self.times.parts(), self.times.operations
             self.step_parts = {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
             self.operations = operations - did
-        self._told[first] = (count + 1, now, operations)
+        self._done[first] = (count + 1, now, operations)
 
 
 def _plain_tensors(tensor: Any) -> Iterator[Any]:
@@ -215,30 +215,30 @@ class EnoughSteps(SystemExit):
 
 
 @contextmanager
-def count_memory(censuses: dict[int, MemoryAccount], steps: int) -> Iterator[None]:
+def count_memory(accounts: dict[int, MemoryAccount], steps: int) -> Iterator[None]:
     """Count the memory of each rank with an account; end a rank that begins another step after ``steps``."""
 
     def account_of(rank: Rank | None) -> MemoryAccount | None:
-        return None if rank is None else censuses.get(rank.number)
+        return None if rank is None else accounts.get(rank.number)
 
     def take(gpu: Gpu, storage: Any) -> None:
         rank = current_thread_rank()
-        if rank is not None and (census := account_of(rank)) is not None:
-            census.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
+        if rank is not None and (account := account_of(rank)) is not None:
+            account.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
     def meet() -> None:
-        if (census := account_of(current_thread_rank())) is not None:
-            census.arriving = True
+        if (account := account_of(current_thread_rank())) is not None:
+            account.arriving = True
 
-    def check_steps(census: MemoryAccount, module: torch.nn.Module) -> None:
-        if census.steps >= steps and not census.stepping:
+    def check_steps(account: MemoryAccount, module: torch.nn.Module) -> None:
+        if account.steps >= steps and not account.stepping:
             raise EnoughSteps
-        census.know_module(module)
+        account.know_module(module)
 
     def make_hook(count: Callable[[MemoryAccount, Any], None]) -> Callable[..., None]:
         def hook(what: Any, *_: Any) -> None:
-            if (census := account_of(current_thread_rank())) is not None:
-                count(census, what)
+            if (account := account_of(current_thread_rank())) is not None:
+                count(account, what)
 
         return hook
 

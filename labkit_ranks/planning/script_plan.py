@@ -56,11 +56,11 @@ class ScriptPlan(Drawn):
         lines = [_TEXTS["head",](script=self.script, verdict=verdict, size=size, **facts)]
         for one in self.run:
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
-            told = _TEXTS["rank",](
+            words = _TEXTS["rank",](
                 ranks=self.label_equivalent_ranks(one.rank), after=bytes_text(sum(one.allocated.values())),
                 line=one.line, peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
             )  # fmt: skip
-            lines += [f"  {told}", f"    {_join(kinds)}"]
+            lines += [f"  {words}", f"    {_join(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
         if any(one.routed for one in self.ranks):

@@ -79,9 +79,9 @@ class OnRanks:
         try:
             session.run_in_each(self._part, to_end=True)
         except RanksFailed as failed:
-            told = group_errors(failed)
-            self.item.repr_failure = lambda _: self._representation(told)
-            raise told[-1][1] from None
+            groups = group_errors(failed)
+            self.item.repr_failure = lambda _: self._representation(groups)
+            raise groups[-1][1] from None
         finally:
             calls.disabled = False
 
@@ -128,10 +128,10 @@ class OnRanks:
         own._request._fixture_defs.update(item._request._fixture_defs)
         return own
 
-    def _representation(self, told: Sequence[tuple[list[int], BaseException]]) -> Any:
+    def _representation(self, groups: Sequence[tuple[list[int], BaseException]]) -> Any:
         """Return the failures as pytest shows them, equal failures once, the first failure last."""
         chain: list[Any] = []
-        for ranks, error in told:
+        for ranks, error in groups:
             if self.wanted.size > 1:
                 chain.append(failure_heading(format_ranks(ranks)))
             shown = self._own.get(ranks[0], self.item)  # (missing if no rank has begun)
