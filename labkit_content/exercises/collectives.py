@@ -17,7 +17,7 @@ from labkit_course.kinds import number as a_number
 from labkit_ranks.calls.faults.report import format_numbers
 
 from .on_ranks import Ran, on_ranks
-from .ranks import stuck
+from .ranks import describe_waits
 
 # What makes a sum of the messages that are to be built.
 _MESSAGES = {"send", "recv"}
@@ -49,9 +49,9 @@ def _step(answer: Callable[..., Any]) -> Hints:
         for step in range(1, ring.steps + 1):  # the first that goes wrong is the one to speak of
             ran = on_ranks(_steps, ranks, [(chunks, answer, step) for chunks in marked])
             if ran.failure and ran.failure.hangs:
-                yield Named("hangs", ranks=ranks, step=step, words=stuck(ran.failure))
+                yield Named("hangs", ranks=ranks, step=step, words=describe_waits(ran.failure))
             steps = [[chunks[at] for chunks in ran.finished().results] for at in range(step)]
-            yield from _after(ring, step, marked, steps, ran)
+            yield from _hints_after_step(ring, step, marked, steps, ran)
         given = [torch.randn(ranks, 3) for _ in range(ranks)]
         ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in given]).finished()
         total = torch.stack(given).sum(0)
@@ -68,8 +68,10 @@ def _steps(chunks: Tensor, answer: Callable[..., Any], steps: int) -> list[Tenso
     return history
 
 
-def _after(ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]], ran: Ran) -> Hints:
-    """What is wrong after ``step``, and was not before."""
+def _hints_after_step(
+    ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]], ran: Ran
+) -> Hints:
+    """Give hints on what is wrong after ``step`` and was right before."""
     if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
         yield Named("called", call=others[0])
     ranks, now = ring.ranks, steps[-1]
@@ -111,7 +113,7 @@ def _after(ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]
 
 
 def _counts(value: float, ranks: int) -> list[int]:
-    """How often each rank's 10 ** rank is in ``value``; [] if it is no such sum."""
+    """Count each rank's 10 ** rank in ``value``; all 0 if it is no such sum."""
     if value != round(value) or not 0 < value < 10**ranks:
         return [0] * ranks
     return [int(value) // 10**part % 10 for part in range(ranks)]
@@ -133,7 +135,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
         if ran.failure and ran.failure.hangs:
             waits = getattr(ran.failure.error, "waits", None)
             receive = waits is not None and {wait.call for wait in waits.ranks} == {"recv"}
-            yield Named("receive" if receive else "circle", words=stuck(ran.failure, ranks), **said)
+            yield Named("receive" if receive else "circle", words=describe_waits(ran.failure, ranks), **said)
         for rank, got in enumerate(ran.finished().results):
             got = read_returned(got, en="`exchange`", zh="`exchange` ")
             if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):

@@ -34,18 +34,18 @@ def _model(wide: Sequence[int]) -> nn.Sequential:
 
 
 def _gradients(model: nn.Module, rows: Tensor) -> list[Tensor]:
-    """Those of the mean loss over ``rows`` in one process."""
+    """Return the gradients of the mean loss over ``rows`` in one process."""
     model.zero_grad()
     model(rows).square().mean().backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-def _near(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+def _is_close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-7) for a, b in zip(one, other, strict=True))
 
 
 def _times(got: Sequence[Tensor], want: Sequence[Tensor]) -> float | None:
-    """How many times as large the first of ``got`` that is another is; None if it is something else."""
+    """Return the factor of the first tensor of ``got`` that differs; None if it is no multiple."""
     for one, other in zip(got, want, strict=True):
         times = float(one.norm() / other.norm())
         if not torch.allclose(one, other, rtol=1e-3, atol=1e-7):
@@ -91,19 +91,23 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
         ran = on_ranks(step, ranks, [(own, most) for own in rows])
         if ran.failure and "split_with_sizes" in ran.failure.words:
             yield Named("cleared")
-        yield from _of_own(ran.finished(), mine, want, [sum(one) for one in buckets(sizes, most)], case)
+        yield from _hints_on_buckets(
+            ran.finished(), mine, want, [sum(one) for one in buckets(sizes, most)], case
+        )
 
 
-def _of_own(ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named) -> Hints:
+def _hints_on_buckets(
+    ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named
+) -> Hints:
     """Hints on a run: ``want`` are the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets."""
     if other := [kind for kind in ran.called() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
     if len(full) > 1 and not ran.count("all_reduce"):
         yield Named("nothing", case=case)
     for (gradients, _), own in zip(ran.results, mine, strict=True):
-        if _near(gradients, want):
+        if _is_close(gradients, want):
             continue
-        if any(_near([got], [one]) for got, one in zip(gradients, own, strict=True)):
+        if any(_is_close([got], [one]) for got, one in zip(gradients, own, strict=True)):
             yield Named("own", case=case)
         times = _times(gradients, want)
         yield Named("times", case=case, times=times) if times else Named("other", case=case)
@@ -116,7 +120,7 @@ def _of_own(ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int]
         yield Named("late", case=case)
     if carried != full:
         yield Named("sizes", case=case, got=carried, want=full)
-    if len(full) > 1 and not _near([ran.results[0][1]], mine[0][-1:]):
+    if len(full) > 1 and not _is_close([ran.results[0][1]], mine[0][-1:]):
         yield Named("waits", case=case)
 
 
@@ -137,19 +141,19 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(step, ranks, [(own,) for own in rows]).finished()
         case = Named("case", ranks=ranks, parts=many)
         want = _gradients(_model(wide), rows.flatten(0, 2))
-        yield from _of_repair(ran, rows, wide, want, case)
+        yield from _hints_on_step(ran, rows, wide, want, case)
 
 
-def _of_repair(ran: Ran, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
+def _hints_on_step(ran: Ran, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
     got, many = ran.count("all_reduce"), rows.size(1)
     if any(gradient is None for gradients, *_ in ran.results for gradient in gradients) or not got:
         yield Named("none", case=case)
     if ran.results[0][1] > rows[0, 0].numel():
         yield Named("joined", case=case)
-    if not all(_near(gradients, want) for gradients, *_ in ran.results):
+    if not all(_is_close(gradients, want) for gradients, *_ in ran.results):
         last = [gradient / many for gradient in _gradients(_model(wide), rows[:, -1].flatten(0, 1))]
         times = _times(ran.results[0][0], want)
-        if any(_near([g * k for g in last], ran.results[0][0]) for k in (1, many)):
+        if any(_is_close([g * k for g in last], ran.results[0][0]) for k in (1, many)):
             yield Named("part", case=case)
         yield Named("scale", case=case, times=times) if times else Named("other", case=case)
     if ran.results[0][2] < many:

@@ -17,7 +17,7 @@ from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .gpus import some_gpus
 from .on_ranks import on_ranks
-from .ranks import stuck
+from .ranks import describe_waits
 
 
 def _counted_layer(answer: object) -> nn.Module:
@@ -114,7 +114,7 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
         own = [torch.tensor([1.0 + rank, -4.0, 2.0 * rank * rank]) for rank in range(ranks)]
         ran = on_ranks(answer, ranks, [(gradient,) for gradient in own])
         if ran.failure and ran.failure.hangs:
-            yield Named("hangs", words=stuck(ran.failure))
+            yield Named("hangs", words=describe_waits(ran.failure))
         results = ran.finished().results
         if any(result is None for result in results) and ran.called():
             yield Named("none")

@@ -131,13 +131,13 @@ def _resume(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
     seed = Random().randrange(1000)
 
     def before(folder: str) -> list[float]:
-        model, optimizer = _made(seed)
+        model, optimizer = _make_model(seed)
         _losses(model, optimizer, seed, 3)
         save(folder, model, optimizer)
         return _losses(model, optimizer, seed + 3, 3)
 
     def after(folder: str) -> list[float]:
-        model, optimizer = _made(seed + 1)  # other weights, so that those of the files are seen
+        model, optimizer = _make_model(seed + 1)  # other weights, so that those of the files are seen
         load(folder, model, optimizer)
         return _losses(model, optimizer, seed + 3, 3)
 
@@ -148,12 +148,12 @@ def _resume(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
             yield from _hung(saved, case)
             loaded = on_ranks(after, others, [(folder,)] * others)
             yield from _hung(loaded, case)
-            if loaded.failure and not saved.failure and _of_other_ranks(loaded):
+            if loaded.failure and not saved.failure and _needs_same_ranks(loaded):
                 yield Named("own_files", **case)
-        yield from _compared(saved.finished().results[0], loaded.finished().results, case)
+        yield from _compare_losses(saved.finished().results[0], loaded.finished().results, case)
 
 
-def _made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _make_model(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3)).cuda()
     fully_shard(model)
@@ -177,13 +177,13 @@ def _hung(ran: Ran, case: dict[str, Any]) -> Hints:
         yield Named("hangs", **case)
 
 
-def _of_other_ranks(ran: Ran) -> bool:
-    """Whether the files hold what only as many ranks as before could open."""
+def _needs_same_ranks(ran: Ran) -> bool:
+    """Return whether only the same number of ranks can open the files."""
     assert ran.failure is not None
     return isinstance(ran.failure.error, FileNotFoundError) or "mesh" in str(ran.failure.error).lower()
 
 
-def _compared(before: list[float], after: list[list[float]], case: dict[str, Any]) -> Hints:
+def _compare_losses(before: list[float], after: list[list[float]], case: dict[str, Any]) -> Hints:
     for rank, losses in enumerate(after):
         seen = {"rank": rank, "before": before[0], "after": losses[0], **case}
         if not isclose(losses[0], before[0], rel_tol=1e-6):

@@ -29,7 +29,7 @@ from simgpu import simulate
 
 @dataclass(frozen=True)
 class Failure:
-    """The error that ended the ranks: of the first rank that raised.
+    """The error of the first rank that raised, which ended the run.
 
     line    where in the learner's own code: "the notebook, line 3, in ring"; "" if nowhere there.
     words   the error in one line, with its type.
@@ -59,12 +59,12 @@ class Ran:
     failure: Failure | None = None
 
     def called(self, *kinds: str) -> list[str]:
-        """Those of ``kinds`` that ranks called, such as ``"all_reduce"``; without kinds, all that they called."""
+        """Return the kinds of calls that ranks made, such as ``"all_reduce"``; with ``kinds``, only these."""
         found = dict.fromkeys(event.name for event in self.events)
         return [kind for kind in found if not kinds or kind in kinds]
 
     def count(self, kind: str, rank: int = 0) -> int:
-        """The times that ``rank`` called a collective of this kind."""
+        """Return how often ``rank`` called a collective of this kind."""
         return sum(event.name == kind and event.rank == rank for event in self.events)
 
     def sent(self, rank: int = 0) -> int:
@@ -72,7 +72,7 @@ class Ran:
         return sum(event.nbytes for event in self.events if event.name == "send" and event.rank == rank)
 
     def finished(self) -> Ran:
-        """This run, if no rank failed; else raises Unreadable with the learner's own error, and where it was."""
+        """Return this run if no rank failed; otherwise raise Unreadable with the learner's error and its line."""
         if self.failure is None:
             return self
         failure, en, zh = self.failure, "", ""
@@ -95,7 +95,7 @@ def on_ranks(
     memory: str | int | None = None,
     begun: bool = True,
 ) -> Ran:
-    """Call ``function(*given[rank])`` on each of ``ranks`` ranks, on a machine of their own, and tell what came of it.
+    """Call ``function(*given[rank])`` on each of ``ranks`` ranks, on a new machine, and return the run.
 
     Works while a lesson's ``%%ranks`` session is open, too, which goes on as it was. The process group is there, the
     rank's GPU is the current one, and tensors among the arguments are copies on it. What is printed is dropped.

@@ -59,8 +59,8 @@ def _alive(stages: int, pieces: int) -> dict[str, int]:
 
 
 @contextmanager
-def _borrowed() -> Iterator[list[str]]:
-    """While an order is asked for: the functions that make one, PyTorch's or labkit's, that were called."""
+def _watch_schedules() -> Iterator[list[str]]:
+    """Record calls of functions, PyTorch's or labkit's, that make a schedule themselves."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -83,11 +83,11 @@ def _order(answer: Callable[..., Any]) -> Hints:
     random = Random()
     drawn = random.randint(3, 5), random.randint(6, 9)
     for stages, pieces in ((4, 8), drawn, (4, 2), (1, 3)):
-        with _borrowed() as called:
+        with _watch_schedules() as called:
             orders = [_names(read_returned(answer(stage, stages, pieces))) for stage in range(stages)]
         if called:
             yield Named("borrowed", name=called[0])
-        yield from _scheduled(orders, stages, pieces)
+        yield from _hints_on_gradients(orders, stages, pieces)
         yield from _run(orders, stages, pieces)
 
 
@@ -102,7 +102,7 @@ def _names(order: Any) -> list[str]:
     return list(order)
 
 
-def _scheduled(orders: list[list[str]], stages: int, pieces: int) -> Hints:
+def _hints_on_gradients(orders: list[list[str]], stages: int, pieces: int) -> Hints:
     """The hints on a schedule by its plan alone."""
     case = {"stages": stages, "pieces": pieces}
     wanted = sorted(f"{way}{piece}" for way in "FB" for piece in range(pieces))
@@ -126,9 +126,9 @@ def _scheduled(orders: list[list[str]], stages: int, pieces: int) -> Hints:
 
 
 def _run(orders: list[list[str]], stages: int, pieces: int) -> Hints:
-    """The hints on a schedule by the gradients that it gives on ranks."""
+    """Give hints on a schedule by its gradients on ranks."""
     rows = torch.randn(pieces, 2, _WIDE, generator=torch.Generator().manual_seed(pieces))
-    ran = on_ranks(_played, stages, [(order, rows) for order in orders]).finished()
+    ran = on_ranks(_run_stage, stages, [(order, rows) for order in orders]).finished()
     layers = [_layer(stage) for stage in range(stages)]
     nn.Sequential(*layers)(rows).square().sum().backward()
     for stage, (layer, gradient) in enumerate(zip(layers, ran.results, strict=True)):
@@ -143,20 +143,20 @@ def _layer(stage: int) -> Any:
         return nn.Sequential(nn.Linear(_WIDE, _WIDE), nn.Tanh())
 
 
-def _played(order: Sequence[str], rows: Tensor) -> Tensor | None:
-    """One stage: do the tasks in ``order``, pass results on, and give the gradient of its weights."""
+def _run_stage(order: Sequence[str], rows: Tensor) -> Tensor | None:
+    """Run the tasks of one stage in ``order`` and return the gradient of its weights."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     layer, kept, sent = _layer(rank).cuda(), {}, []
     for name in order:
         piece = int(name[1:])
         if name[0] == "F":
-            x = (rows[piece].clone() if rank == 0 else _received(rows[piece], rank - 1)).requires_grad_()
+            x = (rows[piece].clone() if rank == 0 else _receive(rows[piece], rank - 1)).requires_grad_()
             kept[piece] = x, layer(x)
             if rank < last:
                 sent.append(dist.isend(kept[piece][1].detach(), rank + 1))
         else:
             x, y = kept.pop(piece)
-            y.backward(2 * y.detach() if rank == last else _received(y, rank + 1))
+            y.backward(2 * y.detach() if rank == last else _receive(y, rank + 1))
             if rank and x.grad is not None:
                 sent.append(dist.isend(x.grad, rank - 1))
     for work in sent:
@@ -166,7 +166,7 @@ def _played(order: Sequence[str], rows: Tensor) -> Tensor | None:
     return gradient
 
 
-def _received(like: Tensor, source: int) -> Tensor:
+def _receive(like: Tensor, source: int) -> Tensor:
     found = torch.empty_like(like)
     dist.recv(found, source)
     return found

@@ -20,7 +20,7 @@ _CASES = ((8_030_261_248, 8), (1_000_000, 1), (15_650_000_000, 32))
 
 
 @judge("18.allocated", a_function("allocated"))
-def _allocated(function: Callable[..., Any]) -> Hints:
+def _judge_allocated(function: Callable[..., Any]) -> Hints:
     for parameters, ranks in _CASES:
         found = read_returned(function(parameters, ranks), A_NUMBER)
         facts = {"parameters": parameters, "ranks": ranks, "each": found / parameters}

@@ -22,14 +22,14 @@ _ROWS = 12
 _CELL = r"(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
 
 
-def stuck(failure: Failure, most: int = 1) -> str:
-    """The first ``most`` of those who wait, or who met with another call, and where, in one line."""
+def describe_waits(failure: Failure, most: int = 1) -> str:
+    """Describe in one line the first ``most`` waits, or calls that do not match, with their places."""
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
     place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
     return say(en="; ", zh="；").join(re.sub(_CELL, place, line) for line in lines[:most])
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _is_close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -44,7 +44,7 @@ def _step(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(lambda *given: _one_step(answer, *given), ranks, [(*weights, rows)] * ranks)
         said = {"ranks": ranks, "rows": _ROWS}
         if ran.failure and ran.failure.hangs:
-            yield Named("hangs", words=stuck(ran.failure), **said)
+            yield Named("hangs", words=describe_waits(ran.failure), **said)
         for rank, (seen, got, _) in enumerate(ran.finished().results):
             if seen == _ROWS and ranks > 1:
                 yield Named("everything", rank=rank, seen=seen, **said)
@@ -52,14 +52,14 @@ def _step(answer: Callable[..., Any]) -> Hints:
                 yield Named("no_gradient", rank=rank)
         gradients = [got for _, got, _ in ran.results]
         for rank, got in enumerate(gradients):
-            right = [_near(one, other) for one, other in zip(got, want, strict=True)]
+            right = [_is_close(one, other) for one, other in zip(got, want, strict=True)]
             if all(right):
                 continue
-            if _near(got[0], want[0] * ranks):
+            if _is_close(got[0], want[0] * ranks):
                 yield Named("sum", **said)
             if right[0]:
                 yield Named("some")
-            if not _near(got[0], gradients[rank - 1][0]):
+            if not _is_close(got[0], gradients[rank - 1][0]):
                 yield Named("own", rank=rank)
             yield Named("other", **said)
         mean = float(losses.detach().mean())
@@ -100,7 +100,7 @@ def _another_rank(random: Random) -> dict[str, int]:
 
 
 @derive_facts("10.who", nodes=(2, 1, 64), each=(4, 1, 64), rank=(6, 0, 4095), fresh=_another_rank)
-def _who(nodes: int, each: int, rank: int) -> dict[str, int]:
+def _derive_who(nodes: int, each: int, rank: int) -> dict[str, int]:
     return {"node": rank // each, "local": rank % each, "size": nodes * each, "last": each - 1}
 
 
@@ -155,7 +155,7 @@ def _report(answer: Callable[..., Any]) -> Hints:
         losses = torch.rand(ranks) + torch.arange(1, ranks + 1)
         ran = on_ranks(answer, ranks, [(loss,) for loss in losses])
         if ran.failure and ran.failure.hangs:
-            yield Named("hangs", words=stuck(ran.failure))
+            yield Named("hangs", words=describe_waits(ran.failure))
         first, *others = ran.finished().results
         for rank, told in enumerate(others, 1):
             if told is not None:

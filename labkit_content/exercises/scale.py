@@ -24,7 +24,7 @@ _SAMPLES, _WIDE, _CLASSES = 5, 6, 3
 _THREE = Text(en="three tensors", zh="三个张量")
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _is_close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-6)
 
 
@@ -45,17 +45,17 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
         made.append([[part.float() for part in result] for result in results])
     first, again, other = made
     for at, name in enumerate(("weights", "order")):
-        if not all(_near(result[at], first[0][at]) for result in first):
+        if not all(_is_close(result[at], first[0][at]) for result in first):
             yield Named(name, ranks=ranks)
     for rank in range(ranks):
-        alike = [k for k in range(ranks) if _near(first[k][2], first[rank][2])]
+        alike = [k for k in range(ranks) if _is_close(first[k][2], first[rank][2])]
         if len(alike) > 1:
             yield Named("noise", ranks=ranks, who=series(f"rank {k}" for k in alike))
     if not all(
-        _near(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
+        _is_close(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
     ):
         yield Named("again")
-    if any(_near(a, b) for a, b in zip(first[0], other[0], strict=True)):
+    if any(_is_close(a, b) for a, b in zip(first[0], other[0], strict=True)):
         yield Named("seedless")
 
 
@@ -94,10 +94,10 @@ def _mean(answer: Callable[..., Any]) -> Hints:
             raise wrong_return(got[0] if isinstance(got, tuple) else got, Text(en="one number", zh="一个数"))
         if any(result is None for result in results):
             yield Named("cut", case=case)
-        yield from _of_mean(float(got), given, case)
+        yield from _hints_on_mean(float(got), given, case)
 
 
-def _of_mean(got: float, given: Sequence[Tensor], case: Named) -> Hints:
+def _hints_on_mean(got: float, given: Sequence[Tensor], case: Named) -> Hints:
     ranks, want = len(given), float(torch.cat(list(given)).mean())
     own = sum(float(values.mean()) for values in given) / ranks
 
@@ -140,9 +140,9 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         given = [(rows[rank], labels[rank]) for rank in range(ranks)]
         results = on_ranks(step, ranks, given).finished().results
         case = Named("case", ranks=ranks, parts=many)
-        if results[0] is None or not all(_near(result, results[0]) for result in results):
+        if results[0] is None or not all(_is_close(result, results[0]) for result in results):
             yield Named("none", case=case)
-        yield from _of_repair(results[0], rows, labels, factors, case)
+        yield from _hints_on_gradient(results[0], rows, labels, factors, case)
 
 
 def _model() -> nn.Linear:
@@ -150,7 +150,9 @@ def _model() -> nn.Linear:
     return nn.Linear(_WIDE, _CLASSES)
 
 
-def _of_repair(got: Tensor, rows: Tensor, labels: Tensor, factors: Sequence[float], case: Named) -> Hints:
+def _hints_on_gradient(
+    got: Tensor, rows: Tensor, labels: Tensor, factors: Sequence[float], case: Named
+) -> Hints:
     model, (ranks, many) = _model(), labels.shape[:2]
 
     def gradient(loss: Tensor) -> Tensor:
@@ -169,10 +171,10 @@ def _of_repair(got: Tensor, rows: Tensor, labels: Tensor, factors: Sequence[floa
         "own_count": sum(sum(own) / counts[r].sum() for r, own in enumerate(sums)) / ranks,
         "padding": total / labels.numel(),
     }
-    if _near(got, want):
+    if _is_close(got, want):
         return
     for name, made in {"factor": want, **mistakes}.items():
-        times = next((times for times in factors if _near(got, times * made)), None)
+        times = next((times for times in factors if _is_close(got, times * made)), None)
         if times is not None:
             known = name if times == 1 or name == "own_count" else "factor"
             yield Named(known, case=case, times=times, ranks=ranks, parts=many)

@@ -40,19 +40,19 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
         for ranks in (5, 2, 8, 64, 1):
             found = read_returned(function(stage, ranks), A_NUMBER)
             right = _bytes(stage, ranks)
-            if _near(found, right):
+            if _is_close(found, right):
                 continue
             facts = {"stage": stage, "ranks": ranks, "found": found, "right": right}
-            others = [other for other in range(4) if _near(found, _bytes(other, ranks))]
+            others = [other for other in range(4) if _is_close(found, _bytes(other, ranks))]
             whole = sum(size for size, first in _BYTES.values() if stage < first)
             first_weights = [2 / ranks + 14, 4 / ranks + 12, 16 / ranks]
-            if _near(found, whole):
+            if _is_close(found, whole):
                 yield Named("gone", **facts)
             if others:
                 yield Named("shifted", other=others[0], **facts)
-            if stage and _near(found, first_weights[stage - 1]):
+            if stage and _is_close(found, first_weights[stage - 1]):
                 yield Named("order", **facts)
-            if _near(
+            if _is_close(
                 found,
                 sum(size / (ranks if stage >= first else 1) for size, first in ((4, 3), (4, 2), (8, 1))),
             ):
@@ -60,7 +60,7 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
             yield Named("other", **facts)
 
 
-def _near(one: float, other: float) -> bool:
+def _is_close(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-6 * max(abs(other), 1.0)
 
 
@@ -73,7 +73,7 @@ def _layers(seed: int, width: int, count: int = 4) -> nn.Sequential:
 
 
 def _full(tensor: Any) -> Tensor:
-    """All of a tensor of which each rank may have a shard."""
+    """Return the whole tensor, gathered if each rank has a shard."""
     whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole.detach().clone()
 
@@ -119,9 +119,9 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
             yield Named(name, rank=failure.rank)
         everybody = ran.finished().results
         weights = everybody[0]
-        if _apart(weights, before) < 1e-6:
+        if _hints_on_differences(weights, before) < 1e-6:
             yield Named("still")
-        others = [_apart(weights, found) for found in everybody]
+        others = [_hints_on_differences(weights, found) for found in everybody]
         if not ran.events and max(others) > 1e-6:
             yield Named("alone", rank=others.index(max(others)), by=max(others))
         # Adam turns a gradient that is nearly nought into a whole step, whatever its sign: a few weights may differ.
@@ -135,7 +135,7 @@ class _NoPair(Exception):
     """What was to be a model and its optimizer is none."""
 
 
-def _apart(ones: list[Tensor], others: list[Any]) -> float:
+def _hints_on_differences(ones: list[Tensor], others: list[Any]) -> float:
     """The greatest difference; without end where the shapes differ."""
     if [one.shape for one in ones] != [other.shape for other in others]:
         return float("inf")
@@ -167,8 +167,8 @@ def _ready_made() -> Iterator[list[str]]:
         yield made
 
 
-def _kept(thing: object, weights: Tensor) -> int:
-    """The numbers that ``thing`` keeps besides ``weights`` and gradients, in its optimizers too."""
+def _count_kept(thing: object, weights: Tensor) -> int:
+    """Count the numbers that ``thing`` keeps besides ``weights`` and gradients, in its optimizers too."""
     seen = {weights.untyped_storage().data_ptr()}
     total = 0
     todo: list[Any] = [vars(thing)]
@@ -209,7 +209,7 @@ def _optimizer(sharded: Any) -> Hints:
             optimizer = sharded(weights)
             for gradient in gradients:
                 optimizer.step(gradient.clone())
-            return weights, _kept(optimizer, weights)
+            return weights, _count_kept(optimizer, weights)
 
         with _ready_made() as made:
             ran = on_ranks(train, ranks, [(start, *gradients[:, rank]) for rank in range(ranks)])
@@ -245,7 +245,7 @@ def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hin
     other = next((rank for rank in range(ranks) if not _close(found[rank], found[0])), None)
     if other is not None:
         yield Named("apart", one=0, other=other, **facts)
-    yield Named("other", by=_apart(found[:1], [right]), **facts)
+    yield Named("other", by=_hints_on_differences(found[:1], [right]), **facts)
 
 
 def _too_much(ran: Ran, parameters: int, ranks: int) -> Hints:

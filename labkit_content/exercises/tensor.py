@@ -36,8 +36,8 @@ def _meshes() -> Iterator[list[int]]:
         yield made
 
 
-def _there_and_back(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
-    """What each rank does: the pair's output, and the gradients of x and of its own slices."""
+def _forward_and_backward(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
+    """Return what each rank runs: it gives the pair's output and the gradients of x and of its slices."""
 
     def work(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor | None]:
         leaves = [tensor.requires_grad_() for tensor in (x, w1, w2)]
@@ -66,20 +66,20 @@ def _pair(pair: Callable[..., Any]) -> Hints:
         ]
         right = _alone(x, w1, w2, slope)
         with _meshes() as made:
-            ran = on_ranks(_there_and_back(pair), ranks, given).finished()
+            ran = on_ranks(_forward_and_backward(pair), ranks, given).finished()
         if made:
             yield Named("ready_made")
         for rank, found in enumerate(ran.results):
             wanted = [right[0], right[1], right[2].chunk(ranks, 1)[rank], right[3].chunk(ranks, 0)[rank]]
             part = _alone(*given[rank])
             for at in (0, 2, 3, 1):
-                yield from _compared(found[at], wanted[at], at, part[at], rank=rank, ranks=ranks)
+                yield from _compare(found[at], wanted[at], at, part[at], rank=rank, ranks=ranks)
         count = max(sum(event.rank == rank for event in ran.events) for rank in range(ranks))
         if count > 2:
             yield Named("calls", count=count)
 
 
-def _compared(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, rank: int, ranks: int) -> Hints:
+def _compare(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, rank: int, ranks: int) -> Hints:
     """Hints on one of a rank's tensors; ``part`` is what the rank would have without the others."""
     if found is None:
         yield Named("no_gradient", name=_NAMES[at], rank=rank)
@@ -92,14 +92,16 @@ def _compared(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, ra
         yield Named("twice" if at else "output_twice", name=_NAMES[at], ranks=ranks)
     if at == 1 and _close(found * ranks, wanted):
         yield Named("x_mean", ranks=ranks)
-    yield Named("other" if at else "output_other", name=_NAMES[at], ranks=ranks, by=_by(found, wanted))
+    yield Named(
+        "other" if at else "output_other", name=_NAMES[at], ranks=ranks, by=_difference(found, wanted)
+    )
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def _by(one: Tensor, other: Tensor) -> float:
+def _difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max()) if one.shape == other.shape else float("inf")
 
 
@@ -141,7 +143,7 @@ def _attend(attend: Callable[..., Any]) -> Hints:
                 yield Named("all_heads", **facts)
             if _close(found, _attention(x, own, 1)):
                 yield Named("one_head", **facts)
-            yield Named("other", by=_by(found, wanted), **facts)
+            yield Named("other", by=_difference(found, wanted), **facts)
 
 
 @judge("15.finish", a_function("finish"))
@@ -158,7 +160,7 @@ def _finish(finish: Callable[..., Any]) -> Hints:
 
         pieces = list(zip(x.chunk(ranks), slope.chunk(ranks), strict=True))
         ran = on_ranks(work, ranks, pieces).finished()
-        right, own = _of_norm(x, slope), [_of_norm(*piece) for piece in pieces]
+        right, own = _norm_gradients(x, slope), [_norm_gradients(*piece) for piece in pieces]
         if any(one is None for found in ran.results for one in found):
             yield Named("gone")
         good = [all(map(_close, found, right)) for found in ran.results]
@@ -171,10 +173,10 @@ def _finish(finish: Callable[..., Any]) -> Hints:
                 yield Named("own", rank=rank)
             if all(map(_close, found, [one / ranks for one in right])):
                 yield Named("mean")
-            yield Named("other", ranks=ranks, by=max(map(_by, found, right)))
+            yield Named("other", ranks=ranks, by=max(map(_difference, found, right)))
 
 
-def _of_norm(x: Tensor, slope: Tensor) -> list[Tensor]:
+def _norm_gradients(x: Tensor, slope: Tensor) -> list[Tensor]:
     norm = nn.LayerNorm(x.shape[1])
     (norm(x) * slope).sum().backward()
     return [parameter.grad for parameter in norm.parameters() if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""A repaired script judged by running it on ranks beside the reference, on data and numbers of ranks drawn anew.
+"""Judge a repaired script: run it on ranks beside the reference, with new data and numbers of ranks each time.
 
 Pure: a function and a source of random numbers in, points and a hint out.
 """
@@ -23,14 +23,14 @@ from labkit_course.judging import Hint, Hints, Named
 from ..exercises.on_ranks import Failure, Ran
 from ..repairs.comparing import alike, described, gap_of
 from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
-from .running import Shown, drawn, lines_of, on_setting
+from .running import Shown, lines_of, on_setting, wait_graph
 
 PROBLEMS = Problems(folder(__file__))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Ranks, and the seed of the data that they get; ``plain`` data is even, other is as it comes."""
+    """The number of ranks and nodes, and the seed of the data. ``plain`` data has equal amounts in all ranks."""
 
     ranks: int
     nodes: int = 1
@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def each(self) -> int:
-        """How many ranks a node has."""
+        """Return the number of ranks on a node."""
         return self.ranks // self.nodes
 
     def generator(self, more: int = 0) -> torch.Generator:
@@ -50,10 +50,10 @@ class Setting:
     @property
     def name(self) -> str:
         """``4 ranks``, ``2 nodes of 2 ranks``."""
-        return f"{_on(self)}{self.told}"
+        return f"{_describe_setting(self)}{self.told}"
 
 
-def _on(setting: Setting) -> Text:
+def _describe_setting(setting: Setting) -> Text:
     ranks = Text(plural(setting.ranks, "rank"), f"{setting.ranks} 个 rank")
     if setting.nodes == 1:
         return ranks
@@ -113,7 +113,7 @@ class BrokenScript(Problem):
         if hung is None or hung.failure is None:
             return "\n".join(lines), None
         head = hung.setting.name + say(en=":", zh="：")
-        return "\n".join([*lines, "", head, *lines_of(hung.failure)]), drawn(hung.failure)
+        return "\n".join([*lines, "", head, *lines_of(hung.failure)]), wait_graph(hung.failure)
 
     def tried(self, attempt: object, ranks: int, nodes: int, seed: int) -> Shown:
         """One run of ``attempt`` to look at."""
@@ -135,7 +135,7 @@ class BrokenScript(Problem):
 
 
 class Dear(Named):
-    """A hint on results that are right, and cost more than they need to."""
+    """A hint on results that are right but cost more than necessary."""
 
 
 def script(
@@ -226,7 +226,7 @@ class Seen:
 
     def said(self, hint: Named) -> Hint:
         """The hint in words; they may name the setting, ``on``, and of a failure ``error``, ``rank`` and ``line``."""
-        facts: dict[str, Any] = {"on": _on(self.setting)}
+        facts: dict[str, Any] = {"on": _describe_setting(self.setting)}
         if self.failure:
             where = Text(f" ({self.failure.line})", f"（{self.failure.line}）")
             facts |= {"error": self.failure.words, "rank": self.failure.rank}
@@ -238,8 +238,8 @@ class Seen:
         return Hint(told.id, told.en + block, told.zh + block)
 
 
-def changed(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
-    """``function`` with some words of its source replaced: what a misconception makes of it."""
+def replace_source(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
+    """Return ``function`` with parts of its source replaced, as a misconception would write it."""
     source = inspect.getsource(function)
     for one, other in changes:
         if one not in source:
@@ -252,18 +252,18 @@ def changed(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable
 
 
 def settings(problem: BrokenScript, draw: Random) -> Iterator[tuple[int, Setting]]:
-    """(points reached if it is wrong here, setting): those of the symptom, other numbers of ranks, nodes, one rank."""
+    """Yield (points for a repair that fails here, setting): the symptom's, other ranks and nodes, one rank."""
 
-    def drawn(ranks: int, nodes: int = 1, plain: bool = False) -> Setting:
+    def draw_setting(ranks: int, nodes: int = 1, plain: bool = False) -> Setting:
         return Setting(ranks, nodes, plain, draw.randint(1, 9_999))
 
     for one in problem.first:
-        yield 0, drawn(one.ranks, one.nodes, one.plain)
-    yield PLAIN, drawn(draw.choice((3, 5, 6)))
+        yield 0, draw_setting(one.ranks, one.nodes, one.plain)
+    yield PLAIN, draw_setting(draw.choice((3, 5, 6)))
     nodes = draw.choice((2, 3))
-    yield PLAIN, drawn(2 * nodes, nodes)
-    yield PLAIN, drawn(8, draw.choice((1, 2, 4)))
-    yield PLAIN, drawn(1)
+    yield PLAIN, draw_setting(2 * nodes, nodes)
+    yield PLAIN, draw_setting(8, draw.choice((1, 2, 4)))
+    yield PLAIN, draw_setting(1)
 
 
 def _hints(seen: Seen) -> Iterator[Named]:

@@ -63,7 +63,7 @@ def lines_of(failure: Failure) -> tuple[str, ...]:
     return tuple(standing or report.lines)
 
 
-def drawn(failure: Failure | None) -> WaitForGraph | None:
+def wait_graph(failure: Failure | None) -> WaitForGraph | None:
     """Who waits for whom; each rank's line without the function's name, which is the same in all."""
     waits: WaitForGraph | None = getattr(failure and failure.error, "waits", None)
     if waits is None:
@@ -99,7 +99,7 @@ class Shown:
         ]
 
     def _repr_html_(self) -> str:
-        waits = drawn(self.ran.failure)
+        waits = wait_graph(self.ran.failure)
         return f"{block(escape(repr(self)))}{(waits and waits._repr_svg_()) or ''}"
 
 

@@ -14,7 +14,7 @@ from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import alike, close, described
 from . import repaired, scripts
-from .judging import Dear, Seen, Setting, changed, script
+from .judging import Dear, Seen, Setting, replace_source, script
 from .stuck import batches_of, model_of, numbers
 
 # RANK taken for LOCAL_RANK.
@@ -91,13 +91,13 @@ def _passes(kind: str) -> Callable[[Seen], str]:
 def _windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
     """What a window can be taken for."""
     return [
-        ("sum", changed(function, (" / len(window)", ""))),
-        ("short_window", changed(function, (" / len(window)", " / 4"))),
-        ("dropped", changed(function, ("len(batches), 4", "len(batches) // 4 * 4, 4"))),
+        ("sum", replace_source(function, (" / len(window)", ""))),
+        ("short_window", replace_source(function, (" / len(window)", " / 4"))),
+        ("dropped", replace_source(function, ("len(batches), 4", "len(batches) // 4 * 4, 4"))),
     ]
 
 
-def _joined(seen: Seen) -> Hints:
+def _hints_on_memory(seen: Seen) -> Hints:
     if seen.failure and _FULL in seen.failure.words:
         yield Named("joined")
 
@@ -105,7 +105,7 @@ def _joined(seen: Seen) -> Hints:
 @script("accumulate", scripts.accumulate, repaired.accumulate, _to_accumulate, outcome=_passes("all_reduce"))
 def _accumulate(seen: Seen) -> Hints:
     if seen.failure:
-        yield from _joined(seen)
+        yield from _hints_on_memory(seen)
         return
     if not seen.shaped:
         return
@@ -125,7 +125,7 @@ def _defer(seen: Seen) -> Hints:
     if seen.failure:
         if "no_sync" in seen.failure.words:
             yield Named("no_such_name")
-        yield from _joined(seen)
+        yield from _hints_on_memory(seen)
         return
     got, want = seen.nbytes("reduce_scatter")
     if seen.setting.ranks > 1 and not got and seen.got.called("all_reduce"):
@@ -150,18 +150,18 @@ def _to_shard(setting: Setting, rank: int) -> tuple[Any, ...]:
     return model_of(setting), batches_of(setting, rank, [2] * many)
 
 
-def _moved(seen: Seen) -> list[bool]:
+def _moved_parameters(seen: Seen) -> list[bool]:
     """Of each parameter: whether it has moved."""
     before = [p.detach() for p in model_of(seen.setting).parameters()]
     return [not torch.equal(one, other) for one, other in zip(before, seen.results[0], strict=True)]
 
 
-def _shown_moved(seen: Seen) -> str:
-    moved = sum(_moved(seen))
+def _describe_moved(seen: Seen) -> str:
+    moved = sum(_moved_parameters(seen))
     return say(en=f"{moved} of 4 parameters have moved", zh=f"4 个参数里有 {moved} 个动过")
 
 
-@script("shard", scripts.shard, repaired.shard, _to_shard, outcome=_shown_moved)
+@script("shard", scripts.shard, repaired.shard, _to_shard, outcome=_describe_moved)
 def _shard(seen: Seen) -> Hints:
     if seen.failure or not isinstance(seen.results[0], (list, tuple)):
         return
@@ -175,7 +175,7 @@ def _shard(seen: Seen) -> Hints:
         return
     if not seen.off:
         return
-    moved = _moved(seen)
+    moved = _moved_parameters(seen)
     if not any(moved):
         yield Named("unmoved")
     if not all(moved):
@@ -184,9 +184,9 @@ def _shard(seen: Seen) -> Hints:
         "        loss = ",
         "        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)\n        loss = ",
     )
-    if seen.is_as(changed(repaired.shard, anew)):
+    if seen.is_as(replace_source(repaired.shard, anew)):
         yield Named("anew")
-    if seen.is_as(changed(repaired.shard, ("        optimizer.zero_grad()\n", ""))):
+    if seen.is_as(replace_source(repaired.shard, ("        optimizer.zero_grad()\n", ""))):
         yield Named("kept")
 
 
@@ -213,12 +213,12 @@ def _factor(seen: Seen) -> float:
     return float(got @ want / (want @ want))
 
 
-def _shown_factor(seen: Seen) -> str:
+def _describe_factor(seen: Seen) -> str:
     factor = f"{_factor(seen):.2f}"
     return say(en=f"the gradient is {factor} times that of one GPU", zh=f"梯度是一块 GPU 上的 {factor} 倍")
 
 
-@script("scale", scripts.scale, repaired.scale, _to_scale, outcome=_shown_factor)
+@script("scale", scripts.scale, repaired.scale, _to_scale, outcome=_describe_factor)
 def _scale(seen: Seen) -> Hints:
     if seen.failure or not seen.shaped or not seen.off:
         return
@@ -239,8 +239,8 @@ def _scale(seen: Seen) -> Hints:
             yield Named("undivided", **facts)
         yield Named("factor", **facts)
     mean = ('ignore_index=-100, reduction="sum")', "ignore_index=-100)")
-    by_batch = changed(repaired.scale, mean, ("loss / tokens * world_size", "loss / len(batches)"))
-    own = changed(
+    by_batch = replace_source(repaired.scale, mean, ("loss / tokens * world_size", "loss / len(batches)"))
+    own = replace_source(
         repaired.scale, ("    dist.all_reduce(tokens)\n", ""), ("/ tokens * world_size", "/ tokens")
     )
     if seen.is_as(by_batch):
@@ -256,12 +256,12 @@ def _to_denoise(setting: Setting, rank: int) -> tuple[int, Tensor]:
     return setting.seed, torch.randn(8 * setting.ranks, 3, generator=setting.generator())
 
 
-def _shown_noise(seen: Seen) -> str:
+def _describe_noise(seen: Seen) -> str:
     first = series(f"{float(drawn[0, 0, 0]):.3f}" for _, drawn, _ in seen.results)
     return say(en=f"the first noise of each rank: {first}", zh=f"各 rank 的第一个噪声：{first}")
 
 
-@script("denoise", scripts.denoise, repaired.denoise, _to_denoise, outcome=_shown_noise, same=False)
+@script("denoise", scripts.denoise, repaired.denoise, _to_denoise, outcome=_describe_noise, same=False)
 def _denoise(seen: Seen) -> Hints:
     if seen.failure or not seen.shaped:
         return

@@ -16,7 +16,7 @@ from labkit_ranks.calls.faults.mismatch import Mismatch
 
 from ..repairs.comparing import alike, close
 from . import repaired, scripts
-from .judging import Dear, Seen, Setting, changed, script
+from .judging import Dear, Seen, Setting, replace_source, script
 from .running import lines_of
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -66,10 +66,10 @@ def _validate(seen: Seen) -> Hints:
         return
     if seen.apart:
         yield Named("own_share")
-    yield from _which_mean(seen)
+    yield from _guess_mean(seen)
 
 
-def _which_mean(seen: Seen) -> Hints:
+def _guess_mean(seen: Seen) -> Hints:
     both = "        dist.all_reduce(total)\n        dist.all_reduce(rows)\n"
     row, each = " * len(x)\n", "                rows += len(x)\n"
 
@@ -77,7 +77,7 @@ def _which_mean(seen: Seen) -> Hints:
         """The losses of each rank, if the reference is so changed."""
         return [
             torch.cat(one)
-            for one in seen.problem.run(changed(repaired.validate, *changes), seen.setting).results
+            for one in seen.problem.run(replace_source(repaired.validate, *changes), seen.setting).results
         ]
 
     got, means = torch.cat(seen.results[0]), loss((both, ""))
@@ -132,7 +132,7 @@ def _shift(seen: Seen) -> Hints:
     if seen.failure:
         return
     if seen.off and seen.shaped:
-        yield from _which_blocks(seen)
+        yield from _guess_blocks(seen)
     if (
         not seen.off
         and seen.setting.ranks > 1
@@ -142,7 +142,7 @@ def _shift(seen: Seen) -> Hints:
         yield Dear("gathered", kind=kinds[0])
 
 
-def _which_blocks(seen: Seen) -> Hints:
+def _guess_blocks(seen: Seen) -> Hints:
     """Whose block each rank had in each step."""
     size = seen.setting.ranks
     given = [_to_shift(seen.setting, rank) for rank in range(size)]
@@ -178,12 +178,12 @@ def _with_steps(op: str, batches: str) -> Callable[..., Any]:
     head = (
         f"    steps = torch.tensor(len(batches)).cuda()\n    dist.all_reduce(steps, op=dist.ReduceOp.{op})\n"
     )
-    return changed(
+    return replace_source(
         repaired.finish, ("    with model.join():\n", f"{head}    batches = {batches}\n    if True:\n")
     )
 
 
-_by_those_left = changed(repaired.finish, ("join()", "join(divide_by_initial_world_size=False)"))
+_by_those_left = replace_source(repaired.finish, ("join()", "join(divide_by_initial_world_size=False)"))
 
 
 @script("finish", scripts.finish, repaired.finish, _to_finish, also=(_by_those_left,))

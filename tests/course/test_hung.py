@@ -11,7 +11,7 @@ import torch
 
 from labkit.base.language import using
 from labkit_content.hung import repaired, scripts
-from labkit_content.hung.judging import Setting, changed, settings
+from labkit_content.hung.judging import Setting, replace_source, settings
 from labkit_content.repairs import problems, score
 from labkit_content.repairs.comparing import close
 from labkit_course import Progress, glossary, hint, progress, repair, torchrun
@@ -38,7 +38,7 @@ def attempts():
 
 
 def made(name, source):
-    return changed(getattr(scripts, name), (inspect.getsource(getattr(scripts, name)), source))
+    return replace_source(getattr(scripts, name), (inspect.getsource(getattr(scripts, name)), source))
 
 
 ATTEMPTS = list(attempts())
