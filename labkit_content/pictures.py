@@ -15,7 +15,7 @@ from labkit.view.svg import to_svg
 
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
 # The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
-_TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 110, 330
+_TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
 
 
 def call_in_motion() -> str:
