@@ -145,14 +145,13 @@ def test_the_rule_of_the_split_is_asked_at_most_three_times_before_its_lesson():
     assert len(early) <= 3, early
 
 
-def test_every_exercise_without_a_question_says_why_in_one_sentence():
+def test_every_exercise_without_a_question_says_why_in_whole_sentences():
     for name in ids():
         if not find(name).asks:
             for language in sync.LANGUAGES:
                 labkit.set_language(language)
                 why = find(name).explanation()
-                assert re.fullmatch(
-                    r"[^。]+。(（[^。]+。）)?" if language == "zh" else r".+[A-Za-z`)]\.\)?", why
-                ), name
+                end = r".+。）?" if language == "zh" else r".+\.\)?"
+                assert re.fullmatch(end, why), name
             text = find(name).texts["why"]
             assert glossary.problems(text.en, text.zh) == [], name
