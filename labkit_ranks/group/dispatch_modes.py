@@ -94,34 +94,34 @@ def dispatch_call(group: ProcessGroup, call: CollectiveCall, go_on: Callable[[Co
             with _pop_mode_temporarily():
                 if is_our_module(type(mode).__module__):
                     return run(*args, **kwargs)
-                return mode.__torch_dispatch__(told, (), args, kwargs)
+                return mode.__torch_dispatch__(redirected, (), args, kwargs)
         brought = copy.copy(call)
         brought.inputs, brought.outputs = _tensors_of_call(args, arguments, call)
         brought.memo, brought.event_facts = {}, {}
         wrapper = _find_wrapper((*brought.inputs, *brought.outputs))
         if wrapper is not None:
-            return _ask_wrapper(wrapper, told, args, kwargs)
+            return _ask_wrapper(wrapper, redirected, args, kwargs)
         work = go_on(brought)
         return work if len(operator._schema.returns) == 1 else (args[0], work)
 
-    told = _RedirectedOperator(operator, run)
+    redirected = _RedirectedOperator(operator, run)
     result = run(*(_argument_value(argument, call, group) for argument in arguments))
     return result[-1] if isinstance(result, tuple) else result
 
 
-def _ask_wrapper(wrapper: Any, told: _RedirectedOperator, args: Any, kwargs: Any) -> Any:
+def _ask_wrapper(wrapper: Any, redirected: _RedirectedOperator, args: Any, kwargs: Any) -> Any:
     """Let ``wrapper`` handle the operator.
 
     Raises NotImplementedError, as DTensor's own dispatch does, if it has no answer.
     """
     kind = type(wrapper)
     if not kind.__module__.startswith("torch.distributed."):
-        result = kind.__torch_dispatch__(told, (kind,), args, kwargs)
+        result = kind.__torch_dispatch__(redirected, (kind,), args, kwargs)
         if result is not NotImplemented:
             return result
     en = f" (a {kind.__name__} holds other tensors: hand over those, as .to_local() gives them)"
     zh = f"（{kind.__name__} 里装着别的张量：请传那些张量，例如 .to_local() 的结果）"
-    theirs = f"Operator {told} does not have a sharding strategy registered."
+    theirs = f"Operator {redirected} does not have a sharding strategy registered."
     raise NotImplementedError(theirs + say(en=en, zh=zh))
 
 

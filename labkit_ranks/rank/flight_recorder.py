@@ -112,10 +112,12 @@ class FlightRecorder:
                 del one["frames"]
             if not (active and call.met):
                 entries.append(one)
-            told = status.setdefault(str(entry["pg_id"]), {f"last_{what}_collective": -1 for what in _STATES})
+            group_status = status.setdefault(
+                str(entry["pg_id"]), {f"last_{what}_collective": -1 for what in _STATES}
+            )
             if not entry["is_p2p"]:
                 for what in _STATES[: 3 if call.met else 2]:
-                    told[f"last_{what}_collective"] = call.seq
+                    group_status[f"last_{what}_collective"] = call.seq
         config = {
             name: {"name": name, "desc": desc, "ranks": str(list(ranks))}
             for name, (desc, ranks) in self._groups.items()

@@ -234,8 +234,8 @@ class ProcessState:
         if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
             outside._add_new_rows()
         encode = _environ.encodekey, _environ.encodevalue
-        told = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
-        self._variables = RankEnvironment([*outside._variables.items(), *told.items()])
+        variables = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
+        self._variables = RankEnvironment([*outside._variables.items(), *variables.items()])
         self._variables.on_change = rank.choose_gpus
         _environ._data = self._variables
         places = zip(table.places, outside._values, strict=True)

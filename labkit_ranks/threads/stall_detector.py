@@ -52,14 +52,14 @@ class StallDetector:
     def _is_stalled(self, rank: Rank) -> bool:
         """Whether ``rank`` keeps the turn, or waits in C while the turn is free, and another rank waits."""
         running, live = self._scheduler.running, self._scheduler.live
-        stands = rank.task is running or running is None and rank.waits_in_c
-        return len(live) > 1 and rank.task in live and stands
+        blocks = rank.task is running or running is None and rank.waits_in_c
+        return len(live) > 1 and rank.task in live and blocks
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
         for name, stack in stacks.items():
-            stands = _TEXTS["stands",](name=name, seconds=_LOOKS * _BEAT)
+            text = _TEXTS["stands",](name=name, seconds=_LOOKS * _BEAT)
             where = "".join(traceback.format_list(stack[-4:]))
-            print(f"{stands}\n{where}{_TEXTS['why',]}", file=self._stream, flush=True)
+            print(f"{text}\n{where}{_TEXTS['why',]}", file=self._stream, flush=True)
 
 
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:

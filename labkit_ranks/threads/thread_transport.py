@@ -359,12 +359,12 @@ class ThreadTransports:
 
     def unmet_calls(self) -> list[CollectiveCall]:
         """Return the pending calls of all groups."""
-        return [call for meeting in self._known.values() for call in meeting.unmet_calls()]
+        return [call for transport in self._known.values() for call in transport.unmet_calls()]
 
     def forget_pending(self) -> None:
         """Forget pending calls after a run that was ended early."""
-        for meeting in self._known.values():
-            meeting.forget_pending()
+        for transport in self._known.values():
+            transport.forget_pending()
         # Later groups are known by these numbers, which must be equal in all ranks.
         worlds = [rank.groups for rank in self._world if rank.groups is not None]
         for one in worlds:

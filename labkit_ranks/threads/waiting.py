@@ -69,7 +69,7 @@ def _wait_by_polling(
 
     Only time in which no rank has the turn counts: ranks may wait for each other's threads, which have no clocks.
     """
-    world, stood = rank.world, 0
+    world, polls = rank.world, 0
     here = threading.get_ident()
     world.helpers.add(threading.current_thread())
     world.watching[here] = call, ready
@@ -78,10 +78,10 @@ def _wait_by_polling(
             if rank.task is None or world.failed:
                 raise SystemExit  # the run has ended; errors of threads go unseen
             if world.is_idle():
-                stood += 1
-                if timeout is not None and stood * _LOOK > timeout.total_seconds():
+                polls += 1
+                if timeout is not None and polls * _LOOK > timeout.total_seconds():
                     return False
-                if stood % _LONG == 0:
+                if polls % _LONG == 0:
                     world.mark_if_deadlocked(call)
                 if "dead" in call.memo:
                     raise turns.Deadlock(call.memo["dead"])
