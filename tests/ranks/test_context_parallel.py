@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from labkit_ranks.diagnosis import diagnose_ranks
 from labkit_ranks.planning.measuring import measure
 from labkit_ranks.threads.world import RanksFailed, World
-from labkit_ranks.torchrun.script import Program
+from labkit_ranks.torchrun.script import RankProgram
 
 N = 2
 KERNELS = {None: torch.float32, SDPBackend.EFFICIENT_ATTENTION: torch.float32} | dict.fromkeys(
@@ -238,7 +238,7 @@ def script(tmp_path):
 @pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
 @pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
 def test_torchrun_check_and_plan_agree(script, kernel, rotate, balanced):
-    program = Program(script, [kernel, rotate, str(balanced)])
+    program = RankProgram(script, [kernel, rotate, str(balanced)])
     with World(N) as world:
         world.run(lambda rank: program.run(rank.main), to_end=True)
         held = [rank.main.held for rank in world.ranks]
@@ -249,7 +249,10 @@ def test_torchrun_check_and_plan_agree(script, kernel, rotate, balanced):
 
 @pytest.mark.more
 def test_torchrun_check_and_plan_refuse_the_same(script):
-    program, refused = Program(script, ["MATH", "allgather", "True"]), "got mixed torch.Tensor and DTensor"
+    program, refused = (
+        RankProgram(script, ["MATH", "allgather", "True"]),
+        "got mixed torch.Tensor and DTensor",
+    )
     with World(N) as world, pytest.raises(RanksFailed, match=refused):
         world.run(lambda rank: program.run(rank.main), to_end=True)
     (finding,) = diagnose_ranks(script, N, program.arguments).findings
