@@ -73,6 +73,13 @@ def test_cells_are_small_and_tidy(lesson, language):
             assert cell.execution_count, f"{cell.id} was not run: python -m tools.author.sync"
 
 
+@pytest.mark.parametrize(("lesson", "language"), [one for one in BOTH if one[0] < "10"])
+def test_a_cell_that_only_asks_hides_its_source(lesson, language):
+    asks = [cell for cell in cells(language, lesson, "code") if "import predict\n" in cell.source]
+    assert asks
+    assert all(cell.metadata["jupyter"] == {"source_hidden": True} for cell in asks)
+
+
 @pytest.mark.parametrize("lesson", NOTEBOOKS)
 def test_a_machine_without_labkit_gets_it_and_keeps_its_own_packages(lesson, monkeypatch):
     """Colab has its own torch and ipywidgets, which must stay. The cell is closed in JupyterLab."""
