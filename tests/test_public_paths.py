@@ -46,3 +46,22 @@ def test_no_finder_is_added():
     code = "import sys; before = [*sys.meta_path]; import labkit.course, labkit.machine; print(sys.meta_path == before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "former", "name"),
+    [line.split() for line in """\
+trace.trace Trace between in_window
+trace.trace Trace waited waiting_seconds
+trace.events Meeting at last_arrival
+trace.memory MemoryTimeline of lane_samples
+plans.split Split listed sizes_text
+plans.footprint Footprints over over_capacity
+cost.search Plans why_none no_fit_reason
+cost.plan Forecast why_not no_fit_reason
+cost.sizes Sizes kept_bytes activation_bytes
+cost.step Workload back_bytes backward_bytes""".splitlines()],
+)  # fmt: skip
+def test_a_former_name_is_the_new_one(module, kind, former, name):
+    owner = getattr(import_module(f"labkit.{module}"), kind)
+    assert getattr(owner, former) is getattr(owner, name)

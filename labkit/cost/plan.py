@@ -109,6 +109,8 @@ class Forecast:
             en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}"
         )
 
+    why_not = no_fit_reason  # the former name
+
 
 def forecast(
     sizes: Sizes, plan: Plan, gpu: Accelerator | str = "h100", software: Software | None = None

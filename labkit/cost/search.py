@@ -45,6 +45,8 @@ class Plans(Drawn):
         facts = {"count": len(self.others), "gpus": self.gpus, "gpu": self.gpu.name}
         return _TEXTS["none",](**facts, plan=least.plan, needs=least.no_fit_reason)
 
+    why_none = no_fit_reason  # the former name
+
     @property
     def front(self) -> tuple[Forecast, ...]:
         """The Pareto front of the fitting plans: no other is both faster and smaller. Smallest first."""

@@ -100,6 +100,8 @@ class Sizes:
         read_whole = read if sequence == "gathered" else 0
         return tokens * (read_whole + (norms + masks) * share + (attention + feed + rest) / tp)
 
+    kept_bytes = activation_bytes  # the former name
+
 
 def read_sizes(path: Path) -> Sizes:
     """Read sizes from a TOML file with the keys of :class:`Sizes`. Raises ValueError for other keys."""

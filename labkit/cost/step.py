@@ -54,6 +54,8 @@ class Workload:
         """Bytes per row of the gradient that goes back to the replicas."""
         return self.output_bytes if self.gradient_bytes is None else self.gradient_bytes
 
+    back_bytes = backward_bytes  # the former name
+
 
 @dataclass(frozen=True)
 class Step:

@@ -58,6 +58,8 @@ class Footprints(Drawn):
             return ()
         return tuple(gpu for gpu, found in enumerate(self.gpus) if found.total > self.capacity)
 
+    over = over_capacity  # the former name
+
     def __repr__(self) -> str:
         shown = [f"cuda:{gpu} {found.total:,} B" for gpu, found in enumerate(self.gpus[:4])]
         listed = series(shown + ["…"] * (len(self.gpus) > 4))

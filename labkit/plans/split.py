@@ -82,6 +82,8 @@ class Split(Drawn):
         short = self.short
         return sizes_text(self.chunk, len(self.pieces) - (short is not None), short.rows if short else None)
 
+    listed = sizes_text  # the former name
+
     def __repr__(self) -> str:
         idle = [f"cuda:{gpu}" for gpu in self.idle]
         few = len(idle) <= _LONG

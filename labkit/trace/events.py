@@ -97,6 +97,8 @@ class Meeting:
         """The time when the last member arrived."""
         return max(part.start + part.waited for part in self.parts)
 
+    at = last_arrival  # the former name
+
     @property
     def stop(self) -> float:
         """The time when the last member had its result."""

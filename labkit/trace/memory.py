@@ -62,6 +62,8 @@ class MemoryTimeline(Drawn):
         found = (one for one in self.samples if lane == (one.rank if isinstance(lane, int) else one.device))
         return tuple(sorted(found, key=lambda one: one.at))
 
+    of = lane_samples  # the former name
+
     def peak(self, lane: int | str) -> int:
         """Return the peak bytes of a rank or GPU; 0 without samples."""
         return max((found.peak for found in self.lane_samples(lane)), default=0)

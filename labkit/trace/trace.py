@@ -84,6 +84,8 @@ class Trace(Drawn):
         kept = [event for event in self.events if event.stop >= start and event.start <= stop]
         return Trace(kept, self.origin, [sample for sample in self.samples if start <= sample.at <= stop])
 
+    between = in_window  # the former name
+
     def meetings(self) -> tuple[Meeting, ...]:
         """Return the collectives of ranks, by the arrival of their last members."""
         return meetings_of(self.events)
@@ -96,6 +98,8 @@ class Trace(Drawn):
                 pair = event.rank, event.last
                 found[pair] = found.get(pair, 0.0) + event.waited
         return found
+
+    waited = waiting_seconds  # the former name
 
     def __repr__(self) -> str:
         """Return a short table: a line for each phase and kind of collective, in the order of their first events."""
