@@ -81,6 +81,7 @@ class Assignment:
     folder: Path
     questions: tuple[Question, ...]
     preload: tuple[str, ...]
+    apart: bool  # whether each rank of an answer is isolated from the others (see :mod:`.wall.inside.ranks`)
     _cells: tuple[tuple[Written, str | None], ...] = field(repr=False)  # each with its question
     _judges: types.ModuleType = field(repr=False)
 
@@ -193,8 +194,9 @@ def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleTy
         )
         for cell in answers
     )
-    preload = tuple(getattr(judges, "PRELOAD", ()))
-    return Assignment(folder.name, _first_line(cells[0].text), folder, questions, preload, placed, judges)
+    title, preload = _first_line(cells[0].text), tuple(getattr(judges, "PRELOAD", ()))
+    apart = getattr(judges, "APART", False)
+    return Assignment(folder.name, title, folder, questions, preload, apart, placed, judges)
 
 
 def _question_of(cells: list[Written], at: int) -> str | None:

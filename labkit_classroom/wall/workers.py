@@ -220,6 +220,7 @@ class AnswerSession:
     sources   (name, source) of what is run before the first question is asked, in order; the last is the answer.
     limits    of each request from now on.
     without   dotted names of what does not exist for them.
+    apart     whether each rank of an answer is a process that shares nothing with the others but their calls.
     troubles  why workers came to their end: (``Answer.ended``, in words).
     """
 
@@ -227,6 +228,7 @@ class AnswerSession:
     sources: Sequence[tuple[str, str]]
     limits: Limits = field(default_factory=Limits)
     without: Sequence[str] = ()
+    apart: bool = False
     troubles: list[tuple[str, str]] = field(default_factory=list)
     _worker: SandboxWorker | None = None
     _undefined: Reply | None = None
@@ -261,7 +263,8 @@ class AnswerSession:
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Reply:
         self._worker = self.start(self.limits, self.without)
-        return self._ask({"do": "define", "sources": [list(pair) for pair in sources]}, self.limits)
+        pairs = [list(pair) for pair in sources]
+        return self._ask({"do": "define", "sources": pairs, "apart": self.apart}, self.limits)
 
     def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
         assert self._worker is not None

@@ -8,7 +8,9 @@ from labkit_classroom.wall import templates
 
 SECRET = b"a secret"
 # What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
-PRELOAD = ("torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world")
+PRELOAD = (
+    "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks"
+)  # fmt: skip
 
 
 @cache

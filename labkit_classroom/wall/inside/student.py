@@ -9,11 +9,13 @@ from __future__ import annotations
 import builtins
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
 import types
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from ...meeting import MeetingPoint, at_the_bell
@@ -25,56 +27,119 @@ MESSAGE = 2000  # letters kept of an error's text
 _PART_DONE = 42  # the exit code of a process that has answered all questions of a part
 
 
-def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
-    """Answer requests until there are no more: ``define`` runs sources, ``ask`` calls a driver.
+class Answers:
+    """A student's answers, which run when a name of theirs is first looked up.
 
-    What is asked up to ``done`` a process of its own answers (``forks``), so that what a part leaves behind is not met
-    by the next. Where the answers have started threads, which no fork takes along, this one does.
+    start_rank   starts the process of one rank, which this one tells what to do through the socket ``fd``; None where
+                 there is no process to fork it from.
     """
-    # What leads nowhere already; a file of its own would be one more.
+
+    def __init__(self) -> None:
+        self.sources: list[list[str]] = []
+        self.names: dict[str, Any] = {}
+        self.asked: dict[str, Any] = {}
+        self.start_rank: Callable[[int], None] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        self.run()
+        return self.names[name]
+
+    def run(self) -> None:
+        if not self.names:
+            _define(self.names, self.sources)
+
+    def order(self, work: Callable[..., Any]) -> dict[str, Any]:
+        """Return what a rank needs to know to do ``work``, a function of the driver's module."""
+        module = {name: self.asked[name] for name in ("module", "module_name")}
+        return module | {"sources": self.sources, "driver": work.__name__}
+
+
+def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
+    """Answer requests until there are no more: ``define`` takes sources, ``ask`` calls a driver.
+
+    A process of its own answers what is asked up to ``done`` (``forks``), so that what a part leaves behind does not
+    reach the next. If the answers have started threads, which a fork does not copy, this process answers itself.
+
+    With ``apart`` the answers run in that process only: this one stays clean, and forks the zygote of the ranks.
+    """
+    # Nothing reads file 1; a file of its own would be one more.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
-    student: dict[str, Any] = {}  # the names that the answers define
-    drivers: dict[str, dict[str, Any]] = {}
-    is_part = False
+    answers, is_part, apart = Answers(), False, False
     while True:
-        try:
-            request = frames.read(requests)
-        except EOFError:
-            return
-        reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
-        try:
-            if request["do"] == "take away":
-                banned.Ban.find(request["names"]).take_away()
-            elif request["do"] == "define":
-                _define(student, request)
-            elif request["do"] == "ask":
-                if forks and not is_part and threading.active_count() == 1:
-                    is_part = _is_another()
-                    if not is_part:  # that one has answered
-                        continue
-                reply["value"] = _ask(student, drivers, request, bell)
-        except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
-            reply["value"], reply["error"] = None, _describe_error(error)
-        try:
-            framed = frames.pack(reply)
-        except Exception as error:
-            unfit = {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
-            framed = frames.pack(reply | {"value": None, "error": unfit})
-        replies.write(framed)
-        replies.flush()
-        if is_part and request["do"] == "done":
-            os._exit(_PART_DONE)
+        with _zygote(answers, forks and apart and not is_part):
+            try:
+                request = frames.read(requests)
+            except EOFError:
+                return
+            reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
+            do = request["do"]
+            try:
+                if do == "take away":
+                    banned.Ban.find(request["names"]).take_away()
+                elif do == "define":
+                    answers.sources, apart = request["sources"], request["apart"]
+                    if forks and apart:
+                        is_part = _fork_part()
+                        if not is_part:
+                            continue
+                    answers.run()
+                elif do == "ask":
+                    if forks and not is_part and threading.active_count() == 1:
+                        is_part = _fork_part()
+                        if not is_part:
+                            continue  # that process has answered
+                    reply["value"] = _ask(answers, request, bell)
+            except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
+                reply["value"], reply["error"] = None, describe_error(error)
+            try:
+                framed = frames.pack(reply)
+            except Exception as error:
+                unfit = {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
+                framed = frames.pack(reply | {"value": None, "error": unfit})
+            replies.write(framed)
+            replies.flush()
+            if is_part and do in ("done", "define"):
+                os._exit(_PART_DONE)
 
 
-def _is_another() -> bool:
-    """Forks: True in another process; False in this one when that is done, if it does not end with it."""
+@contextmanager
+def _zygote(answers: Answers, wanted: bool) -> Iterator[None]:
+    """Inside, ``answers`` can start ranks: a process forks them that was there before any input arrived."""
+    if not wanted:
+        yield
+        return
+    from . import ranks
+
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        here.close()
+        ranks.serve_zygote(there, _load_rank)
+    there.close()
+    answers.start_rank = lambda fd: socket.send_fds(here, [b"."], [fd]) and None
+    try:
+        yield
+    finally:
+        answers.start_rank = None
+        here.close()
+
+
+def _load_rank(order: Mapping[str, Any]) -> tuple[Answers, Callable[..., Any]]:
+    """Run the answers and the driver in a rank's process."""
+    answers = Answers()
+    answers.sources = order["sources"]
+    answers.run()
+    return answers, _driver(order)
+
+
+def _fork_part() -> bool:
+    """Fork: True in the new process; False in this one once that has done its part. End if it did not."""
     child = os.fork()
     if not child:
         return True
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _PART_DONE:
         os._exit(1)
-    if os.getpid() == 1:  # behind a wall, where all other processes are what it left
+    if os.getpid() == 1:  # in the sandbox, where every other process is one that the part left
         with suppress(OSError):
             os.kill(-1, signal.SIGKILL)
             while os.waitpid(-1, 0):
@@ -82,18 +147,18 @@ def _is_another() -> bool:
     return False
 
 
-def _define(student: dict[str, Any], request: dict[str, Any]) -> None:
+def _define(names: dict[str, Any], sources: Sequence[Sequence[str]]) -> None:
     """Run the sources, in order; the last is the answer asked about, whose errors count."""
     module = types.ModuleType("__main__")
-    student.update({"__name__": "__main__", "__builtins__": __builtins__, **_stand_ins()})
-    module.__dict__.update(student)
+    names.update({"__name__": "__main__", "__builtins__": __builtins__, **_stand_ins()})
+    module.__dict__.update(names)
     sys.modules["__main__"] = module
-    *before, last = request["sources"]
+    *before, last = sources
     for name, source in before:
-        with suppress(BaseException):  # an error of another answer is not this one's
-            exec(compile(source, f"<{name}>", "exec"), student)
+        with suppress(BaseException):  # an error in another answer costs this one nothing
+            exec(compile(source, f"<{name}>", "exec"), names)
     name, source = last
-    exec(compile(source, f"<{name}>", "exec"), student)
+    exec(compile(source, f"<{name}>", "exec"), names)
 
 
 def _stand_ins() -> dict[str, Any]:
@@ -109,25 +174,24 @@ def _stand_ins() -> dict[str, Any]:
     return names
 
 
-def _ask(
-    student: dict[str, Any], drivers: dict[str, dict[str, Any]], request: dict[str, Any], bell: int | None
-) -> Any:
-    source = request["module"]
-    if source not in drivers:
-        # A module of its own, so that what it defines can be pickled and pointed to by name; with Python's own
-        # functions, whatever the answers have made of them.
-        module = types.ModuleType(request["module_name"].replace(".", "_"))  # there is no package to look in
-        module.__dict__["__builtins__"] = dict(_BUILTINS)
-        sys.modules[module.__name__] = module
-        drivers[source] = module.__dict__
-        exec(compile(source, "<driver>", "exec"), module.__dict__)
-    data = request["data"]
+def _ask(answers: Answers, request: dict[str, Any], bell: int | None) -> Any:
+    answers.asked, data = request, request["data"]
     if count := request["meet"]:
         data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)
-    return drivers[source][request["driver"]](student, **data)
+    return _driver(request)(answers, **data)
 
 
-def _describe_error(error: BaseException) -> dict[str, Any]:
+def _driver(request: Mapping[str, Any]) -> Callable[..., Any]:
+    """Run the driver's module, and return the function that is asked for."""
+    # What it defines can be pickled and pointed to by name. It has Python's own functions, whatever the answers did.
+    module = types.ModuleType(request["module_name"].replace(".", "_"))  # there is no package to look in
+    module.__dict__["__builtins__"] = dict(_BUILTINS)
+    sys.modules[module.__name__] = module
+    exec(compile(request["module"], "<driver>", "exec"), module.__dict__)
+    return module.__dict__[request["driver"]]  # type: ignore[no-any-return]
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
     line = None
     try:
         if isinstance(error, SyntaxError):

@@ -205,7 +205,7 @@ def _some(*shape: int) -> list[Tensor]:
 @visible("first", "reduce_scatter", en="a function of `chunks`", zh="一个以 `chunks` 为参数的函数")
 def _first(student: Student) -> Iterator[Hint]:
     given = _some(_RANKS, 3)
-    told = drivers.changed(student, "reduce_scatter", given)
+    told = drivers.change_tensors(student, "reduce_scatter", given)
     yield from wrong_first(told, given)
     yield from wrong_bytes(told, 3 * 3 * 4)
 
@@ -214,7 +214,7 @@ def _first(student: Student) -> Iterator[Hint]:
 def _second(student: Student) -> Iterator[Hint]:
     given = _some(_RANKS, 3)
     total = torch.stack([given[chunk - 1][chunk] for chunk in range(_RANKS)])
-    told = drivers.changed(student, "all_gather", given)
+    told = drivers.change_tensors(student, "all_gather", given)
     yield from wrong_second(told, given, total)
     yield from wrong_bytes(told, 3 * 3 * 4)
 
@@ -222,7 +222,7 @@ def _second(student: Student) -> Iterator[Hint]:
 @visible("whole", "all_reduce", en="a function of `x`", zh="一个以 `x` 为参数的函数")
 def _whole(student: Student) -> Iterator[Hint]:
     for given in (_some(8), _some(2, 5)):
-        told = drivers.changed(student, "all_reduce", given, HALVES)
+        told = drivers.change_tensors(student, "all_reduce", given, HALVES)
         yield from wrong_sum(told, given)
         yield from wrong_bytes(told, 6 * -(-given[0].numel() // _RANKS) * 4)
 
@@ -231,6 +231,6 @@ def _whole(student: Student) -> Iterator[Hint]:
 def _average(student: Student) -> Iterator[Hint]:
     weights = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
     gradients = [[torch.ones(2, 3) * rank, torch.arange(2.0) + rank, None] for rank in range(_RANKS)]
-    told = drivers.averaged(student, weights, gradients, WHOLE)
+    told = drivers.average_gradients(student, weights, gradients, WHOLE)
     yield from wrong_average(told, gradients)
     yield from wrong_rings(told)

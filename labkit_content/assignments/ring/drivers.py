@@ -1,4 +1,4 @@
-"""The student's functions on ranks in one process, each with a simulated GPU. It knows no expected value."""
+"""The student's functions on ranks, each with a simulated GPU. It knows no expected value."""
 
 from contextlib import contextmanager
 
@@ -6,75 +6,60 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import labkit
+from labkit_classroom.wall.inside import ranks
 
 
-def changed(student, name, given, right=""):
-    """Calls the function ``name`` on as many ranks as there are tensors ``given``, each with its own.
+def change_tensors(student, name, given, right=""):
+    """Call the function ``name`` on as many ranks as there are tensors ``given``, each with its own.
 
-    Gives what is in the tensors afterwards, and what the ranks called and sent.
+    Return what is in the tensors afterwards, and what the ranks called and sent.
 
-    right   source of functions that stand behind their names meanwhile.
+    right   source of functions that replace those of the same names meanwhile.
     """
+    shares = [{"name": name, "tensor": tensor, "right": right} for tensor in given]
+    return ranks.run(student, change_tensor, shares, threads=True)
 
-    def work():
-        tensor = given[dist.get_rank()].clone().cuda()
+
+def change_tensor(student, name, tensor, right):
+    tensor = tensor.clone().cuda()
+    with _replaced_functions(student[name], right):
         student[name](tensor)
-        return tensor.cpu()
-
-    with _given(student[name], right):
-        return _told(len(given), work)
+    return tensor.cpu()
 
 
-def averaged(student, weights, gradients, right):
-    """Calls ``average`` on as many ranks as there are lists of ``gradients``, one for each parameter or None."""
+def average_gradients(student, weights, gradients, right):
+    """Call ``average`` on as many ranks as there are lists of ``gradients``, one for each parameter or None."""
+    shares = [{"weights": weights, "gradients": own, "right": right} for own in gradients]
+    return ranks.run(student, average_own_gradients, shares, threads=True)
 
-    def work():
-        model = nn.ParameterList([nn.Parameter(weight.clone()) for weight in weights]).cuda()
-        for parameter, gradient in zip(model, gradients[dist.get_rank()], strict=True):
-            parameter.grad = None if gradient is None else gradient.clone().cuda()
+
+def average_own_gradients(student, weights, gradients, right):
+    model = nn.ParameterList([nn.Parameter(weight.clone()) for weight in weights]).cuda()
+    for parameter, gradient in zip(model, gradients, strict=True):
+        parameter.grad = None if gradient is None else gradient.clone().cuda()
+    with _replaced_functions(student["average"], right):
         student["average"](model)
-        return [None if parameter.grad is None else parameter.grad.cpu() for parameter in model]
+    return [None if parameter.grad is None else parameter.grad.cpu() for parameter in model]
 
-    with _given(student["average"], right):
-        return _told(len(gradients), work)
+
+_inside = []  # an entry for each rank of this process that is inside; the last one out puts the names back
 
 
 @contextmanager
-def _given(function, source):
-    """Inside, the functions that ``source`` defines stand behind the names that ``function`` looks up."""
+def _replaced_functions(function, source):
+    """Inside, the functions that ``source`` defines have the names that ``function`` looks up."""
     made = {"torch": torch, "dist": dist}
     exec(source, made)
-    given = {name: one for name, one in made.items() if callable(one) and name != "around"}
     names = function.__globals__
-    before = {name: names[name] for name in given if name in names}
+    given = {name: one for name, one in made.items() if callable(one) and name != "around"}
+    before = _inside[0] if _inside else {name: names[name] for name in given if name in names}
+    _inside.append(before)
     names.update(given)
     try:
         yield
     finally:
-        for name in given:
-            names.pop(name, None)
-        names.update(before)
-
-
-def _told(count, work):
-    """Runs ``work`` on ``count`` ranks; tells its results, or who waits, and what was called and sent."""
-    results, stuck = [], []
-    torch.manual_seed(0)
-    with labkit.ranks(count) as ranks:
-        try:
-            results = list(ranks.run(work))
-        except RuntimeError as error:
-            if not hasattr(error, "report"):  # the student's own; of what hangs labkit reports
-                raise
-            stuck = [line.strip() for line in str(error).splitlines() if line.startswith("  rank")]
-        events = [event for event in ranks.trace if event.phase in ("collective", "stuck")]
-    sends = [event for event in events if event.name == "send" and event.nbytes]
-    return {
-        "results": results,
-        "called": sorted({event.name for event in events}),
-        "sent": [sum(event.nbytes for event in sends if event.rank == rank) for rank in range(count)],
-        "messages": [sum(event.rank == rank for event in sends) for rank in range(count)],
-        "to": sorted({event.ranks for event in sends}),
-        "stuck": stuck,
-    }
+        _inside.pop()
+        if not _inside:
+            for name in given:
+                names.pop(name, None)
+            names.update(before)

@@ -14,7 +14,8 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("labkit_ranks.threads.world",)
+PRELOAD = ("labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks")
+APART = True
 _COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather",
     "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather", "scatter",
@@ -47,7 +48,7 @@ def _drawn(draw: Draw) -> list[int]:
 def _first(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor]]]:
     for ranks in _drawn(draw):
         given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
-        yield ask(drivers.changed, name="reduce_scatter", given=given), given
+        yield ask(drivers.change_tensors, name="reduce_scatter", given=given), given
 
 
 @part(
@@ -77,14 +78,14 @@ def sent(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(2, 3)
     given = [torch.full((ranks, _LARGE), 1.0 + rank) for rank in range(ranks)]
-    yield from checks.wrong_first(ask(drivers.changed, name="reduce_scatter", given=given), given)
+    yield from checks.wrong_first(ask(drivers.change_tensors, name="reduce_scatter", given=given), given)
 
 
 def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
     for ranks in _drawn(draw):
         given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
         total = torch.stack([given[chunk - 1][chunk] for chunk in range(ranks)])
-        yield ask(drivers.changed, name="all_gather", given=given), given, total
+        yield ask(drivers.change_tensors, name="all_gather", given=given), given, total
 
 
 @part("second", 2, en="All chunks of all ranks are finished", zh="所有 rank 的所有分块都是加完的")
@@ -110,7 +111,7 @@ def _whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]
         rows = ranks * draw.integer(1, 3) if even else draw.integer(1, 3) * ranks + 1
         for shape in ((rows, 1), (rows,)) if even else ((rows,), (1, ranks - 1), ()):
             given = _tensors(draw, ranks, *shape)
-            yield ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES), given
+            yield ask(drivers.change_tensors, name="all_reduce", given=given, right=checks.HALVES), given
 
 
 @part(
@@ -134,7 +135,7 @@ def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(4, 6)
     given = _tensors(draw, ranks, ranks * draw.integer(5, 9) - 1)
-    told = ask(drivers.changed, name="all_reduce", given=given, right=checks.HALVES)
+    told = ask(drivers.change_tensors, name="all_reduce", given=given, right=checks.HALVES)
     yield from checks.wrong_sum(told, given)
     yield from checks.wrong_bytes(told, 8 * (ranks - 1) * -(-given[0].numel() // ranks))
 
@@ -150,7 +151,7 @@ def _averaged(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]
         at = draw.integer(0, 3)
         for own in gradients:
             own[at] = None
-    return ask(drivers.averaged, weights=weights, gradients=gradients, right=checks.WHOLE), gradients
+    return ask(drivers.average_gradients, weights=weights, gradients=gradients, right=checks.WHOLE), gradients
 
 
 @part("average", 2, en="Every gradient is the average over the ranks", zh="每一份梯度都是各个 rank 的平均")

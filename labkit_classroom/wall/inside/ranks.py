@@ -1,0 +1,306 @@
+"""Runs the ranks of an answer. A grader gives each rank a process of its own, and stays outside of all of them.
+
+The process that judges runs no student's code. It opens :func:`labkit.ranks`, in which a thread stands in for each
+rank: every call on torch.distributed travels from the rank's process through a socket to that thread, which makes it.
+So the trace, the group and the ranks' inputs are out of the answer's reach, and ranks share nothing but their calls.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in its stubs
+
+import labkit
+from labkit.turns import here
+from labkit_ranks.calls import semantics
+from labkit_ranks.calls.call import Call
+from labkit_ranks.group import group as groups
+from labkit_ranks.group.slot import Plain, Slot
+from labkit_ranks.processes import torch_patches
+from labkit_ranks.processes.packing import Line
+from labkit_ranks.rank.rank import rank_here
+
+from . import frames
+
+# What a call is made of besides its tensors and its place in the source.
+_FACTS = ("kind", "op", "factor", "root", "splits", "tag", "group")
+Work = Callable[..., Any]  # work(student, **share), which returns plain data
+
+
+def run(
+    student: Any,
+    work: Work,
+    shares: Sequence[dict[str, Any]],
+    *,
+    gpus: int | None = None,
+    joins: bool = True,
+    notice: Callable[[int], Any] = lambda rank: None,
+    threads: bool = False,
+) -> dict[str, Any]:
+    """Call ``work(student, **share)`` on a rank for each of ``shares``; return results, and what they called and sent.
+
+    gpus     GPUs of one machine, if there are several machines.
+    joins    whether the ranks are in a group before ``work`` begins.
+    notice   called here, outside the ranks, with the number of a rank that calls :func:`tell_judge`.
+    threads  let ranks be threads of this process where nobody isolates them, as in a student's notebook.
+    """
+    size, results, stuck = len(shares), list[Any](), list[str]()
+    torch.manual_seed(0)
+    with ExitStack() as stack:
+        isolated = getattr(student, "start_rank", None)
+        links = []
+        if isolated or not threads:
+            orders = [
+                {"rank": rank, "size": size, "gpus": gpus or size, "joins": joins, "share": share}
+                for rank, share in enumerate(shares)
+            ]
+            links = [stack.enter_context(_start(student, isolated, work, order)) for order in orders]
+        ranks = stack.enter_context(labkit.ranks(size))
+
+        def on_rank() -> Any:
+            rank = dist.get_rank()
+            return _stand_in(links[rank], rank, notice) if links else work(student, **shares[rank])
+
+        try:
+            results = list(ranks.run(on_rank))
+        except RuntimeError as error:
+            if not hasattr(error, "report"):  # the student's own; labkit reports on what hangs
+                raise
+            stuck = [line.strip() for line in str(error).splitlines() if line.startswith("  rank")]
+        events = [event for event in ranks.trace if event.phase in ("collective", "stuck")]
+    sends = [event for event in events if event.name == "send" and event.nbytes]
+    return {
+        "results": results,
+        "stuck": stuck,
+        "called": sorted({event.name for event in events}),
+        "calls": [(event.name, event.nbytes) for event in events if event.rank == 0],
+        "sent": [sum(event.nbytes for event in sends if event.rank == rank) for rank in range(size)],
+        "messages": [sum(event.rank == rank for event in sends) for rank in range(size)],
+        "to": sorted({event.ranks for event in sends}),
+    }
+
+
+class Link:
+    """A socket between a rank's process and the judge's, which carries frames."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._stream = end, end.makefile("rwb")
+
+    def send(self, value: object) -> None:
+        self._stream.write(frames.pack(value))
+        self._stream.flush()
+
+    def receive(self) -> Any:
+        return frames.read(self._stream)  # type: ignore[arg-type]  # a stream of both directions
+
+    def ask(self, **question: Any) -> Any:
+        self.send(question)
+        return self.receive()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the socket: the rank's process ends."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+        self._socket.close()
+
+
+# -- in the judge's process
+
+
+def _start(student: Any, isolated: Callable[..., None] | None, work: Work, order: dict[str, Any]) -> Link:
+    here_end, there_end = socket.socketpair()
+    link = Link(here_end)
+    if isolated:
+        isolated(there_end.fileno())
+        link.send({**order, **student.order(work)})
+    elif os.fork() == 0:
+        here_end.close()
+        _be_rank(Link(there_end), order, lambda: (student, work))
+    there_end.close()
+    return link
+
+
+def _stand_in(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
+    """Make the calls of the process at the other end in this thread's rank; return what the process returns."""
+    default: Any = dist.distributed_c10d._get_default_group()
+    known, works = {default._name: default}, list[Any]()
+    member: Any = here.member
+    while True:
+        try:
+            asked = member.away(link.receive)
+        except (EOFError, OSError):
+            raise RuntimeError(f"rank {rank} ended without a word") from None
+        do, reply = asked.pop("do"), dict[str, Any]()
+        if do == "done":
+            if asked["error"]:
+                raise type(str(asked["error"]["kind"]), (Exception,), {})(asked["error"]["message"])
+            return asked["value"]
+        if do == "call":
+            works.append(_make_call(known[asked["group"]], asked))
+        elif do == "new_group":
+            known[asked["name"]] = dist.new_group(list(asked["ranks"]))
+        elif do == "notice":
+            reply["value"] = notice(rank)
+        elif do == "test":
+            reply["done"] = works[asked["number"]].is_completed()
+        elif do == "wait":
+            work = works[asked["number"]]
+            if work.call.kind == "send":
+                work.wait()
+            else:
+                work.wait_on_host()
+                reply["values"] = [tensor.cpu() for tensor in work.results]
+                reply["source"] = work.slot.calls[0].at if work.slot.pair else 0
+                work.wait()
+        link.send(reply)
+
+
+def _make_call(group: Any, asked: dict[str, Any]) -> Any:
+    inputs = [tensor.cuda() for tensor in asked["inputs"]]
+    outputs = inputs
+    if asked["outputs"] is not None:
+        outputs = [torch.empty(shape, dtype=_dtype(name)).cuda() for shape, name in asked["outputs"]]
+    call = Call(inputs=inputs, outputs=outputs, **{name: asked[name] for name in _FACTS})
+    call.desc, call.at = group._desc, group._rank
+    call.rank, call.ranks = rank_here().number, group.transport().ranks  # type: ignore[union-attr]  # a rank's thread
+    call.code, *call.codes = (Line(*words) for words in asked["codes"])  # type: ignore[assignment,list-item]
+    call.line = asked["line"]
+    return group._come(call, list(call.inputs if call.kind == "send" else call.outputs), None)
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in frames.DTYPES:
+        raise frames.Garbled(name)
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+# -- in a rank's process
+
+_link: Link | None = None
+
+
+def tell_judge() -> Any:
+    """Tell the judge that this rank is here; return what :func:`run`'s ``notice`` gives it."""
+    assert _link is not None
+    return _link.ask(do="notice")["value"]
+
+
+def join_group(rank: int, size: int) -> None:
+    """Join the default group as this rank: the judge carries what both the host and simulated GPUs hold."""
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=HashStore(), rank=rank, world_size=size)
+
+
+def serve_zygote(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:
+    """Fork a rank for each socket that comes through ``control``, from a process that knows no rank's inputs."""
+    while True:
+        sent, fds, _, _ = socket.recv_fds(control, 1, 1)
+        if not sent:
+            os._exit(0)
+        if os.fork() == 0:
+            control.close()
+            os.dup2(fds[0], 3)
+            os.closerange(4, 4096)
+            link = Link(socket.socket(fileno=3))
+            order = link.receive()
+            _be_rank(link, order, partial(load, order))
+        os.close(fds[0])
+
+
+def _be_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:
+    """Be one rank, and end. ``load`` returns the student's answers and the work to do with them."""
+    global _link
+    value, error = None, None
+    try:
+        _link = link
+        rank, gpus = order["rank"], order["gpus"]
+        torch.set_num_threads(1)
+        os.environ.update(
+            RANK=str(rank), WORLD_SIZE=str(order["size"]), LOCAL_RANK=str(rank % gpus), LOCAL_WORLD_SIZE=str(gpus),
+            GROUP_RANK=str(rank // gpus), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
+        )  # fmt: skip
+        labkit.simulate(gpus=gpus)
+        torch_patches.inherit()
+        groups.of_processes = lambda group: _Carried(link, group)
+        torch.manual_seed(0)
+        if order["joins"]:
+            torch.cuda.set_device(rank % gpus)
+            join_group(rank, order["size"])
+        student, work = load()
+        value = work(student, **order["share"])
+        frames.pack(value)
+    except BaseException as raised:
+        value, error = None, {"kind": type(raised).__name__, "message": str(raised)[:2000]}
+    with suppress(OSError):
+        link.send({"do": "done", "value": value, "error": error})
+    sys.stdout.flush()
+    os._exit(0)
+
+
+class _Carried:
+    """The transport of a group (see :mod:`labkit_ranks.group.slot`) whose calls the judge's process makes."""
+
+    def __init__(self, link: Link, group: Any) -> None:
+        self._link, self._made, self.ranks = link, 0, group.ranks
+
+    def come(self, call: Call) -> Slot:
+        codes = [(code.co_filename, code.co_name, code.co_qualname) for code in (call.code, *call.codes) if code]
+        outputs = None
+        if call.outputs is not call.inputs:
+            outputs = [(tuple(out.shape), str(out.dtype).removeprefix("torch.")) for out in call.outputs]
+        facts = {name: getattr(call, name) for name in _FACTS}
+        with Plain():
+            self._link.ask(
+                do="call", inputs=call.inputs, outputs=outputs, codes=codes, line=call.line, **facts
+            )
+        slot = _CarriedSlot(self._link, call, _numbers.setdefault("next", 0))
+        _numbers["next"] += 1
+        return slot
+
+    def flush(self, rank: int) -> None:
+        """Do nothing: every call that was waited for is done."""
+
+    def announce(self, call: Call) -> list[Call]:
+        self._link.ask(do="new_group", name=str(call.seq), ranks=list(call.members))
+        return [call]
+
+
+_numbers: dict[str, int] = {}  # of this process's next call
+
+
+class _CarriedSlot(Slot):
+    def __init__(self, link: Link, call: Call, number: int) -> None:
+        super().__init__(1)
+        self._link, self._call, self._number = link, call, number
+
+    def is_over(self) -> bool:
+        if not super().is_over() and self._link.ask(do="test", number=self._number)["done"]:
+            self._receive()
+        return super().is_over()
+
+    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+        self._receive()
+        return True
+
+    def _receive(self) -> None:
+        call, found = self._call, self._link.ask(do="wait", number=self._number)
+        sender = Call("send")
+        sender.at = found.get("source", 0)
+        self.calls = {0: sender, 1: call}
+        pairs = list(zip(call.outputs, found.get("values", ()), strict=False))
+        self.finish(lambda: semantics.write(pairs))
+        call.release()
