@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # missing in its stubs
+from torch.distributed import HashStore, init_process_group  # type: ignore[attr-defined]  # not in its stubs
 
 import labkit
 from labkit.turns import here
@@ -202,7 +202,9 @@ def tell_judge() -> Any:
 
 def join_group(rank: int, size: int) -> None:
     """Join the default group as this rank: the judge carries what both the host and simulated GPUs hold."""
-    dist.init_process_group("cpu:gloo,cuda:nccl", store=HashStore(), rank=rank, world_size=size)
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=3))  # no other rank ever writes into it
+    init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
 
 
 def serve_zygote(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:

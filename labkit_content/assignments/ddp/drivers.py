@@ -1,12 +1,9 @@
 """The student's functions in several ranks, each a process of its own on simulated GPUs. It knows no expected value."""
 
 import os
-import pickle
 import sys
 import tempfile
 import time
-import traceback
-from datetime import timedelta
 from unittest import mock
 
 import torch
@@ -15,130 +12,153 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-import labkit
-
-LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+from labkit_classroom.wall.inside import ranks
 
 
-def start(student, meet, nodes, gpus):
-    """Gives of every rank what ``start`` returned, the current GPU, and what the group says of the rank.
+def start(student, nodes, gpus):
+    """Return of every rank what ``start`` returned, the current GPU, and what the group says of the rank.
 
-    When all have started, each gets a number that no other knows, and tells those that reach it through the group.
+    Each rank that has started gets a number that no other knows, and tells those that it reaches through its group.
     """
+    numbers = [int.from_bytes(os.urandom(4), "big") for _ in range(nodes * gpus)]
+    shares = [{} for _ in numbers]
+    told = ranks.run(student, start_rank, shares, gpus=gpus, joins=False, notice=numbers.__getitem__)
+    return [one | {"number": number} for one, number in zip(told["results"], numbers, strict=True)]
 
-    def work(rank):
-        real, asked = dist.init_process_group, []
 
-        def join(backend=None, *arguments, **more):
-            asked.append(str(backend))
-            said = {"rank": "RANK", "world_size": "WORLD_SIZE"}
-            rank, size = (int(more.get(name, os.environ[variable])) for name, variable in said.items())
-            _join(real, rank, size)
+def start_rank(student):
+    real, backends, places = dist.init_process_group, [], []
 
-        with mock.patch.object(dist, "init_process_group", join):
-            try:
-                device, error = _call(student, "start", {real: join}), None
-            except Exception as raised:
-                device, error = None, f"{type(raised).__name__}: {raised}".partition("\n")[0]
-        joined = dist.is_initialized()
-        number, heard = meet() if joined else 0, []
-        if number:
-            heard = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-            dist.all_gather(heard, torch.tensor([number]))
-        return {
-            "number": number,
-            "heard": [int(one) for one in heard],
-            "device": str(device) if isinstance(device, torch.device) else None,
-            "kind": type(device).__name__,
-            "error": error,
-            "current": torch.cuda.current_device(),
-            "rank": dist.get_rank() if joined else None,
-            "size": dist.get_world_size() if joined else None,
-            "backend": asked,
-        }
+    def join(backend=None, *arguments, **more):
+        backends.append(str(backend))
+        said = {"rank": "RANK", "world_size": "WORLD_SIZE"}
+        place = [int(more.get(name, os.environ[variable])) for name, variable in said.items()]
+        places.append(place)
+        ranks.join_group(*place)
 
-    return ranks(nodes * gpus, work, gpus=gpus, join=False)
+    with mock.patch.object(dist, "init_process_group", join):
+        try:
+            device, error = _call(student, "start", {real: join}), None
+        except Exception as raised:
+            device, error = None, f"{type(raised).__name__}: {raised}".partition("\n")[0]
+    joined, heard, size = dist.is_initialized(), [], int(os.environ["WORLD_SIZE"])
+    if joined and places == [[int(os.environ["RANK"]), size]]:
+        heard = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+        dist.all_gather(heard, torch.tensor([ranks.tell_judge()]))
+    return {
+        "heard": [int(one) for one in heard],
+        "device": str(device) if isinstance(device, torch.device) else None,
+        "kind": type(device).__name__,
+        "error": error,
+        "current": torch.cuda.current_device(),
+        "rank": dist.get_rank() if joined else None,
+        "size": dist.get_world_size() if joined else None,
+        "backend": backends,
+    }
 
 
 def loader(student, rows, batch_size, size):
-    """Gives of every rank the rows of each batch, in two epochs."""
+    """Return of every rank the rows of each batch, in two epochs."""
+    return ranks.run(student, read_rows, [{"rows": rows, "batch_size": batch_size}] * size)["results"]
 
-    def work(rank):
-        found = student["loader"](TensorDataset(torch.arange(rows)), batch_size)
-        epochs = []
-        for epoch in range(2):
-            if hasattr(found.sampler, "set_epoch"):
-                found.sampler.set_epoch(epoch)
-            epochs.append([batch[0].tolist() for batch in found])
-        return epochs
 
-    return ranks(size, work, gpus=size)
+def read_rows(student, rows, batch_size):
+    found = student["loader"](TensorDataset(torch.arange(rows)), batch_size)
+    epochs = []
+    for epoch in range(2):
+        if hasattr(found.sampler, "set_epoch"):
+            found.sampler.set_epoch(epoch)
+        epochs.append([batch[0].tolist() for batch in found])
+    return epochs
 
 
 def wrap(student, weights, x):
-    """Gives of every rank its device and that of the weights, the first weights, and the gradient for its own rows.
+    """Return of every rank its device and that of the weights, the first weights, and the gradient for its own rows.
 
     Rank k begins with ``weights[k]``, and has the rows ``x[k]``.
     """
+    shares = [{"weight": weight, "x": rows} for weight, rows in zip(weights, x, strict=True)]
+    return ranks.run(student, wrap_own_model, shares)["results"]
 
-    def work(rank):
-        linear = _linear(weights[rank])
-        model = student["wrap"](linear, torch.device("cuda", rank))
-        inner = getattr(model, "module", model)
-        place, first = str(inner.weight.device), inner.weight.detach().cpu().clone()
-        model(x[rank].to(f"cuda:{rank}")).square().sum().backward()
-        gradient = inner.weight.grad
-        return {
-            "place": place,
-            "first": first,
-            "gradient": None if gradient is None else gradient.cpu(),
-            "kind": type(model).__name__,
-        }
 
-    return ranks(len(x), work, gpus=len(x))
+def wrap_own_model(student, weight, x):
+    linear, rank = _linear(weight), dist.get_rank()
+    model = student["wrap"](linear, torch.device("cuda", rank))
+    inner = getattr(model, "module", model)
+    place, first = str(inner.weight.device), inner.weight.detach().cpu().clone()
+    model(x.to(f"cuda:{rank}")).square().sum().backward()
+    gradient = inner.weight.grad
+    return {
+        "place": place,
+        "first": first,
+        "gradient": None if gradient is None else gradient.cpu(),
+        "kind": type(model).__name__,
+    }
 
 
 def step(student, weight, x, y):
-    """Gives of every rank the weights after one step with learning rate 1, and what ``step`` returned."""
+    """Return of every rank the weights after one step with learning rate 1, and what ``step`` returned."""
+    shares = [{"weight": weight, "x": rows, "y": wanted} for rows, wanted in zip(x, y, strict=True)]
+    return ranks.run(student, take_own_step, shares)["results"]
 
-    def work(rank):
-        model = DistributedDataParallel(_linear(weight).to(f"cuda:{rank}"), device_ids=[rank])
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        for parameter in model.parameters():  # a step that forgets to clear them is seen
-            parameter.grad = torch.ones_like(parameter)
-        told = student["step"](model, x[rank].to(f"cuda:{rank}"), y[rank].to(f"cuda:{rank}"), optimizer)
-        if isinstance(told, torch.Tensor):
-            told = told.item()
-        return model.module.weight.detach().cpu(), told
 
-    return ranks(len(x), work, gpus=len(x))
+def take_own_step(student, weight, x, y):
+    device = f"cuda:{dist.get_rank()}"
+    model = DistributedDataParallel(_linear(weight).to(device), device_ids=[dist.get_rank()])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for parameter in model.parameters():  # so that a step that forgets to clear them is seen
+        parameter.grad = torch.ones_like(parameter)
+    mean = student["step"](model, x.to(device), y.to(device), optimizer)
+    return model.module.weight.detach().cpu(), mean.item() if isinstance(mean, torch.Tensor) else mean
 
 
 def save(student, weight, size):
-    """Counts how often the file was written, reads it, and says which ranks found it when ``save`` had returned."""
+    """Return how often each rank wrote the file, whether it was there when ``save`` returned, and what is in it."""
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "net.pt")
+        path, found = os.path.join(folder, "net.pt"), {}
 
-        def work(rank):
-            model = DistributedDataParallel(_linear(weight).to(f"cuda:{rank}"), device_ids=[rank])
-            real, written = torch.save, []
+        def look(rank):
+            found[rank] = isinstance(_read(path), dict)
 
-            def slow(value, file, *arguments, **more):
-                written.append(os.fspath(file) == path)
-                time.sleep(0.3)  # so that whoever does not wait is sooner
-                real(value, f"{file}.{rank}", *arguments, **more)
-                os.replace(f"{file}.{rank}", file)
+        shares = [{"weight": weight, "path": path}] * size
+        written = ranks.run(student, save_own_model, shares, notice=look)["results"]
+        saved = _read(path)
+    return {"written": written, "found": [found.get(rank, False) for rank in range(size)], "saved": saved}
 
-            with mock.patch.object(torch, "save", slow):
-                _call(student, "save", {real: slow}, model, path)
-            return len(written), os.path.exists(path)
 
-        told = ranks(size, work, gpus=size)
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            saved = type(error).__name__
-    return {"written": [count for count, _ in told], "found": [found for _, found in told], "saved": saved}
+def save_own_model(student, weight, path):
+    device = f"cuda:{dist.get_rank()}"
+    model = DistributedDataParallel(_linear(weight).to(device), device_ids=[dist.get_rank()])
+    real, written = torch.save, []
+
+    def watch(event, facts):
+        """Count what replaces the file or opens it to write, as Python's audit events tell."""
+        renamed = event == "os.rename" and str(facts[1]) == path
+        opened = event == "open" and str(facts[0]) == path and (facts[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+        if renamed or opened:
+            written.append(event)
+
+    def save_slowly(obj, f, *arguments, **more):
+        time.sleep(0.3)  # so that a rank that does not wait returns first
+        if isinstance(f, (str, os.PathLike)):
+            real(obj, f"{os.fspath(f)}.{dist.get_rank()}", *arguments, **more)
+            os.replace(f"{os.fspath(f)}.{dist.get_rank()}", f)
+        else:
+            real(obj, f, *arguments, **more)
+
+    sys.addaudithook(watch)
+    with mock.patch.object(torch, "save", save_slowly), mock.patch.object(torch.serialization, "save", save_slowly):
+        _call(student, "save", {real: save_slowly}, model, path)
+    ranks.tell_judge()
+    return len(written)
+
+
+def _read(path):
+    """Return the weights in the file, or the name of the error."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        return type(error).__name__
 
 
 def _linear(weight):
@@ -156,97 +176,3 @@ def _call(student, name, instead, *arguments):
             if value is real:
                 names[key] = other
     return student[name](*arguments)
-
-
-class RankFailed(RuntimeError):
-    """A rank raised an error, or ended without a word."""
-
-
-def ranks(size, work, *, gpus, join=True):
-    """Runs ``work(rank)`` in each of ``size`` processes, ``gpus`` simulated GPUs to a machine; gives the results in order."""
-    import torch._dynamo  # noqa: F401 (DDP imports it: once, here, and not in every rank)
-
-    with tempfile.TemporaryDirectory() as folder:
-        pids = []
-        for rank in range(size):
-            pid = os.fork()
-            if not pid:
-                _rank(rank, size, gpus, folder, work, join)
-            pids.append(pid)
-        try:
-            _wait(pids)
-        finally:
-            for pid in pids:
-                _end(pid)
-        found = []
-        for rank in range(size):
-            try:
-                with open(os.path.join(folder, f"{rank}.told"), "rb") as file:
-                    found.append(pickle.load(file))
-            except FileNotFoundError:
-                found.append(("ended", f"rank {rank} ended without a word"))
-        # Where several failed, the others have mostly lost the one that failed first.
-        failed = [(told[2:], rank, told) for rank, told in enumerate(found) if told[0] == "raised"]
-        if failed:
-            _, rank, (_, text, _) = min(failed, key=lambda one: one[0])
-            raise RankFailed(f"rank {rank}: {text}")
-        for kind, value in found:
-            if kind == "ended":
-                raise RankFailed(value)
-        return [value for _, value in found]
-
-
-def _rank(rank, size, gpus, folder, work, join):
-    """Be one rank, and end."""
-    try:
-        torch.set_num_threads(1)
-        os.environ.update(
-            RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % gpus), LOCAL_WORLD_SIZE=str(gpus),
-            GROUP_RANK=str(rank // gpus), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
-        )  # fmt: skip
-        if sys.platform in LOOPBACK:
-            os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
-        os.environ["MEET"] = f"file://{folder}/meet"
-        labkit.simulate(gpus=gpus)
-        torch.manual_seed(rank)
-        if join:
-            torch.cuda.set_device(rank % gpus)
-            _join(dist.init_process_group, rank, size)
-        told = ("gave", work(rank))
-    except BaseException as error:
-        last = traceback.format_exception_only(error)[-1].strip()
-        told = ("raised", last, time.monotonic())
-    with open(os.path.join(folder, f"{rank}.part"), "wb") as file:
-        pickle.dump(told, file)
-    os.replace(os.path.join(folder, f"{rank}.part"), os.path.join(folder, f"{rank}.told"))
-    os._exit(0)
-
-
-def _join(real, rank, size):
-    """Join the group: gloo carries what the simulated GPUs hold, and the ranks meet at a file.
-
-    None goes on before all have come: a rank that has nothing more to do ends, and others would find it gone.
-    """
-    meet = os.environ["MEET"]
-    real("cpu:gloo,cuda:gloo", init_method=meet, rank=rank, world_size=size, timeout=timedelta(seconds=15))
-    dist.all_reduce(torch.zeros(1))
-
-
-def _wait(pids):
-    """Waits until all have ended, but not much longer than for the first: the others may wait for it in vain."""
-    left, until = set(pids), None
-    while left and (until is None or time.monotonic() < until):
-        for pid in list(left):
-            ended, _ = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                left.discard(pid)
-                until = until or time.monotonic() + 15
-        time.sleep(0.005)
-
-
-def _end(pid):
-    try:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass

@@ -14,7 +14,8 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("torch._dynamo",)
+PRELOAD = ("torch._dynamo", "labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks")
+APART = True
 WITHOUT = dict.fromkeys(
     ("start", "loader", "wrap", "step", "save"), ("labkit.engine", "torch.nn.DataParallel")
 )
@@ -25,10 +26,10 @@ def numbers(draw: Draw | None) -> dict[str, int | str]:
     return {"batch": 24 if draw is None else 12 * draw.integer(2, 8)}
 
 
-def _started(ask: Ask, draw: Draw) -> Iterator[tuple[list[Any], list[int], int]]:
-    """Gives what the ranks told, the numbers that they were given, and how many GPUs a machine has."""
+def _start(ask: Ask, draw: Draw) -> Iterator[tuple[list[Any], int]]:
+    """Yield what the ranks returned, and how many GPUs a machine has."""
     for nodes, gpus in ((1, draw.integer(2, 3)), (2, 2)):
-        yield *ask.meeting(nodes * gpus, drivers.start, nodes=nodes, gpus=gpus), gpus
+        yield ask(drivers.start, nodes=nodes, gpus=gpus), gpus
 
 
 @part(
@@ -38,9 +39,9 @@ def _started(ask: Ask, draw: Draw) -> Iterator[tuple[list[Any], list[int], int]]
     zh="一台、两台机器上，进程组都认得每个 rank",
 )
 def group(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, numbers, _ in _started(ask, draw):
+    for told, _ in _start(ask, draw):
         yield from checks.wrong_group(told)
-        yield from checks.wrong_exchange(told, numbers)
+        yield from checks.wrong_exchange(told)
 
 
 @part(
@@ -50,7 +51,7 @@ def group(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="每个进程用本机上属于自己的那块 GPU，并设为当前设备",
 )
 def device(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, _, gpus in _started(ask, draw):
+    for told, gpus in _start(ask, draw):
         yield from checks.wrong_device(told, gpus)
 
 

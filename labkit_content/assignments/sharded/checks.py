@@ -131,10 +131,13 @@ def wrong_state(told: Any, owner: Sequence[int]) -> Iterator[Hint]:
             yield Hint("not-made", "the optimizer was not made by `make`", "这个优化器不是用 `make` 创建的")
 
 
-def after(weights: Sequence[Tensor], gradients: Sequence[Sequence[Any]]) -> list[Tensor]:
-    """The weights after a step with momentum for each of ``gradients``."""
+def weights_after(
+    weights: Sequence[Tensor], gradients: Sequence[Sequence[Any]], rates: Sequence[float]
+) -> list[Tensor]:
+    """Return the weights after a step with momentum for each of ``gradients``; each weight has its learning rate."""
     model = [nn.Parameter(weight.clone()) for weight in weights]
-    optimizer = torch.optim.SGD(model, lr=1.0, momentum=0.5)
+    groups = [{"params": [weight], "lr": rate} for weight, rate in zip(model, rates, strict=True)]
+    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.5)
     for each in gradients:
         for parameter, gradient in zip(model, each, strict=True):
             parameter.grad = None if gradient is None else gradient.clone()
@@ -149,13 +152,15 @@ def _over_ranks(gradients: Any, divided: int) -> list[list[Any]]:
     ]
 
 
-def wrong_step(told: Any, weights: Sequence[Tensor], gradients: Any, owner: Sequence[int]) -> Iterator[Hint]:
-    """Checks every rank's weights after all steps."""
+def wrong_step(
+    told: Any, weights: Sequence[Tensor], gradients: Any, owner: Sequence[int], rates: Sequence[float]
+) -> Iterator[Hint]:
+    """Check every rank's weights after all steps."""
     yield from _ended(told)
-    ranks = len(gradients[0])
-    right = after(weights, _over_ranks(gradients, ranks))
-    total = after(weights, _over_ranks(gradients, 1))
-    own = [after(weights, [each[rank] for each in gradients]) for rank in range(ranks)]
+    ranks, own_rates = len(gradients[0]), [rates[rank] for rank in owner]
+    right = weights_after(weights, _over_ranks(gradients, ranks), own_rates)
+    total = weights_after(weights, _over_ranks(gradients, 1), own_rates)
+    own = [weights_after(weights, [each[rank] for each in gradients], own_rates) for rank in range(ranks)]
     for rank, found in enumerate(told["results"]):
         for at, got in enumerate(found):
             if same(got, right[at], 1e-4):
@@ -223,6 +228,7 @@ def wrong_parts(told: Any, weights: Sequence[Tensor], parts: Sequence[Tensor], o
             output = part
             for leaf in leaves:
                 output = output @ leaf.T
+                output = output - output.mean(0)
             (output.square().mean() / count / ranks).backward()
     for gradients, runs in told["results"]:
         if any(gradient is None for gradient in gradients):
@@ -266,7 +272,7 @@ def wrong_parts(told: Any, weights: Sequence[Tensor], parts: Sequence[Tensor], o
 )
 def _owners(student: Student) -> Iterator[Hint]:
     cases = [([4, 1, 4], 2), ([1, 2, 3, 4, 5], 2), ([6, 5, 4, 3, 2, 1], 3)]
-    yield from wrong_owners(drivers.owned(student, cases), cases)
+    yield from wrong_owners(drivers.assign_owners(student, cases), cases)
 
 
 _WEIGHTS = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
@@ -279,7 +285,7 @@ _WEIGHTS = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
     zh="一个以 `model`、`owner`、`make` 为参数的函数",
 )
 def _state(student: Student) -> Iterator[Hint]:
-    yield from wrong_state(drivers.state(student, _WEIGHTS, [0, 1, 1], 3), [0, 1, 1])
+    yield from wrong_state(drivers.make_optimizers(student, _WEIGHTS, [0, 1, 1], 3), [0, 1, 1])
 
 
 @visible(
@@ -290,8 +296,9 @@ def _state(student: Student) -> Iterator[Hint]:
 )
 def _step(student: Student) -> Iterator[Hint]:
     gradients = [[[weight * (rank + 1) for weight in _WEIGHTS[:2]] + [None] for rank in range(3)]] * 2
-    told = drivers.stepped(student, _WEIGHTS, gradients, [0, 1, 1])
-    yield from wrong_step(told, _WEIGHTS, gradients, [0, 1, 1])
+    rates = [1.0, 0.5, 0.25]
+    told = drivers.take_steps(student, _WEIGHTS, gradients, [0, 1, 1], rates)
+    yield from wrong_step(told, _WEIGHTS, gradients, [0, 1, 1], rates)
     yield from wrong_bytes(told, 2 * 8)
 
 
@@ -302,6 +309,6 @@ def _step(student: Student) -> Iterator[Hint]:
     zh="一个以 `model`、`parts`、`loss` 为参数的函数",
 )
 def _parts(student: Student) -> Iterator[Hint]:
-    weights = [torch.eye(4), torch.eye(4) * 2]
+    weights = [torch.eye(4) + 0.5, torch.eye(4) * 2 + 0.25]
     parts = [torch.arange(24.0).reshape(3, 2, 4) / 8 + rank for rank in range(2)]
-    yield from wrong_parts(drivers.accumulated(student, weights, parts), weights, parts, True)
+    yield from wrong_parts(drivers.accumulate(student, weights, parts), weights, parts, True)

@@ -13,7 +13,8 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("labkit_ranks.threads.world", "torch.distributed.fsdp")
+PRELOAD = ("labkit_ranks.threads.world", "torch.distributed.fsdp", "labkit_classroom.wall.inside.ranks")
+APART = True
 WITHOUT = dict.fromkeys(
     ("owners", "state", "step", "parts"), ("labkit", "torch.distributed.optim.ZeroRedundancyOptimizer")
 )
@@ -34,7 +35,7 @@ def _cases(draw: Draw, ranks: tuple[int, ...], most: int) -> list[tuple[list[int
 @part("owners", 1, en="Large parameters", zh="大小悬殊的参数")
 def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
     cases = [([1, *sizes, 90], ranks) for sizes, ranks in _cases(draw, (2, 3), 40)]
-    yield from checks.wrong_owners(ask(drivers.owned, cases=cases), cases)
+    yield from checks.wrong_owners(ask(drivers.assign_owners, cases=cases), cases)
 
 
 @part("owners", 2, en="Equal sizes, few parameters, one rank", zh="大小相同、参数很少、只有一个 rank")
@@ -46,7 +47,7 @@ def edges(ask: Ask, draw: Draw) -> Iterator[Hint]:
         ([5, 5, 5, 5], 3),
         *_cases(draw, (1,), 9),
     ]
-    yield from checks.wrong_owners(ask(drivers.owned, cases=cases), cases)
+    yield from checks.wrong_owners(ask(drivers.assign_owners, cases=cases), cases)
 
 
 def _weights(draw: Draw) -> list[Tensor]:
@@ -60,18 +61,17 @@ def own(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(2, 4)
     owner = [*draw.sample(range(ranks), 2), *(draw.integer(0, ranks - 1) for _ in range(3))]
     owner = [*owner[:-ranks], *range(ranks)][:5] if ranks > 2 else owner
-    yield from checks.wrong_state(ask(drivers.state, weights=_weights(draw), owner=owner, ranks=ranks), owner)
+    yield from checks.wrong_state(ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=ranks), owner)
 
 
 @part("state", 1, en="A rank that owns nothing returns None", zh="一个参数也没有的 rank 返回 None")
 def nothing(ask: Ask, draw: Draw) -> Iterator[Hint]:
     owner = [draw.choice((0, 2)) for _ in range(4)] + [2]
-    yield from checks.wrong_state(ask(drivers.state, weights=_weights(draw), owner=owner, ranks=3), owner)
+    yield from checks.wrong_state(ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=3), owner)
 
 
-def _stepped(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[Tensor], Any, list[int], int]:
-    """Gives what was told, the weights before, gradients by step, rank and parameter, the owners, and how many numbers
-    have gradients."""
+def _take_steps(ask: Ask, draw: Draw, unused: bool) -> tuple[tuple[Any, ...], int]:
+    """Return the arguments of :func:`.checks.wrong_step`, and how many numbers travel if none travels twice."""
     ranks, weights = draw.integer(2, 4), _weights(draw)
     left = draw.integer(0, 4) if unused else -1
     gradients = [
@@ -85,8 +85,10 @@ def _stepped(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[Tensor], Any
         for _ in range(2)
     ]
     owner = [draw.integer(0, ranks - 1) for _ in weights]
-    told = ask(drivers.stepped, weights=weights, gradients=gradients, owner=owner)
-    return told, weights, gradients, owner, sum(w.numel() for at, w in enumerate(weights) if at != left)
+    rates = [one / 8 for one in draw.sample(range(2, 10), ranks)]
+    told = ask(drivers.take_steps, weights=weights, gradients=gradients, owner=owner, rates=rates)
+    numbers = len(gradients) * sum(w.numel() for at, w in enumerate(weights) if at != left)
+    return (told, weights, gradients, owner, rates), numbers
 
 
 @part(
@@ -94,21 +96,19 @@ def _stepped(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[Tensor], Any
 )
 def weights(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for _ in range(2):
-        told, before, gradients, owner, _ = _stepped(ask, draw, False)
-        yield from checks.wrong_step(told, before, gradients, owner)
+        yield from checks.wrong_step(*_take_steps(ask, draw, False)[0])
 
 
 @part("step", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
 def unused(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    told, before, gradients, owner, _ = _stepped(ask, draw, True)
-    yield from checks.wrong_step(told, before, gradients, owner)
+    yield from checks.wrong_step(*_take_steps(ask, draw, True)[0])
 
 
 @part("step", 2, en="No more travels than in an all-reduce", zh="传的不比一次全归约多")
 def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    told, before, gradients, owner, numbers = _stepped(ask, draw, False)
-    yield from checks.wrong_step(told, before, gradients, owner)
-    yield from checks.wrong_bytes(told, numbers * len(gradients))
+    steps, numbers = _take_steps(ask, draw, False)
+    yield from checks.wrong_step(*steps)
+    yield from checks.wrong_bytes(steps[0], numbers)
 
 
 def _parts(ask: Ask, draw: Draw) -> tuple[Any, list[Tensor], list[Tensor]]:
@@ -116,7 +116,7 @@ def _parts(ask: Ask, draw: Draw) -> tuple[Any, list[Tensor], list[Tensor]]:
     width = 6
     weights = [draw.tensor(width, width) / 4 for _ in range(units)]
     parts = [draw.tensor(count, draw.integer(2, 2), width) / 4 + rank for rank in range(ranks)]
-    return ask(drivers.accumulated, weights=weights, parts=parts), weights, parts
+    return ask(drivers.accumulate, weights=weights, parts=parts), weights, parts
 
 
 @part(
