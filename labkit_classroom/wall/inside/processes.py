@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from contextlib import suppress
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _READ = {"x86_64": b"0", "aarch64": b"63"}.get(platform.machine(), b"")  # the system call's number
 _HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -58,9 +58,10 @@ def waiting(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """Bytes of a process: addresses it has, memory that is not a file's."""
-    size, resident, shared = map(int, _read(f"/proc/{pid}/statm").split()[:3])
-    return size * _PAGE, (resident - shared) * _PAGE
+    """Return bytes of a process: addresses it has, memory that is not a file's, shared or its own."""
+    found = dict(re.findall(rb"^(\w+):\s+(\d+) kB", _read(f"/proc/{pid}/status"), re.MULTILINE))
+    size, own, shared = (int(found.get(name, 0)) << 10 for name in (b"VmSize", b"RssAnon", b"RssShmem"))
+    return size, own + shared
 
 
 def _stat(pid: int, thread: int | str = "") -> list[bytes]:

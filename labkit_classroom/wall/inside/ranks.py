@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
@@ -46,25 +47,24 @@ def run(
     joins: bool = True,
     notice: Callable[[int], Any] = lambda rank: None,
     threads: bool = False,
+    isolated: bool = True,
 ) -> dict[str, Any]:
     """Call ``work(student, **share)`` on a rank for each of ``shares``; return results, and what they called and sent.
 
     gpus     GPUs of one machine, if there are several machines.
     joins    whether the ranks are in a group before ``work`` begins.
     notice   called here, outside the ranks, with the number of a rank that calls :func:`tell_judge`.
+    isolated whether the ranks can write no files and open no sockets, by which they could reach one another.
     threads  let ranks be threads of this process where nobody isolates them, as in a student's notebook.
     """
     size, results, stuck = len(shares), list[Any](), list[str]()
     torch.manual_seed(0)
     with ExitStack() as stack:
-        isolated = getattr(student, "start_rank", None)
-        links = []
-        if isolated or not threads:
-            orders = [
-                {"rank": rank, "size": size, "gpus": gpus or size, "joins": joins, "share": share}
-                for rank, share in enumerate(shares)
-            ]
-            links = [stack.enter_context(_start(student, isolated, work, order)) for order in orders]
+        links, start = [], getattr(student, "start_rank", None)
+        if start or not threads:
+            same = {"size": size, "gpus": gpus or size, "joins": joins, "isolated": isolated}
+            orders = [{"rank": rank, "share": share, **same} for rank, share in enumerate(shares)]
+            links = [stack.enter_context(_start(student, start, work, order)) for order in orders]
         ranks = stack.enter_context(labkit.ranks(size))
 
         def on_rank() -> Any:
@@ -74,7 +74,7 @@ def run(
         try:
             results = list(ranks.run(on_rank))
         except RuntimeError as error:
-            if not hasattr(error, "report"):  # the student's own; labkit reports on what hangs
+            if not threads or not hasattr(error, "report"):  # else labkit reports what hangs
                 raise
             stuck = [line.strip() for line in str(error).splitlines() if line.startswith("  rank")]
         events = [event for event in ranks.trace if event.phase in ("collective", "stuck")]
@@ -121,11 +121,11 @@ class Link:
 # -- in the judge's process
 
 
-def _start(student: Any, isolated: Callable[..., None] | None, work: Work, order: dict[str, Any]) -> Link:
+def _start(student: Any, start: Callable[[int], object] | None, work: Work, order: dict[str, Any]) -> Link:
     here_end, there_end = socket.socketpair()
     link = Link(here_end)
-    if isolated:
-        isolated(there_end.fileno())
+    if start:
+        start(there_end.fileno())
         link.send({**order, **student.order(work)})
     elif os.fork() == 0:
         here_end.close()
@@ -177,7 +177,7 @@ def _make_call(group: Any, asked: dict[str, Any]) -> Any:
     call = Call(inputs=inputs, outputs=outputs, **{name: asked[name] for name in _FACTS})
     call.desc, call.at = group._desc, group._rank
     call.rank, call.ranks = rank_here().number, group.transport().ranks  # type: ignore[union-attr]  # a rank's thread
-    call.code, *call.codes = (Line(*words) for words in asked["codes"])  # type: ignore[assignment,list-item]
+    call.code, *call.codes = (Line(*words) for words in asked["codes"])  # type: ignore[assignment]
     call.line = asked["line"]
     return group._come(call, list(call.inputs if call.kind == "send" else call.outputs), None)
 
@@ -290,8 +290,12 @@ class _CarriedSlot(Slot):
         self._link, self._call, self._number = link, call, number
 
     def is_over(self) -> bool:
-        if not super().is_over() and self._link.ask(do="test", number=self._number)["done"]:
+        if super().is_over():
+            return True
+        if self._link.ask(do="test", number=self._number)["done"]:
             self._receive()
+        else:
+            time.sleep(0.001)  # a rank that polls leaves the processor to the others
         return super().is_over()
 
     def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:

@@ -278,33 +278,58 @@ def _drop_rights(way: str) -> None:
     _call("capset", _libc.capset(header, bytes(24)))
 
 
-# System calls that no answer needs, with their numbers on x86-64 and ARM64. Those of the last two lines get memory
-# that no limit of a process counts.
-_DENIED = Path(__file__).with_name("denied.txt").read_text("utf-8")
+# System calls that no answer needs, with their numbers on x86-64 and ARM64: the last two lines get memory that no limit
+# of a process counts. The second paragraph has the calls by which one rank could tell another something.
+_DENIED, _TELLING = Path(__file__).with_name("denied.txt").read_text("utf-8").split("\n\n")
 _CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_SIGACTION, _OPEN, _OPENAT = (13, 134), (2, 4095), (257, 56)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, to list one's interfaces
 _ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARGUMENT = (_LOAD, 0, 0, 0), [(_LOAD, 0, 0, 16 + 8 * at) for at in range(3)]
+_REFUSE = (_RETURN, 0, 0, _ERRNO | 1)
+_Steps = list[tuple[int, int, int, int]]
 
 
 def _filter_calls() -> None:
-    """Refuse the system calls of ``_DENIED``, new namespaces, and sockets to anything but the sandbox itself."""
+    """Refuse the system calls of ``_DENIED``, new namespaces, and sockets to anything but the sandbox itself.
+
+    A change of what SIGCHLD does has no effect: nobody would wait for the children of a process that ignores it, and
+    the kernel would forget the processor time that they took.
+    """
+    column = _ARCHITECTURE.get(platform.machine(), (0, 0))[0]
+    code: _Steps = [(_AT_LEAST, 0, 1, 0x40000000), _REFUSE]  # x32, another set of numbers
+    # The flags of clone3 cannot be seen; those of clone can.
+    code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]
+    code += [(_EQUAL, 0, 4, _CLONE[column]), _ARGUMENT[0], (_ANY_BIT, 0, 1, _WORLD), _REFUSE, _NUMBER]
+    code += [(_EQUAL, 0, 5, _SIGACTION[column]), _ARGUMENT[0], (_EQUAL, 0, 3, signal.SIGCHLD), _ARGUMENT[1]]
+    code += [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERRNO), _NUMBER]
+    code += [(_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), _ARGUMENT[0]]
+    for left, family in enumerate(_FAMILIES):
+        code += [(_EQUAL, len(_FAMILIES) - left, 0, family)]
+    _put_filter(_DENIED, [*code, (_RETURN, 0, 0, _ERRNO | 13)])
+
+
+def isolate_rank() -> None:
+    """Refuse, besides, whatever this process could tell another process of the sandbox by."""
+    column = _ARCHITECTURE.get(platform.machine(), (0, 0))[0]
+    code: _Steps = []
+    for call, flags in (_OPEN, _ARGUMENT[1]), (_OPENAT, _ARGUMENT[2]):
+        code += [(_EQUAL, 0, 4, call[column]), flags, (_ANY_BIT, 0, 1, _WRITES), _REFUSE, _NUMBER]
+    _put_filter(_TELLING, code)
+
+
+def _put_filter(denied: str, more: _Steps) -> None:
+    """Refuse the system calls of ``denied``, and those that the steps ``more`` refuse."""
     if platform.machine() not in _ARCHITECTURE:
         return
     column, architecture = _ARCHITECTURE[platform.machine()]
-    refuse = (_RETURN, 0, 0, _ERRNO | 1)
-    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    code += [(_AT_LEAST, 0, 1, 0x40000000), refuse]  # x32, another set of numbers
-    for numbers in re.findall(r"\w+ (\d+) (\d+)", _DENIED):
-        code += [(_EQUAL, 0, 1, int(numbers[column])), refuse]
-    # The flags of clone3 cannot be seen; those of clone can.
-    code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]
-    code += [(_EQUAL, 0, 3, _CLONE[column]), (_LOAD, 0, 0, 16), (_ANY_BIT, 0, 1, _WORLD), refuse]
-    code += [(_LOAD, 0, 0, 0), (_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), (_LOAD, 0, 0, 16)]
-    for left, family in enumerate(_FAMILIES):
-        code += [(_EQUAL, len(_FAMILIES) - left, 0, family)]
-    code += [(_RETURN, 0, 0, _ERRNO | 13), (_RETURN, 0, 0, _ALLOW)]
+    code: _Steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), _NUMBER]
+    for numbers in re.findall(r"\w+ (\d+) (\d+)", denied):
+        code += [(_EQUAL, 0, 1, int(numbers[column])), _REFUSE]
+    code += [*more, (_RETURN, 0, 0, _ALLOW)]
     program = b"".join(struct.pack("HBBI", *step) for step in code)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))

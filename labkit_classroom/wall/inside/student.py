@@ -16,10 +16,12 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO
 
 from ...meeting import MeetingPoint, at_the_bell
 from . import banned, frames
+from .sandbox import isolate_rank
 
 _ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # what a notebook imports from, and where that lies
 _BUILTINS = dict(vars(builtins))
@@ -38,7 +40,7 @@ class Answers:
         self.sources: list[list[str]] = []
         self.names: dict[str, Any] = {}
         self.asked: dict[str, Any] = {}
-        self.start_rank: Callable[[int], None] | None = None
+        self.start_rank: Callable[[int], object] | None = None
 
     def __getitem__(self, name: str) -> Any:
         self.run()
@@ -67,7 +69,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
     sys.argv = [""]
     answers, is_part, apart = Answers(), False, False
     while True:
-        with _zygote(answers, forks and apart and not is_part):
+        with _zygote(answers, forks and apart and not is_part, bell is not None):
             try:
                 request = frames.read(requests)
             except EOFError:
@@ -104,7 +106,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
 
 
 @contextmanager
-def _zygote(answers: Answers, wanted: bool) -> Iterator[None]:
+def _zygote(answers: Answers, wanted: bool, sandboxed: bool) -> Iterator[None]:
     """Inside, ``answers`` can start ranks: a process forks them that was there before any input arrived."""
     if not wanted:
         yield
@@ -114,9 +116,9 @@ def _zygote(answers: Answers, wanted: bool) -> Iterator[None]:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         here.close()
-        ranks.serve_zygote(there, _load_rank)
+        ranks.serve_zygote(there, partial(_load_rank, sandboxed))
     there.close()
-    answers.start_rank = lambda fd: socket.send_fds(here, [b"."], [fd]) and None
+    answers.start_rank = lambda fd: socket.send_fds(here, [b"."], [fd])
     try:
         yield
     finally:
@@ -124,8 +126,10 @@ def _zygote(answers: Answers, wanted: bool) -> Iterator[None]:
         here.close()
 
 
-def _load_rank(order: Mapping[str, Any]) -> tuple[Answers, Callable[..., Any]]:
+def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[Answers, Callable[..., Any]]:
     """Run the answers and the driver in a rank's process."""
+    if sandboxed and order["isolated"]:
+        isolate_rank()
     answers = Answers()
     answers.sources = order["sources"]
     answers.run()
