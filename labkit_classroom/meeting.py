@@ -36,4 +36,5 @@ class MeetingPoint:
 
 def at_the_bell(bell: int) -> Callable[[], int]:
     """Like a :class:`Meeting` that the judge holds, who rings on a pipe."""
-    return lambda: int(NUMBER.unpack(os.read(bell, NUMBER.size))[0])
+    read, unpack = os.read, NUMBER.unpack  # as they are now, before an answer runs that replaces them
+    return lambda: int(unpack(read(bell, NUMBER.size))[0])

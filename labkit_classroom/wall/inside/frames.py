@@ -120,15 +120,15 @@ def _encode(value: object, pieces: list[bytes], depth: int) -> object:
         return value if math.isfinite(value) else {"f": repr(value)}  # type: ignore[arg-type]
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _encode(value.item(), pieces, depth + 1)
-    if kind is list:
-        return {"l": [_encode(v, pieces, depth + 1) for v in value]}  # type: ignore[attr-defined]
+    # What a subclass really holds, whatever its own methods say.
+    if issubclass(kind, list):
+        return {"l": [_encode(v, pieces, depth + 1) for v in list.__iter__(value)]}  # type: ignore[arg-type]
+    if issubclass(kind, tuple):
+        return {"t": [_encode(v, pieces, depth + 1) for v in tuple.__iter__(value)]}  # type: ignore[arg-type]
+    if issubclass(kind, dict):
+        items = dict.items(value)  # type: ignore[arg-type,var-annotated]
+        return {"d": [[_encode(k, pieces, depth + 1), _encode(v, pieces, depth + 1)] for k, v in items]}
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if kind is tuple or name == "torch.Size":
-        return {"t": [_encode(v, pieces, depth + 1) for v in value]}  # type: ignore[attr-defined]
-    if kind is dict or name == "collections.OrderedDict":
-        return {
-            "d": [[_encode(k, pieces, depth + 1), _encode(v, pieces, depth + 1)] for k, v in value.items()]  # type: ignore[attr-defined]
-        }
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ...meeting import MeetingPoint, at_the_bell
 from . import banned, frames
+from . import kept as kept_things
 from .sandbox import isolate_rank
 
 _ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # what a notebook imports from, and where that lies
@@ -56,7 +57,7 @@ class Answers:
         return module | {"sources": self.sources, "driver": work.__name__}
 
 
-def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) -> None:
+def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, kept: kept_things.Rows) -> None:
     """Answer requests until there are no more: ``define`` takes sources, ``ask`` calls a driver.
 
     A process of its own answers what is asked up to ``done`` (``forks``), so that what a part leaves behind does not
@@ -68,6 +69,8 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
     answers, is_part, apart = Answers(), False, False
+    # Local, since answers may replace any name of this module: what puts the names back is made anew each time.
+    function, put_back = types.FunctionType, kept_things.put_back.__code__
     while True:
         with _zygote(answers, forks and apart and not is_part, bell is not None):
             try:
@@ -91,7 +94,8 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool) 
                         is_part = _fork_part()
                         if not is_part:
                             continue  # that process has answered
-                    reply["value"] = _ask(answers, request, bell)
+                    function(put_back, {})(kept)
+                    reply["value"] = _ask(answers, request, bell, lambda: function(put_back, {})(kept) and None)
             except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
                 reply["value"], reply["error"] = None, describe_error(error)
             try:
@@ -178,11 +182,13 @@ def _stand_ins() -> dict[str, Any]:
     return names
 
 
-def _ask(answers: Answers, request: dict[str, Any], bell: int | None) -> Any:
+def _ask(answers: Answers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]) -> Any:
     answers.asked, data = request, request["data"]
     if count := request["meet"]:
         data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)
-    return _driver(request)(answers, **data)
+    driver = _driver(request)
+    driver.__globals__["settle"] = settle
+    return driver(answers, **data)
 
 
 def _driver(request: Mapping[str, Any]) -> Callable[..., Any]:
@@ -209,11 +215,11 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {"kind": type(error).__name__[:200], "message": message[:MESSAGE], "line": line}
 
 
-def main(requests: int, replies: int, bell: int | None = None, forks: bool = False) -> None:
+def main(requests: int, replies: int, kept: kept_things.Rows, bell: int | None = None, forks: bool = False) -> None:
     """Serve on file descriptors, then end without running what the code left to be run at exit."""
     try:
         with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as told:
-            serve(asked, told, bell, forks)
+            serve(asked, told, bell, forks, kept)
     finally:
         os._exit(0)
 
@@ -228,4 +234,4 @@ def bare(preload: list[str]) -> None:
         os.dup2(nowhere, number)
     for name in ("torch", *preload):
         importlib.import_module(name)
-    main(requests, replies, forks=sys.platform == "linux")
+    main(requests, replies, kept_things.keep(), forks=sys.platform == "linux")

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from . import banned, sandbox, student
+from . import banned, kept, sandbox, student
 
 _ban = cache(banned.Ban.find)
 
@@ -31,6 +31,7 @@ def main(config: dict[str, Any]) -> None:
     try:
         sandbox.enter(**config)
         _import(preload)
+        kept_things = kept.keep()
     except BaseException as error:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
         traceback.print_exc()
@@ -48,7 +49,7 @@ def main(config: dict[str, Any]) -> None:
         if os.fork() == 0:
             control.close()
             try:
-                _keep(way, order, ban, *fds)
+                _keep(way, order, ban, kept_things, *fds)
             finally:
                 os._exit(70)
         for fd in fds:
@@ -77,8 +78,9 @@ def _import(preload: list[str]) -> None:
 
 
 def _keep(
-    way: str, order: dict[str, Any], ban: banned.Ban, requests: int, replies: int, bell: int, told: int
-) -> None:
+    way: str, order: dict[str, Any], ban: banned.Ban, things: kept.Rows,
+    requests: int, replies: int, bell: int, told: int,
+) -> None:  # fmt: skip
     """Starts one worker and waits for its end, or for the judge to let go of the other end of ``told``."""
     judge = socket.socket(fileno=told)
     judge.send(b"here")  # with it goes who this is
@@ -92,7 +94,7 @@ def _keep(
             ban.take_away(sandbox.hide)
             sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
             requests, replies, bell = _keep_only(requests, replies, bell)
-            student.main(requests, replies, bell, forks=True)
+            student.main(requests, replies, things, bell, forks=True)
             code = 0
         finally:
             os._exit(code)

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import labkit
+from labkit_classroom.wall.inside.kept import settle
 
 
 def values(student, names):
@@ -71,7 +72,9 @@ def on_gpus(model, gpus, *inputs):
     if not gpus:
         return model(*inputs)
     with labkit.simulate(gpus=gpus):
-        output = nn.DataParallel(model.to("cuda:0"), list(range(gpus)))(*inputs)
+        model = model.to("cuda:0")
+        settle()  # a model's own methods may have replaced what wraps it
+        output = nn.DataParallel(model, list(range(gpus)))(*inputs)
         output = _to_cpu(output)
         model.to("cpu")
         return output

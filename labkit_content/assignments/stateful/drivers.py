@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import labkit
+from labkit_classroom.wall.inside.kept import settle
 
 
 def counter(student, state, batches, gpus):
@@ -63,8 +64,8 @@ def running(student, state, batches, gpus):
 def lists(student, state, batch, gpus):
     """The output; how many numbers are parameters; where the fixed scale is after ``.to``, and if it is trained."""
     model = loaded(student["Branches"](), state)
-    count = sum(value.numel() for value in model.parameters())
-    trained = isinstance(model.scale, nn.Parameter)
+    count = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    trained = getattr(model.scale, "requires_grad", False)
     with torch.no_grad(), room(gpus):
         output = values(placed(model, gpus)(batch))
         moved = str(getattr(model.to("cuda:1").scale, "device", "-")) if gpus else "-"
@@ -103,7 +104,10 @@ def placed(model, gpus):
         last = torch.cuda.device_count() - 1
         model.to(f"cuda:{last}")
         return lambda *inputs: model(*[item.to(f"cuda:{last}") for item in inputs])
-    return nn.DataParallel(model.to("cuda:0"), list(range(gpus)))
+    model = model.to("cuda:0")
+    settle()  # a model's own methods may have replaced what wraps it
+    wrapped = nn.DataParallel(model, list(range(gpus)))
+    return lambda *inputs: settle() or wrapped(*inputs)
 
 
 def loaded(model, state):

@@ -1,0 +1,116 @@
+"""Keeps the functions, classes and modules that judging relies on, and puts them back before a driver runs.
+
+An answer shares its process with the driver that calls it: whatever it did to torch, labkit or Python is undone first.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_PACKAGES = set(
+    "torch labkit simgpu labkit_classroom builtins os posixpath threading time math random copy pickle "
+    "contextlib functools tempfile unittest types traceback struct json operator _thread sys".split()
+)
+_MUTABLE_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
+Rows = tuple[Any, ...]
+
+
+def keep() -> Rows:
+    """Return what :func:`put_back` needs: tuples, which no code can change.
+
+    The machine replaces some names while GPUs are simulated; these are left out.
+    """
+    import labkit
+
+    found = [(*row, set(row[1])) for row in _holders()]
+    with labkit.simulate(gpus=2):
+        rows = tuple(
+            (
+                holder, type(holder), names, frozenset(known | set(names)),
+                tuple((name, value) for name, value in values if names.get(name) is value),
+            )
+            for holder, names, values, known in found
+        )  # fmt: skip
+    codes = {
+        id(value): (value, value.__code__, value.__defaults__)
+        for *_, values in rows
+        for _, value in values
+        if type(value) is types.FunctionType
+    }
+    hooks = sys.modules["torch.nn.modules.module"]
+    emptied = tuple(value for name, value in vars(hooks).items() if name.startswith("_global_") and value == {})
+    known = sys.modules, tuple((name, one) for name, one in sys.modules.items() if _is_kept(name))
+    python = type, object, type.__setattr__, type.__delattr__
+    return rows, tuple(codes.values()), emptied, known, frozenset(vars(builtins)), python
+
+
+def _is_kept(name: str) -> bool:
+    return name.partition(".")[0] in _PACKAGES
+
+
+def _holders() -> Iterator[tuple[Any, Any, list[tuple[str, Any]]]]:
+    """Yield modules and their classes, each with its names and those of their values that do something."""
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or not _is_kept(name):
+            continue
+        for holder in [module, *vars(module).values()]:
+            is_class = issubclass(type(holder), type) and bool(holder.__flags__ & _MUTABLE_TYPE)
+            if holder is module or is_class and holder.__module__ == name:
+                names = vars(holder)
+                yield holder, names, [item for item in names.items() if _acts(item[1])]
+
+
+def _acts(value: Any) -> bool:
+    return callable(value) or issubclass(type(value), types.ModuleType) or hasattr(type(value), "__get__")
+
+
+def settle() -> None:
+    """Put everything back in the middle of a driver: a worker gives its drivers such a function in place of this."""
+
+
+def put_back(kept: Rows) -> list[str]:
+    """Undo what was done to the things in ``kept``, and return the names of what had changed.
+
+    It runs after answers whose author may have replaced any name, so it looks none up.
+    """
+    rows, codes, emptied, (modules, known), builtin, (kind, plain, put, delete) = kept
+    changed = []
+    for hooks in emptied:
+        if hooks:
+            hooks.clear()
+            changed += ["hooks"]
+    for function, code, defaults in codes:
+        if function.__code__ is not code or function.__defaults__ is not defaults:
+            function.__code__, function.__defaults__ = code, defaults
+            changed += [function.__name__]
+    for name, module in known:
+        if modules.get(name) is not module:
+            modules[name] = module
+            changed += [name]
+    for holder, cls, names, before, values in rows:
+        if kind(holder) is not cls:
+            plain.__setattr__(holder, "__class__", cls)
+            changed += ["__class__"]
+        for name, value in values:
+            if names.get(name) is not value:
+                if cls is kind:
+                    put(holder, name, value)
+                else:
+                    names[name] = value
+                changed += [name]
+        for name in names.keys() - before:
+            if cls is not kind:
+                if name in builtin:  # the module's own code would find it instead of Python's
+                    del names[name]
+                    changed += [name]
+                continue
+            for base in holder.__mro__[1:]:
+                if name in base.__dict__:
+                    delete(holder, name)
+                    changed += [name]
+                    break
+    return changed
