@@ -176,7 +176,8 @@ def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
         if got.is_floating_point():
             return bool(torch.allclose(got.detach(), wanted.detach(), rtol=tolerance, atol=tolerance))
         return bool(torch.equal(got, wanted))
-    if type(got) is not type(wanted) and not (isinstance(wanted, (list, tuple, dict)) and isinstance(got, type(wanted))):
+    kind = type(wanted)
+    if type(got) is not kind and not (kind in (list, tuple, dict) and isinstance(got, kind)):
         return False
     if isinstance(wanted, float):
         return bool(abs(got - wanted) <= tolerance * (1 + abs(wanted)))

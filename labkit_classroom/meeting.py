@@ -6,17 +6,25 @@ here is only what they wait at, and nobody knows the numbers before. In a notebo
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import struct
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from labkit.turns import here
 
 BELL = 5  # of a worker, the file it hears the bell by (:func:`.wall.inside.template._only`)
 NUMBER = struct.Struct(">q")
+
+
+def globals_of(function: Any) -> dict[str, Any]:
+    """Return the names that a student's function looks up, be it decorated, partial or an object that can be called."""
+    found: Any = inspect.unwrap(getattr(function, "func", function))
+    return getattr(found, "__globals__", None) or getattr(type(found).__call__, "__globals__", {})
 
 
 class MeetingPoint:

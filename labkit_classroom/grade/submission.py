@@ -134,8 +134,6 @@ def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | 
         raise
     except Exception as error:
         return None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-    finally:
-        session.end_part()
 
 
 def fingerprint(assignment: Assignment) -> str:

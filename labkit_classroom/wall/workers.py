@@ -213,8 +213,7 @@ def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply
 class AnswerSession:
     """One question of a submission: a worker with the student's answers in it, started when it is first asked.
 
-    The answers run once. Each part's questions are answered by a process forked of that, so that what one leaves
-    behind costs the next nothing; where that ends, the answers run again.
+    A process forked from the worker answers each question, so that what one leaves behind costs the next nothing.
 
     start     gives a worker within limits, in which what is named does not exist.
     sources   (name, source) of what is run before the first question is asked, in order; the last is the answer.
@@ -232,7 +231,6 @@ class AnswerSession:
     troubles: list[tuple[str, str]] = field(default_factory=list)
     _worker: SandboxWorker | None = None
     _undefined: Reply | None = None
-    _in_part: bool = False
 
     def answer(
         self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
@@ -247,19 +245,12 @@ class AnswerSession:
             self._undefined = defined if defined.hint else None
         if self._undefined is not None:
             return self._undefined
-        self._in_part = True
         limits = self.limits if cpu is None else replace(self.limits, cpu=cpu)
         asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
         found = self._ask({"do": "ask", "meet": meet, **asked}, limits, meet)
         if meet and not found.met:  # numbers are left that the next meeting must not find
             self.close()
         return found
-
-    def end_part(self) -> None:
-        """No more is asked for this part of the question."""
-        if self._in_part and self._worker is not None:
-            self._ask({"do": "done"}, self.limits)
-        self._in_part = False
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Reply:
         self._worker = self.start(self.limits, self.without)
@@ -277,7 +268,6 @@ class AnswerSession:
             return Reply.none(why)
 
     def close(self) -> None:
-        self._in_part = False
         if self._worker is not None:
             self._worker.close()
             self._worker = None

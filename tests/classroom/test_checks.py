@@ -122,3 +122,12 @@ def test_mistakes_meet_their_hint(name, language):
         text = texts[language == "zh"]
         assert verdict.right is (text is None), (title, verdict)
         assert text is None or text in str(verdict), (title, verdict)
+
+
+def test_an_unusual_answer_passes_its_check(tmp_path):
+    """The notebook and the grader agree (see test_without_work.py)."""
+    for title, question, source in students.sections(Path(__file__).with_name("unusual.txt")):
+        name, _, question = question.rpartition(".")
+        with using("en"):
+            verdict = checked(load(name or "primitives"), "en", {question: source})[question]
+        assert verdict.right, (title, verdict)

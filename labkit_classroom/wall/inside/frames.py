@@ -121,13 +121,13 @@ def _encode(value: object, pieces: list[bytes], depth: int) -> object:
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _encode(value.item(), pieces, depth + 1)
     # What a subclass really holds, whatever its own methods say.
-    if issubclass(kind, list):
-        return {"l": [_encode(v, pieces, depth + 1) for v in list.__iter__(value)]}  # type: ignore[arg-type]
-    if issubclass(kind, tuple):
-        return {"t": [_encode(v, pieces, depth + 1) for v in tuple.__iter__(value)]}  # type: ignore[arg-type]
+    for base, tag in (list, "l"), (tuple, "t"):
+        if issubclass(kind, base):
+            held: Any = base.__iter__(value)  # type: ignore[arg-type]
+            return {tag: [_encode(v, pieces, depth + 1) for v in held]}
     if issubclass(kind, dict):
-        items = dict.items(value)  # type: ignore[arg-type,var-annotated]
-        return {"d": [[_encode(k, pieces, depth + 1), _encode(v, pieces, depth + 1)] for k, v in items]}
+        pairs: Any = dict.items(value)  # type: ignore[arg-type]
+        return {"d": [[_encode(k, pieces, depth + 1), _encode(v, pieces, depth + 1)] for k, v in pairs]}
     name = f"{kind.__module__}.{kind.__qualname__}"
     import torch
 

@@ -27,7 +27,7 @@ from .sandbox import isolate_rank
 _ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # what a notebook imports from, and where that lies
 _BUILTINS = dict(vars(builtins))
 MESSAGE = 2000  # letters kept of an error's text
-_PART_DONE = 42  # the exit code of a process that has answered all questions of a part
+_DONE = 42  # the exit code of a process that has replied
 
 
 class Answers:
@@ -60,40 +60,40 @@ class Answers:
 def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, kept: kept_things.Rows) -> None:
     """Answer requests until there are no more: ``define`` takes sources, ``ask`` calls a driver.
 
-    A process of its own answers what is asked up to ``done`` (``forks``), so that what a part leaves behind does not
-    reach the next. If the answers have started threads, which a fork does not copy, this process answers itself.
+    A process of its own answers each question (``forks``), so that what one leaves behind does not reach the next. If
+    the answers have started threads, which a fork does not copy, this process answers itself.
 
-    With ``apart`` the answers run in that process only: this one stays clean, and forks the zygote of the ranks.
+    With ``apart`` the answers run in those processes only: this one stays clean, and forks the zygote of the ranks.
     """
     # Nothing reads file 1; a file of its own would be one more.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
-    answers, is_part, apart = Answers(), False, False
+    answers, apart = Answers(), False
     # Local, since answers may replace any name of this module: what puts the names back is made anew each time.
     function, put_back = types.FunctionType, kept_things.put_back.__code__
     while True:
-        with _zygote(answers, forks and apart and not is_part, bell is not None):
+        with _zygote(answers, forks and apart, bell is not None):
             try:
                 request = frames.read(requests)
             except EOFError:
                 return
             reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
-            do = request["do"]
+            do, is_fork = request["do"], False
             try:
                 if do == "take away":
                     banned.Ban.find(request["names"]).take_away()
                 elif do == "define":
                     answers.sources, apart = request["sources"], request["apart"]
                     if forks and apart:
-                        is_part = _fork_part()
-                        if not is_part:
-                            continue
+                        is_fork = _fork()
+                        if not is_fork:
+                            continue  # the other process has replied
                     answers.run()
                 elif do == "ask":
-                    if forks and not is_part and threading.active_count() == 1:
-                        is_part = _fork_part()
-                        if not is_part:
-                            continue  # that process has answered
+                    if forks and threading.active_count() == 1:
+                        is_fork = _fork()
+                        if not is_fork:
+                            continue
                     function(put_back, {})(kept)
                     reply["value"] = _ask(answers, request, bell, lambda: function(put_back, {})(kept) and None)
             except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
@@ -105,8 +105,8 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, 
                 framed = frames.pack(reply | {"value": None, "error": unfit})
             replies.write(framed)
             replies.flush()
-            if is_part and do in ("done", "define"):
-                os._exit(_PART_DONE)
+            if is_fork:
+                os._exit(_DONE)
 
 
 @contextmanager
@@ -140,14 +140,14 @@ def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[Answers, Call
     return answers, _driver(order)
 
 
-def _fork_part() -> bool:
-    """Fork: True in the new process; False in this one once that has done its part. End if it did not."""
+def _fork() -> bool:
+    """Fork: True in the new process; False in this one once that has replied. End if it has not."""
     child = os.fork()
     if not child:
         return True
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _PART_DONE:
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _DONE:
         os._exit(1)
-    if os.getpid() == 1:  # in the sandbox, where every other process is one that the part left
+    if os.getpid() == 1:  # in the sandbox, where every other process is one that it left
         with suppress(OSError):
             os.kill(-1, signal.SIGKILL)
             while os.waitpid(-1, 0):

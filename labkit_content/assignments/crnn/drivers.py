@@ -38,11 +38,11 @@ def nearest(student, table, features, gpus):
 def nearest_state(student, table):
     """Gives what is saved with the model, the number of its parameters, and the devices of both after ``.to``."""
     model = student["Nearest"](table)
-    saved = [value.clone() for value in model.state_dict().values()]
+    saved = [value.clone() for value in nn.Module.state_dict(model).values()]
     with labkit.simulate(gpus=2):
         moved = model.to("cuda:1")
-        places = [str(value.device) for value in moved.state_dict().values()]
-    return {"saved": saved, "parameters": len(list(model.parameters())), "places": places}
+        places = [str(value.device) for value in nn.Module.state_dict(moved).values()]
+    return {"saved": saved, "parameters": sum(one.requires_grad for one in nn.Module.parameters(model)), "places": places}
 
 
 class Scores(nn.Module):

@@ -272,7 +272,7 @@ def wrong_waiting(found: list[bool]) -> Iterator[Hint]:
 
 
 @contextmanager
-def as_rank(rank: int, size: int, gpus: int) -> Iterator[dict[str, Any]]:
+def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[dict[str, Any]]:
     """Inside, this process looks like rank ``rank`` of ``size``, on machines of ``gpus`` GPUs.
 
     Gives what was asked of the group. Sums over ranks are as if every rank had the same.
@@ -292,7 +292,7 @@ def as_rank(rank: int, size: int, gpus: int) -> Iterator[dict[str, Any]]:
 
     instead: dict[str, Any] = {
         "init_process_group": join,
-        "is_initialized": lambda: True,
+        "is_initialized": lambda: joined or bool(asked["joined"]),
         "get_rank": lambda group=None: rank,
         "get_world_size": lambda group=None: size,
         "all_reduce": reduce,
@@ -331,7 +331,7 @@ def _linear(weight: Tensor) -> nn.Linear:
 def _start(student: Student) -> Iterator[Hint]:
     told = []
     for rank in range(4):
-        with as_rank(rank, 4, 2) as asked, torch.cuda.device(0):
+        with as_rank(rank, 4, 2, joined=False) as asked, torch.cuda.device(0):
             device = student["start"]()
             joined = asked["joined"]
             told.append(
@@ -379,10 +379,9 @@ def _wrap(student: Student) -> Iterator[Hint]:
         model = student["wrap"](_linear(torch.ones(1, 2)), torch.device("cuda", 0))
         if isinstance(model, DistributedDataParallel):
             model(torch.ones(3, 2, device="cuda:0")).sum().backward()
-        return type(model).__name__
+        return "" if isinstance(model, DistributedDataParallel) else type(model).__name__
 
-    kind = alone(work)
-    if kind != "DistributedDataParallel":
+    if kind := alone(work):
         yield Hint(
             "apart",
             f"the model is a {kind}: nobody averages the ranks' gradients",
@@ -425,7 +424,7 @@ def _save(student: Student) -> Iterator[Hint]:
                 with as_rank(rank, 2, 2) as asked:
                     student["save"](model, path)
                 written.append(int(os.path.exists(path)))
-                barriers.append(asked["barriers"])
+                barriers.append(asked["barriers"] + asked["reduced"])
                 if written[-1]:
                     saved = torch.load(path, map_location="cpu", weights_only=True)
         return written, barriers, saved

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from labkit_classroom.meeting import globals_of
 from labkit_classroom.wall.inside import ranks
 
 
@@ -170,7 +171,7 @@ def _linear(weight):
 
 def _call(student, name, instead, *arguments):
     """Call the student's function; where its names hold a function of PyTorch's that is watched, they get the other."""
-    names = getattr(student[name], "__globals__", {})
+    names = globals_of(student[name])
     for key, value in list(names.items()):
         for real, other in instead.items():
             if value is real:

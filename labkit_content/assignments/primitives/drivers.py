@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import labkit
+from labkit_classroom.meeting import globals_of
 
 
 def split(student, cases):
@@ -203,7 +204,7 @@ def call(student, weights, batch, gpus):
     given["parallel_apply"] = lambda replicas, pieces: labkit.parallel_apply(
         replicas, [(piece,) for piece in pieces]
     )
-    names = student["data_parallel"].__globals__
+    names = globals_of(student["data_parallel"])
     before = {name: names[name] for name in given if name in names}
     names.update(given)
     try:

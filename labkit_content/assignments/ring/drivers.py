@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from labkit_classroom.meeting import globals_of
 from labkit_classroom.wall.inside import ranks
 
 
@@ -50,7 +51,7 @@ def _replaced_functions(function, source):
     """Inside, the functions that ``source`` defines have the names that ``function`` looks up."""
     made = {"torch": torch, "dist": dist}
     exec(source, made)
-    names = function.__globals__
+    names = globals_of(function)
     given = {name: one for name, one in made.items() if callable(one) and name != "around"}
     before = _inside[0] if _inside else {name: names[name] for name in given if name in names}
     _inside.append(before)

@@ -43,13 +43,13 @@ def wrong_owners(found: Sequence[Any], cases: Sequence[tuple[Sequence[int], int]
     )
     came = all(got == _as_they_come(*case) for got, case in zip(found, cases, strict=True))
     for got, (sizes, ranks) in zip(found, cases, strict=True):
-        if not isinstance(got, (list, tuple)) or any(type(one) is not int for one in got):
+        if not isinstance(got, (list, tuple)) or not all(hasattr(one, "__index__") for one in got):
             raise NoAnswer(
                 Hint(
                     "kind", "`owners` should return a list of ranks", "`owners` 应该返回一个 rank 编号的列表"
                 )
             )
-        wanted, got = right_owners(sizes, ranks), list(got)
+        wanted, got = right_owners(sizes, ranks), list(map(int, got))
         if got == wanted:
             continue
         if len(got) != len(sizes):

@@ -64,7 +64,7 @@ def running(student, state, batches, gpus):
 def lists(student, state, batch, gpus):
     """The output; how many numbers are parameters; where the fixed scale is after ``.to``, and if it is trained."""
     model = loaded(student["Branches"](), state)
-    count = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    count = sum(value.numel() for value in nn.Module.parameters(model) if value.requires_grad)
     trained = getattr(model.scale, "requires_grad", False)
     with torch.no_grad(), room(gpus):
         output = values(placed(model, gpus)(batch))
