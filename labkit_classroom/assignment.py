@@ -41,7 +41,7 @@ class EditionCell:
 
 @dataclass(frozen=True)
 class Question:
-    """One answer cell, in which the student defines the names in ``defines``.
+    """A question: an answer cell in which the student defines the names in ``defines``.
 
     needs     ids of earlier questions whose answers this one may call.
     without   dotted names of what does not exist where the answer runs: what it is to write itself.
@@ -60,21 +60,21 @@ class Question:
         return sum(part.points for part in self.parts)
 
     def stub(self, numbers: Numbers) -> str:
-        """The cell as the student finds it."""
+        """Return the cell as the student gets it."""
         return fill_numbers(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
         return fill_numbers(_with_solution(self.source), numbers)
 
     def solution_between(self, begin: str, end: str, numbers: Numbers) -> str:
-        """The solution, with lines ``begin`` and ``end`` around what the student does not find."""
+        """Return the solution, with lines ``begin`` and ``end`` around what the student does not get."""
         marked = _REGION.sub(lambda found: f"{found[1]}{begin}\n{found[2]}{found[1]}{end}\n", self.source)
         return fill_numbers(marked.rstrip("\n"), numbers)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """``preload`` names modules that a worker imports before its first answer, to be quick."""
+    """An assignment. ``preload``: modules that are imported once, before any worker is forked."""
 
     name: str
     title: Words
@@ -94,25 +94,25 @@ class Assignment:
         return self.folder.parent == BUILT_IN
 
     def numbers(self, draw: Draw | None) -> dict[str, int | str]:
-        """The numbers of a student's own variant; without a draw, the usual ones."""
+        """Return the numbers of a student's variant, or the default ones without a draw."""
         drawn = getattr(self._judges, "numbers", None)
         return dict(drawn(draw)) if drawn else {}
 
     def question_facts(self, numbers: Numbers) -> list[QuestionFacts]:
-        """The questions, as far as they must be known to read a student's notebook."""
+        """Return what a reader of notebooks must know of each question."""
         return [
             QuestionFacts(question.id, question.defines, question.stub(numbers))
             for question in self.questions
         ]
 
     def prologue(self, numbers: Numbers) -> str:
-        """The code that runs before the answers: the cells that are given."""
+        """Return the code that runs before the answers: the given cells."""
         return "\n\n".join(
             fill_numbers(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given"
         )
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[EditionCell]:
-        """The notebook in ``language`` with a student's ``numbers``; ``solution``: with the answers, the teacher's."""
+        """Return the notebook in ``language`` with a student's ``numbers``; with ``solution``, the teacher's."""
         rubrics = {question.id: _rubric(question, language) for question in self.questions}
         made = []
         for cell, question in self._cells:
@@ -137,7 +137,7 @@ class Assignment:
 
 
 def load(which: str | Path) -> Assignment:
-    """The assignment of that name, or in that folder.
+    """Return the assignment of that name, or in that folder.
 
     Raises ValueError, naming the file and the cell, if it is not of the form described above.
     """
@@ -200,7 +200,7 @@ def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleTy
 
 
 def _question_of(cells: list[Written], at: int) -> str | None:
-    """Gives a cell's question: a check belongs to the answer above it, a text with a heading to the one below it."""
+    """Return a cell's question: the answer above a check, or below a heading."""
     cell = cells[at]
     if cell.role == "answer":
         return cell.id
@@ -213,12 +213,12 @@ def _question_of(cells: list[Written], at: int) -> str | None:
 
 
 def _first_line(text: Words) -> Words:
-    """The first line of each text, without the signs of a heading."""
+    """Return the first line of each text, without heading signs."""
     return Words(*(one.split("\n")[0].lstrip("# ").strip() for one in (text.en, text.zh)))
 
 
 def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[RubricPart]) -> None:
-    """Raises Problem if an answer cell has no title or no part, or if a part has no answer cell."""
+    """Raise Problem if an answer cell has no title or no part, or a part has no answer cell."""
     for id in answers:
         if id not in titles:
             raise Problem(
@@ -245,7 +245,7 @@ def _rubric(question: Question, language: str) -> str:
 
 
 def fill_numbers(text: str, numbers: Numbers) -> str:
-    """Puts the numbers in the places of their names, ``{{name}}``."""
+    """Replace each ``{{name}}`` by its number."""
     return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
 
 
@@ -270,7 +270,7 @@ def notebook(
     questions: Iterable[QuestionFacts] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
-    """The notebook that a student is given: an assignment's cells, marked so that they can be found again.
+    """Return a student's notebook: an assignment's cells, labelled so that they can be found again.
 
     It is plain JSON, version 4.5 of the notebook format, which JupyterLab, Colab and VS Code open.
 
@@ -305,7 +305,7 @@ def notebook(
 
 
 def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
-    """A notebook of these cells, as text."""
+    """Return the notebook of these cells as text."""
     found = {
         "cells": cells,
         "metadata": {
@@ -320,19 +320,19 @@ def to_json(cells: list[dict[str, Any]], metadata: Mapping[str, Any]) -> str:
 
 
 def answer_id(question: str) -> str:
-    """The id of the cell that holds the answer to a question."""
+    """Return the id of a question's answer cell."""
     return f"{question}-answer"
 
 
 def _label_source(name: str, cell: EditionCell) -> str:
-    """Puts a line above the source that says which cell it is."""
+    """Return the source below a line that names its cell."""
     which = f"{name}.{cell.question}" if cell.question else name
     role = f" {cell.role}" if cell.question and cell.role != "answer" else ""
     return f"# labkit: {which}{role}\n{cell.source}"
 
 
 def cell_as_json(id: str, is_code: bool, source: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell as JSON."""
+    """Return a notebook cell as JSON."""
     made: dict[str, Any] = {"cell_type": "code" if is_code else "markdown", "id": id}
     if is_code:
         made |= {"execution_count": None, "outputs": []}

@@ -1,4 +1,4 @@
-"""The text form of a notebook in two languages: cells one below the other, each with its English and its Chinese.
+"""The text form of a notebook in two languages: a list of cells, each in English and Chinese.
 
 A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
 in a text cell a line ``%% zh`` stands between English and Chinese.

@@ -43,7 +43,7 @@ Check = Callable[[Student], Iterator[Hint]]
 
 @dataclass(frozen=True)
 class Visible:
-    """The check of one question; ``names`` are those that its answer defines, ``wanted`` says what it is."""
+    """The check of one question. ``names``: what its answer defines; ``wanted``: what kind of thing that is."""
 
     question: str
     names: tuple[str, ...]
@@ -64,14 +64,14 @@ def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], V
     return declare
 
 
-# assignment -> its checks, its numbers, and for each question what an answer is to write itself
+# assignment -> checks, numbers, and for each question the names that do not exist where it is graded
 _begun: dict[str, tuple[dict[str, Visible], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
 
 
 def begin(
     name: str, *, language: str, carried: Mapping[str, str] | None = None, **numbers: int | str
 ) -> None:
-    """Begin an assignment: its language, four GPUs (simulated where the computer has fewer), its checks.
+    """Begin an assignment: set the language, take four GPUs (simulated ones if need be), load the checks.
 
     carried   the sources of its modules, where it did not come with labkit; {} if it has no checks.
     numbers   the student's own variant; answers are checked with these.
@@ -92,7 +92,7 @@ def begin(
 
 
 def check(question: str, *answer: object) -> ShownVerdict:
-    """Tries an answer on the open examples; ``question`` is ``"assignment.question"``.
+    """Try an answer on the open examples; ``question`` is ``"assignment.question"``.
 
     answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
     """
@@ -118,13 +118,13 @@ def check(question: str, *answer: object) -> ShownVerdict:
 
 
 def _empty(value: object) -> bool:
-    """Says whether it is a function without a body, as the student found it."""
+    """Return whether ``value`` is a function without a body, as in the untouched cell."""
     code = getattr(value, "__code__", None)
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
 
 
 def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
-    """Names what the functions of an answer, as they stand in its cell, take from what is not there for grading."""
+    """Yield the names that an answer's functions use and that do not exist where answers are graded."""
     for value in answer:
         try:
             tree = parse_source(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
@@ -145,7 +145,7 @@ def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iter
 
 
 def _first_hint(found: Visible, student: Student) -> Hint | None:
-    """The check's first hint; errors of the student's code are told in few lines."""
+    """Return the check's first hint; shorten errors of the student's code."""
     try:
         return next(found.hints(student), None)
     except RuntimeError as error:
@@ -153,7 +153,7 @@ def _first_hint(found: Visible, student: Student) -> Hint | None:
 
 
 def _import_carried_modules(sources: Mapping[str, str]) -> str:
-    """Imports the modules that a notebook brings along, as a package, and gives its name."""
+    """Import the modules in a notebook as a package; return the package's name."""
     with TemporaryDirectory() as folder:
         for module, source in sources.items():
             Path(folder, f"{module}.py").write_text(source, "utf-8")

@@ -27,12 +27,12 @@ class Draw:
 
     @classmethod
     def seeded(cls, secret: bytes, *names: str) -> Draw:
-        """Makes the draw of ``secret`` and ``names`` (student, assignment, …), which is the same each time."""
+        """Make the draw of ``secret`` and ``names`` (student, assignment, …), which is the same each time."""
         words = b"".join(len(word).to_bytes(4, "big") + word for word in (name.encode() for name in names))
         return cls(hmac.digest(secret, words, hashlib.sha256))
 
     def having(self, numbers: Numbers) -> Draw:
-        """Starts the same draw again, with a student's ``numbers``."""
+        """Start the same draw again, with a student's ``numbers``."""
         return Draw(self._seed, numbers)
 
     def integer(self, least: int, most: int) -> int:

@@ -14,13 +14,13 @@ BUILT_IN = content.FOLDER.resolve() / "assignments"
 
 
 def names() -> list[str]:
-    """The assignments that come with labkit, in the order of their titles."""
+    """Return the built-in assignments in the order of their titles."""
     texts = {path.parent.name: path.read_text("utf-8") for path in BUILT_IN.glob("*/assignment.txt")}
     return sorted(texts, key=lambda name: re.findall("^# .*", texts[name], re.MULTILINE)[0])
 
 
 def package_of(folder: Path) -> str:
-    """Makes a package of a folder, so that its modules can say ``from . import drivers``; gives the package's name.
+    """Make a package of a folder, so that its modules can say ``from . import drivers``; gives the package's name.
 
     Its name changes with what stands there, so that a changed module is read anew.
     """

@@ -56,7 +56,7 @@ class Reply:
 
     @classmethod
     def none(cls, why: str) -> Reply:
-        """Nothing came."""
+        """Return the reply for a worker that sent none."""
         kind = {"cpu": "time", "wall": "time", "memory": "memory"}.get(why, "ended")
         return cls(hint=_hint(kind, why=why), ended=why)
 
@@ -75,7 +75,7 @@ class NoAnswer(Unreadable):
 
 
 class Ask:
-    """Asks the student's code through a driver: ``ask(drivers.split, rows=9)`` is what the driver returned.
+    """Ask the student's code through a driver: ``ask(drivers.split, rows=9)`` is what the driver returned.
 
     If the code raises, ends or takes too long, the part is over: the hint says so.
     """
@@ -102,7 +102,7 @@ class Ask:
         return answer
 
     def with_cpu(self, cpu: float) -> Ask:
-        """The same with another limit: seconds of CPU time."""
+        """Return an ``Ask`` with another limit of CPU seconds."""
         return Ask(self._engine, cpu)
 
 
@@ -120,7 +120,7 @@ class RubricPart:
     hints: Judge
 
     def judge(self, engine: Engine, draw: Draw) -> Hint | None:
-        """Gives a hint for the first thing that is wrong; None gives all points."""
+        """Return a hint for the first mistake; None gives all points."""
         try:
             return next(iter(self.hints(Ask(engine), draw)), None)
         except NoAnswer as none:
@@ -137,12 +137,12 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], R
 
 
 def share_kept(hint: Hint | None) -> float:
-    """Gives the share of a part's points that an answer gets, 0 to 1."""
+    """Return the share of a part's points that an answer gets, 0 to 1."""
     return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
 
 
 def shorten_message(message: str) -> str:
-    """An error's words in one line: of a traceback, as that in a replica brings, the first and the last."""
+    """Return an error's message in one line; of a replica's traceback, the first line and the last."""
     lines = message.strip().splitlines()
     return " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
 
@@ -153,7 +153,7 @@ def _hint(*words: str, **facts: object) -> Hint:
 
 
 def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
-    """``value`` as ``kind`` reads it (see :mod:`labkit_course.kinds`); if it cannot, the part is over."""
+    """Return ``value`` as ``kind`` reads it (:mod:`labkit_course.kinds`). End the part if that fails."""
     from labkit_course.kinds import read_returned
 
     try:
@@ -164,7 +164,7 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
-    """Compares ``got``, of which nothing is known, with ``wanted``: types, shapes, dtypes and values.
+    """Return whether ``got``, which may be anything, equals ``wanted`` in type, shape, dtype and values.
 
     tolerance   how far numbers of tensors and floats may be apart, absolutely and in proportion; NaN equals nothing.
     """

@@ -1,7 +1,7 @@
-"""Those who run at the same time meet: each waits until all have come, and gets a number of their own.
+"""A meeting point of callers that run at the same time: each waits until all have come, and gets its own number.
 
-Behind the wall the meeting is held by the judge, who sees from outside how many wait (:class:`.wall.workers.Bell`):
-here is only what they wait at, and nobody knows the numbers before. In a notebook it is held where the answer runs.
+In the sandbox the judge holds the meeting: it counts the waiting threads from outside (:class:`.wall.workers.Bell`),
+and only the judge knows the numbers before. In a notebook the answer's own process holds it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MeetingPoint:
     def __call__(self) -> int:
         wait = partial(self._all.wait, 2)
         try:
-            # Replicas on simulated GPUs take turns: the others shall go on while this one waits.
+            # Replicas on simulated GPUs take turns: let the others go on while this one waits.
             return (wait() if here.task is None else here.task.run_outside(wait)) + 1
         except threading.BrokenBarrierError:
             return 0
@@ -44,5 +44,5 @@ class MeetingPoint:
 
 def at_the_bell(bell: int) -> Callable[[], int]:
     """Like a :class:`Meeting` that the judge holds, who rings on a pipe."""
-    read, unpack = os.read, NUMBER.unpack  # as they are now, before an answer runs that replaces them
+    read, unpack = os.read, NUMBER.unpack  # bound now, before an answer can replace them
     return lambda: int(unpack(read(bell, NUMBER.size))[0])

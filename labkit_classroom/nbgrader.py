@@ -26,7 +26,7 @@ from .meeting import MeetingPoint
 from .words import Problem
 
 CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
-_CPU = 5.0  # seconds for one question to the answer, where its judge says nothing else
+_CPU = 5.0  # CPU seconds for one call of the answer, unless its judge sets another limit
 
 
 def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
@@ -75,7 +75,7 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
 
 
 def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
-    """Gives an answer's points, which are the value of nbgrader's test cell, and prints what was wrong.
+    """Return an answer's points, which are the value of nbgrader's test cell, and prints what was wrong.
 
     question   ``"assignment.question"``.
     answers    the notebook's ``globals()``.
@@ -111,11 +111,11 @@ def _tests(assignment: Assignment, question: Question, seed: str) -> str:
 
 
 class _TooLong(BaseException):
-    """Of a kind that no student's ``except Exception`` takes for theirs."""
+    """Raised when the CPU limit is reached. A student's ``except Exception`` does not catch it."""
 
 
 def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
-    """Asks the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
+    """Ask the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
 
     def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
         met = {"meet": MeetingPoint(meet)} if meet else {}

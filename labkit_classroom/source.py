@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-MOST = 200_000  # letters of one answer: a long one has a thousand
+MOST = 200_000  # characters of one answer; a long one has a thousand
 
 
 @dataclass(frozen=True)
 class QuestionFacts:
-    """A question, as far as it must be known to read a notebook: the names to define, and the untouched cell."""
+    """What a reader of notebooks must know of a question: the names to define, and the untouched cell."""
 
     id: str
     defines: tuple[str, ...]
@@ -18,7 +18,7 @@ class QuestionFacts:
 
 
 def parse_source(source: str) -> ast.Module | None:
-    """The syntax tree; None if the text is too long, or is not Python."""
+    """Return the syntax tree, or None if the text is too long or no Python."""
     if len(source) > MOST:
         return None
     try:
@@ -28,7 +28,7 @@ def parse_source(source: str) -> ast.Module | None:
 
 
 def is_unanswered(source: str | None, stub: str) -> bool:
-    """Says whether ``source`` is still the stub, whatever its blanks and comments. No text at all counts as that."""
+    """Return whether ``source`` is still the stub, apart from blanks and comments; no text counts as that."""
     if source is None:
         return True
     tree, untouched = parse_source(source), parse_source(stub)
@@ -38,7 +38,7 @@ def is_unanswered(source: str | None, stub: str) -> bool:
 
 
 def names_bound_by(node: ast.stmt) -> list[str]:
-    """The names that a statement at the top of a cell gives a meaning, in order."""
+    """Return the names that a top-level statement binds, in order."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -51,7 +51,7 @@ def names_bound_by(node: ast.stmt) -> list[str]:
 
 
 def names_defined_in(source: str, imports: bool = True) -> list[str]:
-    """The names that ``source`` defines, in order; ``imports``: those that it imports as well."""
+    """Return the names that ``source`` defines, in order; with ``imports``, also imported ones."""
     skipped = () if imports else (ast.Import, ast.ImportFrom)
     tree = parse_source(source)
     nodes = tree.body if tree else []

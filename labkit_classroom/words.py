@@ -19,7 +19,7 @@ class Remark(InBoth):
 
 
 class Problem(InBoth, ValueError):
-    """A command cannot be done; the message says why, and what to do about it."""
+    """Raised when a command cannot be done; the message says why, and what to do."""
 
     def __init__(self, *, en: str, zh: str) -> None:
         super().__init__(en, zh)

@@ -87,7 +87,7 @@ class StudentMark:
 
     @property
     def counted_points(self) -> dict[str, float]:
-        """The points of each question: those given by hand, else those of the grading."""
+        """Points by question: those given by hand, else those of the grading."""
         given = {id: hand.points for id, hand in self.by_hand.items() if hand.points is not None}
         return {id: question.points for id, question in self.questions.items()} | given
 
@@ -101,27 +101,27 @@ class StudentMark:
 
     @property
     def has_failed(self) -> bool:
-        """A question could not be judged, through no fault of the student's."""
+        """Whether a judge failed on a question, through no fault of the student's."""
         return any(mark.state == "failed" and id not in self.by_hand for id, mark in self.questions.items())
 
     def with_hand(self, hand: ByHand) -> StudentMark:
-        """This mark with what was set by hand, or without it if that was taken back."""
+        """Return this mark with the points set by hand, or without them if they were taken back."""
         others = {id: other for id, other in self.by_hand.items() if id != hand.question}
         return replace(self, by_hand=others | ({hand.question: hand} if hand.points is not None else {}))
 
 
 def current_time() -> str:
-    """The time of a mark."""
+    """Return the time now, as marks have it."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def read(path: Path) -> dict[str, StudentMark]:
-    """The marks by student, {} if nothing is graded yet; :class:`Problem` if a line is no mark."""
+    """Return marks by student, {} if nothing is graded yet. Raise :class:`Problem` if a line is no mark."""
     return {student: marks[-1] for student, marks in history(path).items()}
 
 
 def history(path: Path) -> dict[str, list[StudentMark]]:
-    """All marks that each student has had, the last of which counts; :class:`Problem` if a line is no mark.
+    """Return all marks of each student, the last of which counts. Raise :class:`Problem` if a line is no mark.
 
     A change by hand makes another one, too.
 
@@ -159,7 +159,7 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
-    """Gives what appends a mark, or a change by hand, and returns when it is on the disk.
+    """Return what appends a mark, or a change by hand, and returns when it is on the disk.
 
     Problem if another grading holds the file.
     """
@@ -182,7 +182,7 @@ def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
 
             def add(mark: StudentMark | ByHand) -> None:
                 told = asdict(mark)
-                told.pop("by_hand", None)  # it has lines of its own
+                told.pop("by_hand", None)  # its text already has line breaks
                 line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
                 while line:
                     line = line[stream.write(line) :]

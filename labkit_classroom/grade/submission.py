@@ -1,4 +1,4 @@
-"""Grades one submission: judges every part of every question, each question in a worker of its own.
+"""Grade one submission: judge every part of every question, each question in its own worker.
 
 Without its class a file is graded as a check in continuous integration does, or a student who hands in.
 """
@@ -32,7 +32,7 @@ from .marks import PartMark, QuestionMark, StudentMark, current_time
 
 OPEN = b"open examples"  # in the place of a secret
 BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
-_SHORT = 3.0  # what is then left for each answer
+_SHORT = 3.0  # seconds left for each answer after that
 _FAILED = "judge-error"  # the hint where the judge itself has failed
 _TEXTS = texts_beside(__file__)
 
@@ -48,9 +48,9 @@ class Graded:
 def draws(
     secret: bytes, student: str, assignment: str, answers: Mapping[str, str | None]
 ) -> Callable[[str, str], Draw]:
-    """Gives the draw of a question and a part: the same for a student and an answer whenever it is graded.
+    """Return a function from question and part to their draw, the same whenever a student's answer is graded.
 
-    Of another answer it is another, for hints and errors tell the student something of the cases.
+    Another answer gets another draw, because hints and errors reveal something of the cases.
     """
     whose = "cases", student, assignment
     return lambda question, part: Draw.seeded(secret, *whose, question, part, answers.get(question) or "")
@@ -102,7 +102,7 @@ def _judge_part(
     solution: tuple[str, str],
     troubles: list[Remark],
 ) -> PartMark:
-    """The mark of one part; what was odd is put into ``troubles``. ``end``: when waits are cut short."""
+    """Return the mark of one part, and append odd behaviour to ``troubles``. ``end``: when waits are cut short."""
 
     def tell(kind: str, told: str) -> None:
         where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
@@ -112,7 +112,7 @@ def _judge_part(
     session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
     hint, fault = _hint(part, session, draw)
     if fault:
-        # Either the judge cannot do its work, or what came back is nothing that a judge can look at.
+        # The judge is broken, or no judge could read such an answer: the solution tells which.
         right = [*session.sources[:-1], solution]
         with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
             failed = bool(_hint(part, solved, draw.having(draw.numbers))[1])
@@ -127,7 +127,7 @@ def _judge_part(
 
 
 def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | None, str]:
-    """What the judge says of an answer; then how the judge itself failed, "" if it did not."""
+    """Return the judge's hint, and how the judge itself failed ("" if it did not)."""
     try:
         return part.judge(session.answer, draw), ""
     except CannotStart:
@@ -137,7 +137,7 @@ def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | 
 
 
 def fingerprint(assignment: Assignment) -> str:
-    """A digest of the assignment's texts, drivers and judges: if one of them changes, it changes."""
+    """Return a digest that changes with the assignment's texts, drivers and judges."""
     digest = hashlib.sha256()
     for path in sorted(assignment.folder.glob("*")):
         if path.suffix in (".py", ".txt"):
@@ -146,7 +146,7 @@ def fingerprint(assignment: Assignment) -> str:
 
 
 def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, StudentMark]:
-    """A notebook's assignment and marks, with cases drawn from ``secret``; ValueError if it is of no assignment."""
+    """Return a notebook's assignment and marks, with cases drawn from ``secret``. Raise ValueError if it has none."""
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1))
     held, claims = assignments_of(document), claims_of(document)
@@ -162,7 +162,7 @@ def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Student
 def grade_alone(
     document: Document, assignment: Assignment, way: str, secret: bytes, student: str
 ) -> StudentMark:
-    """The marks of a notebook without its class, with the numbers that it says itself."""
+    """Grade a notebook without its class, with the numbers that stand in it."""
     usual = assignment.numbers(None)
     numbers: Numbers = {**usual, **_read_own_numbers(document, usual)}
     answers = answers_of(assignment, numbers, document)
@@ -176,7 +176,7 @@ def grade_alone(
 
 
 def _read_own_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
-    """Reads the numbers from the file's own ``begin(...)``; those of another type than usual are left out."""
+    """Read the numbers from the file's ``begin(...)``; those of another type than usual are left out."""
     found: dict[str, int | str] = {}
     for cell in document.cells:
         tree = parse_source(cell.source) if cell.code and "begin(" in cell.source else None

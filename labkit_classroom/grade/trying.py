@@ -26,7 +26,7 @@ _EDITIONS = 200  # whose numbers are looked at
 
 @dataclass(frozen=True)
 class Tried:
-    """How an answer did: its points for each of some students, how often each part was lost, and what is odd."""
+    """Result of trying an answer: points for several students, how often each part was lost, what is odd."""
 
     question: str
     title: str
@@ -37,7 +37,7 @@ class Tried:
 
 
 def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
-    """Judges the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
+    """Judge the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
     questions = {question.id: question for question in assignment.questions}
     wrong = [(path.name.split(".")[0], path) for path in sorted((assignment.folder / "wrong").glob("*.py"))]
     for id, path in wrong:
@@ -53,7 +53,7 @@ def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator
         for student in map(str, range(students)):
             numbers = assignment.numbers(Draw.seeded(secret, student, assignment.name, "numbers"))
             solution = {one.id: one.solution(numbers) for one in assignment.questions}
-            # One more line, so that the stub is judged and not passed over.
+            # One more line makes grading judge the stub instead of skipping it.
             given = {"solution": solution[question.id], "empty": question.stub(numbers) + "\npass"}
             answer = {need: solution[need] for need in question.needs} | {question.id: source or given[title]}
             draw = draws(secret, student, assignment.name, answer)
@@ -76,7 +76,7 @@ def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator
 
 
 def _odd(found: Tried) -> Words | None:
-    """Says what is odd about how an answer did, if anything is."""
+    """Return what is odd about an answer's points, or None."""
     full = sum(points >= found.of for points in found.points)
     some = [part for part, count in found.lost.items() if count < len(found.points)]
     if found.title in ("solution", "empty"):
@@ -89,7 +89,7 @@ def _odd(found: Tried) -> Words | None:
 
 
 def degenerate(assignment: Assignment) -> Iterator[Words]:
-    """Yields what is odd about the numbers that editions are given."""
+    """Yield what is odd about the numbers of several editions."""
     lots = (Draw.seeded(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
     drawn = [assignment.numbers(draw) for draw in lots]
     cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]

@@ -35,7 +35,7 @@ from .marks import QuestionMark, StudentMark, current_time, read, writing
 from .submission import Graded, draws, fingerprint, grade
 
 _Order = tuple[str, dict[str, str | None], Numbers]  # of a judge: student, answers, numbers
-_PATIENCE = 1800.0  # seconds for one submission, after which its judge is taken to hang
+_PATIENCE = 1800.0  # seconds for one submission before its judge counts as hanging
 
 
 @dataclass
@@ -102,7 +102,7 @@ def mark_class(
 def _by_judges(
     orders: Sequence[_Order], count: int, *config: object
 ) -> Iterator[tuple[str, Graded | None, float]]:
-    """Yields (student, None if no judge could grade it, seconds) as the orders are done, by a judge for each thread."""
+    """Yield (student, None if no judge could grade it, seconds) as the orders are done, by a judge for each thread."""
     mine = threading.local()
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -136,7 +136,7 @@ def _by_judges(
     finally:
         pool.shutdown()
         for process in processes:
-            process.communicate()  # its stdin ends, and so does it
+            process.communicate()  # closing its stdin ends the judge
 
 
 def _judge(config: object) -> subprocess.Popen[bytes]:
@@ -152,7 +152,7 @@ def _judge(config: object) -> subprocess.Popen[bytes]:
 
 
 def _send(stream: Any, told: object) -> None:
-    with suppress(BrokenPipeError):  # who reads it has ended; its silence says so
+    with suppress(BrokenPipeError):  # the judge has ended, and its missing reply tells
         pickle.dump(told, stream)
         stream.flush()
 

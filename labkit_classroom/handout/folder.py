@@ -34,7 +34,7 @@ CLASS_FILE = Path("teacher", "class.json")
 
 @dataclass
 class ClassFolder:
-    """A class, as ``teacher/class.json`` describes it, and where its files are.
+    """A class as ``teacher/class.json`` describes it, and the places of its files.
 
     secret    32 bytes that only the teacher has.
     language  of the students for whom the roster names none.
@@ -61,7 +61,7 @@ class ClassFolder:
         return (found.language if found else None) or self.language
 
     def tag(self, student: str) -> str:
-        """The tag in this student's edition, which nobody can make without the secret."""
+        """Return the tag of this student's edition, which only the secret's owner can make."""
         words = "\0".join(("edition", self.assignment, student))
         return hmac.digest(self.secret, words.encode(), "sha256").hex()[:16]
 
@@ -82,7 +82,7 @@ class ClassFolder:
 
 
 def open_class(path: Path) -> ClassFolder:
-    """Reads the class folder ``path``; Problem if it is none, or cannot be read."""
+    """Read the class folder ``path``. Raise Problem if there is none, or it cannot be read."""
     file = path / CLASS_FILE
     try:
         told = json.loads(file.read_text("utf-8"))
@@ -122,7 +122,7 @@ def open_class(path: Path) -> ClassFolder:
 
 
 def moment(text: str) -> datetime:
-    """Reads a deadline that somebody typed: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
+    """Parse a deadline as a teacher types it: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
 
     A date alone is its last minute; without a zone it is this computer's. ValueError if it is none.
     """
@@ -140,7 +140,7 @@ def moment(text: str) -> datetime:
 
 @dataclass(frozen=True)
 class Released:
-    """The files that were written, those that stayed as they were, and the students who left the roster."""
+    """Files written, files left unchanged, and students who left the roster."""
 
     folder: ClassFolder
     written: list[Path]
@@ -179,7 +179,7 @@ def release(
     named = {student.id: student for student in students}
     gone = [student for student in folder.students.values() if student.id not in named]
     folder = replace(folder, students=folder.students | named)
-    # The secret is on the disk before the first edition that depends on it.
+    # Write the secret before the first edition, which depends on it.
     folder.save()
     if not assignment.is_built_in and not folder.own_assignment.exists():
         ignore = shutil.ignore_patterns("__pycache__", ".*")
@@ -206,7 +206,7 @@ def release(
 
 
 def assignment_of(folder: ClassFolder) -> Assignment:
-    """The assignment that this class was given; ValueError if it cannot be found any more."""
+    """Return this class's assignment. Raise ValueError if it is gone."""
     own = folder.own_assignment
     return load(own if own.exists() else folder.assignment)
 

@@ -1,4 +1,4 @@
-"""Reads who is in the class from a CSV file as teachers have it, from Excel, WPS, an LMS or a registrar's system.
+"""Read who is in the class from a CSV file as teachers have it, from Excel, WPS, an LMS or a registrar's system.
 
 It may be in UTF-8 with or without a mark, in UTF-16 or in GBK; separated by commas, semicolons or tabs; with lines
 above its heading. Every problem is found at once and named by its line, before anything is written.
@@ -18,7 +18,7 @@ from labkit.base.language import LANGUAGES, series
 
 from ..words import Problem
 
-# What a column may be called, in lower case, by its kind.
+# Names of columns in lower case, by kind.
 _TITLES = Path(__file__).with_suffix(".txt").read_text("utf-8")
 _COLUMNS = {kind: titles.split(", ") for kind, titles in re.findall(r"^(\w+): (.*)$", _TITLES, re.MULTILINE)}
 _LANGUAGES = {"en": "en", "english": "en", "英文": "en", "英语": "en",
@@ -29,7 +29,7 @@ _HEADING_WITHIN = 10  # lines
 # An id becomes the name of a folder, on every system.
 _ID = re.compile(r"[\w@][\w.@-]{0,63}(?<!\.)")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-# What Excel makes of a long number: 2.02310E+11.
+# Excel turns a long number into 2.02310E+11.
 _ROUNDED = re.compile(r"\d(\.\d+)?E\+\d+", re.IGNORECASE)
 
 
@@ -47,7 +47,7 @@ class Student:
 def read_roster(
     path: Path, called: Mapping[str, str] | None = None, told: list[Problem] | None = None
 ) -> list[Student]:
-    """Reads the students in the order of the file; Problem says what is wrong, line by line.
+    """Read the students in the order of the file; Problem says what is wrong, line by line.
 
     called   what this roster calls a column: kind ("id", "name", "first", "last", "language", "email") -> title.
     told     what is odd and stops nothing, such as a language that labkit does not speak, is put here.
@@ -171,7 +171,7 @@ def _columns(row: list[str], titles: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> tuple[Student, Problem | None]:
-    """The student of a line, and what is odd about it that stops nothing."""
+    """Return a line's student, and remarks that stop nothing."""
     given = dict.fromkeys(_COLUMNS, "") | {kind: row[at] for kind, at in columns.items() if at < len(row)}
     language, odd = given["language"], None
     if language and language.casefold() not in _LANGUAGES:

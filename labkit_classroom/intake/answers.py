@@ -65,12 +65,12 @@ class _Piece:
 
     source: str
     question: str | None
-    ours: bool  # a check, or what is given: nothing that is graded
+    ours: bool  # a check or a given cell, which nobody grades
     magics: bool  # IPython's own lines were taken out
 
 
 def claims_of(document: Document) -> list[Claim]:
-    """Reads the claims in the file's metadata and in its cells."""
+    """Read the claims in the file's metadata and in its cells."""
     told: list[Any] = [document.labkit.get(name) for name in ("assignment", "student", "edition")]
     found = [Claim(*told)] if all(word and isinstance(word, str) for word in told) else []
     for cell in document.cells:
@@ -79,7 +79,7 @@ def claims_of(document: Document) -> list[Claim]:
 
 
 def assignments_of(document: Document) -> list[str]:
-    """Names the assignments whose cells are in it, the one with the most first."""
+    """Return the assignments whose cells a document holds, the most frequent first."""
     counts: Counter[str] = Counter()
     for cell in document.cells:
         marked = [which["assignment"] for mark in _marks(cell) if (which := _WHICH.match(mark))]
@@ -89,7 +89,7 @@ def assignments_of(document: Document) -> list[str]:
 
 
 def _marks(cell: FoundCell) -> Iterator[str]:
-    """Yields the text after ``# labkit:`` in each line of ours."""
+    """Yield the text after ``# labkit:`` in each line of ours."""
     for line in cell.source.splitlines() if "labkit" in cell.source.lower() else ():
         if ours := _LINE.match(line):
             yield ours["rest"]
@@ -98,7 +98,7 @@ def _marks(cell: FoundCell) -> Iterator[str]:
 def read_answers(
     document: Document, assignment: str, questions: Iterable[QuestionFacts], given: str = ""
 ) -> Answers:
-    """Reads the answers to ``questions``.
+    """Read the answers to ``questions``.
 
     given   the source of what every answer may use, so that nobody's own variant of it is taken for a helper.
     """
@@ -139,7 +139,7 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
 
 
 def _question_by_metadata(cell: FoundCell, assignment: str, questions: set[str]) -> tuple[str | None, bool]:
-    """Gives the cell's question, and whether it is a cell of ours that is not graded."""
+    """Return the cell's question, and whether the metadata mark it as a cell that nobody grades."""
     told = cell.labkit
     if told.get("assignment") == assignment:
         question = told.get("question")
@@ -161,7 +161,7 @@ def _answer(question: QuestionFacts, pieces: list[_Piece], notes: list[Remark]) 
         if not is_unanswered(piece.source, question.stub) and piece.source not in sources:
             sources.append(piece.source)
     if not sources:
-        # In cells that have lost their signs, or in which it should not stand.
+        # In cells that lost their labels, or in cells of another role.
         others = (piece.source for piece in reversed(pieces) if piece.question is None)
         found = next((source for source in others if _defines_all(source, question)), None)
         if found is not None or not mine:
@@ -192,13 +192,13 @@ def _without_magics(source: str) -> str:
     """Takes out IPython's own lines, if nothing else keeps the source from being Python."""
     if parse_source(source):
         return source
-    # %%time and the like take the rest of the cell as Python; %%bash and the like do not, and stay as they are.
+    # %%time and the like run the rest of the cell as Python; %%bash and the like do not, and stay.
     without = _MAGIC.sub(lambda found: f"{found[1]}pass", source)
     return without if parse_source(without) else source
 
 
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
-    """Collects the definitions in the student's own cells: name -> (its place, its source); the last one counts."""
+    """Return the definitions in the student's own cells: name -> (place, source). The last one counts."""
     found: dict[str, tuple[_Place, str]] = {}
     for at, piece in enumerate(pieces):
         tree = None if piece.question or piece.ours else parse_source(piece.source)
@@ -213,7 +213,7 @@ def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
 def _with_helpers(
     question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Remark]
 ) -> str:
-    """Puts those definitions from the student's other cells before the answer that it needs."""
+    """Put definitions from other cells before the answer that needs them."""
     taken: dict[_Place, str] = {}
     helpers: list[str] = []
     todo = [source]
@@ -230,7 +230,7 @@ def _with_helpers(
 
 
 def _find_undefined_names(source: str) -> set[str]:
-    """Names what ``source`` uses and does not define."""
+    """Return the names that ``source`` uses and does not define."""
     tree = parse_source(source)
     used: set[str] = set()
     bound = set(dir(builtins))

@@ -38,7 +38,7 @@ _MOST_FILES = 20_000
 _MOST_IN_FOLDER, _MOST_IN_ARCHIVE = 100_000_000, 4_000_000_000
 # Archives within archives: a class's, a student's, and one that the student's system made of a folder.
 _MOST_DEEP = 3
-# What systems and tools leave in folders, and what is no submission of anything.
+# Files that systems and tools leave in folders.
 _IGNORED = re.compile(
     r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
 )
@@ -49,7 +49,7 @@ _AHEAD = timedelta(days=1)  # a student's clock may be in another zone, or wrong
 
 @dataclass(frozen=True)
 class Submission:
-    """A file that came back from a student, and what was odd about it.
+    """A file that a student handed in, and remarks on it.
 
     when    by its own stamp (``stamped``), which ``labkit submit`` makes with the student's clock; else by the
             file's time, which copying and archives may change, as is a stamp that is still to come.
@@ -68,7 +68,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Collection:
-    """``submissions``: each student's newest, by id; ``strangers``: (file, why) of what is graded for nobody."""
+    """Each student's newest submission by id, and ``strangers``: (file, reason) of files that count for nobody."""
 
     submissions: dict[str, Submission]
     missing: list[str]
@@ -103,7 +103,7 @@ def collect(folder: ClassFolder) -> Collection:
 
 
 def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, dict[str, Answers]]:
-    """Reads all that came back, and each student's answers with everything that was odd about their file."""
+    """Read every file in the folder; return each student's answers with the remarks on their file."""
     came = collect(folder)
     answers = {}
     for student, found in came.submissions.items():
@@ -113,14 +113,14 @@ def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, di
 
 
 def answers_of(assignment: Assignment, numbers: Numbers, document: Document) -> Answers:
-    """Reads the answers in an edition with these numbers."""
+    """Read the answers in an edition with these numbers."""
     return read_answers(
         document, assignment.name, assignment.question_facts(numbers), assignment.prologue(numbers)
     )
 
 
 def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tuple[str | None, Remark | None]:
-    """Gives the file's student and a note if that was odd; or None and a note why it is nobody's."""
+    """Return the file's student and a remark, if any; or None and a remark why nobody owns the file."""
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
         return None, note("other-assignment", held=held[0], wanted=folder.assignment)
@@ -146,7 +146,7 @@ def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
 # An id within a name; one that is a small number, as a list's first column has it, is met anywhere, so it has to
 # begin the name and to stand apart: "2.ipynb", "2_small.ipynb", "2 (1).ipynb", but not "small 2.ipynb".
 _WITHIN, _SHORT = r"(?<![0-9A-Za-z]){}(?![0-9A-Za-z])", r"^0*{}(?=[ _.,，、-]|$)"
-# What systems add to the name of a second copy: " (1)", "- Copy (2)", "（1）".
+# Systems mark a second copy in its name: " (1)", "- Copy (2)", "（1）".
 _COPY = re.compile(
     r"([ _-]*(copy|副本))?\s*[(（]\d{1,3}[)）](?=\.|$)|[ _-]+(copy|副本)(?=\.|$)", re.IGNORECASE
 )
@@ -178,7 +178,7 @@ class _Names:
 
 
 def _stamp(document: Document, notes: list[Remark]) -> datetime | None:
-    """When the file was made by its own word; what is odd about that is put into ``notes``."""
+    """Return the time of submission that the file states; append odd ones to ``notes``."""
     with suppress(KeyError, TypeError, ValueError):
         told = datetime.fromisoformat(document.labkit["submitted"])
         if told.tzinfo is not None and told <= _current_time() + _AHEAD:
@@ -193,7 +193,7 @@ def _current_time() -> datetime:
 
 
 def _newest(files: list[Submission]) -> Submission:
-    """The one that is graded: the newest of those that bear the student's name, else the newest.
+    """Return the file to grade: the newest one with the student's name, else the newest one.
 
     A file says by its tag whose edition it is, and whoever has a copy of it can hand one in. So one without a name
     does not take the place of one that bears it: the teacher is told of both.
@@ -216,7 +216,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Remark]]]:
-    """Groups the files that are graded for nobody by the student whose name they bear ("": none)."""
+    """Group the files that count for nobody by the student named in them ("": none)."""
     names = _Names(folder)
     found: dict[str, list[tuple[str, Remark]]] = {}
     for name, why in collection.strangers:
@@ -225,7 +225,7 @@ def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, li
 
 
 def files_in(folder: Path, strangers: list[tuple[str, Remark]]) -> Iterator[tuple[str, bytes, datetime]]:
-    """Yields (name within the folder, content, time) of every file, those in archives too."""
+    """Yield (name within the folder, content, time) of every file, those in archives too."""
     count = 0
     for path in _paths(folder, strangers):
         name = _decode_name(os.fsencode(path.relative_to(folder).as_posix()))
@@ -255,7 +255,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _decode_name(name: bytes) -> str:
-    """A file's name as it can be read and printed: in UTF-8, else in GBK, as systems in China write it."""
+    """Decode a file's name from UTF-8, or else from GBK, as Chinese systems write names."""
     try:
         return harmless(name.decode("utf-8"))
     except UnicodeDecodeError:
@@ -284,7 +284,7 @@ def _members(
     top: str = "",
     deep: int = 1,
 ) -> Iterator[tuple[str, bytes, datetime | None]]:
-    """Yields (name, content, time) of every file in an archive called ``name``, and in those within it.
+    """Yield (name, content, time) of every file in an archive called ``name``, and in those within it.
 
     taken   the bytes that each top folder, or file beside them, has had by now.
     top     the folder of the outer archive in which this one lies, "" for that itself.

@@ -1,4 +1,4 @@
-"""Reads cells from a file that a student hands in: a notebook of any tool.
+"""Read cells from a file that a student hands in: a notebook of any tool.
 
 Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
 """
@@ -16,7 +16,7 @@ from ..words import Problem, Remark
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
-# How files of other kinds begin, and the words of ``document.txt`` for each.
+# First bytes of other kinds of files, and the entry of ``document.txt`` for each.
 _KINDS = {
     b"%PDF": "pdf",
     b"PK\x03\x04": "zip",
@@ -30,13 +30,13 @@ _TEXTS = texts_beside(__file__)
 
 
 def note(*words: str, **facts: object) -> Remark:
-    """The note under these words on what was odd about a file or its answers; the first of them is its kind."""
+    """Return the remark under these words on a file or its answers; the first word is its kind."""
     said = _TEXTS[words]
     return Remark(words[0], said.en.format(**facts), said.zh.format(**facts))
 
 
 class WrongFile(Problem):
-    """The file holds no cells; ``note`` says what it is instead, and what to hand in."""
+    """Raised for a file without cells: ``note`` says what the file is, and what to hand in."""
 
     def __init__(self, kind: str, **facts: object) -> None:
         self.note = note("wrong-file", kind, **facts)
@@ -45,7 +45,7 @@ class WrongFile(Problem):
 
 @dataclass(frozen=True)
 class FoundCell:
-    """A cell as it was found: ``labkit`` is what our metadata says of it, {} where it was lost."""
+    """A cell of a submitted notebook. ``labkit``: its labkit metadata, {} if lost."""
 
     source: str
     code: bool = True
@@ -62,7 +62,7 @@ class Document:
 
 
 def read_document(content: bytes, most: int = MOST_BYTES) -> Document:
-    """Reads the cells of a notebook; WrongFile if the file is something else, or over ``most`` bytes."""
+    """Read the cells of a notebook; WrongFile if the file is something else, or over ``most`` bytes."""
     if len(content) > most:
         raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
     for start, kind in _KINDS.items():

@@ -1,4 +1,4 @@
-"""Makes one small file of a student's notebook to hand in, and says what is in it before it leaves.
+"""Make one small file of a student's notebook to hand in, and list its contents first.
 
 It works with the notebook alone: what was asked stands in its metadata. Nothing of it is run.
 """
@@ -27,7 +27,7 @@ _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 @dataclass(frozen=True)
 class HandIn:
-    """A notebook that is to be handed in. ``claim``: whose edition of what it is.
+    """A notebook to hand in. ``claim``: whose edition of what it is.
 
     answers    None where the metadata is lost, so that it is not known what was asked.
     troubles   question id -> what Python says of an answer that is none.
@@ -116,7 +116,7 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
 
 
 def _questions(document: Document) -> list[QuestionFacts]:
-    """Reads from the edition's metadata what was asked, and passes over anything else there."""
+    """Read from the edition's metadata what was asked, and passes over anything else there."""
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():

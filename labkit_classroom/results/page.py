@@ -1,4 +1,4 @@
-"""Makes the classroom's pages: one file each, no network, no script, light and dark, fit to print.
+"""Make the classroom's pages: one file each, no network, no script, light and dark, fit to print.
 
 What they say stands in ``page.txt``, how they look in ``page.css``.
 """
@@ -19,7 +19,7 @@ text = text_function(__file__)  # a text of page.txt by its key, in the language
 
 
 def page(title: str, *parts: str) -> str:
-    """A page in the language in use, of these parts; those that are empty are left out."""
+    """Return a page of these parts in the current language, without the empty ones."""
     body = "\n".join(filter(None, parts))
     return (
         f'<!DOCTYPE html>\n<html lang="{get_language()}">\n<meta charset="utf-8">\n'
@@ -29,24 +29,24 @@ def page(title: str, *parts: str) -> str:
 
 
 def section(key: str, *inner: str) -> str:
-    """Puts the heading ``key`` above what is in a section; "" if nothing is."""
+    """Return a section under the heading ``key``, or "" if it is empty."""
     found = "".join(inner)
     return f"<h2>{text(key)}</h2>{found}" if found else ""
 
 
 def prose(words: str) -> str:
-    """A text of ours as HTML: escaped, `code` in its own letters, **what matters** in bold ones."""
+    """Return a text as HTML: escaped, with `code` in monospace and **emphasis** in bold."""
     words = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(words, quote=False))
     return re.sub(r"\*\*([^*\n<>]+)\*\*", r"<b>\1</b>", words)
 
 
 def points(value: float) -> str:
-    """Points as they are written: at most two decimals, none that say nothing."""
+    """Format points with at most two decimals, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def format_question_points(mark: StudentMark, question: str) -> str:
-    """The points that count for a question, "" if it was not answered."""
+    """Format the points that count for a question, "" if it was not answered."""
     graded = mark.questions.get(question)
     judged = question in mark.by_hand or (graded is not None and graded.state != "unanswered")
     return points(mark.counted_points[question]) if judged else ""
@@ -71,7 +71,7 @@ def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
 
 
 def bullet_list(texts: list[str]) -> str:
-    """A list of remarks, "" if there is none."""
+    """Return a list of remarks as HTML, "" if there is none."""
     return f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>" if texts else ""
 
 

@@ -46,7 +46,7 @@ _SIGNS = {"good": "✓", "part": "◐", "bad": "✗"}
 def present(
     folder: ClassFolder, came: Collection | None = None, answers: Mapping[str, Answers] | None = None
 ) -> list[Path]:
-    """Write ``feedback/<id>.html``, each in its student's language, and ``teacher/overview.html``; gives their paths.
+    """Write ``feedback/<id>.html``, each in its student's language, and ``teacher/overview.html``; return the paths.
 
     They are made from the marks anew each time, so they replace those of an earlier grading, whose marks stay in
     ``teacher/marks.jsonl``. OSError if one cannot be written.
@@ -66,7 +66,7 @@ def present(
         with using(folder.language_of(student.id)):
             if student.id in marks:
                 mark = marks[student.id]
-                # The answers that were graded; a file that came since shows with the next grading.
+                # Show the answers that were graded; a newer file waits for the next grading.
                 mine = answers.get(student.id)
                 current = mine.answers if mine and mine.digest == mark.digest else {}
                 parts = _feedback(assignment, mark, current)
@@ -88,7 +88,7 @@ def present(
 
 
 def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
-    """Answers that are alike, or like the solution, apart from what the notebooks gave."""
+    """Return groups of answers that resemble one another or the solution, apart from given code."""
     numbers = {student: numbers_of(folder, assignment, student) for student in answers}
     stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
     solutions = {
@@ -110,7 +110,7 @@ def _feedback(assignment: Assignment, mark: StudentMark, answers: Mapping[str, s
 
 
 def _question(question: Question, marks: StudentMark, answer: str | None) -> str:
-    """Shows the parts of an answer, each with its points and its hint."""
+    """Return the parts of an answer as HTML, each with points and hint."""
     share = share_of(marks.counted_points.get(question.id, 0), question.points)
     mark, hand = marks.questions.get(question.id), marks.by_hand.get(question.id)
     head = f'<h2>{escape(str(question.title))} <span class="soft">{share}</span></h2>'
@@ -204,7 +204,7 @@ def _questions(found: Class) -> str:
 
 
 def _hints(found: Class) -> str:
-    """Counts for how many students each hint fired: the first are worth ten minutes of the next lesson."""
+    """Count for how many students each hint fired: the first are worth ten minutes of the next lesson."""
     fired: dict[tuple[str, str], dict[str, PartMark]] = {}  # question, hint -> student -> the first part
     for student, mark in found.marks.items():
         for question, answered in mark.questions.items():

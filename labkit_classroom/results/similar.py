@@ -95,13 +95,13 @@ def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_R
 
 
 def _common(source: str, common: set[_Run]) -> tuple[str, ...]:
-    """The lines of ``source`` in which one of these runs begins or goes on."""
+    """Return the lines of ``source`` that these runs of tokens cover."""
     numbers = {line for run, lines in _runs(source).items() if run in common for line in lines}
     return tuple(line for at, line in enumerate(source.splitlines(), 1) if at in numbers)
 
 
 def _runs(source: str) -> dict[_Run, set[int]]:
-    """Every run of tokens and its lines; an answer that cannot be read to its end has those up to there."""
+    """Yield every run of tokens with its lines, up to where the answer stops being Python."""
     tokens: list[tuple[str, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):

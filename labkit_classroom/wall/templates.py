@@ -1,5 +1,5 @@
-"""The wall as the judge puts it up: the process behind it of which workers are forked; which ways this computer has,
-found out by trying.
+"""The judge's side of the sandbox: the template process from which workers are forked, and the kinds of isolation that
+work on this computer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .workers import Bell, Limits, SandboxWorker
 
 WALLS = ("root", "user")  # ways that keep strangers in
 HOME_OF_PACKAGES = ours.HOME.resolve()
-# What of ours a student's code may read while it is graded: the packages that it computes with, and what runs it.
-# Whatever is not named here is not there: judges, answers, lessons and content, under any name and in any package.
+# Our packages and files that graded code may read: what it computes with, and what runs it. Everything else (judges,
+# answers, lessons, content) does not exist in the sandbox.
 SHOWN = (
     "labkit simgpu labkit_diagnose labkit_ranks labkit_classroom/__init__.py labkit_classroom/meeting.py "
     "labkit_classroom/wall/__init__.py labkit_classroom/wall/inside"
@@ -49,8 +49,8 @@ _OWN_FILES = 256 << 20  # bytes of a worker's own files, which are memory too
 
 
 def _group(pid: int) -> Path | None:
-    """Makes a control group with the process ``pid`` and all that it will start, whose memory is limited together, with
-    what the kernel holds for them (buffers of sockets and pipes). Gives the file of the limit.
+    """Make a control group of the process ``pid`` and its future children, which limits their memory together with the
+    kernel's buffers of their sockets and pipes. Return the file of the limit.
 
     What the process has already is not counted. None where the system lets us make no group: it does for root on Linux,
     outside of most containers.
@@ -70,11 +70,11 @@ def _group(pid: int) -> Path | None:
 
 
 class CannotStart(RuntimeError):
-    """The sandbox cannot be had on this machine in this way; the message says why."""
+    """Raised where this kind of isolation does not work; the message says why."""
 
 
 class Template:
-    """A process behind the wall, with torch imported, of which workers are forked. Whoever starts one closes it.
+    """A sandboxed process with torch imported, from which workers are forked. Close it after use.
 
     way      one of WALLS: whether it is root who makes the namespaces.
     preload  modules to import beforehand.
@@ -114,7 +114,7 @@ class Template:
         self._limit = _group(self.process) if way == "root" else None
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> SandboxWorker:
-        """Starts a worker; ``limits`` are those of its first request, and bound what all of its requests may take.
+        """Start a worker. ``limits``: those of its first request, which bound all of its requests.
 
         without   dotted names of what does not exist in it (:mod:`.inside.banned`).
         """
@@ -148,7 +148,7 @@ class Template:
         here.settimeout(10)
 
         def end() -> None:
-            """Its keeper, at the other end, ends it and all that it started."""
+            """Let the keeper at the other end kill the worker and all that it started."""
             with suppress(OSError):
                 here.shutdown(socket.SHUT_WR)
                 while here.recv(4096):
@@ -162,7 +162,7 @@ class Template:
         )
 
     def used_resources(self) -> tuple[float, int]:
-        """Gives CPU seconds and bytes of memory of their own of all workers that there are now."""
+        """Return CPU seconds and private memory of all current workers."""
         seconds, held, below = 0.0, 0, children()
         for pid in descendants(below, *below.get(self.process, ())):
             with suppress(OSError, ValueError, IndexError):
@@ -171,7 +171,7 @@ class Template:
         return seconds, held
 
     def waiting(self, pipe: int) -> tuple[int, bool]:
-        """Counts the threads of all workers that wait for this bell, and says whether any other is at work."""
+        """Count the threads of all workers that wait for this bell; return also whether any other thread runs."""
         below, found = children(), []
         workers = [worker for keeper in below.get(self.process, ()) for worker in below.get(keeper, ())]
         for pid in descendants(below, *below.get(self.process, ())):
@@ -181,7 +181,7 @@ class Template:
         return sum(count for count, _ in found), any(is_awake for _, is_awake in found)
 
     def close(self) -> None:
-        self._control.close()  # it ends by itself, and so it is known what it took
+        self._control.close()  # let it end by itself, so that its CPU time is counted
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
@@ -197,7 +197,7 @@ class Template:
 
 @dataclass
 class Bare:
-    """Stands for a :class:`Template` where there is neither wall nor fork: each worker is a Python of its own.
+    """Replacement of :class:`Template` without a sandbox: each worker is a new Python process.
 
     It is slow (each imports torch), and holds back nothing but endless work: for students who are trusted.
     """
@@ -225,16 +225,16 @@ class Bare:
         return worker
 
     def close(self) -> None:
-        """Does nothing: each worker is closed by the session that asked for it."""
+        """Do nothing: each session closes its own worker."""
 
 
 def template(way: str, preload: Sequence[str], hidden: Sequence[Path] = ()) -> Template | Bare:
-    """Starts what workers are taken from, in the way that :func:`best` names."""
+    """Start the source of workers, with the isolation that :func:`best` names."""
     return Bare(preload) if way == "bare" else Template(way, preload, hidden)
 
 
 def python(function: str, told: object) -> list[str]:
-    """Gives the command of a Python that knows nothing of the user's and calls a function of :mod:`.inside`."""
+    """Return the command of a Python that knows nothing of the user's and calls a function of :mod:`.inside`."""
     module = function.partition(".")[0]
     start = f"from {__package__}.inside import {module}; {function}(json.loads(sys.argv[2]))"
     code = f"import json, sys; sys.path.insert(0, sys.argv[1]); {start}"
@@ -242,7 +242,7 @@ def python(function: str, told: object) -> list[str]:
 
 
 def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
-    """Gives the arguments of :func:`.inside.sandbox.enter`; ``hidden`` are folders of the teacher's."""
+    """Return the arguments of :func:`.inside.sandbox.enter`; ``hidden`` are folders of the teacher's."""
     folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     folders |= {path for path in sys.path if "site-packages" in path or "dist-packages" in path}
     readable = {folder for folder in folders if os.path.isdir(folder)}
@@ -260,7 +260,7 @@ def configuration(way: str, hidden: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Gives environment variables for a worker: of the teacher's only the language, no keys, no names, no paths."""
+    """Return environment variables for a worker: of the teacher's only the language, no keys, no names, no paths."""
     known = {"PATH": "/usr/bin:/bin", "HOME": HOME, "TMPDIR": HOME, "LANG": "C.UTF-8"}
     known |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     known |= {"PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -269,7 +269,7 @@ def environment() -> dict[str, str]:
 
 @cache
 def try_ways() -> dict[str, str]:
-    """Tries each way that puts up a wall on this machine, and says why it cannot be had ("": it can)."""
+    """Try each kind of isolation on this machine; return why it fails ("": it works)."""
     if sys.platform != "linux":
         why = say(en=f"{sys.platform} has no namespaces", zh=f"{sys.platform} 没有命名空间")
         return dict.fromkeys(WALLS, why)
@@ -277,7 +277,7 @@ def try_ways() -> dict[str, str]:
 
 
 def best(trust: bool = False) -> str:
-    """Gives the strongest way that works here; Problem if none does, unless the students are trusted."""
+    """Return the strongest way that works here; Problem if none does, unless the students are trusted."""
     for way, why in try_ways().items():
         if not why:
             return way
@@ -293,7 +293,7 @@ def best(trust: bool = False) -> str:
 
 
 def report() -> str:
-    """Says what each way keeps a student's code from, and which of them this computer has."""
+    """Describe each kind of isolation, and say which ones work on this computer."""
     states = {way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in try_ways().items()}
     states["bare"] = _TEXTS["trusted",]()
     lines = [f"{way}: {state}\n    {_TEXTS[way,]()}" for way, state in states.items()]

@@ -1,7 +1,7 @@
-"""One worker on the judge's side, which asks it through pipes, watches it, and ends it; and the session, which asks a
-student's answer to one question, part after part.
+"""The judge's side of a worker: requests through pipes, limits, and its end; and the session that judges
+one question.
 
-Only this process knows limits and clocks; whatever a worker says of itself is not asked for.
+Only this process measures limits and time; nothing that a worker reports of itself counts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .inside import frames
 
 _TICK = 0.05  # seconds between two looks at what a worker takes
 _GLANCE = 0.01  # and at who has come to a meeting
-_PATIENCE = 2.0  # seconds for which nobody is at work, before the meeting is given up
+_PATIENCE = 2.0  # idle seconds before a meeting is given up
 _STARVED = 5  # times the clock's limit that a worker may wait for the processor, ready to go on
-_FOR_ANYBODY = 4096  # numbers that are rung then: nobody has to wait again
+_FOR_ANYBODY = 4096  # zeros to ring then, enough for everybody's later waits
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that the student's code may take to answer one request.
+    """Limits of the student's code for one request.
 
     cpu        seconds of processor time, of all its processes together.
     wall       seconds on the clock; None: enough for a machine that is busy with other things.
@@ -58,14 +58,14 @@ class NoReply(Exception):
 
 @dataclass
 class Bell:
-    """Holds a meeting of a worker's threads or processes: it rings when the system's table says that all wait."""
+    """A meeting of a worker's threads or processes: it rings when /proc shows that all of them wait."""
 
     pipe: BinaryIO
     waiting: Callable[[], tuple[int, bool]]
-    _still: float | None = None  # since when nobody is at work
+    _still: float | None = None  # when all threads became idle
 
     def look(self, count: int) -> list[int] | None:
-        """Rings if all ``count`` wait, or nobody else will come; gives their numbers, [] if they did not meet."""
+        """Ring if all ``count`` wait, or nobody else will come. Return their numbers, [] if they did not meet."""
         here, is_awake = self.waiting()
         numbers: list[int] = []
         if here >= count:
@@ -75,14 +75,14 @@ class Bell:
             if self._still is None or time.monotonic() - self._still < _PATIENCE:
                 return None
         self._still = None
-        with suppress(OSError):  # nobody is left to hear it
+        with suppress(OSError):  # the worker has ended
             self.pipe.write(b"".join(map(NUMBER.pack, numbers or [0] * _FOR_ANYBODY)))
         return numbers
 
 
 @dataclass
 class SandboxWorker:
-    """One process with a student's code, and the pipes to it.
+    """A process with a student's code, and the pipes to it.
 
     used_resources  returns CPU seconds and bytes of memory of all workers of its template.
     end    ends it and all that it started.
@@ -100,7 +100,7 @@ class SandboxWorker:
         self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
-        """Sends ``message`` and gives the answer; :class:`NoReply` if there is none, and then the worker is gone.
+        """Send ``message`` and return the reply. Raise :class:`NoReply` if none comes; the worker is then gone.
 
         meet   how many are to meet meanwhile (see :class:`Bell`).
         """
@@ -122,7 +122,7 @@ class SandboxWorker:
             raise error if isinstance(error, NoReply) else NoReply("garbled", str(error)) from None
 
     def _frame(self, found: tuple[bytes, bytes] | Exception) -> tuple[bytes, bytes]:
-        """Hands on a frame that came; raises why there is none."""
+        """Return a frame that came, or raise why there is none."""
         if isinstance(found, frames.Garbled):
             raise found
         if isinstance(found, Exception):
@@ -130,7 +130,7 @@ class SandboxWorker:
         return found
 
     def _wait(self, limits: Limits, meet: int) -> tuple[tuple[bytes, bytes], list[int]]:
-        """Gives the frame that comes, and the numbers given at the meeting."""
+        """Return the frame that comes, and the numbers given at the meeting."""
         end = time.monotonic() + limits.clock
         starved = _STARVED
         meets = meet > 0 and self.bell is not None
@@ -150,7 +150,7 @@ class SandboxWorker:
                 if memory > limits.memory:
                     raise NoReply("memory", f"more than {limits.memory >> 20} MiB") from None
                 if time.monotonic() > end and starved and self.bell and self.bell.waiting()[1]:
-                    # It has work to do and does not get the processor: its time is counted, not the clock.
+                    # The worker is ready but does not get the processor: let CPU time decide, not the clock.
                     end, starved = time.monotonic() + limits.clock, starved - 1
                 if time.monotonic() > end:
                     raise NoReply("wall", f"no answer within {limits.clock:g} s") from None
@@ -169,7 +169,7 @@ class SandboxWorker:
             self._inbox.put(error)
 
     def close(self) -> None:
-        """Kill it and all that it started, and wait until they are gone."""
+        """Kill the worker and all that it started, and wait until they are gone."""
         self.end()
         if self.bell:
             self.bell.pipe.close()
@@ -177,7 +177,7 @@ class SandboxWorker:
             self.requests.close()
         end = time.monotonic() + 10
         while self._reader.is_alive() and time.monotonic() < end:
-            with suppress(queue.Empty):  # it may be waiting to hand over a frame that nobody wants
+            with suppress(queue.Empty):  # the reader may be blocked on a full inbox
                 self._inbox.get_nowait()
             self._reader.join(_TICK / 10)
         with suppress(OSError):
@@ -185,7 +185,7 @@ class SandboxWorker:
 
 
 def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply:
-    """Makes an answer of the reply to the request with this token, after a look at every field of it.
+    """Check every field of the reply to the request with this token; return it as a Reply.
 
     :class:`.frames.Garbled` if the frame holds another thing.
     """
@@ -211,7 +211,7 @@ def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply
 
 @dataclass
 class AnswerSession:
-    """One question of a submission: a worker with the student's answers in it, started when it is first asked.
+    """The judging of one question: starts a worker with the student's answers when first asked.
 
     A process forked from the worker answers each question, so that what one leaves behind costs the next nothing.
 
@@ -235,12 +235,12 @@ class AnswerSession:
     def answer(
         self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
     ) -> Reply:
-        """Gives the result of ``driver(student, **data)``, if the answers can be run; the rest: :data:`.Engine`."""
+        """Return the result of ``driver(student, **data)``, if the answers can be run; the rest: :data:`.Engine`."""
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
             if defined.ended and len(self.sources) > 2:
-                # It may have been another answer that this one may call; an error there costs nothing here.
+                # Another answer, which this one may call, may have failed: try without the others.
                 defined = self._define([self.sources[0], self.sources[-1]])
             self._undefined = defined if defined.hint else None
         if self._undefined is not None:
@@ -275,7 +275,7 @@ class AnswerSession:
 
 @cache
 def _source(driver: Callable[..., Any]) -> tuple[str, str]:
-    """Gives name and source of the module in which ``driver`` stands; Problem if it may not be sent."""
+    """Return name and source of the module in which ``driver`` stands; Problem if it may not be sent."""
     module = inspect.getmodule(driver)
     if module is None or not inspect.isfunction(driver) or driver.__qualname__ != driver.__name__:
         raise Problem(

@@ -48,9 +48,16 @@ def test_tensors_come_back(dtype, shape):
     assert same(back[1], x.T.contiguous() if x.dim() == 2 else x)
 
 
+def test_a_subclass_arrives_as_what_it_holds():
+    lies = {"__iter__": lambda self: iter([7]), "__len__": lambda self: 1, "items": lambda self: [(7, 7)]}
+    assert through(type("L", (list,), lies)([1, 2])) == [1, 2]
+    assert through(collections.namedtuple("P", "x y")(1, 2)) == (1, 2)
+    assert through(type("D", (dict,), lies)(a=1)) == {"a": 1}
+
+
 @pytest.mark.parametrize(
     "value",
-    [object(), Foreign, {1, 2}, b"x", 1j, collections.namedtuple("P", "x")(1), type("L", (list,), {})(),
+    [object(), Foreign, {1, 2}, b"x", 1j,
      type("S", (str,), {})("x"), True.__class__, torch.float32, torch.eye(2).to_sparse(), 1 << 5000],
 )  # fmt: skip
 def test_what_is_no_plain_data_arrives_as_its_name_and_equals_nothing(value):

@@ -1,4 +1,4 @@
-"""Takes away from a worker what its answer is to write itself: there it does not exist, whatever name leads to it.
+"""Remove from a worker the functions that its answer must write itself, whatever name leads to them.
 
 A list of forbidden words in an answer only explains early. ``sys.modules``, frames, the garbage collector or another
 name of a module lead to the same function, and that function refuses: its code is another from now on.
@@ -24,7 +24,7 @@ _SAID = {
 
 @dataclass
 class Ban:
-    """What is to be taken away: functions, each with the code that refuses, and the folders or files of modules.
+    """The things to remove: functions, each with code that refuses, and folders or files of modules.
 
     It is found once, by a process that runs no student's code, and carried out in each worker forked of that.
     """
@@ -34,7 +34,7 @@ class Ban:
 
     @classmethod
     def find(cls, names: Iterable[str]) -> Ban:
-        """Find what the dotted ``names`` lead to: a module with all that it defines, a class, a function.
+        """Find the things behind dotted ``names``: a module with its definitions, a class, a function.
 
         A package by itself (``labkit``) stays, for the machine works with it; and so does what is not there.
         """
@@ -57,7 +57,7 @@ class Ban:
         return ban
 
     def take_away(self, hide: Callable[[str], None] = lambda path: None) -> None:
-        """From now on the functions refuse, and nobody can read the files (``hide``) and run them anew."""
+        """Make the functions refuse, and ``hide`` the files, so that nobody runs them anew."""
         for function, refusal in self.functions:
             function.__code__ = refusal
             function.__defaults__ = function.__kwdefaults__ = None
@@ -77,7 +77,7 @@ def _resolve_name(name: str) -> Any:
 
 
 def _modules(module: types.ModuleType) -> Iterator[types.ModuleType]:
-    """The module and, of a package, all in it, which are imported first: afterwards their files may be hidden."""
+    """Yield a module and all modules within it. Import them first: their files may be hidden afterwards."""
     for path in getattr(module, "__path__", []):
         for inner in pkgutil.iter_modules([path], f"{module.__name__}."):
             with suppress(Exception):
@@ -95,7 +95,7 @@ def _file(thing: Any) -> str | None:
 
 
 def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) -> Iterator[types.FunctionType]:
-    """The functions among ``values`` whose code stands in one of ``files``, and those inside of them and of classes."""
+    """Yield the functions among ``values`` whose code comes from ``files``, and those inside them and in classes."""
     for value in list(values):
         if id(value) in seen:
             continue
@@ -113,12 +113,12 @@ def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) ->
         elif isinstance(value, property):
             yield from _functions([value.fget, value.fset], files, seen)
         elif isinstance(value, type) and _file(value) in files:
-            # It may be made, as the machine does with its own, and does nothing.
+            # Keep __init__: the machine makes objects of its own classes.
             yield from _functions([v for n, v in vars(value).items() if n != "__init__"], files, seen)
 
 
 def _refusal(function: types.FunctionType, name: str) -> types.CodeType:
-    """Makes code in the place of the function's, which raises, and says that it is ``name``."""
+    """Make code in the place of the function's, which raises, and says that it is ``name``."""
     free = function.__code__.co_freevars
     said = _SAID.get(os.environ.get("LABKIT_LANG", ""), _SAID["en"]).format(name)
     made: dict[str, Any] = {}

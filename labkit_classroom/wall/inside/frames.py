@@ -1,4 +1,4 @@
-"""Plain data as bytes between the judge and a worker, and back; whoever wrote them may be an enemy.
+"""Plain data as bytes between the judge and a worker. The reader assumes a hostile writer.
 
 A frame is a header, a JSON text and the raw bytes of the tensors. Nothing is unpickled, no name in a frame is ever
 looked up or called; sizes, depths and types are checked before anything is built. What travels: None, bool, int,
@@ -28,11 +28,11 @@ DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 com
 
 
 class Garbled(ValueError):
-    """Bytes that are no frame, or one beyond the limits."""
+    """Raised for bytes that are no frame, or one beyond the limits."""
 
 
 class Unfit(ValueError):
-    """A value that no frame can carry: too large, too deep."""
+    """Raised for a value too large or too deep for a frame."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Foreign:
 
 
 def pack(value: object) -> bytes:
-    """``value`` as a frame; :class:`Unfit` if it is too large or too deep for one."""
+    """Encode ``value`` as a frame. Raise :class:`Unfit` if it is too large or too deep."""
     pieces: list[bytes] = []
     text = json.dumps(_encode(value, pieces, 0), allow_nan=False, separators=(",", ":")).encode()
     body = sum(map(len, pieces))
@@ -56,7 +56,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(text: bytes, body: bytes) -> Any:
-    """The value of a frame's two parts; :class:`Garbled` if they are not one."""
+    """Decode the value of a frame's two parts. Raise :class:`Garbled` if they are invalid."""
     try:
         found = json.loads(text.decode("utf-8"), parse_constant=_refuse)
         reader = _Reader(body)
@@ -71,12 +71,12 @@ def unpack(text: bytes, body: bytes) -> Any:
 
 
 def read(stream: BinaryIO) -> Any:
-    """The next value from ``stream``; EOFError if it has ended between two frames."""
+    """Read the next value from ``stream``. Raise EOFError if it ends between two frames."""
     return unpack(*parts(stream))
 
 
 def parts(stream: BinaryIO) -> tuple[bytes, bytes]:
-    """The JSON and the tensors of the next frame, unread; EOFError if the stream has ended before it."""
+    """Read the JSON and the tensors of the next frame, undecoded. Raise EOFError at the stream's end."""
     header = _exactly(stream, HEADER.size)
     if not header:
         raise EOFError
@@ -94,7 +94,7 @@ def parts(stream: BinaryIO) -> tuple[bytes, bytes]:
 
 
 def _exactly(stream: BinaryIO, count: int) -> bytes:
-    """``count`` bytes, fewer only where the stream ends; memory grows with what comes, not with what is announced."""
+    """Read ``count`` bytes, fewer only at the stream's end. Memory grows with what arrives."""
     pieces = []
     while count and (piece := stream.read(min(count, 1 << 20))):
         pieces.append(piece)

@@ -1,4 +1,4 @@
-"""Keeps the functions, classes and modules that judging relies on, and puts them back before a driver runs.
+"""Keep the functions, classes and modules that judging relies on, and puts them back before a driver runs.
 
 An answer shares its process with the driver that calls it: whatever it did to torch, labkit or Python is undone first.
 """

@@ -1,4 +1,4 @@
-"""Reads in /proc whose children processes are, how much they have taken, and what their threads wait for."""
+"""Read from /proc the children of processes, their use of CPU and memory, and what threads wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def children() -> dict[int, list[int]]:
-    """The children of every process that has some."""
+    """Return the children of every process that has some."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -22,20 +22,20 @@ def children() -> dict[int, list[int]]:
 
 
 def descendants(below: dict[int, list[int]], *roots: int) -> list[int]:
-    """The children of ``roots``, their children, and so on; ``below``: the children of every process."""
+    """Return all descendants of ``roots``; ``below``: the children of every process."""
     found = [child for root in roots for child in below.get(root, ())]
-    for pid in found:  # grows as it is walked
+    for pid in found:  # the loop appends to the list that it walks
         found += below.get(pid, ())
     return found
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time of a process, and of its children that have ended."""
+    """Return CPU seconds of a process and of its children that have ended."""
     return sum(map(int, _stat(pid)[11:15])) / _HERTZ
 
 
 def waiting(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
-    """How many threads of a process wait to read from ``fd``, and whether one of them does not wait for anything.
+    """Count the threads of a process that wait to read from ``fd``; return also whether any thread runs.
 
     pipe   the number (inode) of the pipe that ``fd`` has to be, so that nobody waits at another one.
 
@@ -65,7 +65,7 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def _stat(pid: int, thread: int | str = "") -> list[bytes]:
-    """Gives the fields after the program's name, which may hold blanks and brackets, of a process or its thread."""
+    """Return the fields after the program's name, which may hold blanks and brackets, of a process or its thread."""
     where = f"task/{thread}/stat" if thread else "stat"
     return _read(f"/proc/{pid}/{where}").rpartition(b") ")[2].split()
 

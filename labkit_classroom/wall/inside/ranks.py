@@ -1,4 +1,4 @@
-"""Runs the ranks of an answer. A grader gives each rank a process of its own, and stays outside of all of them.
+"""Run the ranks of an answer. A grader gives each rank a process of its own, and stays outside of all of them.
 
 The process that judges runs no student's code. It opens :func:`labkit.ranks`, in which a thread stands in for each
 rank: every call on torch.distributed travels from the rank's process through a socket to that thread, which makes it.

@@ -32,14 +32,14 @@ _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
 _SET_SECUREBITS, _SET_NO_NEW_PRIVS = 28, 38
-_NOROOT_LOCKED = 0b101111  # securebits: root is nobody special, and that stays so
+_NOROOT_LOCKED = 0b101111  # securebits: root has no privileges, for good
 
-# Folders of the system that Python and its libraries read; those that are missing are left out.
+# System folders that Python and its libraries read; missing ones are skipped.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 HOME = "/answer"  # the worker's own folder, where it may write
 DEVICES = ("null", "zero", "full", "random", "urandom")
-WORKSPACE = 64 << 20  # bytes that a worker can write into its own folders, each
+WORKSPACE = 64 << 20  # bytes that a worker can write into each of its folders
 _FILES = 4096  # files and folders there
 _SOCKET_BYTES = "4096 65536 262144"  # of each socket: least, usual, most
 
@@ -109,7 +109,7 @@ def enter(
 
 
 def _mapping(ids: Sequence[int]) -> Callable[[], None]:
-    """Starts a process that stays outside, and gives what makes it say which ids there are inside."""
+    """Start a process that stays outside; return a function that lets it map the user ids inside."""
     ready, told = os.pipe()
     inside, child = os.getpid(), os.fork()
     if not child:
@@ -135,7 +135,7 @@ def _mapping(ids: Sequence[int]) -> Callable[[], None]:
 
 
 def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:
-    root = "/sys"  # a folder that every Linux has and nothing here is read from; outside, it stays as it is
+    root = "/sys"  # every Linux has this folder, and nothing here reads it
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755,size=16m")
     for path in (*SYSTEM, *SYSTEM_FILES, *readable):
@@ -192,7 +192,7 @@ def _hide(root: str, path: str) -> None:
 
 
 def _fork_and_follow() -> None:
-    """Go on in a child; this process only waits for it, and ends as it does."""
+    """Continue in a child. This process only waits for it, and ends with its exit code."""
     child = os.fork()
     if not child:
         _prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -219,12 +219,12 @@ def _loopback() -> None:
 
 
 def alone() -> None:
-    """For the keeper of one worker: the next child is the first process of a world of its own."""
+    """Let the next child of this worker's keeper be the first process of new namespaces."""
     _call("unshare", _libc.unshare(_NEWPID | _NEWNS | _NEWIPC))
 
 
 def hide(path: str) -> None:
-    """From now on nothing is in the folder or file ``path``: for this worker, which has a world of its own."""
+    """Empty the folder or file ``path`` for this worker, which has its own mount namespace."""
     if os.path.isdir(path):
         _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, "mode=755,size=1m")
         _read_only(path, recursive=False)
@@ -238,9 +238,9 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
     Processes inherit all of it, and nothing here can be taken back by one without rights.
     """
     os.setsid()
-    os.nice(10)  # whoever watches comes first
+    os.nice(10)  # so that the judge gets the processor first
     for folder in (HOME, "/tmp", "/dev/shm"):
-        # Where something must be seen, an environment in /tmp, say, the folder stays as it is.
+        # A folder with something readable in it, such as an environment in /tmp, stays.
         if not os.listdir(folder):
             options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
             _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)

@@ -1,4 +1,4 @@
-"""Runs a student's answers, and answers the judge's questions with data. Nobody trusts this process.
+"""Run a student's answers, and answers the judge's questions with data. Nobody trusts this process.
 
 It knows neither tests nor expected values. Whatever the code does to this process, it can change only what it
 answers; the judge takes that as a claim about values and compares.
@@ -24,13 +24,13 @@ from . import banned, frames
 from . import kept as kept_things
 from .sandbox import isolate_rank
 
-_ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # what a notebook imports from, and where that lies
+_ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # modules that a notebook imports `check` from
 _BUILTINS = dict(vars(builtins))
 MESSAGE = 2000  # letters kept of an error's text
 _DONE = 42  # the exit code of a process that has replied
 
 
-class Answers:
+class StudentAnswers:
     """A student's answers, which run when a name of theirs is first looked up.
 
     start_rank   starts the process of one rank, which this one tells what to do through the socket ``fd``; None where
@@ -68,7 +68,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, 
     # Nothing reads file 1; a file of its own would be one more.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
-    answers, apart = Answers(), False
+    answers, apart = StudentAnswers(), False
     # Local, since answers may replace any name of this module: what puts the names back is made anew each time.
     function, put_back = types.FunctionType, kept_things.put_back.__code__
     while True:
@@ -110,7 +110,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, 
 
 
 @contextmanager
-def _zygote(answers: Answers, wanted: bool, sandboxed: bool) -> Iterator[None]:
+def _zygote(answers: StudentAnswers, wanted: bool, sandboxed: bool) -> Iterator[None]:
     """Inside, ``answers`` can start ranks: a process forks them that was there before any input arrived."""
     if not wanted:
         yield
@@ -130,11 +130,11 @@ def _zygote(answers: Answers, wanted: bool, sandboxed: bool) -> Iterator[None]:
         here.close()
 
 
-def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[Answers, Callable[..., Any]]:
+def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[StudentAnswers, Callable[..., Any]]:
     """Run the answers and the driver in a rank's process."""
     if sandboxed and order["isolated"]:
         isolate_rank()
-    answers = Answers()
+    answers = StudentAnswers()
     answers.sources = order["sources"]
     answers.run()
     return answers, _driver(order)
@@ -170,7 +170,7 @@ def _define(names: dict[str, Any], sources: Sequence[Sequence[str]]) -> None:
 
 
 def _stand_ins() -> dict[str, Any]:
-    """Gives stand-ins for `begin` and `check`, which an answer may still call: here they do nothing."""
+    """Return stand-ins for `begin` and `check`, which an answer may still call: here they do nothing."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
@@ -182,7 +182,7 @@ def _stand_ins() -> dict[str, Any]:
     return names
 
 
-def _ask(answers: Answers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]) -> Any:
+def _ask(answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]) -> Any:
     answers.asked, data = request, request["data"]
     if count := request["meet"]:
         data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)

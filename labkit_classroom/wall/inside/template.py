@@ -69,7 +69,7 @@ def _import(preload: list[str]) -> None:
     with labkit.simulate(gpus=2):
         a = torch.nn.Linear(2, 2).to("cuda:1")
         a(torch.ones(1, 2, device="cuda:1")).sum().backward()
-    # Some (torch._dynamo) look for a folder to cache in, and make it: only workers have one that can be written in.
+    # torch._dynamo makes a cache folder as it is imported, but only workers have a writable one.
     tempfile.tempdir = "/tmp"
     with mock.patch("os.makedirs"):
         for name in preload:
@@ -81,9 +81,9 @@ def _keep(
     way: str, order: dict[str, Any], ban: banned.Ban, things: kept.Rows,
     requests: int, replies: int, bell: int, told: int,
 ) -> None:  # fmt: skip
-    """Starts one worker and waits for its end, or for the judge to let go of the other end of ``told``."""
+    """Start one worker and wait for its end, or for the judge to let go of the other end of ``told``."""
     judge = socket.socket(fileno=told)
-    judge.send(b"here")  # with it goes who this is
+    judge.send(b"here")  # the credentials of this process go with it
     judge.recv(1)
     sandbox.alone()
     child = os.fork()
