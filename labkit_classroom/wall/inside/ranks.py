@@ -24,12 +24,12 @@ from torch.distributed import HashStore, init_process_group  # type: ignore[attr
 import labkit
 from labkit.turns import here
 from labkit_ranks.calls import semantics
-from labkit_ranks.calls.call import Call
-from labkit_ranks.group import group as groups
-from labkit_ranks.group.slot import Plain, Slot
-from labkit_ranks.processes import torch_patches
-from labkit_ranks.processes.packing import Line
-from labkit_ranks.rank.rank import rank_here
+from labkit_ranks.calls.call import CollectiveCall
+from labkit_ranks.group import process_group
+from labkit_ranks.group.slot import PlainTensors, Slot
+from labkit_ranks.processes import process_patches
+from labkit_ranks.processes.call_packing import RemoteCode
+from labkit_ranks.rank.rank import current_thread_rank
 
 from . import frames
 
@@ -138,10 +138,10 @@ def _stand_in(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
     """Make the calls of the process at the other end in this thread's rank; return what the process returns."""
     default: Any = dist.distributed_c10d._get_default_group()
     known, works = {default._name: default}, list[Any]()
-    member: Any = here.member
+    task: Any = here.task
     while True:
         try:
-            asked = member.away(link.receive)
+            asked = task.run_outside(link.receive)
         except (EOFError, OSError):
             raise RuntimeError(f"rank {rank} ended without a word") from None
         do, reply = asked.pop("do"), dict[str, Any]()
@@ -174,12 +174,12 @@ def _make_call(group: Any, asked: dict[str, Any]) -> Any:
     outputs = inputs
     if asked["outputs"] is not None:
         outputs = [torch.empty(shape, dtype=_dtype(name)).cuda() for shape, name in asked["outputs"]]
-    call = Call(inputs=inputs, outputs=outputs, **{name: asked[name] for name in _FACTS})
+    call = CollectiveCall(inputs=inputs, outputs=outputs, **{name: asked[name] for name in _FACTS})
     call.desc, call.at = group._desc, group._rank
-    call.rank, call.ranks = rank_here().number, group.transport().ranks  # type: ignore[union-attr]  # a rank's thread
-    call.code, *call.codes = (Line(*words) for words in asked["codes"])  # type: ignore[assignment]
+    call.rank, call.ranks = current_thread_rank().number, group.transport().ranks  # type: ignore[union-attr]  # a rank's thread
+    call.code, *call.codes = (RemoteCode(*words) for words in asked["codes"])  # type: ignore[assignment]
     call.line = asked["line"]
-    return group._come(call, list(call.inputs if call.kind == "send" else call.outputs), None)
+    return group._make_work(call, list(call.inputs if call.kind == "send" else call.outputs), None)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -236,8 +236,8 @@ def _be_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any,
             GROUP_RANK=str(rank // gpus), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
         )  # fmt: skip
         labkit.simulate(gpus=gpus)
-        torch_patches.inherit()
-        groups.of_processes = lambda group: _Carried(link, group)
+        process_patches.inherit()
+        process_group.make_process_transport = lambda group: _Carried(link, group)
         torch.manual_seed(0)
         if order["joins"]:
             torch.cuda.set_device(rank % gpus)
@@ -259,13 +259,13 @@ class _Carried:
     def __init__(self, link: Link, group: Any) -> None:
         self._link, self._made, self.ranks = link, 0, group.ranks
 
-    def come(self, call: Call) -> Slot:
+    def submit(self, call: CollectiveCall) -> Slot:
         codes = [(code.co_filename, code.co_name, code.co_qualname) for code in (call.code, *call.codes) if code]
         outputs = None
         if call.outputs is not call.inputs:
             outputs = [(tuple(out.shape), str(out.dtype).removeprefix("torch.")) for out in call.outputs]
         facts = {name: getattr(call, name) for name in _FACTS}
-        with Plain():
+        with PlainTensors():
             self._link.ask(
                 do="call", inputs=call.inputs, outputs=outputs, codes=codes, line=call.line, **facts
             )
@@ -276,7 +276,7 @@ class _Carried:
     def flush(self, rank: int) -> None:
         """Do nothing: every call that was waited for is done."""
 
-    def announce(self, call: Call) -> list[Call]:
+    def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         self._link.ask(do="new_group", name=str(call.seq), ranks=list(call.members))
         return [call]
 
@@ -285,28 +285,28 @@ _numbers: dict[str, int] = {}  # of this process's next call
 
 
 class _CarriedSlot(Slot):
-    def __init__(self, link: Link, call: Call, number: int) -> None:
+    def __init__(self, link: Link, call: CollectiveCall, number: int) -> None:
         super().__init__(1)
         self._link, self._call, self._number = link, call, number
 
-    def is_over(self) -> bool:
-        if super().is_over():
+    def is_completed(self) -> bool:
+        if super().is_completed():
             return True
         if self._link.ask(do="test", number=self._number)["done"]:
             self._receive()
         else:
             time.sleep(0.001)  # a rank that polls leaves the processor to the others
-        return super().is_over()
+        return super().is_completed()
 
-    def stand(self, call: Call, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
         self._receive()
         return True
 
     def _receive(self) -> None:
         call, found = self._call, self._link.ask(do="wait", number=self._number)
-        sender = Call("send")
+        sender = CollectiveCall("send")
         sender.at = found.get("source", 0)
         self.calls = {0: sender, 1: call}
         pairs = list(zip(call.outputs, found.get("values", ()), strict=False))
-        self.finish(lambda: semantics.write(pairs))
+        self.finish(lambda: semantics.write_outputs(pairs))
         call.release()
