@@ -62,7 +62,7 @@ def test_an_assignment_is_tried_with_its_solution_nothing_and_wrong_answers(mine
     for name in ("split.right.py", "scatter.large.py"):
         (mine / "wrong" / name).unlink()
     assert main(["assignment", "try", str(mine)]) == 0
-    assert "0 things to look at" in capsys.readouterr().out
+    assert "0 problems to look at" in capsys.readouterr().out
 
 
 def test_a_wrong_answer_to_no_question_and_numbers_that_tell_nothing_are_told(mine):
