@@ -18,7 +18,10 @@ HERE = Path(__file__).parent
 def by_question(name):
     """question: name -> assignment, question, the other fields of its heading, and the source."""
     return {
-        f"{question}: {title}": (*(["primitives", question] if "." not in question else question.split(".")), *rest)
+        f"{question}: {title}": (
+            *(["primitives", question] if "." not in question else question.split(".")),
+            *rest,
+        )
         for title, question, *rest in students.sections(HERE / name)
     }
 

@@ -42,7 +42,9 @@ def keep() -> Rows:
         if type(value) is types.FunctionType
     }
     hooks = sys.modules["torch.nn.modules.module"]
-    emptied = tuple(value for name, value in vars(hooks).items() if name.startswith("_global_") and value == {})
+    emptied = tuple(
+        value for name, value in vars(hooks).items() if name.startswith("_global_") and value == {}
+    )
     known = sys.modules, tuple((name, one) for name, one in sys.modules.items() if _is_kept(name))
     python = type, object, type.__setattr__, type.__delattr__
     return rows, tuple(codes.values()), emptied, known, frozenset(vars(builtins)), python

@@ -260,7 +260,9 @@ class _Carried:
         self._link, self._made, self.ranks = link, 0, group.ranks
 
     def submit(self, call: CollectiveCall) -> Slot:
-        codes = [(code.co_filename, code.co_name, code.co_qualname) for code in (call.code, *call.codes) if code]
+        codes = [
+            (code.co_filename, code.co_name, code.co_qualname) for code in (call.code, *call.codes) if code
+        ]
         outputs = None
         if call.outputs is not call.inputs:
             outputs = [(tuple(out.shape), str(out.dtype).removeprefix("torch.")) for out in call.outputs]
@@ -298,7 +300,9 @@ class _CarriedSlot(Slot):
             time.sleep(0.001)  # a rank that polls leaves the processor to the others
         return super().is_completed()
 
-    def wait_for_members(self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None) -> bool:
+    def wait_for_members(
+        self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
+    ) -> bool:
         self._receive()
         return True
 

@@ -57,7 +57,9 @@ class StudentAnswers:
         return module | {"sources": self.sources, "driver": work.__name__}
 
 
-def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, kept: kept_things.Rows) -> None:
+def serve(
+    requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, kept: kept_things.Rows
+) -> None:
     """Answer requests until there are no more: ``define`` takes sources, ``ask`` calls a driver.
 
     A process of its own answers each question (``forks``), so that what one leaves behind does not reach the next. If
@@ -95,7 +97,9 @@ def serve(requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, 
                         if not is_fork:
                             continue
                     function(put_back, {})(kept)
-                    reply["value"] = _ask(answers, request, bell, lambda: function(put_back, {})(kept) and None)
+                    reply["value"] = _ask(
+                        answers, request, bell, lambda: function(put_back, {})(kept) and None
+                    )
             except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
                 reply["value"], reply["error"] = None, describe_error(error)
             try:
@@ -182,7 +186,9 @@ def _stand_ins() -> dict[str, Any]:
     return names
 
 
-def _ask(answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]) -> Any:
+def _ask(
+    answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]
+) -> Any:
     answers.asked, data = request, request["data"]
     if count := request["meet"]:
         data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)
@@ -215,7 +221,9 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     return {"kind": type(error).__name__[:200], "message": message[:MESSAGE], "line": line}
 
 
-def main(requests: int, replies: int, kept: kept_things.Rows, bell: int | None = None, forks: bool = False) -> None:
+def main(
+    requests: int, replies: int, kept: kept_things.Rows, bell: int | None = None, forks: bool = False
+) -> None:
     """Serve on file descriptors, then end without running what the code left to be run at exit."""
     try:
         with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as told:
