@@ -42,7 +42,11 @@ def nearest_state(student, table):
     with labkit.simulate(gpus=2):
         moved = model.to("cuda:1")
         places = [str(value.device) for value in nn.Module.state_dict(moved).values()]
-    return {"saved": saved, "parameters": sum(one.requires_grad for one in nn.Module.parameters(model)), "places": places}
+    return {
+        "saved": saved,
+        "parameters": sum(one.requires_grad for one in nn.Module.parameters(model)),
+        "places": places,
+    }
 
 
 class Scores(nn.Module):

@@ -60,7 +60,9 @@ def start_rank(student):
 
 def loader(student, rows, batch_size, size):
     """Return of every rank the rows of each batch, in two epochs."""
-    return ranks.run(student, read_rows, [{"rows": rows, "batch_size": batch_size}] * size, isolated=False)["results"]
+    return ranks.run(student, read_rows, [{"rows": rows, "batch_size": batch_size}] * size, isolated=False)[
+        "results"
+    ]
 
 
 def read_rows(student, rows, batch_size):
@@ -148,7 +150,10 @@ def save_own_model(student, weight, path):
             real(obj, f, *arguments, **more)
 
     sys.addaudithook(watch)
-    with mock.patch.object(torch, "save", save_slowly), mock.patch.object(torch.serialization, "save", save_slowly):
+    with (
+        mock.patch.object(torch, "save", save_slowly),
+        mock.patch.object(torch.serialization, "save", save_slowly),
+    ):
         _call(student, "save", {real: save_slowly}, model, path)
     ranks.tell_judge()
     return len(written)

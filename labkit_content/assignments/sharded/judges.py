@@ -61,13 +61,17 @@ def own(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(2, 4)
     owner = [*draw.sample(range(ranks), 2), *(draw.integer(0, ranks - 1) for _ in range(3))]
     owner = [*owner[:-ranks], *range(ranks)][:5] if ranks > 2 else owner
-    yield from checks.wrong_state(ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=ranks), owner)
+    yield from checks.wrong_state(
+        ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=ranks), owner
+    )
 
 
 @part("state", 1, en="A rank that owns nothing returns None", zh="一个参数也没有的 rank 返回 None")
 def nothing(ask: Ask, draw: Draw) -> Iterator[Hint]:
     owner = [draw.choice((0, 2)) for _ in range(4)] + [2]
-    yield from checks.wrong_state(ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=3), owner)
+    yield from checks.wrong_state(
+        ask(drivers.make_optimizers, weights=_weights(draw), owner=owner, size=3), owner
+    )
 
 
 def _take_steps(ask: Ask, draw: Draw, unused: bool) -> tuple[tuple[Any, ...], int]:
