@@ -80,7 +80,7 @@ labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers labkit
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
-labkit_classroom.wall.inside | turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank
+labkit_classroom.wall.inside | base turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank
 labkit_classroom.wall        | base labkit_classroom labkit_classroom.wall.inside
 labkit_classroom.handout     | base labkit_classroom
 labkit_classroom.intake      | base labkit_classroom labkit_classroom.handout

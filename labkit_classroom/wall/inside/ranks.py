@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, init_process_group  # type: ignore[attr-defined]  # not in its stubs
 
 import labkit
+from labkit.base.language import say
 from labkit.turns import here
 from labkit_ranks.calls import semantics
 from labkit_ranks.calls.call import CollectiveCall
@@ -143,7 +144,7 @@ def _stand_in(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
         try:
             asked = task.run_outside(link.receive)
         except (EOFError, OSError):
-            raise RuntimeError(f"rank {rank} ended without a word") from None
+            raise RuntimeError(say(en=f"rank {rank} has ended", zh=f"rank {rank} 已经结束")) from None
         do, reply = asked.pop("do"), dict[str, Any]()
         if do == "done":
             if asked["error"]:
