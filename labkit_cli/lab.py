@@ -51,12 +51,13 @@ def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _jupyterlab_options() -> dict[str, bool]:
-    """Return JupyterLab's options, and whether each has a value."""
+    """Return whether each of JupyterLab's options takes a value."""
     need("jupyterlab")
     from jupyterlab.labapp import LabApp  # slow: imports the server
 
     takes = dict.fromkeys(LabApp.aliases, True) | dict.fromkeys(LabApp.flags, False)
-    return {f"{'-' * min(len(name), 2)}{name}": value for name, value in takes.items()}
+    # Options of one letter have one dash.
+    return {("-" if len(name) == 1 else "--") + name: value for name, value in takes.items()}
 
 
 def add_arguments(parser: Parser) -> None:

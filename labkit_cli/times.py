@@ -16,7 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from labkit.base.ours import line_here
+from labkit.base.ours import user_line_here
 from labkit.base.patches import Patch, Patches
 from labkit.cost.hardware import Accelerator, accelerator, copy_seconds
 from labkit.cost.operators import operator_seconds
@@ -37,7 +37,7 @@ def sample_memory(trace: Trace, most: int, clock: ModelledClock | None) -> Calla
     def sample(label: str) -> None:
         machine = machine_in_use()
         now = perf_counter() if clock is None else max(clock.until.values(), default=0.0)
-        at, line = now - trace.origin, line_here()
+        at, line = now - trace.origin, user_line_here()
         for gpu in machine.gpus if machine is not None else ():
             live, peak = gpu.look()
             trace.samples.append(MemorySample(None, f"cuda:{gpu.index}", at, live, peak, label, line))

@@ -80,7 +80,7 @@ class Saying:
 
 
 def sayings() -> tuple[Saying, ...]:
-    """Return the sentences, in the order of their lessons."""
+    """Return the widely read sentences of the outline, by lesson."""
     found = [entry for entry in _entries() if entry.words[0] == "said"]
     return tuple(
         Saying(entry.texts[""], entry.texts["where"], entry.texts["verdict"], entry.code, entry.words[1])

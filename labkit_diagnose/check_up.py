@@ -106,7 +106,7 @@ def protect_user_state(gpus: int, make_copies: Callable[[], Subject]) -> Iterato
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(_restore_default_device, torch.get_default_device())
         if owner is not None:
-            stack.enter_context(Machine.lend(owner, gpus, _PLENTY))
+            stack.enter_context(Machine.open_extended(owner, gpus, _PLENTY))
         subject = make_copies()  # before simulate() hides the real GPUs, which may hold the model
         if owner is None:
             stack.enter_context(simulate(gpus, memory=_PLENTY))

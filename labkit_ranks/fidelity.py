@@ -1,7 +1,7 @@
-"""A part of the documentation's table: which parts of torch.distributed are simulated, how, and which refuse.
+"""Document which parts of torch.distributed are faithful, approximated, and absent.
 
-The rows stand in ``fidelity.txt``; in ``docs/simulated.md`` they stand below what is said of the machine.
-``python -m labkit_ranks`` prints both.
+``python -m labkit_ranks`` prints the rows of ``fidelity.txt`` below those of :mod:`simgpu.fidelity`, as in
+``docs/simulated.md``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ PARTS = parts(__file__)
 
 
 def table() -> str:
-    """The part as Markdown."""
+    """Return the section on ranks as Markdown."""
     lines = ["", "## Ranks: what of torch.distributed is simulated", "", "| | | |", "| --- | --- | --- |"]
     for how in (FAITHFUL, APPROXIMATED, ABSENT):
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
-    lines += ["", "What is changed besides while ranks are there, and taken back with them:", ""]
+    lines += ["", "Further changes while ranks run, undone at their end:", ""]
     with World(1):
         lines += [
             f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()
         ]
-    lines += ["", "## How PyTorch's own tests fare", ""]
+    lines += ["", "## Results of PyTorch's own tests", ""]
     lines += [f"- **{what}**: {note}" for what, found, note in PARTS if found == MEASURED]
     return "\n".join(lines) + "\n"

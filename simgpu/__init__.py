@@ -1,7 +1,7 @@
 """Simulated GPUs for PyTorch: torch sees several GPUs, values live on the CPU.
 
-``__all__`` is the face: other packages import these names, or from these modules, and nothing else (a test). Each is
-loaded when it is first used: :mod:`simgpu.children`, which describes the machine to child processes, needs no torch.
+``__all__`` is the public interface: other packages import only these names, or from these modules (a test checks). Each
+is loaded at its first use: :mod:`simgpu.children`, which describes the machine to child processes, needs no torch.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ __all__ = [
     "tensors_without_data", "tracebacks", "use_gpus",
 ]  # fmt: skip
 
-# The module of each name, and where the modules of the face lie that are not at the top.
+# Public class or function -> its module.
 _MODULES = {
     "DeviceRandom": ".state.random",
     "Gpu": ".state.gpu",
@@ -38,7 +38,8 @@ _MODULES = {
     "simulate": ".simulation",
     "use_gpus": ".simulation",
 }
-_INNER = {
+# Public module that is not directly in this package -> its place.
+_SUBMODULES = {
     "reducers": ".features.reducers",
     "streams": ".state.streams",
     "tensors_without_data": ".features.tensors_without_data",
@@ -46,8 +47,10 @@ _INNER = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES | _INNER:
+    """Import a public name at its first use."""
+    if name not in _MODULES | _SUBMODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_INNER.get(name) or _MODULES[name], __name__)
-    value = globals()[name] = module if name in _INNER else getattr(module, name)
+    module = import_module(_SUBMODULES.get(name) or _MODULES[name], __name__)
+    value = module if name in _SUBMODULES else getattr(module, name)
+    globals()[name] = value  # later uses find it without this function
     return value

@@ -40,7 +40,7 @@ class Machine:
     gpus          the simulated GPUs, a tuple.
     order         how replicas take turns: None (device order), "threads" (they race) or a tuple of numbers.
     model         the GPU model.
-    numbers       physical numbers of the GPUs, where CUDA_VISIBLE_DEVICES hides or reorders some.
+    numbers       physical numbers of the GPUs, which differ if CUDA_VISIBLE_DEVICES hides or reorders some.
     description   text of the whole machine for child processes (:mod:`simgpu.children.environment`).
     """
 
@@ -70,11 +70,11 @@ class Machine:
         self._patches = Patches(lambda: table(self))
         self._layers: list[Patches] = []
         self._in_block = False
-        # The opening thread, and another thread which ended the machine.
+        # The thread that made the machine; the thread that ended it, if another.
         self._thread = threading.current_thread()
         self._ended_by: threading.Thread | None = None
 
-    # For torch.
+    # For the functions that replace torch's.
 
     def has_initialized_cuda(self) -> bool:
         """Whether this process uses CUDA: a GPU was chosen, or holds a tensor."""
@@ -99,7 +99,7 @@ class Machine:
         return self.gpu(device.index) if device.type == "cuda" else None
 
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
-        """Return the device that really holds the values of ``target``; for the host, ``device`` or the CPU."""
+        """Return the real device for values on ``target``: the CPU; for None (the host), ``device`` or the CPU."""
         return torch.device("cpu" if target is not None or device is None else device)
 
     def use_in_thread(self) -> ModeEntered:
@@ -119,26 +119,26 @@ class Machine:
         with _changing:
             refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:
-                _end_plain_below(len(_opened) - 1)  # only the last one can come back
+                _end_machines_without_block_below(len(_opened) - 1)  # only the last one can come back
             _opened.append(self)
             try:
-                _settle()
+                _activate_last_opened()
             except BaseException:
                 _opened.remove(self)
                 self._end()
-                _settle()
+                _activate_last_opened()
                 raise
         return self
 
     def close(self) -> None:
-        """Give torch back as it was. Tensors on the GPUs stay usable as plain tensors on the host."""
+        """Restore torch. Tensors on the GPUs stay usable as plain tensors on the host."""
         with _changing:
             if self in _opened and not self._in_block:
-                # A plain call replaced the machines below, so nothing restores them.
-                _end_plain_below(_opened.index(self))
+                # A call of simulate() outside ``with`` replaced the machines below, so nothing restores them.
+                _end_machines_without_block_below(_opened.index(self))
                 _opened.remove(self)
             self._end()
-            _settle()
+            _activate_last_opened()
 
     def __enter__(self) -> Machine:
         with _changing:
@@ -159,7 +159,7 @@ class Machine:
             self._in_block = True
             _opened.remove(self)
             _opened.append(self)
-            _settle()
+            _activate_last_opened()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -167,13 +167,13 @@ class Machine:
             self._in_block = False
             if self not in _opened:
                 return
-            # End machines opened inside the block by a plain call. A block above belongs to another thread.
+            # End machines opened inside the block by simulate() without ``with``. A block above is another thread's.
             at = _opened.index(self)
             while at + 1 < len(_opened) and not _opened[at + 1]._in_block:
                 _opened.pop(at + 1)._end()
             del _opened[at]
             self._end()
-            _settle()
+            _activate_last_opened()
 
     def _end(self) -> None:
         if self.closed:
@@ -224,7 +224,7 @@ class Machine:
         if machine_in_use() is self:
             for one in (*reversed(above), patches):
                 one.take_out()
-            for one in above:  # made again from the present values
+            for one in above:  # again, because they wrap what they replace
                 one.put_in()
 
     def stale_text(self, gpu: Gpu) -> str:
@@ -279,8 +279,8 @@ class Machine:
 
     @staticmethod
     @contextmanager
-    def lend(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
-        """Replace ``owner``, the machine in use, by one with its GPUs and more, ``gpus`` in all, in a ``with`` block.
+    def open_extended(owner: TheMachine, gpus: int, memory: str | int) -> Iterator[Machine]:
+        """Use a machine with the GPUs of ``owner`` (the one in use) and new ones, ``gpus`` in all, in a ``with`` block.
 
         Each GPU has ``memory``, replicas run in device order, and random states are separate.
         """
@@ -320,15 +320,15 @@ _opened: list[Machine] = []
 _changing = threading.RLock()
 
 
-def _end_plain_below(at: int) -> None:
+def _end_machines_without_block_below(at: int) -> None:
     """End the machines directly below ``_opened[at]`` that are in no ``with`` block."""
     while at and not _opened[at - 1]._in_block:
         at -= 1
         _opened.pop(at)._end()
 
 
-def _settle() -> None:
-    """Let torch see the last open machine."""
+def _activate_last_opened() -> None:
+    """Make the last opened machine the one that torch sees; restore torch if it is closed or there is none."""
     last = _opened[-1] if _opened and not _opened[-1].closed else None
     now = machine_in_use()
     if now is not last:

@@ -312,7 +312,7 @@ def names_past_the_face(source: str) -> set[str]:
     import simgpu
 
     modules = {
-        f"simgpu{simgpu._INNER.get(name, f'.{name}')}"
+        f"simgpu{simgpu._SUBMODULES.get(name, f'.{name}')}"
         for name in simgpu.__all__
         if name not in simgpu._MODULES
     }

@@ -72,7 +72,7 @@ class Mutation:
 
 
 class Sites(ast.NodeVisitor):
-    """Visitor to collect all possible mutations of a file, by first line."""
+    """Collect all possible mutations of a file, in ``found``, by the line where they begin."""
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.source = path, source
@@ -89,6 +89,7 @@ class Sites(ast.NodeVisitor):
         last = self.starts[place.end_lineno - 1] + place.end_col_offset
         start, end = len(self.bytes[:first].decode()), len(self.bytes[:last].decode())
         was = self.source[start:end]
+        # Keep the number of lines.
         lost = was.count("\n") - becomes.count("\n")
         if isinstance(node, ast.expr):
             becomes = f"({becomes}{chr(10) * lost})"
@@ -309,7 +310,7 @@ class Copy:
     def pytest(self, targets: list[str], seconds: float, *options: str) -> tuple[str, str]:
         """Run the tests in ``targets``; return the first failed test, or "", and how the run ended."""
         temporary = tempfile.mkdtemp(prefix="labkit-mutate-")
-        # A file that cannot be imported counts as a test.
+        # Leave out tests that fail without a mutation; a whole file if it cannot be imported.
         left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in sorted(self.failing)]
         command = [
             sys.executable, "-m", "pytest", "-x", "-v", "-n0", f"--timeout={TEST}", "-p", "no:cacheprovider", "-m",
@@ -382,10 +383,10 @@ def _end(child: subprocess.Popen[bytes], temporary: str) -> None:
 
 
 def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
-    """Return the test files near a mutation, ordered by mentions of the changed place."""
-    room = max((room for room in TESTS_OF if mutation.path.startswith(room + "/")), key=len)
+    """Return the test files near a mutation, most relevant first: files that name the changed function, fast files."""
+    folder = max((folder for folder in TESTS_OF if mutation.path.startswith(folder + "/")), key=len)
     files: list[Path] = []
-    for place in TESTS_OF[room]:
+    for place in TESTS_OF[folder]:
         path = root / place
         files += sorted(path.rglob("test_*.py")) if path.is_dir() else [path] * path.exists()
     words = {word.strip("_") for word in [Path(mutation.path).stem, *mutation.inside.split(".")]} - {
@@ -393,13 +394,13 @@ def nearby_tests(root: Path, mutation: Mutation) -> list[str]:
         "init",
     }
 
-    def naming(path: Path) -> int:
+    def relevance(path: Path) -> int:
         text = path.read_text("utf-8")
         found = sum(min(len(re.findall(rf"\b_*{re.escape(word)}_*\b", text)), 5) for word in words)
         slow = re.search(r"subprocess|Template\(|kernel|playwright", text) is not None  # starts processes
         return found + 5 * any(word in path.stem for word in words) - 4 * slow
 
-    ordered = sorted(dict.fromkeys(files), key=naming, reverse=True)
+    ordered = sorted(dict.fromkeys(files), key=relevance, reverse=True)
     return [path.relative_to(root).as_posix() for path in ordered]
 
 
@@ -418,7 +419,7 @@ def judge_mutation(copy: Copy, mutation: Mutation, near_only: bool) -> tuple[str
                 if how == "passed":
                     break
                 if not test or test in copy.passing:
-                    return test or "(the run itself)", how
+                    return test or "(the whole run)", how
                 copy.write(mutation.path, source)
                 if copy.pytest([test], 300)[1] == "passed":
                     copy.passing.add(test)

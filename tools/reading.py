@@ -92,7 +92,7 @@ simgpu/torch_api/collectives.py: Collectives._scatter Collectives._broadcast_coa
 labkit/turns/task_group.py: TaskGroup.add TaskGroup.wait_for
 labkit/turns/scheduler.py: Scheduler.yield_turn Scheduler.run_next Scheduler.check_deadlock
 labkit/turns/locks.py: _wrap_acquire
-simgpu/ops/gradients.py: surface _run_engine
+simgpu/ops/gradients.py: mark_gradient _run_engine
 simgpu/state/leaves.py: Leaves.note Leaves.look
 simgpu/rules/functions.py: check_function
 simgpu/ops/mixed.py: run_mixed _Replay.operator

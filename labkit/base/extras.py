@@ -24,7 +24,7 @@ def need(*packages: str) -> None:
     """Raise :class:`MissingPackage` unless all of ``packages``, keys of EXTRA_OF, are installed."""
     missing = [name for name in packages if name not in sys.modules and not find_spec(name)]
     if missing:
-        raise _missing(missing)
+        raise _missing_package_error(missing)
 
 
 def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
@@ -33,14 +33,15 @@ def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
         return error
     package, _, inner = (error.name or "").partition(".")
     if package in EXTRA_OF:
-        return _missing([package])
+        return _missing_package_error([package])
     if package in PACKAGES[1:] and not inner:
         text = say(en=f"this installation of labkit lacks {error.name}", zh=f"这份 labkit 不带 {error.name}")
         return MissingPackage(text, name=error.name)
     return error
 
 
-def _missing(names: list[str]) -> MissingPackage:
+def _missing_package_error(names: list[str]) -> MissingPackage:
+    """Return the error for these missing packages, with the pip command that installs them."""
     listed = ", ".join(names)
     extras = ",".join(dict.fromkeys(EXTRA_OF[name] for name in names))
     command = f'pip install "labkit[{extras}]"'

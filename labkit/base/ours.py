@@ -79,14 +79,15 @@ def frames_of_threads() -> dict[int, FrameType]:
             gc.enable()
 
 
-def line_here() -> str:
+def user_line_here() -> str:
     """Return the user's line that led here, ``"train.py:41"``; "" without one.
 
-    A thread that torch or labkit has started, as for a replica, gets the main thread's line.
+    A thread started by torch or labkit, such as one of DataParallel's, has no line of the user: return the main
+    thread's.
     """
     line = _line_of(sys._getframe(1))
     main = threading.main_thread()
-    # The current thread's own frame is left out: a reference would keep its locals alive.
+    # The main thread's own frames were searched above.
     if not line and threading.current_thread() is not main:
         line = _line_of(frames_of_threads().get(main.ident or 0))
     return line

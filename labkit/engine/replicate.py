@@ -99,8 +99,8 @@ def _build_replicas(
     parents = [(at, plan.children) for at, plan in enumerate(plans) if plan.children]
     networks = []
     for number, own in enumerate(copies):
-        given, at_home = [*own, None], detached and number == 0
-        replicas = [plan.twin(given, at_home) for plan in plans]
+        given, original = [*own, None], detached and number == 0
+        replicas = [plan.copy_module(given, original) for plan in plans]
         found = [*replicas, None]
         for at, children in parents:
             named = vars(replicas[at])["_modules"]
@@ -113,9 +113,9 @@ def _build_replicas(
 class _Plan:
     """A plan to copy a module, with the result of ``nn.Module._replicate_for_data_parallel``.
 
-    It is written out because PyTorch spends most of its time in ``nn.Module.__setattr__`` for each attribute.
+    PyTorch's method spends most of its time in ``nn.Module.__setattr__``; the plan sets attributes directly.
 
-    children, parameters, buffers   the names, each with the place of what it names.
+    children   (name, index) of each child; the index is that of the module in the list of all modules.
     """
 
     def __init__(self, module: nn.Module, places: dict[int, int]) -> None:
@@ -124,13 +124,17 @@ class _Plan:
             [(name, places[id(found)]) for name, found in named.items()]
             for named in (module._modules, module._parameters, module._buffers)
         )
-        # RNNs and scripted modules, for example, have more to take along, and say how.
+        # RNNs and scripted modules, for example, override the method to copy further state.
         self._own = self._kind._replicate_for_data_parallel is not nn.Module._replicate_for_data_parallel
         self._plain = self._kind.__setattr__ is nn.Module.__setattr__
         self._state: dict[str, Any] = {} if self._own else {**vars(module), "_is_replica": True}
 
-    def twin(self, copies: list[Tensor | None], detached: bool) -> nn.Module:
-        """Return a copy of the module with tensors of ``copies`` and without children."""
+    def copy_module(self, copies: list[Tensor | None], detached: bool) -> nn.Module:
+        """Return a copy of the module without children.
+
+        copies     all tensors of this replica; the plan knows the index of each parameter and buffer.
+        detached   for the first replica of a forward without gradients, whose tensors are the original parameters.
+        """
         if self._own:
             replica: nn.Module = self._module._replicate_for_data_parallel()
             state = vars(replica)

@@ -20,7 +20,7 @@ from ..plans.split import Split, split
 from ..trace.curves import Curves
 from ..trace.memory import MemoryTimeline
 from ..trace.trace import Call, Trace
-from . import shown
+from . import picture_registry
 from .page import timeline_of
 from .picture import Picture
 from .pictures.call_flow import flow_picture
@@ -35,7 +35,7 @@ from .svg import to_svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Type -> its picture in a notebook. Other packages add theirs to shown.pictures.
+# Type -> its picture in a notebook. Other packages add theirs to picture_registry.pictures.
 _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Split: split_picture,
     Batches: batches_picture,
@@ -59,7 +59,7 @@ def svg_of(data: object) -> str | None:
     objects.
     """
     kind = type(data)
-    make = _SHOWN.get(kind) or shown.pictures.get(f"{kind.__module__}.{kind.__qualname__}")
+    make = _SHOWN.get(kind) or picture_registry.pictures.get(f"{kind.__module__}.{kind.__qualname__}")
     return make and to_svg(make(data), panel=True)
 
 

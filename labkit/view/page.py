@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ..base.language import LANGUAGES, get_language, say, using
 from ..trace.trace import Trace
-from . import shown
+from . import picture_registry
 from .captions import caption
+from .picture_registry import Chapter, Timeline
 from .pictures.memory_time import memory_time_picture
 from .pictures.timeline import timeline_picture
-from .shown import Chapter, Timeline
 from .svg import to_svg
 
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
@@ -90,4 +90,6 @@ DEVICE_TIMELINE = Timeline(timeline_picture, _call_chapters)
 
 def timeline_of(trace: Trace) -> Timeline:
     """Return the timeline for ``trace``: with ranks, a lane for each rank, else for each device."""
-    return shown.rank_timeline if trace.ranks and shown.rank_timeline else DEVICE_TIMELINE
+    return (
+        picture_registry.rank_timeline if trace.ranks and picture_registry.rank_timeline else DEVICE_TIMELINE
+    )

@@ -52,12 +52,14 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
 
 
 def _box(box: Box) -> str:
+    """Return the SVG of a box: hatched, outlined without a GPU, or filled with the GPU's colour."""
     place = f'x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" height="{_number(box.height)}"'
-    place += f' rx="{_number(box.width / 2)}" ry="{_number(box.height / 2)}"' * box.round
+    if box.round:
+        place += f' rx="{_number(box.width / 2)}" ry="{_number(box.height / 2)}"'
     if box.hatched:
-        ends = "".join("M{} {}L{} {}".format(*map(_number, stroke)) for stroke in box.strokes())
+        hatching = "".join("M{} {}L{} {}".format(*map(_number, stroke)) for stroke in box.strokes())
         return (
-            f'<path d="{ends}" fill="none" stroke="currentColor" stroke-opacity="0.6"/>'
+            f'<path d="{hatching}" fill="none" stroke="currentColor" stroke-opacity="0.6"/>'
             f'<rect {place} fill="currentColor" fill-opacity="0.06" stroke="currentColor" stroke-opacity="0.35"'
             + _end("rect", box.tip)
         )

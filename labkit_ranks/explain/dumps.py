@@ -28,7 +28,7 @@ _KINDS |= {"all_gather_into_tensor_coalesced": "all_gather_single", "allreduce_c
 _DTYPE_OF = {name: getattr(torch, dtype) for dtype, name in DTYPES.items()}
 # Frames of installed packages, which are not the user's code.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3[\d.]*[/\\]|^<")
-# This file has two functions ``apply``: autograd's engine calls one, the user's forward calls the other.
+# torch's file with two functions ``apply``: autograd's engine calls one, the user's forward the other.
 _AUTOGRAD = re.compile(r"[/\\]torch[/\\]autograd[/\\]function\.py$")
 
 
@@ -202,7 +202,8 @@ def _tensors(sizes: list[list[int]], dtypes: list[str] | None) -> list[torch.Ten
 def _is_of_backward(frames: Sequence[dict[str, Any]]) -> bool:
     """Return whether the backward of a torch.autograd.Function made the call.
 
-    On a GPU a thread of autograd's calls ``apply``, without Python frames below. DDP's calls come from C++.
+    For backward on a GPU, ``apply`` is the outermost Python frame, because a C++ thread of autograd calls it. On the
+    CPU its caller is ``_engine_run_backward``. DDP's calls come from C++ and have neither.
     """
     callers = [str(one["name"]) for one in frames[1:]] + ["_engine_run_backward"]
     return any(

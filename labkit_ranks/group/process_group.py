@@ -376,7 +376,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         return work
 
     def _connect(self) -> None:
-        """Connect ranks that are processes: all members are here now, but may not be at the first call."""
+        """Connect now if ranks are processes: all members are making the group, but some may never make a call."""
         if current_thread_rank() is None:
             self.transport()
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from ..rank.rank import current_thread_rank
 
 # The bar between rank and output, and the bar of a line that continues after another rank's output.
-BAR, AGAIN = "│", "┊"
+BAR, CONTINUED_BAR = "│", "┊"
 
 
 class RankOutput:
@@ -35,8 +35,8 @@ class RankOutput:
         self._width, self._streams, self._progress = len(str(size - 1)), streams, progress
         # Rank and stream of the unfinished line, and of the lines that were interrupted.
         self._open: tuple[int, str] | None = None
-        self._cut: set[tuple[int, str]] = set()
-        self._moving: dict[tuple[int, str], _ProgressLines] = {}
+        self._interrupted: set[tuple[int, str]] = set()
+        self._overwritten: dict[tuple[int, str], _ProgressLines] = {}
         self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
@@ -46,97 +46,98 @@ class RankOutput:
     def write(self, rank: int, name: str, text: str) -> None:
         """Write ``text``, which ``rank`` printed to the stream ``name``."""
         mine, text = (rank, name), text.replace("\r\n", "\n")
-        moving = self._moving.get(mine)
-        if "\r" in text and moving is None:
-            moving = self._moving[mine] = _ProgressLines()
-        if moving is not None and moving.takes(text):
-            moving.write(text)
-            self._show_moving()
+        progress = self._overwritten.get(mine)
+        if "\r" in text and progress is None:
+            progress = self._overwritten[mine] = _ProgressLines()
+        if progress is not None and progress.continues_with(text):
+            progress.write(text)
+            self._show_overwritten()
             return
-        if self._moving and all(one.is_over() for one in self._moving.values()):
-            self._leave_moving()
+        if self._overwritten and all(one.is_finished() for one in self._overwritten.values()):
+            self._leave_overwritten()
         *lines, rest = text.split("\n")
         for line in lines:
-            self._part(mine, line + "\n")
+            self._write_part(mine, line + "\n")
         if rest:
-            self._part(mine, rest)
+            self._write_part(mine, rest)
 
-    def _part(self, mine: tuple[int, str], part: str) -> None:
+    def _write_part(self, mine: tuple[int, str], part: str) -> None:
         stream = self._streams[mine[1]]
         if self._open != mine:
             self.interrupt()
-            again = mine in self._cut
-            self._cut.discard(mine)
-            if again and part == "\n":  # the interruption ended the line
+            continued = mine in self._interrupted
+            self._interrupted.discard(mine)
+            if continued and part == "\n":  # the interruption ended the line
                 return
-            stream.write(self.label(mine[0], AGAIN if again else BAR))
+            stream.write(self.label(mine[0], CONTINUED_BAR if continued else BAR))
         stream.write(part)
         self._open = None if part.endswith("\n") else mine
 
-    def _show_moving(self) -> None:
-        rows = [(rank, row) for (rank, _), one in sorted(self._moving.items()) for row in one.rows()]
+    def _show_overwritten(self) -> None:
+        rows = [(rank, row) for (rank, _), one in sorted(self._overwritten.items()) for row in one.rows()]
         if self._progress is not None and rows:
             if self._area is None:
                 self.interrupt()
                 self._area = self._progress()
             self._area([self.label(rank) + row for rank, row in rows])
-        if len(rows) > _MOST_ROWS and all(one.is_over() for one in self._moving.values()):
-            self._leave_moving()
+        if len(rows) > _MOST_ROWS and all(one.is_finished() for one in self._overwritten.values()):
+            self._leave_overwritten()
 
-    def _leave_moving(self) -> None:
+    def _leave_overwritten(self) -> None:
         """Leave the overwritten lines in their last state, and continue below."""
-        left, self._moving, self._area = self._moving, {}, None
+        left, self._overwritten, self._area = self._overwritten, {}, None
         if self._progress is None:
             for mine, one in sorted(left.items()):
                 for row in one.rows():
-                    self._part(mine, row + "\n")
+                    self._write_part(mine, row + "\n")
 
     def interrupt(self) -> None:
         """End the unfinished line, before other output."""
         if self._open is not None:
-            self._cut.add(self._open)
+            self._interrupted.add(self._open)
             self._streams[self._open[1]].write("\n")
             self._open = None
 
     def end(self) -> None:
         """End unfinished lines, after the ranks have run."""
         self.interrupt()
-        self._cut.clear()
-        self._leave_moving()
+        self._interrupted.clear()
+        self._leave_overwritten()
 
 
 class _ProgressLines:
     """Overwritten lines of a rank, and the cursor: as much of a terminal as progress bars need."""
 
     def __init__(self) -> None:
-        self._rows, self._at, self._over = [""], 0, False
+        self._rows, self._at, self._overwrites = [""], 0, False
 
-    def takes(self, text: str) -> bool:
+    def continues_with(self, text: str) -> bool:
         """Whether ``text`` moves the cursor, or continues in an overwritten line."""
         if "\r" in text or text.startswith(_UP):
             return True
-        return not self.is_over() and (self._over or text.startswith("\n"))
+        return not self.is_finished() and (self._overwrites or text.startswith("\n"))
 
     def write(self, text: str) -> None:
+        """Move the cursor and change the lines as a terminal would."""
         for part in filter(None, _MOVES.split(text)):
             if part == "\n":
                 self._at += 1
-                self._over = True
+                self._overwrites = True
                 if self._at == len(self._rows):
                     self._rows.append("")
             elif part == _UP:
                 self._at = max(0, self._at - 1)
             elif part == "\r":
-                self._over = True
+                self._overwrites = True
             else:
-                self._rows[self._at] = part if self._over else self._rows[self._at] + part
-                self._over = False
+                self._rows[self._at] = part if self._overwrites else self._rows[self._at] + part
+                self._overwrites = False
 
     def rows(self) -> list[str]:
         rows = [row.rstrip() for row in self._rows]
         return rows if rows[-1] else rows[:-1]
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the cursor is below all lines."""
         return 0 < self._at == len(self._rows) - 1 and not self._rows[-1]
 
@@ -151,7 +152,7 @@ _MOVES = re.compile(r"(\n|\r|\x1b\[A)")
 class RankStream(io.TextIOBase):
     """``sys.stdout`` or ``stderr`` of ranks: ranks write to :class:`RankOutput`, other threads to ``real``.
 
-    Ranks keep the stream from run to run, as a process does; ``real`` and ``lines`` are set for each run.
+    Ranks keep the stream from run to run, as a process keeps its own; ``real`` and ``lines`` are set for each run.
     """
 
     def __init__(self, name: str, real: TextIO) -> None:

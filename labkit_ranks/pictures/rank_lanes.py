@@ -13,8 +13,8 @@ from labkit.trace.trace import Trace
 from labkit.view.layout import MOST_LANES, Lanes, TimeAxis, choose_shown, fit_size, lanes, legend, text_width
 from labkit.view.palette import CPU, number
 from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
+from labkit.view.picture_registry import Chapter
 from labkit.view.pictures.memory_time import memory_time_picture
-from labkit.view.shown import Chapter
 
 from .captions import caption
 from .rank_times import (

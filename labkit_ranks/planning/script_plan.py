@@ -13,7 +13,7 @@ from labkit.cost.hardware import Accelerator, accelerator
 from labkit.cost.plan import KINDS
 from labkit.cost.search import Plans, plans
 from labkit.cost.sizes import Sizes, read_sizes
-from labkit.view import shown
+from labkit.view import picture_registry
 from labkit.view.picture import Picture
 
 from ..pictures.captions import caption
@@ -94,7 +94,7 @@ def _picture(found: ScriptPlan) -> Picture:
     return ranks_memory_picture(rows, found.gpu.memory, str(found).split("\n")[0])
 
 
-shown.pictures[f"{__name__}.ScriptPlan"] = _picture
+picture_registry.pictures[f"{__name__}.ScriptPlan"] = _picture
 
 
 def plan(

@@ -128,7 +128,8 @@ class TimedRank:
         # Enqueued calls that have not run (see .enqueued_calls), and the line where the host waits for them.
         self.enqueued: list[Any] = []
         self.reads: str | None = None
-        # Made at the first call: a script may set the environment variables before.
+        # ``...`` before the first call, because a script may still set the environment variables; then None if no
+        # recorder is wanted.
         self._flight: flight_recorder.FlightRecorder | EllipsisType | None = ...
         self.time = _OWN
         self._ahead = 0.0
@@ -145,8 +146,8 @@ class TimedRank:
         return self.gpus[at] if at < len(self.gpus) else None
 
     def record_call(self, call: CollectiveCall) -> None:
-        """Record ``call``, which the rank makes now."""
-        if self._flight is ...:
+        """Record ``call``, which the rank makes now, if the environment asks for a Flight Recorder."""
+        if self._flight is ...:  # the first call
             self._flight = flight_recorder.make_recorder(self.number)
         if self._flight is not None:
             self._flight.record_call(call, self.clock())

@@ -19,10 +19,10 @@ from ..calls.call import CollectiveCall
 from .clock import TimedRank
 from .rank import current_rank
 
-_with_some: set[TimedRank] = set()  # ranks that have enqueued calls
+_ranks_with_calls: set[TimedRank] = set()  # ranks that have enqueued calls
 
 
-hooks.is_followed.add(lambda _: bool(_with_some))
+hooks.is_followed.add(lambda _: bool(_ranks_with_calls))
 
 
 def enqueue(rank: TimedRank, work: Any) -> None:
@@ -35,13 +35,14 @@ def enqueue(rank: TimedRank, work: Any) -> None:
 
 def forget_enqueued(*ranks: TimedRank) -> None:
     """Forget the calls of ranks whose run has ended."""
-    for rank in _with_some.intersection(ranks):
+    for rank in _ranks_with_calls.intersection(ranks):
         rank.enqueued.clear()
         _update_watched(rank)
 
 
 def _update_watched(rank: TimedRank) -> None:
-    (_with_some.add if rank.enqueued else _with_some.discard)(rank)
+    """Watch for waits on the host while any rank has enqueued calls; stop when none has."""
+    (_ranks_with_calls.add if rank.enqueued else _ranks_with_calls.discard)(rank)
     if (machine := machine_in_use()) is not None:
         for opened in hooks.machine_opened:
             opened(machine)
@@ -66,6 +67,7 @@ def wait_on_host(rank: TimedRank, wait: Callable[[], object]) -> None:
 @hooks.host_waited.add
 @hooks.device_waited.add
 def _wait_for_gpu(_: Any) -> None:
+    """Run the enqueued calls of the current rank, because its host waits for the GPU."""
     rank = current_rank()
     if rank is not None and rank.enqueued:
         wait_on_host(rank, lambda: _drain_queue(rank))

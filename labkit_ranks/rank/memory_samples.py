@@ -10,7 +10,7 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from labkit.base.ours import line_here
+from labkit.base.ours import user_line_here
 from labkit.trace import emitting as trace
 from labkit.trace.memory import STEP, MemorySample
 
@@ -35,7 +35,9 @@ def sample_memory(label: str, device: str = "") -> None:
     if gpu is None:
         return
     live, peak = gpu.look()
-    trace.sample(MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label, line_here()))
+    trace.sample(
+        MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label, user_line_here())
+    )
 
 
 @contextmanager

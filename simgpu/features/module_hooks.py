@@ -15,7 +15,7 @@ from torch.utils.hooks import BackwardHook
 
 from labkit.base.tree import tensors_in
 
-from ..ops.gradients import stream_of, surface
+from ..ops.gradients import mark_gradient, stream_of
 from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.gpu import Gpu, TheMachine
 from ..state.placement import gpu_of
@@ -41,7 +41,7 @@ def _wrap_hook(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..
             return hook(module, *groups)
         places = (getattr(owner, kind) for kind in kinds)
         with restore_stream(owner._labkit_streams.get(kinds[0])):
-            return call_with_machine(hook, module, *map(_surface_group, groups, places))
+            return call_with_machine(hook, module, *map(_mark_group, groups, places))
 
     return on_gpu
 
@@ -58,7 +58,7 @@ replaces(BackwardHook, "setup_input_hook")(functools.partial(_set_up, _INPUTS))
 replaces(BackwardHook, "setup_output_hook")(functools.partial(_set_up, _OUTPUTS))
 
 
-def _surface_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
+def _mark_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
     if not isinstance(grads, tuple) or len(grads) != len(gpus):
         return grads
-    return tuple(surface(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))
+    return tuple(mark_gradient(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

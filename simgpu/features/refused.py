@@ -84,7 +84,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     for name in ("export", "draft_export"):
         yield Patch(torch.export, name, partial(_refuse, "export"))
     if torch.distributed.is_available():
-        yield Patch(torch.distributed.distributed_c10d, "BarrierOptions", _barrier_options(machine))
+        yield Patch(
+            torch.distributed.distributed_c10d, "BarrierOptions", _host_barrier_options_class(machine)
+        )
 
 
 def _make(
@@ -112,10 +114,10 @@ if torch.distributed.is_available():
     replaces(torch.distributed.distributed_c10d, "_new_process_group_helper")(_make)
 
 
-def _barrier_options(machine: TheMachine) -> type:
-    """Return a class of barrier options that takes a simulated GPU, and tells C++ the host.
+def _host_barrier_options_class(machine: TheMachine) -> type:
+    """Return a BarrierOptions class that accepts a simulated GPU as device, and stores the CPU instead.
 
-    C++ makes the barrier's tensor on that device (torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier).
+    C++ allocates the barrier's tensor on the stored device (torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier).
     """
     real: Any = torch.distributed.distributed_c10d.BarrierOptions
 

@@ -1,9 +1,10 @@
 """Mark gradients made by C++ where Python first sees them.
 
-Autograd's engine works below torch's Python API, so its gradients carry no mark. They surface at ``.grad``, at
-``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``. Each place knows the device: that of
-the tensor to which the gradient belongs, as the engine enforces (torch/csrc/autograd/engine.cpp, validate_outputs).
-The engine's checks compare real devices, all alike here, so the checks that users can fail are repeated in its words.
+Autograd's engine works below torch's Python API, so its gradients carry no mark. Python first sees them at ``.grad``,
+at ``torch.autograd.grad``, in hooks and in the arguments of ``Function.backward``. Each place knows the device: that
+of the tensor to which the gradient belongs, as the engine enforces (torch/csrc/autograd/engine.cpp, validate_outputs).
+The engine's own checks compare real devices, which are all the CPU here. The checks that users can fail are therefore
+repeated for simulated devices, with the engine's messages.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _real_device = torch._C.StorageBase.device.__get__
 _OUTPUTS, _INPUTS, _STREAM = "_labkit_outputs", "_labkit_inputs", "_labkit_stream"
 
 
-def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
-    """Return ``grad`` on ``gpu``: marked if it has no mark, copied if it shares the storage of another GPU's.
+def mark_gradient(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
+    """Return ``grad`` marked as on ``gpu``; a copy if its storage belongs to another GPU already.
 
     Gradients on several GPUs can share a storage: on the CPU the backward of a copy is the identity (ToCopyBackward0 is
     a ``to`` of the same device), and that of a sum gives both sides the same tensor.
@@ -54,12 +55,12 @@ def surface(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
         return grad
     try:  # look at the storage once: a call of DataParallel has a gradient for each weight of each replica
         storage = _storage(grad)
-        at, new = storage._labkit_mark.gpu, storage._labkit_mark is HOST
+        at, unmarked = storage._labkit_mark.gpu, storage._labkit_mark is HOST
     except (NotImplementedError, RuntimeError, ValueError):
-        at, new = gpu_of(grad), False
+        at, unmarked = gpu_of(grad), False
     if at is gpu:
         return grad
-    if new and gpu is not None and _real_device(storage).type != "meta":
+    if unmarked and gpu is not None and _real_device(storage).type != "meta":
         gpu.put(storage)
         return grad
     if at is not None:
@@ -77,7 +78,7 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
     try:
         gpu, storage = _storage(tensor)._labkit_mark.gpu, _storage(grad)
         at = storage._labkit_mark.gpu
-        if at is gpu or storage._labkit_mark is KEPT or (_moving and _stays(tensor, grad)):
+        if at is gpu or storage._labkit_mark is KEPT or (_unmoved_gradients and _has_not_moved(tensor, grad)):
             return grad
         if at is None and storage.device.type != "meta":
             if gpu.leaves.held and grad._is_view():  # of a Reducer's bucket
@@ -86,21 +87,22 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
             return grad
     except (NotImplementedError, RuntimeError):
         gpu = gpu_of(tensor)
-    if _moving and _stays(tensor, grad):
+    if _unmoved_gradients and _has_not_moved(tensor, grad):
         return grad
-    surfaced = surface(grad, gpu)
-    if surfaced is not grad:
+    marked = mark_gradient(grad, gpu)
+    if marked is not grad:
         # Keep the copy, so that `.grad` is always the same object.
-        _set_grad(tensor, surfaced)
-    return surfaced
+        _set_grad(tensor, marked)
+    return marked
 
 
-# A tensor whose data moved to another device -> its gradient (a weak reference), which has not moved yet.
-_moving: Any = WeakIdKeyDictionary()
+# A tensor whose data has moved to another device -> a weak reference to its gradient, which is still on the old one.
+_unmoved_gradients: Any = WeakIdKeyDictionary()
 
 
-def _stays(tensor: Tensor, grad: Tensor) -> bool:
-    left = _moving.get(tensor)
+def _has_not_moved(tensor: Tensor, grad: Tensor) -> bool:
+    """Whether ``grad`` is still on the old device of ``tensor``."""
+    left = _unmoved_gradients.get(tensor)
     return left is not None and left() is grad
 
 
@@ -115,7 +117,7 @@ def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: An
     grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
     if grad is not None and gpu_of(data) is not before:
         grad = _grad(mode, _get_grad, (tensor,), {})
-        _moving[tensor] = weakref.ref(grad)
+        _unmoved_gradients[tensor] = weakref.ref(grad)
         keep_on_host(grad)
     result = mode.general(func, args, kwargs)
     note_leaf(tensor)
@@ -133,7 +135,8 @@ def _requires_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
 def _assign_grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     check_assigned_grad(*args)
-    # Keep the old gradient alive during the call: freeing it runs Python, where another thread could read it half gone.
+    # Keep the old gradient alive during the call. Freeing it runs Python code and may switch threads, and another
+    # thread would then read a gradient that is being freed.
     before = tensor.is_leaf and _get_grad(tensor)
     result = func(*args)
     del before
@@ -154,7 +157,7 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
         now = owner()  # a parameter may have moved
         home = gpu if now is None else gpu_of(now)
         with machine.use_in_thread(), restore_stream(stream):
-            return hook(surface(grad, home) if home is None or home.machine is machine else grad)
+            return hook(mark_gradient(grad, home) if home is None or home.machine is machine else grad)
 
     return func(tensor, on_gpu)
 
@@ -221,7 +224,7 @@ def _run_engine(
         inputs = options[2] if len(options) > 2 else named.get("inputs", ())
         wanted = (inputs,) if isinstance(inputs, Tensor) else inputs
         result = tuple(
-            surface(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
+            mark_gradient(grad, gpu_of(tensor)) if isinstance(tensor, Tensor) else grad
             for grad, tensor in zip(result, map(_variable, wanted), strict=False)
         )
     return result
@@ -242,7 +245,7 @@ def _seed(output: Any, grad: Any) -> Any:
     gpu = gpu_of(output) if isinstance(output, Tensor) else None
     if gpu is None or not isinstance(grad, Tensor) or gpu_of(grad) is not None:
         return grad
-    return surface(grad.clone(), gpu)
+    return mark_gradient(grad.clone(), gpu)
 
 
 @hooks.patches.add
@@ -275,7 +278,7 @@ def _backward(machine: TheMachine, real: Callable[..., Any], node: Any, *grads: 
     if len(gpus) != len(grads):
         return real(node, *grads)
     with machine.use_in_thread(), restore_stream(getattr(node, _STREAM, None)), engine_waits(machine.gpus):
-        results = real(node, *map(surface, grads, gpus))
+        results = real(node, *map(mark_gradient, grads, gpus))
         returned = results if isinstance(results, tuple) else (results,)
         check_returned(type(node).__name__, returned, getattr(node, _INPUTS, ()))
         return results

@@ -30,26 +30,27 @@ from ..state.gpu import Gpu, TheMachine
 from ..state.host import WORTH
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from .failures import refusals
-from .gradients import surface
+from .gradients import mark_gradient
 from .mode import MachineMode
 
-# Functions of data already in memory, so that the result is no larger.
+# Functions that copy data already in memory (torch.tensor): their result is no larger.
 _OF_DATA = frozenset(functions_in_row("of data"))
 # Functions with unwritten memory as result.
 _UNWRITTEN = frozenset(functions_in_row("unwritten"))
 
 
-def make_room(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
-    """Raise if the result of ``func`` on ``gpu`` exceeds its memory, or the computer's."""
+def refuse_oversized_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu) -> None:
+    """Raise if the result of ``func`` exceeds the memory of ``gpu`` or of the computer, before it is allocated."""
     if func in _OF_DATA or kwargs.get("out") is not None:
         return
-    # The result has at most as many elements as the product of all numbers, each of at most 16 bytes.
+    # Skip small results without a call. An upper bound of the elements is the product of all numbers among the
+    # arguments; an element has at most 16 bytes.
     most = math.prod(_numbers((*args, *kwargs.values())))
     if 16 * most < WORTH:
         return
     chosen = {"device": "meta", "pin_memory": False} if "pin_memory" in kwargs else {"device": "meta"}
     options = {name: value for name, value in kwargs.items() if name not in ("generator", "requires_grad")}
-    try:
+    try:  # on "meta" nothing is allocated
         size = func(*args, **{**options, **chosen}).untyped_storage().nbytes()
     except (RuntimeError, TypeError, ValueError):
         return  # the real call will raise its own error
@@ -77,7 +78,7 @@ def _construct_like(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs:
     device = kwargs.get("device")
     gpu = gpu_of(tensor) if device is None else mode.machine.resolve(device)
     if gpu is not None:
-        make_room(func, args, kwargs, gpu)
+        refuse_oversized_result(func, args, kwargs, gpu)
     return mode.general(func, args, kwargs)
 
 
@@ -174,10 +175,10 @@ def _copy_gradient_back(
     if machine_in_use() is None:
         return None
     device: Any = "cpu" if source is None else source.device
-    surfaced = (surface(grad, target) for grad in grads)
+    marked = (mark_gradient(grad, target) for grad in grads)
     # A recording shows this copy as part of backward.
     with trace.set_place(replace(trace.place(), verb="backward")):
-        return tuple(None if grad is None else call_with_machine(grad.to, device) for grad in surfaced)
+        return tuple(None if grad is None else call_with_machine(grad.to, device) for grad in marked)
 
 
 def note_copy(source: Gpu | None, target: Gpu | None, tensor: Tensor, started: float) -> None:
@@ -311,7 +312,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     elif func in (torch.tensor, torch.as_tensor, torch.asarray):
         _wait(machine, None if data is None else source, target, False)  # built on the host, then copied
     if target is not None:
-        make_room(func, args, kwargs, target)
+        refuse_oversized_result(func, args, kwargs, target)
     # C++ makes a tensor of plain data on the target; tensors in the data, alone or in lists, stay where they are.
     fresh = not tensors_in(args, kwargs)
     with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):

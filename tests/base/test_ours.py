@@ -123,16 +123,16 @@ def test_the_line_from_which_a_thread_came_is_the_users():
 
     import torch
 
-    from labkit.base.ours import line_here
+    from labkit.base.ours import user_line_here
 
-    found = [line_here()]
+    found = [user_line_here()]
     assert found == [f"test_ours.py:{sys._getframe().f_lineno - 1}"]
     model = torch.nn.Sequential(torch.nn.Identity())
-    model[0].register_forward_hook(lambda *_: found.append(line_here()))
+    model[0].register_forward_hook(lambda *_: found.append(user_line_here()))
     model(torch.ones(2))
     assert found[1].startswith("test_ours.py:"), "the hook's own"
-    names = {"__name__": "torch.made", "line_here": line_here, "found": found}
-    exec("def far(): found.append(line_here())", names)
+    names = {"__name__": "torch.made", "user_line_here": user_line_here, "found": found}
+    exec("def far(): found.append(user_line_here())", names)
     names["far"]()
     assert found[2] == f"test_ours.py:{sys._getframe().f_lineno - 1}", "below torch's frames"
     alone = threading.Thread(target=names["far"])

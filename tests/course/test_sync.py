@@ -111,11 +111,11 @@ def test_a_hint_on_the_right_answer_and_a_question_without_its_why_are_reported(
     ask = "from labkit.course import predict\n\npredict({})"
     plain = new_code_cell(ask.format('"17.coordinate", rank=rank'))
     assert questions.problems([numbers, plain, why]) == [
-        "17.coordinate(rank=5): the hint on [1, 0, 1] is on the right answer"
+        "17.coordinate(rank=5): there is a hint for [1, 0, 1], which is the right answer"
     ]
     sound = new_code_cell(ask.format('"17.coordinate", rank=6'))
     assert questions.problems([sound, why]) == []
-    assert questions.problems([why, sound]) == ["17.coordinate: no folded why below the question"]
+    assert questions.problems([why, sound]) == ["17.coordinate: no folded explanation below the question"]
 
 
 @pytest.mark.parametrize("lesson", [name for name in sync.lessons(NOTEBOOKS) if name >= "10"])

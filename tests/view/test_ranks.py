@@ -13,7 +13,7 @@ from labkit.base.language import using
 from labkit.trace.events import Event
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
 from labkit.trace.trace import Trace
-from labkit.view import shown
+from labkit.view import picture_registry
 from labkit.view.page import timeline_of, timeline_page
 from labkit.view.palette import CPU, colour
 from labkit.view.picture import Box
@@ -149,7 +149,7 @@ def texts(picture):
 def test_without_the_room_of_ranks_their_trace_is_shown_by_device(monkeypatch):
     trace = steps(2, 1)
     assert len(list(timeline_of(trace).chapters(trace))) == 3  # the whole run, who waited, memory
-    monkeypatch.setattr(shown, "rank_timeline", None)
+    monkeypatch.setattr(picture_registry, "rank_timeline", None)
     (_, picture, _), (_, memory, _) = timeline_of(trace).chapters(trace)
     assert "cuda:1" in texts(picture)
     assert "rank 1" in texts(memory)

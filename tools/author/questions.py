@@ -67,16 +67,17 @@ def clashes(id: str, given: dict[str, int]) -> list[str]:
 
 
 def problems(cells: list[NotebookNode]) -> list[str]:
-    """Return the problems in the questions of a lesson, a line for each."""
+    """Return a line for each problem in the questions of a lesson."""
     found = []
     for at, id, given in predictions(cells):
         numbers = ", ".join(f"{name}={value}" for name, value in given.items())
         found += [
-            f"{id}({numbers}): the hint on {text} is on the right answer" for text in clashes(id, given)
+            f"{id}({numbers}): there is a hint for {text}, which is the right answer"
+            for text in clashes(id, given)
         ]
         fold = f'class="labkit-{id.replace(".", "-")}"'
         if not any(fold in cell.source for cell in cells[at:] if cell.cell_type == "markdown"):
-            found.append(f"{id}: no folded why below the question")
+            found.append(f"{id}: no folded explanation below the question")
     return found
 
 

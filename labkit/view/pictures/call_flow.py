@@ -304,7 +304,11 @@ class _Painter:
     def _line(
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool
     ) -> None:
-        """Draw a line from ``step`` on: strong in that step (unless the tensor ``stays``), faint later."""
+        """Draw a line unless ``step`` is still to come: strong in ``step`` itself, faint later.
+
+        A picture of all steps (``self.step`` None) has no strong lines, and only lines of a tensor that ``stays`` on
+        its device are faint.
+        """
         if self._is_reached(step):
             now = self.step == step
             faint = stays if self.step is None else not now

@@ -40,11 +40,11 @@ _ROUTES = {
     "SparseCsrCUDA": ("SparseCsrCPU", ("SparseCsrCUDA",)),
 }
 _TWINS = {twin: key for key, (twin, _) in _ROUTES.items()}
-# An alias key -> the real key of tensors here.
-_MEANT = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
+# Alias key -> the dispatch key that it means for values on the CPU.
+_KEY_OF_ALIAS = {"": "CPU", "CompositeImplicitAutograd": "CPU", "CompositeExplicitAutograd": "CPU"}
 # The keys whose kernels are replaced if Python registered them before the machine was in use. Kernels of autograd call
 # Function.apply, which sees the machine already (ops/gradients.py).
-_OVER = {*_ROUTES, *_TWINS, *_MEANT, "FuncTorchBatched"}
+_OVER = {*_ROUTES, *_TWINS, *_KEY_OF_ALIAS, "FuncTorchBatched"}
 # (operator, key) -> the host's kernel inside the router there.
 _routed: dict[tuple[str, str], Kernel] = {}
 # The module of kernels made by torch.library.register_autograd. They call the kernel below, which may be C++'s, and
@@ -66,7 +66,7 @@ def is_defined_in_python(func: Any) -> bool:
         names = [name if each == "default" else f"{name}.{each}" for each in func.overloads()]
     else:
         return False
-    keys = ("CPU", "CUDA", "BackendSelect", *_MEANT)
+    keys = ("CPU", "CUDA", "BackendSelect", *_KEY_OF_ALIAS)
     return any(f"{name.replace('::', '/')}/{key}" in torch.library._impls for name in names for key in keys)
 
 
@@ -126,15 +126,19 @@ def _make_router(name: str, key: str, kernel: Kernel | None) -> Kernel:
 
 
 def _find_kernel(name: str, key: str) -> Kernel | None:
-    """Return the kernel that the dispatcher would take for ``key``, to call with the keyset; None without one."""
+    """Return the kernel registered for operator ``name`` and ``key``; None without one.
+
+    The first argument of the kernel is the keyset of the call.
+    """
     try:
         kernel = torch.library.get_kernel(name, key).call_boxed
     except RuntimeError:
         return None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        # With a dispatch mode on, C++ looks a kernel of Python up again by operator and key, and would find the router
-        # (torch/csrc/utils/python_dispatch.cpp, python_registrations_).
+        # Turn dispatch modes off. Under a mode, C++ ignores the kernel that it was given and looks up the one that is
+        # registered now for the operator and key: the router (torch/csrc/utils/python_dispatch.cpp,
+        # python_registrations_).
         with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
             return kernel(*args, **kwargs)
 
@@ -229,7 +233,7 @@ def _override_earlier_kernels() -> Iterator[Any]:
     """Replace the kernels that Python registered before. Each yielded registration ends when it is freed."""
     for (namespace, name), keys in _overridden_keys(frozenset(torch.library._impls)).items():
         qualified = f"{namespace}::{name}"
-        kernels = {key: _find_kernel(qualified, _MEANT.get(key, key)) for key in keys}
+        kernels = {key: _find_kernel(qualified, _KEY_OF_ALIAS.get(key, key)) for key in keys}
         over = {
             key: _make_kernel_see_machine(kernel) for key, kernel in kernels.items() if kernel is not None
         }
