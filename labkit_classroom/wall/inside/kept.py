@@ -50,6 +50,12 @@ def keep() -> Rows:
     return rows, tuple(codes.values()), emptied, known, frozenset(vars(builtins)), python
 
 
+def with_refusals(kept: Rows) -> Rows:
+    """Return ``kept`` with the functions' code of now: the code of those that :mod:`.banned` has taken away refuses."""
+    rows, codes, *rest = kept
+    return rows, tuple((one, one.__code__, one.__defaults__) for one, _, _ in codes), *rest
+
+
 def _is_kept(name: str) -> bool:
     return name.partition(".")[0] in _PACKAGES
 

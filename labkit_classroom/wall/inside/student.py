@@ -84,6 +84,7 @@ def serve(
             try:
                 if do == "take away":
                     banned.Ban.find(request["names"]).take_away()
+                    kept = kept_things.with_refusals(kept)
                 elif do == "define":
                     answers.sources, apart = request["sources"], request["apart"]
                     if forks and apart:

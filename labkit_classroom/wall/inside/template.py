@@ -92,6 +92,7 @@ def _keep(
         try:
             judge.close()
             ban.take_away(sandbox.hide)
+            things = kept.with_refusals(things)
             sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
             requests, replies, bell = _keep_only(requests, replies, bell)
             student.main(requests, replies, things, bell, forks=True)
