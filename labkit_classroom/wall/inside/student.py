@@ -98,9 +98,7 @@ def serve(
                         if not is_fork:
                             continue
                     function(put_back, {})(kept)
-                    reply["value"] = _ask(
-                        answers, request, bell, lambda: function(put_back, {})(kept) and None
-                    )
+                    reply["value"] = _ask(answers, request, bell, function(put_back, {}, argdefs=(kept,)))
             except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
                 reply["value"], reply["error"] = None, describe_error(error)
             try:
@@ -188,7 +186,7 @@ def _stand_ins() -> dict[str, Any]:
 
 
 def _ask(
-    answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], None]
+    answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], object]
 ) -> Any:
     answers.asked, data = request, request["data"]
     if count := request["meet"]:
