@@ -1,1 +1,1 @@
-"""The ten broken models of lesson 09: broken, repaired, the batches they get, and what a wrong repair shows."""
+"""The ten broken models of lesson 09: broken, repaired, their batches, and the hints on wrong repairs."""

@@ -8,9 +8,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import alike
+from ..repairs.comparing import is_alike
 from . import models, repaired
-from .judging import Seen, problem
+from .judging import ModelRun, problem
 
 
 def _city(rows: int, generator: Generator) -> tuple[Tensor, ...]:
@@ -22,7 +22,7 @@ def _city(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 
 
 @problem("roads", models.Roads, repaired.Roads, _city)
-def _road_hints(seen: Seen) -> Hints:
+def _road_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if "same device" in seen.failure.words:
             yield Named("stays")
@@ -31,9 +31,9 @@ def _road_hints(seen: Seen) -> Hints:
         ):
             yield Named("shape_in_forward")
         return
-    if seen.at is None:
+    if seen.first_wrong is None:
         return
-    if seen.at and alike(seen.got.results[0], seen.want.results[0]):
+    if seen.first_wrong and is_alike(seen.got.results[0], seen.want.results[0]):
         yield Named("first_city")
     if seen.alone:
         yield Named("other_roads")
@@ -42,24 +42,24 @@ def _road_hints(seen: Seen) -> Hints:
 
 def _shop(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     counts = torch.randint(1, 7, (rows,), generator=generator)
-    counts[0] += 3  # so that equal parts of the clicks are never those of equal numbers of people
+    counts[0] += 3  # equal parts of the clicks must never match equal numbers of people
     return torch.randint(0, 40, (int(counts.sum()),), generator=generator), counts
 
 
 @problem("clicks", models.Clicks, repaired.Clicks, _shop)
-def _click_hints(seen: Seen) -> Hints:
+def _click_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if "split_with_sizes" in seen.failure.words or seen.failure.step == "scatter":
             yield Named("flat")
         return
-    if seen.at is None or not isinstance(seen.result, Tensor):
+    if seen.first_wrong is None or not isinstance(seen.result, Tensor):
         return
     sizes = {len(result) for result in seen.got.results if isinstance(result, Tensor) and result.dim()}
-    if seen.idle or sizes - {seen.case.rows}:  # (a basket of one click leaves work for one GPU alone)
+    if seen.idle or sizes - {seen.case.rows}:  # a basket of one click gives work to only one GPU
         yield Named("list_cut")
-    clicks, counts = seen.given
+    clicks, counts = seen.inputs
     filled = pad_sequence(list(clicks.split(counts.tolist())), batch_first=True)
     whole = torch.full_like(counts, filled.size(1))
-    if seen.alone and alike(seen.result, seen.would_give(filled.flatten(), whole)):
+    if seen.alone and is_alike(seen.result, seen.would_give(filled.flatten(), whole)):
         yield Named("padding_counted")
     yield Named("other_basket")

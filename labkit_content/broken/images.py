@@ -1,4 +1,4 @@
-"""Broken models of images: photos of different size, and photos that are told apart by one another."""
+"""Broken models of images: photos of different size, and a contrastive loss over the whole batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Generator, Tensor
 
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import alike
+from ..repairs.comparing import is_alike
 from . import models, repaired
-from .judging import Seen, problem
+from .judging import ModelRun, problem
 
 
 def _photos(rows: int, generator: Generator) -> tuple[list[Tensor], ...]:
@@ -18,14 +18,14 @@ def _photos(rows: int, generator: Generator) -> tuple[list[Tensor], ...]:
     return ([torch.rand(3, height, width, generator=generator) for height, width in sizes],)
 
 
-def padded(photos: list[Tensor]) -> list[Tensor]:
-    """All of one size, with zeros at the right and below."""
+def pad_to_largest(photos: list[Tensor]) -> list[Tensor]:
+    """Pad the photos to one size, with zeros at the right and below."""
     height, width = (max(photo.size(dim) for photo in photos) for dim in (1, 2))
     return [F.pad(photo, (0, width - photo.size(2), 0, height - photo.size(1))) for photo in photos]
 
 
 @problem("photos", models.Photos, repaired.Photos, _photos)
-def _photo_hints(seen: Seen) -> Hints:
+def _photo_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         words, step = seen.failure.words, seen.failure.step
         if step == "before" and ("stack" in words or "Sizes of tensors" in words):
@@ -33,11 +33,11 @@ def _photo_hints(seen: Seen) -> Hints:
         if step == "forward" and "channels" in words:
             yield Named("channels")
         return
-    if seen.at is None or not isinstance(seen.result, Tensor):
+    if seen.first_wrong is None or not isinstance(seen.result, Tensor):
         return
     if seen.result.size(0) != seen.case.rows:
         yield Named("list_cut", rows=seen.case.rows, results=seen.result.size(0))
-    if seen.alone and alike(seen.result, seen.would_give(padded(seen.given[0]))):
+    if seen.alone and is_alike(seen.result, seen.would_give(pad_to_largest(seen.inputs[0]))):
         yield Named("padding_counted")
     if seen.alone:
         yield Named("changed")
@@ -48,7 +48,7 @@ def _captions(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 
 
 @problem("pairs", models.Pairs, repaired.Pairs, _captions)
-def _pair_hints(seen: Seen) -> Hints:
+def _pair_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if (
             seen.failure.step == "gather"
@@ -58,7 +58,7 @@ def _pair_hints(seen: Seen) -> Hints:
         ):
             yield Named("square")
         return
-    if seen.at is None:
+    if seen.first_wrong is None:
         return
     if not isinstance(seen.result, Tensor) or seen.result.numel() != 1:
         yield Named("no_loss")

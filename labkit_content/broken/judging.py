@@ -1,4 +1,4 @@
-"""A repaired model judged by running it against one GPU, on cases drawn anew each time.
+"""Judge a repaired model by comparing its runs with one GPU, on new random cases each time.
 
 Pure: a class and a source of random numbers in, points and a hint out.
 """
@@ -22,32 +22,32 @@ from labkit.base.tree import tensors
 from labkit.plans.shapes import Cut
 from labkit_course.judging import Hint, Hints, Named
 
-from ..repairs.comparing import alike, close, described, gap_of
-from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
-from .running import Case, Failure, Observed, busy_gpus, observe
+from ..repairs.comparing import gap_of, is_alike, is_close, shapes_of
+from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problems, RepairProblem, folder
+from .running import Case, ModelFailure, Observed, busy_gpus, observe
 
 PROBLEMS = Problems(folder(__file__))
 
 
 @dataclass(frozen=True)
-class BrokenModel(Problem):
+class BrokenModel(RepairProblem):
     """A broken model.
 
     batch      (how many rows, a generator) -> the inputs of one call, on the CPU.
-    wrong      the misconceptions: hints for what was seen, the likeliest first.
+    wrong      the misconceptions: yields hints on a run, the likeliest first.
     """
 
     batch: Callable[[int, torch.Generator], tuple[Any, ...]]
-    wrong: Callable[[Seen], Hints]
+    wrong: Callable[[ModelRun], Hints]
 
     def judge(self, attempt: object, draw: Random) -> Judgement:
         return judge(self, attempt, draw)
 
     def symptom(self, attempt: Any = None) -> tuple[str, Cut]:
-        return symptom(self), cut(self)
+        return symptom(self), input_cut(self)
 
     def source(self) -> str:
-        """The repaired class below the broken one."""
+        """Return the source of the repaired class as ``Repaired``, a subclass of the broken one."""
         name = self.title
         return super().source().replace(f"class {name}(models.{name}):", f"class Repaired({name}):", 1)
 
@@ -57,10 +57,10 @@ def problem(
     broken: type[nn.Module],
     repaired: type[nn.Module],
     batch: Callable[[int, torch.Generator], tuple[Any, ...]],
-) -> Callable[[Callable[[Seen], Hints]], Callable[[Seen], Hints]]:
+) -> Callable[[Callable[[ModelRun], Hints]], Callable[[ModelRun], Hints]]:
     """Declare a problem: the decorated function gives its hints."""
 
-    def declare(wrong: Callable[[Seen], Hints]) -> Callable[[Seen], Hints]:
+    def declare(wrong: Callable[[ModelRun], Hints]) -> Callable[[ModelRun], Hints]:
         PROBLEMS.declare(name, lambda texts: BrokenModel(name, broken, repaired, texts, batch, wrong))
         return wrong
 
@@ -68,8 +68,8 @@ def problem(
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A class of the learner's in one case, for the problem's own hints."""
+class ModelRun:
+    """A run of the learner's class in one case, for the problem's own hints."""
 
     problem: BrokenModel
     case: Case
@@ -77,61 +77,61 @@ class Seen:
     want: Observed
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> ModelFailure | None:
         return self.got.failure
 
     @property
     def alone(self) -> bool:
-        """On one GPU, without a wrapper."""
+        """Return whether the case has one GPU, and so no wrapper."""
         return self.case.gpus == 1
 
     @cached_property
-    def at(self) -> int | None:
-        """The first call whose result is not that of one GPU; None if all are, as far as they got."""
+    def first_wrong(self) -> int | None:
+        """Return the number of the first call whose result differs from one GPU's; None if no result differs."""
         pairs = zip(self.got.results, self.want.results, strict=False)
-        return next((number for number, pair in enumerate(pairs) if not alike(*pair)), None)
+        return next((number for number, pair in enumerate(pairs) if not is_alike(*pair)), None)
 
     @property
     def idle(self) -> bool:
-        """True if layers ran on fewer GPUs than have rows."""
+        """Return whether layers ran on fewer GPUs than have rows."""
         return 0 < len(self.got.busy) < busy_gpus(self.case.rows, self.case.gpus)
 
     @property
     def result(self) -> Any:
-        """The result of that call, or of the first."""
-        return self.got.results[self.at or 0] if self.got.results else None
+        """Return the result of the first wrong call, or of the first call."""
+        return self.got.results[self.first_wrong or 0] if self.got.results else None
 
     @property
     def right(self) -> Any:
-        """The result of one GPU in that call."""
-        return self.want.results[self.at or 0]
+        """Return one GPU's result in the same call."""
+        return self.want.results[self.first_wrong or 0]
 
     @property
-    def given(self) -> tuple[Any, ...]:
-        """The inputs of that call."""
-        return self.case.calls[self.at or 0]
+    def inputs(self) -> tuple[Any, ...]:
+        """Return the inputs of the same call."""
+        return self.case.calls[self.first_wrong or 0]
 
     def would_give(self, *inputs: Any) -> Any:
-        """The result of one GPU for other inputs of that call, as a model that was not trained."""
+        """Return what one GPU computes for other inputs, with the weights of the case."""
         return observe(
             self.problem.repaired, replace(self.case, gpus=1, order=None, calls=(inputs,))
         ).results[0]
 
-    def said(self, hint: Named) -> Hint:
-        """The hint in words; they may name the case, ``on``, and the ``error``."""
+    def render_hint(self, hint: Named) -> Hint:
+        """Return the hint's text, which may name the case, ``on``, and the ``error``."""
         facts = {
             "on": Named("alone" if self.alone else "on", gpus=self.case.gpus, rows=self.case.rows),
             "error": self.failure.words if self.failure else "",
         }
-        return self.problem.said(hint, **facts)
+        return self.problem.render_hint(hint, **facts)
 
 
-# (GPUs, rows) where the last piece is short.
+# (GPUs, rows) with a short last piece.
 _UNEVEN = [(gpus, rows) for gpus in range(2, 6) for rows in range(gpus + 2, 14) if rows % -(-rows // gpus)]
 
 
 def cases(problem: BrokenModel, draw: Random) -> Iterator[tuple[int, Case]]:
-    """(points reached if it is wrong here, case): one GPU, full pieces, short ones, fewer rows than GPUs."""
+    """Yield (points for a repair that fails here, case): one GPU, full pieces, short ones, fewer rows than GPUs."""
     state = weights(problem.repaired, torch.Generator().manual_seed(draw.getrandbits(32)))
     many = draw.randint(3, 8)
     yield 0, _case(problem, draw, state, 1, draw.randint(4, 7))
@@ -152,13 +152,13 @@ def _case(problem: BrokenModel, draw: Random, state: dict[str, Tensor], gpus: in
 
 
 def weights(model: type[nn.Module], generator: torch.Generator) -> dict[str, Tensor]:
-    """Fresh ones, larger than a model begins with: what is missing shall show."""
+    """Return new weights and buffers, larger than initial ones, so that a missing term is visible."""
     names = observe(model, Case(1, 0, ())).names
     return {name: torch.randn(shape, generator=generator) * 0.7 for name, shape in names.items()}
 
 
 def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
-    """Judges ``model``, a class, as the repair of ``problem``: its results, gradients and buffers must be one GPU's.
+    """Judge ``model``, a class, as the repair of ``problem``: its results, gradients and buffers must be one GPU's.
 
     ``draw`` decides the cases: batch sizes, GPUs, inputs, weights and the order of the replicas.
     """
@@ -168,38 +168,38 @@ def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
     later: Hint | None = None
     for reached, case in cases(problem, draw):
         want = observe(problem.repaired, replace(case, gpus=1, order=None))
-        seen = Seen(problem, case, observe(model, case), want)
-        if hint := next(_values(seen), None):
-            return Judgement(reached, seen.said(hint))
-        if later is None and (hint := next(_trained(seen), None)):
-            later = seen.said(hint)
+        seen = ModelRun(problem, case, observe(model, case), want)
+        if hint := next(_result_hints(seen), None):
+            return Judgement(reached, seen.render_hint(hint))
+        if later is None and (hint := next(_training_hints(seen), None)):
+            later = seen.render_hint(hint)
     return Judgement(EVERYWHERE if later else WORTH, later)
 
 
-def _values(seen: Seen) -> Iterator[Named]:
-    """Hints on the results."""
+def _result_hints(seen: ModelRun) -> Iterator[Named]:
+    """Yield hints on the results."""
     if (failure := seen.failure) and failure.step in ("init", "load"):
-        yield from _unmade(seen, failure)
+        yield from _creation_hints(seen, failure)
     if failure and failure.step != "backward":
         yield from seen.problem.wrong(seen)
-        yield _failed(failure)
-    if failure is None and seen.at is None and seen.idle:
+        yield _describe_failure(failure)
+    if failure is None and seen.first_wrong is None and seen.idle:
         yield Named("one_gpu", gpus=_gpus(seen.got.busy))
-    if seen.at is None:
+    if seen.first_wrong is None:
         return
     if not tensors(seen.result, ""):
-        yield Named("nothing", result=described(seen.result))
-    if _deaf(seen):
+        yield Named("nothing", result=shapes_of(seen.result))
+    if _ignores_input(seen):
         yield Named("deaf")
     yield from seen.problem.wrong(seen)
-    yield _differs(seen)
+    yield _describe_difference(seen)
 
 
-def _unmade(seen: Seen, failure: Failure) -> Iterator[Named]:
+def _creation_hints(seen: ModelRun, failure: ModelFailure) -> Iterator[Named]:
     names, wanted = seen.got.names, seen.want.names
     missing, odd = sorted(wanted.keys() - names.keys()), sorted(names.keys() - wanted.keys())
     if failure.step == "init":
-        yield _failed(failure)
+        yield _describe_failure(failure)
     yield from seen.problem.wrong(seen)
     if missing:
         yield Named("names.renamed" if odd else "names.missing", missing=_code(missing), odd=_code(odd))
@@ -209,11 +209,11 @@ def _unmade(seen: Seen, failure: Failure) -> Iterator[Named]:
     if changed and names:
         name = changed[0]
         yield Named("names.reshaped", name=name, now=list(names[name]), was=list(wanted[name]))
-    yield _failed(failure)
+    yield _describe_failure(failure)
 
 
-def _failed(failure: Failure) -> Named:
-    """The learner's error as theirs: the replica, the device, the line."""
+def _describe_failure(failure: ModelFailure) -> Named:
+    """Return the hint that places the learner's error: in a replica, in scatter or gather, or in a method."""
     if failure.replica is not None:
         where: Named | Text = Named("replica", replica=failure.replica)
     elif failure.step in ("scatter", "gather"):
@@ -224,11 +224,11 @@ def _failed(failure: Failure) -> Named:
     return Named("failed.line" if failure.line else "failed", where=where, line=failure.line)
 
 
-def _deaf(seen: Seen) -> bool:
-    """True if two batches give one result that should give two."""
+def _ignores_input(seen: ModelRun) -> bool:
+    """Return whether two batches give the same result although the results should differ."""
     if len(seen.got.results) < 2:
         return False
-    return alike(*seen.got.results[:2]) and not alike(*seen.want.results[:2])
+    return is_alike(*seen.got.results[:2]) and not is_alike(*seen.want.results[:2])
 
 
 _BATCHES = (
@@ -238,31 +238,33 @@ _BATCHES = (
 )
 
 
-def _differs(seen: Seen) -> Named:
-    """The hint that shows the result beside the right one."""
-    result, right = described(seen.result), described(seen.right)
+def _describe_difference(seen: ModelRun) -> Named:
+    """Return the hint that shows the learner's result beside the right result."""
+    result, right = shapes_of(seen.result), shapes_of(seen.right)
     alone = ".alone" if seen.alone else ""
     if result != right:
         return Named(f"shape{alone}", result=result, right=right)
     places, wanted = (", ".join(tensors(each, "")) for each in (seen.result, seen.right))
     if places != wanted:
         return Named("places", result=places, right=wanted)
-    return Named(f"values{alone}", batch=_BATCHES[seen.at or 0], gap=gap_of(seen.result, seen.right))
+    return Named(f"values{alone}", batch=_BATCHES[seen.first_wrong or 0], gap=gap_of(seen.result, seen.right))
 
 
-def _trained(seen: Seen) -> Iterator[Named]:
+def _training_hints(seen: ModelRun) -> Iterator[Named]:
     """Hints on gradients and buffers, of a model whose results are right."""
     got, want = seen.got, seen.want
-    if got.failure or any(not close(got.states[-1][name], want.states[-1][name]) for name in want.states[-1]):
+    if got.failure or any(
+        not is_close(got.states[-1][name], want.states[-1][name]) for name in want.states[-1]
+    ):
         yield from seen.problem.wrong(seen)
     if got.failure:
-        yield _failed(got.failure)
+        yield _describe_failure(got.failure)
     for name, value in want.states[-1].items():
-        if not close(got.states[-1][name], value):
+        if not is_close(got.states[-1][name], value):
             yield Named("buffer", name=name)
     for name, gradient in want.gradients.items():
         found = got.gradients.get(name)
-        if gradient is None or (found is not None and close(found, gradient)):
+        if gradient is None or (found is not None and is_close(found, gradient)):
             continue
         yield from seen.problem.wrong(seen)
         if found is None:
@@ -281,7 +283,7 @@ def _gpus(numbers: set[int]) -> str:
 
 
 def symptom(problem: BrokenModel) -> str:
-    """Shows the broken model on 1, 2 and 4 GPUs with 8 rows, a line for each."""
+    """Return the symptom: the broken model on 1, 2 and 4 GPUs with 8 rows, a line for each."""
     generator = torch.Generator().manual_seed(5)
     state = weights(problem.broken, generator)
     calls = tuple(problem.batch(8, generator) for _ in range(3))
@@ -289,8 +291,8 @@ def symptom(problem: BrokenModel) -> str:
     return "\n".join(_line(gpus, _outcome(found, seen[1])) for gpus, found in seen.items())
 
 
-def cut(problem: BrokenModel) -> Cut:
-    """How scatter cuts the inputs of the symptom over two GPUs."""
+def input_cut(problem: BrokenModel) -> Cut:
+    """Return how scatter cuts the symptom's inputs over two GPUs."""
     generator = torch.Generator().manual_seed(5)
     weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
     names = list(inspect.signature(problem.broken.forward).parameters)[1:]
@@ -300,7 +302,7 @@ def cut(problem: BrokenModel) -> Cut:
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The shapes of the tensors in an input; those in a list or a tuple by their number."""
+    """Yield the name and shape of each tensor in an input, ``images[0]`` for a list's first."""
     if isinstance(value, torch.Tensor):
         yield name, tuple(value.shape)
     elif isinstance(value, (list, tuple)):
@@ -313,18 +315,19 @@ def _line(gpus: int, outcome: str) -> str:
 
 
 def _outcome(seen: Observed, one: Observed) -> str:
-    """In one line: the shapes and how far off the values are, or the error and its replica."""
+    """Return one line: the shapes and how far off the values are, or the error and its replica."""
     if failure := seen.failure:
         where = f"cuda:{failure.replica}" if failure.replica is not None else failure.step
         return f"{where}: {failure.words}"
     at = next(
-        (n for n, pair in enumerate(zip(seen.results, one.results, strict=False)) if not alike(*pair)), None
+        (n for n, pair in enumerate(zip(seen.results, one.results, strict=False)) if not is_alike(*pair)),
+        None,
     )
     result, right = seen.results[at or 0], one.results[at or 0]
     shapes = (
-        f"{float(result):.4f}" if isinstance(result, torch.Tensor) and not result.dim() else described(result)
+        f"{float(result):.4f}" if isinstance(result, torch.Tensor) and not result.dim() else shapes_of(result)
     )
-    if at is None or described(result) != described(right):
+    if at is None or shapes_of(result) != shapes_of(right):
         return str(shapes)
     number = at + 1
     off = say(

@@ -1,4 +1,4 @@
-"""Broken models that remember: a table kept for the next call, and statistics that go on from batch to batch."""
+"""Broken models with state: a table cached for the next call, and running statistics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Generator, Tensor
 
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import close
+from ..repairs.comparing import is_close
 from . import models, repaired
-from .judging import Seen, problem
+from .judging import ModelRun, problem
 
 
 def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:
@@ -18,11 +18,11 @@ def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 
 
 @problem("waves", models.Waves, repaired.Waves, _series)
-def _wave_hints(seen: Seen) -> Hints:
+def _wave_hints(seen: ModelRun) -> Hints:
     if seen.got.names.keys() - seen.want.names.keys():
         yield Named("saved")
     if not seen.failure:
-        if seen.alone and seen.at is not None:
+        if seen.alone and seen.first_wrong is not None:
             yield Named("other_waves")
         return
     if "same device" in seen.failure.words or "different from other" in seen.failure.words:
@@ -37,23 +37,23 @@ def _readings(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 
 
 @problem("surprise", models.Surprise, repaired.Surprise, _readings)
-def _surprise_hints(seen: Seen) -> Hints:
+def _surprise_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if seen.failure.step == "after":
             yield Named("after")
         return
     states = [state["usual"] for state in seen.got.states]
     rights = [state["usual"] for state in seen.want.states]
-    begun = (seen.case.state or {})["usual"]
-    if len(states) == 3 and not close(states[2], states[1]) and close(states[1], rights[1]):
+    initial = (seen.case.state or {})["usual"]
+    if len(states) == 3 and not is_close(states[2], states[1]) and is_close(states[1], rights[1]):
         yield Named("eval")
-    if all(close(one, right) for one, right in zip(states, rights, strict=False)):
-        if seen.at is None:
+    if all(is_close(one, right) for one, right in zip(states, rights, strict=False)):
+        if seen.first_wrong is None:
             yield Named("history")
         return
-    if close(states[0], begun):
+    if is_close(states[0], initial):
         yield Named("lost")
     if seen.alone:
         yield Named("other_update")
-    whole = len(seen.given[0]) % seen.case.gpus == 0
+    whole = len(seen.inputs[0]) % seen.case.gpus == 0
     yield Named("first_piece" if whole else "mean_of_means")

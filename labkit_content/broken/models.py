@@ -4,7 +4,7 @@ A test holds the cells of the notebook to these classes, letter by letter.
 """
 
 # mypy: ignore-errors
-# (They are what people write in notebooks: without annotations.)
+# (People write models in notebooks without annotations.)
 
 import torch
 import torch.nn.functional as F

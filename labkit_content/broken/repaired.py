@@ -1,7 +1,7 @@
-"""The ten models repaired, one way of several: what the judge compares with, and the last hint of the ladder."""
+"""The ten models repaired, one way of several: the judge's reference, and the last hint of each."""
 
 # mypy: ignore-errors
-# (They are shown to learners, beside the broken ones.)
+# (Learners see this code beside the broken models.)
 
 import torch
 import torch.nn.functional as F

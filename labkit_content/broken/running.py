@@ -1,6 +1,6 @@
-"""A model run as training would, on simulated GPUs: what came of it, as plain data.
+"""Run a model as training would, on simulated GPUs, and return results, gradients and errors as plain data.
 
-Nothing here knows what is right. So a grader can run :func:`observe` where a student's class lives, and keep the
+Nothing here knows the right values. So a grader can run :func:`observe` in the student's process and keep the
 expected values elsewhere.
 """
 
@@ -10,7 +10,7 @@ import io
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ class Case:
     gpus    how many; on one GPU it runs without a wrapper.
     rows    of each batch.
     calls   the inputs of each call, on the CPU. All but the last are in training mode.
-    state   the weights and buffers it begins with; None: those it makes itself, from seed 0.
+    state   the initial weights and buffers; None: the model's own, from seed 0.
     order   how replicas take turns: None (device order) or all their numbers.
     """
 
@@ -42,13 +42,13 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ModelFailure:
     """The error that the class raised.
 
     step      "init", "load", "before", "scatter", "forward", "gather", "after" or "backward".
     words     the error in one line, with its type.
     replica   the replica (and GPU) that raised it, None outside of replicas.
-    line      where in the learner's own code: "the notebook, line 3, in forward"; "" if nowhere there.
+    line      the place in the learner's own code: "the notebook, line 3, in forward"; "" if nowhere there.
     """
 
     step: str
@@ -74,7 +74,7 @@ class Observed:
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
     busy: set[int] = field(default_factory=set)
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    failure: Failure | None = None
+    failure: ModelFailure | None = None
 
 
 class _Stop(Exception):
@@ -82,7 +82,7 @@ class _Stop(Exception):
 
 
 def observe(model: type[nn.Module], case: Case) -> Observed:
-    """Make a ``model`` and run it on ``case``, on a simulated machine of just so many GPUs.
+    """Make a ``model`` and run it on ``case``, on a simulated machine with the case's number of GPUs.
 
     ``model.before(*inputs)`` and ``model.after(output)``, where the class has them, run outside of the wrapper, on
     the model itself. Whatever the class raises is in ``failure``; random states are left as they were.
@@ -114,9 +114,9 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
     losses = []
     for number, given in enumerate(case.calls):
         model.train(number + 1 < len(case.calls))
-        result = _called(model, wrapped, given, seen)
+        result = _call_model(model, wrapped, given, seen)
         if model.training:
-            losses += [weighted(result)]
+            losses += [sum_weighted(result)]
         with _step("after", seen):
             seen.results.append(map_tensors(result, lambda path, tensor: tensor.detach().cpu()))
         seen.states.append({name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
@@ -129,7 +129,7 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
         }
 
 
-def _called(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: Observed) -> Any:
+def _call_model(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: Observed) -> Any:
     inputs: Any = map_tensors(given, lambda path, tensor: tensor.to("cuda:0"))
     before, after = getattr(model, "before", None), getattr(model, "after", None)
     if before is not None:
@@ -146,7 +146,7 @@ def _called(model: nn.Module, wrapped: nn.Module, given: tuple[Any, ...], seen: 
 
 @contextmanager
 def _step(name: str, seen: Observed) -> Iterator[None]:
-    """Notes what is raised inside as the failure of this step."""
+    """Note an error raised inside as the failure of this step."""
     try:
         yield
     except KeyboardInterrupt:
@@ -158,7 +158,7 @@ def _step(name: str, seen: Observed) -> Iterator[None]:
             ours = re.findall(r"in (scatter_kwargs|gather)\b", text)
             name = {"scatter_kwargs": "scatter", "gather": "gather"}[ours[0]] if ours else name
         words = short_text(error) if isinstance(error, Exception) else type(error).__name__
-        seen.failure = Failure(name, words, int(within[1]) if within else None, user_line(text))
+        seen.failure = ModelFailure(name, words, int(within[1]) if within else None, user_line(text))
         raise _Stop from None
 
 
@@ -170,7 +170,7 @@ def _words(error: BaseException) -> str:
 
 
 def _watch(model: nn.Module, busy: set[int]) -> None:
-    """Note the GPU of each layer with weights that runs; replicas share the hooks of the model."""
+    """Note the GPU on which each layer with weights runs; replicas share the model's hooks."""
 
     def ran(module: nn.Module, given: Any, output: Any) -> None:
         for tensor in tensors(output, "").values():
@@ -182,8 +182,8 @@ def _watch(model: nn.Module, busy: set[int]) -> None:
             module.register_forward_hook(ran)
 
 
-def weighted(result: Any) -> Tensor | None:
-    """Stands for a loss: every number of a result with a weight of its own, so that none can hide; a loss is itself."""
+def sum_weighted(result: Any) -> Tensor | None:
+    """Return a loss of the result: a sum in which each number has another weight, so that errors cannot cancel."""
     total: Tensor | None = None
     for tensor in tensors(result, "").values():
         if tensor.is_floating_point():
@@ -196,17 +196,12 @@ def weighted(result: Any) -> Tensor | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drops what a class prints in its many runs, and PyTorch's warnings."""
+    """Drop the learner's prints and PyTorch's warnings, which the many runs would repeat."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
 def busy_gpus(rows: int, gpus: int) -> int:
-    """The number of GPUs that have rows to work on."""
+    """Return the number of GPUs that get rows."""
     return -(-rows // -(-rows // gpus))
-
-
-def parts(tensor: Tensor, gpus: int) -> Sequence[Tensor]:
-    """The pieces that scatter cuts."""
-    return tensor.chunk(gpus)

@@ -1,4 +1,4 @@
-"""Broken models of text: sentences of different length, and a state that goes from call to call."""
+"""Broken models of text: sentences of different length, and an RNN state passed from call to call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Generator, Tensor
 from labkit.base.tree import tensors
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import alike
+from ..repairs.comparing import is_alike
 from . import models, repaired
-from .judging import Seen, problem
+from .judging import ModelRun, problem
 
 
 def lengths_of(rows: int, generator: Generator, longest: int = 9) -> Tensor:
-    """Of so many sentences: one is the longest, and all others are much shorter."""
+    """Return the lengths of ``rows`` sentences: one has the ``longest``, all others are much shorter."""
     lengths = torch.randint(1, longest - 3, (rows,), generator=generator)
     lengths[torch.randint(rows, (1,), generator=generator)] = longest
     return lengths
@@ -27,12 +27,17 @@ def _sentences(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 
 
 @problem("tagger", models.Tagger, repaired.Tagger, _sentences)
-def _tagger(seen: Seen) -> Hints:
+def _tagger(seen: ModelRun) -> Hints:
     if seen.failure and seen.failure.step == "gather":
         yield Named("own_length")
     if seen.failure and "lengths" in seen.failure.words:
         yield Named("lengths_on_gpu")
-    if seen.failure or seen.at is None or not isinstance(seen.result, Tensor) or seen.result.dim() != 3:
+    if (
+        seen.failure
+        or seen.first_wrong is None
+        or not isinstance(seen.result, Tensor)
+        or seen.result.dim() != 3
+    ):
         return
     got, right = seen.result.size(1), seen.right.size(1)
     if got > right:
@@ -51,7 +56,7 @@ def _letters(rows: int, generator: Generator) -> tuple[Tensor | tuple[Tensor, ..
 
 
 @problem("typist", models.Typist, repaired.Typist, _letters)
-def _typist(seen: Seen) -> Hints:
+def _typist(seen: ModelRun) -> Hints:
     if seen.failure:
         if "Expected hidden" in seen.failure.words:
             yield Named("state_cut")
@@ -59,7 +64,7 @@ def _typist(seen: Seen) -> Hints:
             yield Named("contiguous")
         return
     found = tensors(seen.result, "")
-    if seen.at is None or found.keys() != tensors(seen.right, "").keys():
+    if seen.first_wrong is None or found.keys() != tensors(seen.right, "").keys():
         return
     scores, *state = found.values()
     rows = seen.case.rows
@@ -67,8 +72,8 @@ def _typist(seen: Seen) -> Hints:
         yield Named("not_turned_back", shape=list(state[0].shape))
     if any(part.shape != right.shape for part, right in zip(state, seen.right[1], strict=True)):
         yield Named("state_joined", shape=list(state[0].shape))
-    typed, first = seen.given
-    if alike(seen.result, seen.would_give(typed, tuple(torch.zeros_like(part) for part in first))):
+    typed, first = seen.inputs
+    if is_alike(seen.result, seen.would_give(typed, tuple(torch.zeros_like(part) for part in first))):
         yield Named("state_unused")
     if scores.shape == seen.right[0].shape:
         yield Named("reshaped")

@@ -65,7 +65,7 @@ def _judge_table(answer: Callable[[Tensor], nn.Module]) -> Hints:
 
 
 def _read_model(answer: object) -> nn.Module:
-    """The model, or an object of the class, without a wrapper."""
+    """Return the model, made from the class if necessary, without its wrapper."""
     model = answer() if isinstance(answer, type) and issubclass(answer, nn.Module) else answer
     if not isinstance(model, nn.Module):
         raise Unreadable
@@ -88,7 +88,7 @@ def _judge_repair(model: nn.Module) -> Hints:
 
 
 def _judge_shapes(results: object) -> Hints:
-    """Hints on the two results for six images on one GPU, as far as their shapes tell."""
+    """Yield hints on the shapes of the two results for six images on one GPU."""
     if isinstance(results, Tensor):
         yield Named("one_tensor")
     if not (
@@ -109,7 +109,7 @@ def _judge_shapes(results: object) -> Hints:
 
 
 def _judge_rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> Hints:
-    """Hints on results that are not each image's own: others than if it came alone."""
+    """Yield hints if an image's result in a batch differs from its result alone."""
     single = [model(images[at : at + 1]) for at in range(len(images))]
     right = torch.cat([one[0] for one in single])
     if _is_same(scores, right) and _is_same(hidden, torch.cat([one[1] for one in single])):

@@ -1,4 +1,4 @@
-"""Exercises of lesson 11: a step of a ring, a circle of sends broken, the speed that a data sheet knows."""
+"""Exercises of lesson 11: a step of a ring, a circle of sends broken, the bus bandwidth of a data sheet."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from labkit_course.kinds import A_NUMBER, a_function, read_returned
 from labkit_course.kinds import number as a_number
 from labkit_ranks.calls.faults.report import format_numbers
 
-from .on_ranks import Ran, on_ranks
+from .on_ranks import RanksRun, on_ranks
 from .ranks import describe_waits
 
-# What makes a sum of the messages that are to be built.
+# The only calls allowed, since the learner builds the sum from messages.
 _MESSAGES = {"send", "recv"}
 
 
@@ -46,21 +46,21 @@ def _step(answer: Callable[..., Any]) -> Hints:
         ring = Ring(ranks)
         marked = [torch.full((ranks, 1), 10.0**rank, dtype=torch.float64) for rank in range(ranks)]
         steps: list[list[Tensor]] = []
-        for step in range(1, ring.steps + 1):  # the first that goes wrong is the one to speak of
+        for step in range(1, ring.steps + 1):  # one more step each time, to find the first mistake
             ran = on_ranks(_steps, ranks, [(chunks, answer, step) for chunks in marked])
             if ran.failure and ran.failure.hangs:
                 yield Named("hangs", ranks=ranks, step=step, words=describe_waits(ran.failure))
-            steps = [[chunks[at] for chunks in ran.finished().results] for at in range(step)]
+            steps = [[chunks[at] for chunks in ran.require_success().results] for at in range(step)]
             yield from _hints_after_step(ring, step, marked, steps, ran)
         given = [torch.randn(ranks, 3) for _ in range(ranks)]
-        ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in given]).finished()
+        ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in given]).require_success()
         total = torch.stack(given).sum(0)
         if not all(torch.allclose(history[-1], total, atol=1e-4) for history in ran.results):
             yield Named("values")
 
 
 def _steps(chunks: Tensor, answer: Callable[..., Any], steps: int) -> list[Tensor]:
-    """The chunks of this rank after each of the first ``steps`` steps."""
+    """Return this rank's chunks after each of the first ``steps`` steps."""
     history = []
     for step in range(1, steps + 1):
         answer(chunks, step)
@@ -69,14 +69,14 @@ def _steps(chunks: Tensor, answer: Callable[..., Any], steps: int) -> list[Tenso
 
 
 def _hints_after_step(
-    ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]], ran: Ran
+    ring: Ring, step: int, before: list[Tensor], steps: list[list[Tensor]], ran: RanksRun
 ) -> Hints:
-    """Give hints on what is wrong after ``step`` and was right before."""
-    if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
+    """Yield hints on chunks that are wrong after ``step`` and were right before."""
+    if others := [kind for kind in ran.call_kinds() if kind not in _MESSAGES]:
         yield Named("called", call=others[0])
     ranks, now = ring.ranks, steps[-1]
     last = steps[-2] if step > 1 else before
-    if (sent := ran.sent() / (8 * step)) > 1:
+    if (sent := ran.count_sent_bytes() / (8 * step)) > 1:
         yield Named("too_much", sent=f"{sent:.3g}")
     wanted = ring.chunk_sums(step)
     found = [[_counts(float(value), ranks) for value in chunks] for chunks in now]
@@ -136,7 +136,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
             waits = getattr(ran.failure.error, "waits", None)
             receive = waits is not None and {wait.call for wait in waits.ranks} == {"recv"}
             yield Named("receive" if receive else "circle", words=describe_waits(ran.failure, ranks), **said)
-        for rank, got in enumerate(ran.finished().results):
+        for rank, got in enumerate(ran.require_success().results):
             got = read_returned(got, en="`exchange`", zh="`exchange` ")
             if not isinstance(got, Tensor) or not torch.equal(got, given[rank - 1]):
                 said["rank"] = rank
@@ -145,7 +145,7 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
                 if ranks > 2 and isinstance(got, Tensor) and torch.equal(got, given[(rank + 1) % ranks]):
                     yield Named("next", **said)
                 yield Named("other", **said)
-        if others := [kind for kind in ran.called() if kind not in _MESSAGES]:
+        if others := [kind for kind in ran.call_kinds() if kind not in _MESSAGES]:
             yield Named("called", call=others[0])
 
 

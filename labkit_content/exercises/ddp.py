@@ -16,7 +16,7 @@ from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function
 
-from .on_ranks import Ran, on_ranks
+from .on_ranks import RanksRun, on_ranks
 
 _ROWS = 4
 
@@ -28,7 +28,7 @@ def _two_functions(answer: object) -> tuple[Callable[..., Any], Callable[..., An
 
 
 def _model(wide: Sequence[int]) -> nn.Sequential:
-    """Layers so wide, with the same weights whenever it is made."""
+    """Return layers of these widths, with the same weights in each call."""
     torch.manual_seed(len(wide))
     return nn.Sequential(*map(nn.Linear, wide, wide[1:]))
 
@@ -45,7 +45,7 @@ def _is_close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 
 
 def _times(got: Sequence[Tensor], want: Sequence[Tensor]) -> float | None:
-    """Return the factor of the first tensor of ``got`` that differs; None if it is no multiple."""
+    """Return the factor of the first differing tensor of ``got``; None if it is no multiple."""
     for one, other in zip(got, want, strict=True):
         times = float(one.norm() / other.norm())
         if not torch.allclose(one, other, rtol=1e-3, atol=1e-7):
@@ -54,7 +54,7 @@ def _times(got: Sequence[Tensor], want: Sequence[Tensor]) -> float | None:
 
 
 def _fresh() -> tuple[int, list[int], Tensor]:
-    """A number of ranks, widths of layers, and the rows of each rank."""
+    """Return a number of ranks, widths of layers, and the rows of each rank."""
     chance = Random()
     ranks, wide = chance.randint(2, 4), [chance.randint(5, 20) for _ in range(chance.randint(5, 7))]
     return ranks, wide, torch.randn(ranks, _ROWS, wide[0])
@@ -92,15 +92,15 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
         if ran.failure and "split_with_sizes" in ran.failure.words:
             yield Named("cleared")
         yield from _hints_on_buckets(
-            ran.finished(), mine, want, [sum(one) for one in buckets(sizes, most)], case
+            ran.require_success(), mine, want, [sum(one) for one in buckets(sizes, most)], case
         )
 
 
 def _hints_on_buckets(
-    ran: Ran, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named
+    ran: RanksRun, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named
 ) -> Hints:
-    """Hints on a run: ``want`` are the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets."""
-    if other := [kind for kind in ran.called() if kind not in ("all_reduce", "barrier")]:
+    """Yield hints on a run; ``want`` has the mean gradients, ``mine`` each rank's own, ``full`` the buckets' bytes."""
+    if other := [kind for kind in ran.call_kinds() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
     if len(full) > 1 and not ran.count("all_reduce"):
         yield Named("nothing", case=case)
@@ -138,13 +138,13 @@ def _repair(answer: Callable[..., Any]) -> Hints:
             answer(parallel, parts)
             return [parameter.grad for parameter in parallel.parameters()], max(at_once), len(back)
 
-        ran = on_ranks(step, ranks, [(own,) for own in rows]).finished()
+        ran = on_ranks(step, ranks, [(own,) for own in rows]).require_success()
         case = Named("case", ranks=ranks, parts=many)
         want = _gradients(_model(wide), rows.flatten(0, 2))
         yield from _hints_on_step(ran, rows, wide, want, case)
 
 
-def _hints_on_step(ran: Ran, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
+def _hints_on_step(ran: RanksRun, rows: Tensor, wide: list[int], want: list[Tensor], case: Named) -> Hints:
     got, many = ran.count("all_reduce"), rows.size(1)
     if any(gradient is None for gradients, *_ in ran.results for gradient in gradients) or not got:
         yield Named("none", case=case)

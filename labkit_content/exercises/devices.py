@@ -24,12 +24,12 @@ def _judge_wrap(answer: Callable[..., Any]) -> Hints:
         for home in (devices[1], devices[0], devices[-1]):
             busy: set[str] = set()
 
-            class Watched(nn.Linear):
+            class DeviceRecorder(nn.Linear):
                 def forward(self, x: torch.Tensor, busy: set[str] = busy) -> torch.Tensor:
                     busy.add(str(x.device))
                     return super().forward(x)
 
-            model = Watched(5, 2).to(home)
+            model = DeviceRecorder(5, 2).to(home)
             try:
                 made = read_returned(answer(model))
                 if made is model or not isinstance(made, nn.Module):
@@ -81,7 +81,7 @@ _LINES = {"A": 5, "B": 3, "C": 2, "D": 4, "E": 6, "F": 1}
 
 
 def _read_lines(answer: object) -> tuple[int, ...]:
-    """The lines in the order of the messages; each may be written beside its letter, ``A5 B3`` or ``F: 1, A: 5``."""
+    """Return the lines in the order of the messages; the answer may name letters: ``A5 B3`` or ``F: 1, A: 5``."""
     beside = re.findall(r"([a-f])\W{0,3}(\d)", answer.lower()) if isinstance(answer, str) else []
     return numbers([int(line) for _, line in sorted(beside)] if beside else answer)
 

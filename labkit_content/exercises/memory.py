@@ -21,7 +21,7 @@ from .ranks import describe_waits
 
 
 def _counted_layer(answer: object) -> nn.Module:
-    """The learner's layer of 3 inputs and 2 outputs: an object, or made from the class."""
+    """Return the learner's layer of 3 inputs and 2 outputs, made from the class if necessary."""
     layer = answer(3, 2) if isinstance(answer, type) and issubclass(answer, nn.Module) else answer
     if not isinstance(layer, nn.Linear):
         raise Unreadable
@@ -74,7 +74,7 @@ class _Normalized(nn.Module):
         return scores
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"  # an error that shows it stays short
+        return f"{type(self).__name__}()"  # a short repr keeps error messages short
 
 
 @judge("08.groups", a_function("without_batch_norm"))
@@ -115,8 +115,8 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(answer, ranks, [(gradient,) for gradient in own])
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", words=describe_waits(ran.failure))
-        results = ran.finished().results
-        if any(result is None for result in results) and ran.called():
+        results = ran.require_success().results
+        if any(result is None for result in results) and ran.call_kinds():
             yield Named("none")
         results = [read_returned(result) for result in results]
         if not all(isinstance(result, Tensor) and result.shape == own[0].shape for result in results):

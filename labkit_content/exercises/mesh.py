@@ -22,7 +22,7 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, read_returned
 from labkit_ranks.plans.mesh import Mesh
 
-from .on_ranks import Ran, on_ranks
+from .on_ranks import RanksRun, on_ranks
 
 _NAMES = ("dp", "pp", "tp")
 _FACTS = {"rank": (5, 0, 31), "stages": (2, 1, 8), "width": (2, 1, 8)}
@@ -60,7 +60,7 @@ def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
 
 @contextmanager
 def _meshes() -> Iterator[list[object]]:
-    """While a learner's function runs: the meshes of PyTorch's that are made."""
+    """Yield a list to which each new DeviceMesh of PyTorch is added, until the end of the block."""
     made: list[object] = []
     real = DeviceMesh.__init__
 
@@ -81,7 +81,7 @@ def _groups(answer: Callable[..., Any]) -> Hints:
         ):
             return None if found is None else []
         members = []
-        for group in found:  # asked of the group itself, by a sum
+        for group in found:  # a sum shows the group's members
             here = torch.zeros(prod(sizes), device="cuda")
             here[dist.get_rank()] = 1
             dist.all_reduce(here, group=group)
@@ -96,7 +96,7 @@ def _groups(answer: Callable[..., Any]) -> Hints:
             yield Named("borrowed")
         if ran.failure and ran.failure.hangs:
             yield Named("own_alone", sizes=sizes)
-        results = ran.finished().results
+        results = ran.require_success().results
         if not read_returned(results[0], en="groups", zh="groups "):
             raise Unreadable
         yield from _members(results, sizes)
@@ -130,27 +130,27 @@ def _resume(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
     save, load = answer
     seed = Random().randrange(1000)
 
-    def before(folder: str) -> list[float]:
+    def save_and_train(folder: str) -> list[float]:
         model, optimizer = _make_model(seed)
         _losses(model, optimizer, seed, 3)
         save(folder, model, optimizer)
         return _losses(model, optimizer, seed + 3, 3)
 
-    def after(folder: str) -> list[float]:
-        model, optimizer = _make_model(seed + 1)  # other weights, so that those of the files are seen
+    def load_and_train(folder: str) -> list[float]:
+        model, optimizer = _make_model(seed + 1)  # a wrong load must show in the losses
         load(folder, model, optimizer)
         return _losses(model, optimizer, seed + 3, 3)
 
     for ranks, others in ((8, 4), (2, 3)):
         with TemporaryDirectory() as folder:
             case = {"ranks": ranks, "others": others}
-            saved = on_ranks(before, ranks, [(folder,)] * ranks)
+            saved = on_ranks(save_and_train, ranks, [(folder,)] * ranks)
             yield from _hung(saved, case)
-            loaded = on_ranks(after, others, [(folder,)] * others)
+            loaded = on_ranks(load_and_train, others, [(folder,)] * others)
             yield from _hung(loaded, case)
             if loaded.failure and not saved.failure and _needs_same_ranks(loaded):
                 yield Named("own_files", **case)
-        yield from _compare_losses(saved.finished().results[0], loaded.finished().results, case)
+        yield from _compare_losses(saved.require_success().results[0], loaded.require_success().results, case)
 
 
 def _make_model(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -172,12 +172,12 @@ def _losses(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, coun
     return found
 
 
-def _hung(ran: Ran, case: dict[str, Any]) -> Hints:
+def _hung(ran: RanksRun, case: dict[str, Any]) -> Hints:
     if ran.failure and ran.failure.hangs:
         yield Named("hangs", **case)
 
 
-def _needs_same_ranks(ran: Ran) -> bool:
+def _needs_same_ranks(ran: RanksRun) -> bool:
     """Return whether only the same number of ranks can open the files."""
     assert ran.failure is not None
     return isinstance(ran.failure.error, FileNotFoundError) or "mesh" in str(ran.failure.error).lower()

@@ -1,4 +1,4 @@
-"""Runs a learner's function on ranks, for the judges of lessons 10 to 19: what each returned, and what was called."""
+"""Run a learner's function on ranks for the judges of lessons 10 to 19; keep each rank's result and the calls."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from simgpu import simulate
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """The error of the first rank that raised, which ended the run.
 
-    line    where in the learner's own code: "the notebook, line 3, in ring"; "" if nowhere there.
+    line    the place in the learner's own code: "the notebook, line 3, in ring"; "" if nowhere there.
     words   the error in one line, with its type.
     """
 
@@ -42,12 +42,12 @@ class Failure:
 
     @property
     def hangs(self) -> bool:
-        """Whether real ranks would hang: each waits for another, a call was never met, or those that met differ."""
+        """Return whether real ranks would hang: in a deadlock, at a call never matched, or at mismatched calls."""
         return isinstance(self.error, (Deadlock, Mismatch, Unmet))
 
 
 @dataclass(frozen=True)
-class Ran:
+class RanksRun:
     """The run of a function on ranks.
 
     results   of each rank, in order, tensors on the CPU; [] if it failed.
@@ -56,10 +56,10 @@ class Ran:
 
     results: list[Any] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    failure: Failure | None = None
+    failure: RankFailure | None = None
 
-    def called(self, *kinds: str) -> list[str]:
-        """Return the kinds of calls that ranks made, such as ``"all_reduce"``; with ``kinds``, only these."""
+    def call_kinds(self, *kinds: str) -> list[str]:
+        """Return the kinds of calls made by the ranks, such as ``"all_reduce"``, limited to ``kinds`` if given."""
         found = dict.fromkeys(event.name for event in self.events)
         return [kind for kind in found if not kinds or kind in kinds]
 
@@ -67,11 +67,11 @@ class Ran:
         """Return how often ``rank`` called a collective of this kind."""
         return sum(event.name == kind and event.rank == rank for event in self.events)
 
-    def sent(self, rank: int = 0) -> int:
-        """The bytes that ``rank`` sent in messages to single ranks."""
+    def count_sent_bytes(self, rank: int = 0) -> int:
+        """Return the bytes that ``rank`` sent in messages to single ranks."""
         return sum(event.nbytes for event in self.events if event.name == "send" and event.rank == rank)
 
-    def finished(self) -> Ran:
+    def require_success(self) -> RanksRun:
         """Return this run if no rank failed; otherwise raise Unreadable with the learner's error and its line."""
         if self.failure is None:
             return self
@@ -93,26 +93,26 @@ def on_ranks(
     *,
     nodes: int = 1,
     memory: str | int | None = None,
-    begun: bool = True,
-) -> Ran:
+    initialized: bool = True,
+) -> RanksRun:
     """Call ``function(*given[rank])`` on each of ``ranks`` ranks, on a new machine, and return the run.
 
-    Works while a lesson's ``%%ranks`` session is open, too, which goes on as it was. The process group is there, the
-    rank's GPU is the current one, and tensors among the arguments are copies on it. What is printed is dropped.
+    An open ``%%ranks`` session of the lesson is not disturbed. The process group is initialized, the rank's GPU is the
+    current one, and tensors among the arguments are copied to it. Output is dropped.
 
     given   the arguments of each rank; None: none.
-    nodes   how many simulated computers the ranks are spread over, evenly.
+    nodes   the number of simulated computers, with equal numbers of ranks.
     memory  of each GPU.
-    begun   False: as torchrun starts a script. There is no group yet, no GPU is chosen, and arguments are on the CPU.
+    initialized   False: as torchrun starts a script, without a process group or a chosen GPU, arguments on the CPU.
     """
 
     def part(rank: Rank) -> Any:
-        if begun:
+        if initialized:
             torch.cuda.set_device(rank.local)
             dist.init_process_group("nccl", device_id=torch.device("cuda", rank.local))
         own = map_tensors(
             tuple(given[rank.number]) if given else (),
-            lambda path, tensor: tensor.clone().cuda() if begun else tensor.clone(),
+            lambda path, tensor: tensor.clone().cuda() if initialized else tensor.clone(),
         )
         result = function(*own)
         return map_tensors(result, lambda path, tensor: tensor.detach().cpu())
@@ -134,10 +134,10 @@ def on_ranks(
             results = world.run(part, to_end=True)
         except RanksFailed as failed:
             failure = _failure(failed.rank, failed.error)
-    return Ran(results, [event for event in trace if event.phase in ("collective", "stuck")], failure)
+    return RanksRun(results, [event for event in trace if event.phase in ("collective", "stuck")], failure)
 
 
-def _failure(rank: int, error: BaseException) -> Failure:
+def _failure(rank: int, error: BaseException) -> RankFailure:
     text = "".join(traceback.format_exception(error))
     words = short_text(error) if isinstance(error, Exception) else type(error).__name__
-    return Failure(rank, error, user_line(text), words)
+    return RankFailure(rank, error, user_line(text), words)

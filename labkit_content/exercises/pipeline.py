@@ -22,10 +22,10 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, number, read_returned
 from labkit_ranks.plans.pipeline import Pipeline, pipeline
 
-from .on_ranks import Ran, on_ranks
+from .on_ranks import RanksRun, on_ranks
 
 _WIDE = 3
-# Numbers in a message that is larger than NCCL's buffer of a connection, 4 MiB.
+# The numbers in a message larger than NCCL's 4 MiB buffer per connection.
 _LONG = 1_100_000
 
 
@@ -60,7 +60,7 @@ def _alive(stages: int, pieces: int) -> dict[str, int]:
 
 @contextmanager
 def _watch_schedules() -> Iterator[list[str]]:
-    """Record calls of functions, PyTorch's or labkit's, that make a schedule themselves."""
+    """Yield a list of the calls to PyTorch's or labkit's own schedules, until the end of the block."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -87,8 +87,8 @@ def _order(answer: Callable[..., Any]) -> Hints:
             orders = [_names(read_returned(answer(stage, stages, pieces))) for stage in range(stages)]
         if called:
             yield Named("borrowed", name=called[0])
+        yield from _hints_on_plan(orders, stages, pieces)
         yield from _hints_on_gradients(orders, stages, pieces)
-        yield from _run(orders, stages, pieces)
 
 
 def _names(order: Any) -> list[str]:
@@ -102,8 +102,8 @@ def _names(order: Any) -> list[str]:
     return list(order)
 
 
-def _hints_on_gradients(orders: list[list[str]], stages: int, pieces: int) -> Hints:
-    """The hints on a schedule by its plan alone."""
+def _hints_on_plan(orders: list[list[str]], stages: int, pieces: int) -> Hints:
+    """Yield hints on a schedule that need no run: missing tasks, deadlock, length and peak memory."""
     case = {"stages": stages, "pieces": pieces}
     wanted = sorted(f"{way}{piece}" for way in "FB" for piece in range(pieces))
     for stage, order in enumerate(orders):
@@ -125,10 +125,10 @@ def _hints_on_gradients(orders: list[list[str]], stages: int, pieces: int) -> Hi
         yield Named("alive", peaks=peaks, fewest=fewest, **case)
 
 
-def _run(orders: list[list[str]], stages: int, pieces: int) -> Hints:
-    """Give hints on a schedule by its gradients on ranks."""
+def _hints_on_gradients(orders: list[list[str]], stages: int, pieces: int) -> Hints:
+    """Run a schedule on ranks and yield hints on wrong gradients."""
     rows = torch.randn(pieces, 2, _WIDE, generator=torch.Generator().manual_seed(pieces))
-    ran = on_ranks(_run_stage, stages, [(order, rows) for order in orders]).finished()
+    ran = on_ranks(_run_stage, stages, [(order, rows) for order in orders]).require_success()
     layers = [_layer(stage) for stage in range(stages)]
     nn.Sequential(*layers)(rows).square().sum().backward()
     for stage, (layer, gradient) in enumerate(zip(layers, ran.results, strict=True)):
@@ -144,7 +144,7 @@ def _layer(stage: int) -> Any:
 
 
 def _run_stage(order: Sequence[str], rows: Tensor) -> Tensor | None:
-    """Run the tasks of one stage in ``order`` and return the gradient of its weights."""
+    """Run one stage's tasks in ``order`` and return the gradient of the weights."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     layer, kept, sent = _layer(rank).cuda(), {}, []
     for name in order:
@@ -182,20 +182,20 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
         found = answer(activation, gradient, rank - 1 if rank else None, rank + 1 if rank < last else None)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise TypeError(f"exchange gave {type(found).__name__}, not what came from before and from after")
-        # Of a message as long as this the first and the last number are enough.
+        # Compare only the first and the last number: the message is long.
         return tuple(x[[0, -1]].tolist() if isinstance(x, Tensor) and x.numel() else None for x in found)  # type: ignore[return-value]
 
     for ranks in (2, 3, 5):
         sent = torch.randn(ranks, 2, 1).expand(ranks, 2, _LONG)
         ran = on_ranks(part, ranks, [(there.contiguous(), back.contiguous()) for there, back in sent])
         yield from _hung(ran, ranks)
-        ran.finished()
-        if ran.called("all_gather", "all_reduce", "broadcast", "all_to_all", "gather", "scatter"):
+        ran.require_success()
+        if ran.call_kinds("all_gather", "all_reduce", "broadcast", "all_to_all", "gather", "scatter"):
             yield Named("everybody", ranks=ranks)
-        yield from _came(ran.results, sent[:, :, 0].tolist(), ranks)
+        yield from _check_received(ran.results, sent[:, :, 0].tolist(), ranks)
 
 
-def _hung(ran: Ran, ranks: int) -> Hints:
+def _hung(ran: RanksRun, ranks: int) -> Hints:
     if ran.failure is None or not isinstance(ran.failure.error, Deadlock):
         return
     waits = getattr(ran.failure.error, "waits", None)
@@ -208,7 +208,7 @@ def _hung(ran: Ran, ranks: int) -> Hints:
     yield Named(name, ranks=ranks, calls=series(sorted(calls)))
 
 
-def _came(results: list[Any], sent: list[Any], ranks: int) -> Hints:
+def _check_received(results: list[Any], sent: list[Any], ranks: int) -> Hints:
     for rank, (on, back) in enumerate(results):
         wanted = [
             [sent[rank - 1][0]] * 2 if rank else None,
@@ -225,8 +225,8 @@ def _came(results: list[Any], sent: list[Any], ranks: int) -> Hints:
 # BLOOM's four times.
 
 
-def _two(answer: object) -> tuple[float, float]:
-    if isinstance(getattr(answer, "shape", None), tuple):  # a tensor, or what numpy.polyfit gives
+def _read_two_numbers(answer: object) -> tuple[float, float]:
+    if isinstance(getattr(answer, "shape", None), tuple):  # a tensor, or numpy.polyfit's array
         answer = torch.as_tensor(answer).flatten().tolist()
     if not isinstance(answer, (list, tuple)) or len(answer) != 2:
         raise Unreadable
@@ -234,7 +234,7 @@ def _two(answer: object) -> tuple[float, float]:
     return number(each), number(fixed)
 
 
-@judge("16.bloom", _two)
+@judge("16.bloom", _read_two_numbers)
 def _bloom(answer: tuple[float, float]) -> Hints:
     each, fixed = answer
     if isclose(each, 0.742, rel_tol=0.01) and isclose(fixed, 12.0, rel_tol=0.05):

@@ -39,8 +39,8 @@ def _judge_allocated(function: Callable[..., Any]) -> Hints:
         yield Named("other", **facts)
 
 
-# What may be counted for a parameter and a token, on how many GPUs, of which peak: the likelier mistakes first. (4 of
-# 1,979 is 2 of 989; on 8 GPUs 2 of one GPU's would be 8 of all: therefore 16 and 64.)
+# Mistaken FLOPs per parameter and token, numbers of GPUs and peaks, the likelier first. (4 of 1,979 equals 2 of 989;
+# the cases have 16 and 64 GPUs because with 8, 2 on one GPU at 1,979 would equal 8 on all at 989.)
 _COUNTED = tuple(
     (each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4)
 )
@@ -68,7 +68,7 @@ def _mfu(function: Callable[..., Any]) -> Hints:
         yield Named("other", **facts)
 
 
-def _a_plan(answer: object) -> Plan:
+def _read_plan(answer: object) -> Plan:
     if not isinstance(answer, Plan):
         raise Unreadable(
             Text(
@@ -79,7 +79,7 @@ def _a_plan(answer: object) -> Plan:
     return answer
 
 
-@judge("18.beat", _a_plan)
+@judge("18.beat", _read_plan)
 def _beat(plan: Plan) -> Hints:
     sizes, gpu, gpus, batch = MODELS["70B"], ACCELERATORS["h100"], 64, 512
     facts = {"gpus": plan.gpus, "rows": plan.dp * plan.micro * plan.many}

@@ -31,12 +31,12 @@ def _judge_calls(answer: Callable[..., Any]) -> Hints:
 
 
 def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
-    """Hints on one call with ``rows`` rows, seen from inside the module."""
+    """Yield hints on one call with ``rows`` rows, seen from inside the module."""
     seen: list[tuple[str, int]] = []
     ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
     made: list[nn.Module] = []
 
-    class Watched(nn.Module):
+    class CallRecorder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.tensor([2.0]))
@@ -47,10 +47,10 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hi
             return x * self.weight
 
         def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-            made.append(Watched().to(self.weight.device))
+            made.append(CallRecorder().to(self.weight.device))
             return made[-1]
 
-    model = Watched().to(devices[0])
+    model = CallRecorder().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
     case: dict[str, Any] = {"case": Named("case"), "rows": rows, "gpus": len(devices)}
     try:
@@ -87,7 +87,7 @@ def _module_name(frame: tuple[FrameType, int]) -> str:
 
 
 def _is_ready_made(module: str) -> bool:
-    """True for a module of PyTorch's or labkit's own data parallelism."""
+    """Return whether a module belongs to PyTorch's or labkit's own data parallelism."""
     return module.startswith(("torch.nn.parallel.", "labkit.engine."))
 
 

@@ -15,15 +15,15 @@ from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned
 
-from .on_ranks import Failure, on_ranks
+from .on_ranks import RankFailure, on_ranks
 
 _ROWS = 12
-# A cell in a call's place: a file whose name is a number, or what the notebook shows; that number is no news.
+# A cell as the place of a call: a file with a number as its name, or the notebook's label. The number is left out.
 _CELL = r"(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
 
 
-def describe_waits(failure: Failure, most: int = 1) -> str:
-    """Describe in one line the first ``most`` waits, or calls that do not match, with their places."""
+def describe_waits(failure: RankFailure, most: int = 1) -> str:
+    """Describe in one line the first ``most`` waits or mismatched calls, with the place of each."""
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
     place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
     return say(en="; ", zh="；").join(re.sub(_CELL, place, line) for line in lines[:most])
@@ -45,7 +45,7 @@ def _step(answer: Callable[..., Any]) -> Hints:
         said = {"ranks": ranks, "rows": _ROWS}
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", words=describe_waits(ran.failure), **said)
-        for rank, (seen, got, _) in enumerate(ran.finished().results):
+        for rank, (seen, got, _) in enumerate(ran.require_success().results):
             if seen == _ROWS and ranks > 1:
                 yield Named("everything", rank=rank, seen=seen, **said)
             if any(gradient is None for gradient in got):
@@ -86,7 +86,7 @@ def _gradients(model: nn.Module) -> list[Any]:
 
 
 def _one_step(answer: Callable[..., Any], weight: Tensor, bias: Tensor, rows: Tensor) -> tuple[int, Any, Any]:
-    """The rows that the model saw, its gradients, and what the learner's function returned."""
+    """Return the rows that the model saw, its gradients, and the result of the learner's function."""
     model = _model([weight.cpu(), bias.cpu()]).cuda()
     seen: list[int] = []
     model.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
@@ -124,13 +124,13 @@ def _node_and_local(answer: tuple[int, ...], nodes: int, each: int, rank: int) -
 
 @judge("10.start", a_function("start"))
 def _start(answer: Callable[..., Any]) -> Hints:
-    def begun() -> tuple[Any, int]:
+    def start_on_gpu() -> tuple[Any, int]:
         torch.cuda.set_device(0)
         return answer(), torch.cuda.current_device()
 
     for nodes, each in ((1, 4), (2, 2), (3, 3)):
         said = {"nodes": nodes, "each": each}
-        ran = on_ranks(begun, nodes * each, nodes=nodes)
+        ran = on_ranks(start_on_gpu, nodes * each, nodes=nodes)
         if ran.failure:
             ordinal = "invalid device ordinal" in ran.failure.words
             yield Named(
@@ -156,7 +156,7 @@ def _report(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(answer, ranks, [(loss,) for loss in losses])
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", words=describe_waits(ran.failure))
-        first, *others = ran.finished().results
+        first, *others = ran.require_success().results
         for rank, told in enumerate(others, 1):
             if told is not None:
                 yield Named("everyone", rank=rank)

@@ -34,7 +34,7 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
     ranks, seed = chance.randint(3, 5), chance.randint(1, 1000)
     made = []
     for one in (seed, seed, seed + 1000):
-        results = on_ranks(answer, ranks, [(one,)] * ranks).finished().results
+        results = on_ranks(answer, ranks, [(one,)] * ranks).require_success().results
         for result in results:
             if (
                 not isinstance(result, (tuple, list))
@@ -81,7 +81,7 @@ def _mean(answer: Callable[..., Any]) -> Hints:
             tokens = [2, *(chance.randint(3, 9) for _ in range(chance.randint(2, 4)))]
         given = [torch.rand(many) * chance.randint(1, 9) + 1 for many in tokens]
         ranks = len(tokens)
-        results = on_ranks(gradient, ranks, [(values,) for values in given]).finished().results
+        results = on_ranks(gradient, ranks, [(values,) for values in given]).require_success().results
         got, case = results[0], Named("case", ranks=ranks, tokens=tokens)
         if isinstance(got, tuple) or (isinstance(got, Tensor) and got.numel() != 1):
             if isinstance(got, tuple) and got[0] in (None, ...):
@@ -125,7 +125,7 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         rows = torch.randn(ranks, many, _SAMPLES, _WIDE)
         factors = 1.0, float(ranks), float(many), float(ranks * many), 1 / ranks, 1 / many
         padding = 1.0
-        while padding in factors:  # else all labels in place of those that count is a missing factor, too
+        while padding in factors:  # otherwise counting all labels would look like a missing factor
             labels = torch.randint(_CLASSES, (ranks, many, _SAMPLES))
             for part in labels.flatten(0, 1):  # 1 to all of a part's labels count
                 part[chance.randint(1, _SAMPLES) :] = -100
@@ -138,7 +138,7 @@ def _repair(answer: Callable[..., Any]) -> Hints:
             return parallel.module.weight.grad
 
         given = [(rows[rank], labels[rank]) for rank in range(ranks)]
-        results = on_ranks(step, ranks, given).finished().results
+        results = on_ranks(step, ranks, given).require_success().results
         case = Named("case", ranks=ranks, parts=many)
         if results[0] is None or not all(_is_close(result, results[0]) for result in results):
             yield Named("none", case=case)

@@ -17,7 +17,7 @@ from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
 
-from .on_ranks import Ran, on_ranks
+from .on_ranks import RanksRun, on_ranks
 
 _ANEW = Random()
 _BYTES = {
@@ -25,7 +25,7 @@ _BYTES = {
     "gradients": (2, 2),
     "optimizer": (12, 1),
 }  # of a parameter; sharded from which stage on
-# What a rank sends and receives, for each byte of the whole tensor, but for a factor (n - 1)/n.
+# The bytes that a rank sends per byte of the whole tensor, in units of (n - 1)/n.
 _TIMES = {"all_reduce": 2, "all_gather": 1, "all_gather_single": 1, "reduce_scatter": 1, "reduce_scatter_single": 1,
           "broadcast": 1, "reduce": 1}  # fmt: skip
 
@@ -102,7 +102,7 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
         optimizer.zero_grad()
         (alone(rows.flatten(0, 1)) - 1).square().mean().backward()
         optimizer.step()
-    # First with room enough, to see what it learns; then on small GPUs.
+    # Check the weights first, with enough memory; then check that small GPUs suffice.
     for memory in (None, "10 MiB"):
         ran = on_ranks(train, 4, [(own,) for own in rows], memory=memory)
         failure = ran.failure
@@ -111,17 +111,17 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
         if failure and isinstance(failure.error, torch.OutOfMemoryError):
             sizes = [4 * weight.numel() for weight in before]
             everything = sum(sizes)
-            # DDP gathers too, but only the shapes that it compares.
+            # Leave out DDP's own all_gather, of the shapes it compares.
             gathered = [
                 e.nbytes for e in ran.events if e.name.startswith("all_gather") and e.nbytes >= min(sizes)
             ]
             name = "not_sharded" if not gathered else "one_unit" if max(gathered) >= everything else "no_room"
             yield Named(name, rank=failure.rank)
-        everybody = ran.finished().results
+        everybody = ran.require_success().results
         weights = everybody[0]
-        if _hints_on_differences(weights, before) < 1e-6:
+        if _largest_difference(weights, before) < 1e-6:
             yield Named("still")
-        others = [_hints_on_differences(weights, found) for found in everybody]
+        others = [_largest_difference(weights, found) for found in everybody]
         if not ran.events and max(others) > 1e-6:
             yield Named("alone", rank=others.index(max(others)), by=max(others))
         # Adam turns a gradient that is nearly nought into a whole step, whatever its sign: a few weights may differ.
@@ -132,11 +132,11 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
 
 
 class _NoPair(Exception):
-    """What was to be a model and its optimizer is none."""
+    """The answer is no (model, optimizer) pair."""
 
 
-def _hints_on_differences(ones: list[Tensor], others: list[Any]) -> float:
-    """The greatest difference; without end where the shapes differ."""
+def _largest_difference(ones: list[Tensor], others: list[Any]) -> float:
+    """Return the largest difference; infinity if the shapes differ."""
     if [one.shape for one in ones] != [other.shape for other in others]:
         return float("inf")
     return max(float((one - other).detach().abs().max()) for one, other in zip(ones, others, strict=True))
@@ -155,7 +155,7 @@ def _a_class(answer: object) -> Any:
 
 @contextmanager
 def _ready_made() -> Iterator[list[str]]:
-    """Notes who makes PyTorch's own sharded optimizer, which then is none."""
+    """Yield a list to which each use of PyTorch's own sharded optimizer is added."""
     made: list[str] = []
     real = ZeroRedundancyOptimizer.__init__
 
@@ -168,7 +168,7 @@ def _ready_made() -> Iterator[list[str]]:
 
 
 def _count_kept(thing: object, weights: Tensor) -> int:
-    """Count the numbers that ``thing`` keeps besides ``weights`` and gradients, in its optimizers too."""
+    """Count the numbers kept in ``thing`` and in its optimizers, without ``weights`` and gradients."""
     seen = {weights.untyped_storage().data_ptr()}
     total = 0
     todo: list[Any] = [vars(thing)]
@@ -217,7 +217,7 @@ def _optimizer(sharded: Any) -> Hints:
             yield Named("ready_made")
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks, words=ran.failure.words)
-        found = [weights for weights, _ in ran.finished().results]
+        found = [weights for weights, _ in ran.require_success().results]
         yield from _wrong_weights(found, start, gradients)
         yield from _too_much(ran, parameters, ranks)
 
@@ -232,7 +232,7 @@ def _adam(start: Tensor, gradients: Tensor) -> Tensor:
 
 
 def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hints:
-    """Hints on the weights that the ranks have after all steps."""
+    """Yield hints on the ranks' weights after all steps."""
     ranks, facts = len(found), {"ranks": len(found), "steps": _STEPS}
     right = _adam(start, gradients.mean(1))
     if all(_close(weights, right) for weights in found):
@@ -245,11 +245,11 @@ def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hin
     other = next((rank for rank in range(ranks) if not _close(found[rank], found[0])), None)
     if other is not None:
         yield Named("apart", one=0, other=other, **facts)
-    yield Named("other", by=_hints_on_differences(found[:1], [right]), **facts)
+    yield Named("other", by=_largest_difference(found[:1], [right]), **facts)
 
 
-def _too_much(ran: Ran, parameters: int, ranks: int) -> Hints:
-    """Hints on what a rank keeps and sends."""
+def _too_much(ran: RanksRun, parameters: int, ranks: int) -> Hints:
+    """Yield hints on the memory and messages of a rank."""
     held = max(kept for _, kept in ran.results)
     room = 3 * parameters // ranks
     facts = {"ranks": ranks, "held": held / parameters, "room": 3 / ranks}

@@ -1,4 +1,4 @@
-"""The exercises of lesson 15 that code judges: a column/row pair there and back, heads, gradients of LayerNorm."""
+"""Exercises of lesson 15: forward and backward of a column/row pair, heads, gradients of LayerNorm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = ("the output", "x", "W1", "W2")
 
 @contextmanager
 def _meshes() -> Iterator[list[int]]:
-    """Notes who makes a mesh, without which there is no DTensor."""
+    """Yield a list to which each new mesh is added; DTensor needs a mesh."""
     made: list[int] = []
     real = DeviceMesh.__init__
 
@@ -37,7 +37,7 @@ def _meshes() -> Iterator[list[int]]:
 
 
 def _forward_and_backward(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
-    """Return what each rank runs: it gives the pair's output and the gradients of x and of its slices."""
+    """Return each rank's function: it returns the pair's output and the gradients of x and the rank's slices."""
 
     def work(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor | None]:
         leaves = [tensor.requires_grad_() for tensor in (x, w1, w2)]
@@ -66,7 +66,7 @@ def _pair(pair: Callable[..., Any]) -> Hints:
         ]
         right = _alone(x, w1, w2, slope)
         with _meshes() as made:
-            ran = on_ranks(_forward_and_backward(pair), ranks, given).finished()
+            ran = on_ranks(_forward_and_backward(pair), ranks, given).require_success()
         if made:
             yield Named("ready_made")
         for rank, found in enumerate(ran.results):
@@ -80,7 +80,7 @@ def _pair(pair: Callable[..., Any]) -> Hints:
 
 
 def _compare(found: Tensor | None, wanted: Tensor, at: int, part: Tensor, *, rank: int, ranks: int) -> Hints:
-    """Hints on one of a rank's tensors; ``part`` is what the rank would have without the others."""
+    """Yield hints on one of a rank's tensors; ``part`` is the value without the other ranks."""
     if found is None:
         yield Named("no_gradient", name=_NAMES[at], rank=rank)
         return
@@ -113,7 +113,7 @@ def _attention(x: Tensor, matrices: tuple[Tensor, ...], heads: int) -> Tensor:
 
 @judge("15.attend", a_function("attend"))
 def _attend(attend: Callable[..., Any]) -> Hints:
-    # Four ranks come first: whoever writes down their number is right there.
+    # Start with 4 ranks, so that later cases catch a hard-coded 4.
     for ranks, heads, width in ((4, 8, 12), (2, 6, 6), (1, 3, 4)):
         across = heads * width
         x = torch.randn(2, _ANEW.randint(3, 6), 7)
@@ -130,7 +130,7 @@ def _attend(attend: Callable[..., Any]) -> Hints:
             "width": width,
             "narrow": width // ranks,
         }
-        for rank, found in enumerate(ran.finished().results):
+        for rank, found in enumerate(ran.require_success().results):
             found, wanted = read_returned(found), whole.chunk(ranks, 2)[rank]
             own = tuple(w.chunk(ranks, 1)[rank] for w in matrices)
             if _close(found, wanted):
@@ -159,7 +159,7 @@ def _finish(finish: Callable[..., Any]) -> Hints:
             return [parameter.grad for parameter in norm.parameters()]
 
         pieces = list(zip(x.chunk(ranks), slope.chunk(ranks), strict=True))
-        ran = on_ranks(work, ranks, pieces).finished()
+        ran = on_ranks(work, ranks, pieces).require_success()
         right, own = _norm_gradients(x, slope), [_norm_gradients(*piece) for piece in pieces]
         if any(one is None for found in ran.results for one in found):
             yield Named("gone")

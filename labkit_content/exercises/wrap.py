@@ -1,4 +1,4 @@
-"""Exercises of lesson 02: what forward sees, what it prints, batches moved, models unwrapped, any computer."""
+"""Exercises of lesson 02: forward's input and output, moving batches, unwrapping models, any computer."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, int]:
 @judge("02.anywhere", a_function("anywhere"))
 def _judge_anywhere(answer: Callable[..., Any]) -> Hints:
     for gpus in (0, 1, 3):
-        with Machine(gpus).open():  # for the moment, a computer with so many GPUs
+        with Machine(gpus).open():  # a simulated computer with this number of GPUs
             yield from _judge_made_model(gpus, answer)
 
 
 def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
-    """Hints on the model that ``answer`` makes on a computer with so many GPUs."""
+    """Yield hints on the model that ``answer`` makes on a computer with ``gpus`` GPUs."""
     seen: list[tuple[str, int]] = []
 
-    class Watched(nn.Linear):
+    class PlacementRecorder(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append((str(x.device), len(x)))
             return super().forward(x)
@@ -75,7 +75,7 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
     home = "cuda:0" if gpus else "cpu"
     case = {"case": Named("case"), "gpus": gpus, "home": home}
     try:
-        made = read_returned(answer(Watched(5, 2)))
+        made = read_returned(answer(PlacementRecorder(5, 2)))
     except (RuntimeError, AssertionError) as error:
         yield Named("raised", error=error, **case)
         return

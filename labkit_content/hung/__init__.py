@@ -1,1 +1,1 @@
-"""The ten broken scripts of lesson 19: broken, repaired, the data they get, and what a wrong repair shows."""
+"""The ten broken scripts of lesson 19: broken, repaired, their data, and the hints on wrong repairs."""

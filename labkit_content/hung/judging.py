@@ -20,9 +20,9 @@ from labkit.base.texts import Text, columns
 from labkit.base.tree import tensors
 from labkit_course.judging import Hint, Hints, Named
 
-from ..exercises.on_ranks import Failure, Ran
-from ..repairs.comparing import alike, described, gap_of
-from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problem, Problems, folder
+from ..exercises.on_ranks import RankFailure, RanksRun
+from ..repairs.comparing import gap_of, is_alike, shapes_of
+from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problems, RepairProblem, folder
 from .running import Shown, lines_of, on_setting, wait_graph
 
 PROBLEMS = Problems(folder(__file__))
@@ -36,73 +36,73 @@ class Setting:
     nodes: int = 1
     plain: bool = True
     seed: int = 0
-    told: Text = Text("", "")  # what the symptom says of it
+    note: Text = Text("", "")  # added to the name in the symptom
 
     @property
-    def each(self) -> int:
+    def ranks_per_node(self) -> int:
         """Return the number of ranks on a node."""
         return self.ranks // self.nodes
 
     def generator(self, more: int = 0) -> torch.Generator:
-        """Random numbers for all ranks alike; with the number of a rank plus 1, for this one."""
+        """Return a generator with the same numbers in all ranks; with ``more``, a rank's number plus 1, its own."""
         return torch.Generator().manual_seed(1_000 * self.seed + more)
 
     @property
     def name(self) -> str:
-        """``4 ranks``, ``2 nodes of 2 ranks``."""
-        return f"{_describe_setting(self)}{self.told}"
+        """Return the setting in words: ``4 ranks``, ``2 nodes of 2 ranks``."""
+        return f"{_describe_setting(self)}{self.note}"
 
 
 def _describe_setting(setting: Setting) -> Text:
     ranks = Text(plural(setting.ranks, "rank"), f"{setting.ranks} 个 rank")
     if setting.nodes == 1:
         return ranks
-    en = f"{setting.nodes} nodes of {plural(setting.each, 'rank')}"
-    return Text(en, f"{setting.nodes} 个节点、各 {setting.each} 个 rank")
+    en = f"{setting.nodes} nodes of {plural(setting.ranks_per_node, 'rank')}"
+    return Text(en, f"{setting.nodes} 个节点、各 {setting.ranks_per_node} 个 rank")
 
 
 @dataclass(frozen=True)
-class BrokenScript(Problem):
+class BrokenScript(RepairProblem):
     """A broken script: the function that every rank runs.
 
     given     (setting, rank) -> the arguments of this rank, made in the rank itself.
-    wrong     the misconceptions: hints for what was seen, the likeliest first; those that are Dear come last.
+    wrong     the misconceptions: yields hints on a run, the likeliest first and each CostHint last.
     first     the settings of the symptom, in which a repair is run first.
-    outcome   what a run shows, in one line; None: whether the results are right.
+    outcome   describes a run in one line; None: say whether the results are right.
     also      other functions whose results are right, too.
     same      whether the results must be those of the reference (random ones are not: then ``wrong`` says all).
     """
 
     given: Callable[[Setting, int], tuple[Any, ...]]
-    wrong: Callable[[Seen], Hints]
+    wrong: Callable[[ScriptRun], Hints]
     first: tuple[Setting, ...]
-    outcome: Callable[[Seen], str] | None = None
+    outcome: Callable[[ScriptRun], str] | None = None
     also: tuple[Callable[..., Any], ...] = ()
     same: bool = True
 
-    def seen(self, attempt: Callable[..., Any], setting: Setting) -> Seen:
-        return Seen(self, attempt, setting, self.run(attempt, setting))
+    def run_attempt(self, attempt: Callable[..., Any], setting: Setting) -> ScriptRun:
+        return ScriptRun(self, attempt, setting, self.run(attempt, setting))
 
-    def run(self, attempt: Callable[..., Any], setting: Setting, lines: list[str] | None = None) -> Ran:
+    def run(self, attempt: Callable[..., Any], setting: Setting, lines: list[str] | None = None) -> RanksRun:
         return on_setting(
             attempt, setting.ranks, setting.nodes, lambda rank: self.given(setting, rank), lines
         )
 
     def judge(self, attempt: object, draw: Random) -> Judgement:
         if not callable(attempt) or isinstance(attempt, type):
-            return Judgement(0, self.said(Named("no_function", kind=type(attempt).__name__)))
+            return Judgement(0, self.render_hint(Named("no_function", kind=type(attempt).__name__)))
         later: Hint | None = None
         for reached, setting in settings(self, draw):
-            seen = self.seen(attempt, setting)
+            seen = self.run_attempt(attempt, setting)
             hint = next(_hints(seen), None)
-            if isinstance(hint, Dear):
-                later = later or seen.said(hint)
+            if isinstance(hint, CostHint):
+                later = later or seen.render_hint(hint)
             elif hint is not None:
-                return Judgement(reached, seen.said(hint))
+                return Judgement(reached, seen.render_hint(hint))
         return Judgement(EVERYWHERE if later else WORTH, later)
 
     def symptom(self, attempt: Any = None) -> tuple[str, Any]:
-        found = [self.seen(attempt or self.broken, setting) for setting in self.first]
+        found = [self.run_attempt(attempt or self.broken, setting) for setting in self.first]
         names = [seen.setting.name for seen in found]
         wide = max(map(columns, names))
         lines = [
@@ -115,26 +115,26 @@ class BrokenScript(Problem):
         head = hung.setting.name + say(en=":", zh="：")
         return "\n".join([*lines, "", head, *lines_of(hung.failure)]), wait_graph(hung.failure)
 
-    def tried(self, attempt: object, ranks: int, nodes: int, seed: int) -> Shown:
-        """One run of ``attempt`` to look at."""
+    def run_to_show(self, attempt: object, ranks: int, nodes: int, seed: int) -> Shown:
+        """Run ``attempt`` once, without judging it, and return the run for display."""
         if not callable(attempt):
             raise TypeError(self.texts["no_function"](kind=type(attempt).__name__))
         lines: list[str] = []
         setting = Setting(ranks, nodes, plain=False, seed=seed)
         return Shown(setting.name, self.run(attempt, setting, lines), tuple(lines))
 
-    def line(self, seen: Seen) -> str:
-        """What became of a run, in one line."""
+    def line(self, seen: ScriptRun) -> str:
+        """Describe the outcome of a run in one line."""
         if seen.failure:
             rank = say(en=f"rank {seen.failure.rank}: ", zh=f"rank {seen.failure.rank}：")
             return say(en="hangs", zh="卡住") if seen.failure.hangs else f"{rank}{seen.failure.words}"
         if self.outcome is not None:
             return self.outcome(seen)
         off = say(en=f"off by up to {seen.gap:.2g}", zh=f"最多相差 {seen.gap:.2g}")
-        return off if seen.off else say(en="results are right", zh="结果正确")
+        return off if seen.is_wrong else say(en="results are right", zh="结果正确")
 
 
-class Dear(Named):
+class CostHint(Named):
     """A hint on results that are right but cost more than necessary."""
 
 
@@ -145,10 +145,10 @@ def script(
     given: Callable[[Setting, int], tuple[Any, ...]],
     first: tuple[Setting, ...] = (Setting(2), Setting(4)),
     **more: Any,
-) -> Callable[[Callable[[Seen], Hints]], Callable[[Seen], Hints]]:
+) -> Callable[[Callable[[ScriptRun], Hints]], Callable[[ScriptRun], Hints]]:
     """Declare a problem: the decorated function gives its hints."""
 
-    def declare(wrong: Callable[[Seen], Hints]) -> Callable[[Seen], Hints]:
+    def declare(wrong: Callable[[ScriptRun], Hints]) -> Callable[[ScriptRun], Hints]:
         PROBLEMS.declare(
             name, lambda texts: BrokenScript(name, broken, repaired, texts, given, wrong, first, **more)
         )
@@ -158,21 +158,21 @@ def script(
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScriptRun:
     """A learner's function in one setting, for the problem's own hints."""
 
     problem: BrokenScript
     attempt: Callable[..., Any]
     setting: Setting
-    got: Ran
+    got: RanksRun
 
     @cached_property
-    def want(self) -> Ran:
-        """The reference's run: what hangs or fails is mostly told without it."""
+    def want(self) -> RanksRun:
+        """Return the reference's run, made only when needed: most hangs and failures need no reference."""
         return self.problem.run(self.problem.repaired, self.setting)
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> RankFailure | None:
         return self.got.failure
 
     @property
@@ -181,26 +181,26 @@ class Seen:
 
     @property
     def results(self) -> list[Any]:
-        """The results of all ranks; [] if one failed."""
+        """Return the results of all ranks; [] if a rank failed."""
         return self.got.results
 
     @cached_property
     def wrong_ranks(self) -> list[int]:
-        """The ranks whose results are not the reference's."""
+        """Return the ranks whose results differ from the reference's."""
         pairs = enumerate(zip(self.results, self.want.results, strict=False))
-        return [rank for rank, pair in pairs if not alike(*pair)]
+        return [rank for rank, pair in pairs if not is_alike(*pair)]
 
     @cached_property
-    def off(self) -> bool:
-        """Whether there are results, and they are neither the reference's nor those of another right one."""
-        return self.problem.same and bool(self.wrong_ranks) and not any(map(self.is_as, self.problem.also))
+    def is_wrong(self) -> bool:
+        """Return whether the results equal neither the reference's nor another right function's."""
+        return self.problem.same and bool(self.wrong_ranks) and not any(map(self.matches, self.problem.also))
 
-    def is_as(self, function: Callable[..., Any]) -> bool:
-        """Whether all ranks return what those of ``function`` return."""
-        return alike(self.results, self.problem.run(function, self.setting).results)
+    def matches(self, function: Callable[..., Any]) -> bool:
+        """Return whether ``function`` gives the same results on all ranks."""
+        return is_alike(self.results, self.problem.run(function, self.setting).results)
 
     def nbytes(self, *kinds: str) -> tuple[int, int]:
-        """The bytes that rank 0 brought to collectives of these kinds, and those that the reference's brought."""
+        """Return the bytes of rank 0 in collectives of these kinds, and the reference's bytes."""
         got, want = (
             sum(event.nbytes for event in ran.events if event.rank == 0 and event.name.startswith(kinds))
             for ran in (self.got, self.want)
@@ -208,10 +208,10 @@ class Seen:
         return got, want
 
     @property
-    def shaped(self) -> bool:
-        """Whether the ranks' results have the reference's form."""
+    def has_right_shapes(self) -> bool:
+        """Return whether each rank's result has the reference's shapes."""
         return bool(self.results) and all(
-            described(got) == described(want)
+            shapes_of(got) == shapes_of(want)
             for got, want in zip(self.results, self.want.results, strict=True)
         )
 
@@ -220,32 +220,35 @@ class Seen:
         return max(gap_of(*pair) for pair in zip(self.results, self.want.results, strict=True))
 
     @property
-    def apart(self) -> bool:
-        """Whether ranks have results that should be the same in all, and are not."""
-        return any(not alike(one, self.results[0]) for one in self.results[1:])
+    def ranks_differ(self) -> bool:
+        """Return whether some rank's result differs from rank 0's."""
+        return any(not is_alike(one, self.results[0]) for one in self.results[1:])
 
-    def said(self, hint: Named) -> Hint:
-        """The hint in words; they may name the setting, ``on``, and of a failure ``error``, ``rank`` and ``line``."""
+    def render_hint(self, hint: Named) -> Hint:
+        """Return the hint's text; it may name the setting, ``on``, and a failure's ``error``, ``rank`` and ``line``."""
         facts: dict[str, Any] = {"on": _describe_setting(self.setting)}
         if self.failure:
             where = Text(f" ({self.failure.line})", f"（{self.failure.line}）")
             facts |= {"error": self.failure.words, "rank": self.failure.rank}
             facts |= {"line": where if self.failure.line else Text("", "")}
-        told = self.problem.said(hint, **facts)
+        text = self.problem.render_hint(hint, **facts)
         if not self.hangs or self.failure is None:
-            return told
+            return text
         block = "\n```\n{}\n```".format("\n".join(lines_of(self.failure)))
-        return Hint(told.id, told.en + block, told.zh + block)
+        return Hint(text.id, text.en + block, text.zh + block)
 
 
 def replace_source(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
-    """Return ``function`` with parts of its source replaced, as a misconception would write it."""
+    """Return ``function`` with parts of the source replaced, to imitate a misconception."""
     source = inspect.getsource(function)
     for one, other in changes:
         if one not in source:
             raise ValueError(f"{function.__name__} has no {one!r}")
         source = source.replace(one, other)
-    names = {**function.__globals__, "__name__": "script"}  # nobody's module: lines of it are named
+    names = {
+        **function.__globals__,
+        "__name__": "script",
+    }  # outside labkit, so that errors name lines of the script
     exec(compile(source, "<script>", "exec"), names)
     made: Callable[..., Any] = names[function.__name__]
     return made
@@ -266,14 +269,14 @@ def settings(problem: BrokenScript, draw: Random) -> Iterator[tuple[int, Setting
     yield PLAIN, draw_setting(1)
 
 
-def _hints(seen: Seen) -> Iterator[Named]:
+def _hints(seen: ScriptRun) -> Iterator[Named]:
     failure = seen.failure
-    if failure is None and not seen.shaped:
+    if failure is None and not seen.has_right_shapes:
         yield from seen.problem.wrong(seen)
         at = next(
-            r for r, one in enumerate(seen.results) if described(one) != described(seen.want.results[r])
+            r for r, one in enumerate(seen.results) if shapes_of(one) != shapes_of(seen.want.results[r])
         )
-        got, right = described(seen.results[at]), described(seen.want.results[at])
+        got, right = shapes_of(seen.results[at]), shapes_of(seen.want.results[at])
         yield Named(
             "nothing" if not tensors(seen.results[at], "") else "shape", at=at, result=got, right=right
         )
@@ -282,6 +285,6 @@ def _hints(seen: Seen) -> Iterator[Named]:
         yield Named("hangs")
     if failure is not None:
         yield Named("failed")
-    if seen.off:
+    if seen.is_wrong:
         which = series(seen.wrong_ranks[:4]) + " …" * (len(seen.wrong_ranks) > 4)
         yield Named("values", which=which, gap=seen.gap)

@@ -1,4 +1,4 @@
-"""A script's function run on ranks as torchrun starts it, with what the ranks print, and a run that shows itself."""
+"""Run a script's function on ranks as torchrun starts it, keep the ranks' output, and display the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit_ranks.calls.faults import Report
 from labkit_ranks.calls.faults.report import format_ranks
 from labkit_ranks.calls.wait_graph import WaitForGraph
 
-from ..exercises.on_ranks import Failure, Ran, on_ranks
+from ..exercises.on_ranks import RankFailure, RanksRun, on_ranks
 
 
 def on_setting(
@@ -27,8 +27,8 @@ def on_setting(
     nodes: int,
     given: Callable[[int], tuple[Any, ...]],
     lines: list[str] | None = None,
-) -> Ran:
-    """Call ``function(*given(rank))`` on all ranks; what they print is added to ``lines``."""
+) -> RanksRun:
+    """Call ``function(*given(rank))`` on all ranks and append the ranks' output to ``lines``."""
     whole: list[str] = [] if lines is None else lines
 
     def part(rank: int) -> Any:
@@ -39,23 +39,23 @@ def on_setting(
                 if dist.is_initialized():
                     torch.cuda.synchronize()
 
-    return on_ranks(part, ranks, [(rank,) for rank in range(ranks)], nodes=nodes, begun=False)
+    return on_ranks(part, ranks, [(rank,) for rank in range(ranks)], nodes=nodes, initialized=False)
 
 
 class _Lines(io.TextIOBase):
     """A rank's standard output: whole lines, with the rank before each."""
 
     def __init__(self, rank: int, lines: list[str]) -> None:
-        self._rank, self._lines, self._begun = rank, lines, ""
+        self._rank, self._lines, self._partial = rank, lines, ""
 
     def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._partial = (self._partial + text).split("\n")
         self._lines += [f"rank {self._rank} │ {line}" for line in lines]
         return len(text)
 
 
-def lines_of(failure: Failure) -> tuple[str, ...]:
-    """What is said of ranks that hang: of each where it stands; and what real GPUs would do."""
+def lines_of(failure: RankFailure) -> tuple[str, ...]:
+    """Return the report's lines on where each hanging rank waits, or else the error's words."""
     report = getattr(failure.error, "report", None)
     if not isinstance(report, Report):
         return (failure.words,)
@@ -63,8 +63,8 @@ def lines_of(failure: Failure) -> tuple[str, ...]:
     return tuple(standing or report.lines)
 
 
-def wait_graph(failure: Failure | None) -> WaitForGraph | None:
-    """Who waits for whom; each rank's line without the function's name, which is the same in all."""
+def wait_graph(failure: RankFailure | None) -> WaitForGraph | None:
+    """Return the wait-for graph, without the function's name in each line: all ranks run the same function."""
     waits: WaitForGraph | None = getattr(failure and failure.error, "waits", None)
     if waits is None:
         return None
@@ -73,10 +73,10 @@ def wait_graph(failure: Failure | None) -> WaitForGraph | None:
 
 @dataclass(frozen=True)
 class Shown:
-    """One run: what was printed, then what each rank returned, equal results once; or where the ranks stand."""
+    """One run for display: the output, then each rank's result, equal results once; or where the ranks wait."""
 
     name: str
-    ran: Ran
+    ran: RanksRun
     printed: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Shown:
         found: dict[str, list[int]] = {}
         for rank, result in enumerate(self.ran.results):
             found.setdefault(_short(result), []).append(rank)
-        calls = {kind: self.ran.count(kind) for kind in self.ran.called()}
+        calls = {kind: self.ran.count(kind) for kind in self.ran.call_kinds()}
         told = series(f"{times} {kind}" for kind, times in calls.items())
         return [
             *(f"{format_ranks(ranks)}: {result}" for result, ranks in found.items()),
@@ -104,7 +104,7 @@ class Shown:
 
 
 def _short(result: Any) -> str:
-    """A result in few lines."""
+    """Return a result in a few lines of text."""
     with torch._tensor_str.printoptions(precision=4, threshold=12, edgeitems=2):
         text = repr(result)
     return text if len(text) <= 700 else f"{text[:700]} …"

@@ -1,7 +1,7 @@
-"""The ten scripts as lesson 19 shows them, each of which does something wrong: the function that every rank runs."""
+"""The ten broken scripts of lesson 19: each is the function that every rank runs."""
 
 # mypy: ignore-errors
-# (They are shown to learners, who write no annotations here.)
+# (Learners see this code and write no annotations here.)
 
 import os
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Broken scripts that run to their end, and compute something else, or cost more than they need to."""
+"""Broken scripts that finish but compute wrong results or cost more than necessary."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import Tensor, nn
 from labkit.base.language import say, series
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import alike, close, described
+from ..repairs.comparing import is_alike, is_close, shapes_of
 from . import repaired, scripts
-from .judging import Dear, Seen, Setting, replace_source, script
-from .stuck import batches_of, model_of, numbers
+from .judging import CostHint, ScriptRun, Setting, replace_source, script
+from .stuck import batches_of, draw_numbers, model_of
 
 # RANK taken for LOCAL_RANK.
 
 
 def _to_score(setting: Setting, rank: int) -> tuple[Tensor, Tensor]:
     generator = setting.generator()
-    many = 2 if setting.plain else numbers(setting, 1, 4, 1)[0]
+    many = 2 if setting.plain else draw_numbers(setting, 1, 4, 1)[0]
     return torch.randn(many * setting.ranks, 3, generator=generator), torch.randn(3, generator=generator)
 
 
 @script("score", scripts.score, repaired.score, _to_score, (Setting(4, 2), Setting(4), Setting(2)))
-def _score(seen: Seen) -> Hints:
+def _score(seen: ScriptRun) -> Hints:
     if seen.failure:
         words = seen.failure.words
         if "invalid device ordinal" in words:
-            yield Named("ordinal", each=seen.setting.each)
+            yield Named("ordinal", each=seen.setting.ranks_per_node)
         if "Duplicate GPU" in str(seen.failure.error):
             yield Named("one_gpu")
         if "No backend type associated with device type cpu" in words:
@@ -43,7 +43,8 @@ def _score(seen: Seen) -> Hints:
     got = seen.results[0]
     if len(got.unique()) < len(right.unique()) and seen.setting.nodes > 1:
         yield Named("same_share", nodes=seen.setting.nodes)
-    if len(got) == len(right) and not close(got, right) and close(got.sort().values, right.sort().values):
+    same_values = len(got) == len(right) and is_close(got.sort().values, right.sort().values)
+    if same_values and not is_close(got, right):
         yield Named("order")
 
 
@@ -53,7 +54,7 @@ _FULL = "CUDA out of memory: there is room for the activations of one batch"
 
 
 def _to_accumulate(setting: Setting, rank: int) -> tuple[Any, ...]:
-    many = 8 if setting.plain else 4 + numbers(setting, 1, 3, 1)[0]
+    many = 8 if setting.plain else 4 + draw_numbers(setting, 1, 3, 1)[0]
     return _limit_activations(model_of(setting), 2), batches_of(setting, rank, [2] * many)
 
 
@@ -75,8 +76,8 @@ def _limit_activations(model: nn.Module, rows: int) -> nn.Module:
     return model
 
 
-def _passes(kind: str) -> Callable[[Seen], str]:
-    def told(seen: Seen) -> str:
+def _passes(kind: str) -> Callable[[ScriptRun], str]:
+    def describe(seen: ScriptRun) -> str:
         got, want = (
             sum(e.rank == 0 and e.name.startswith(kind) for e in ran.events) for ran in (seen.got, seen.want)
         )
@@ -85,11 +86,11 @@ def _passes(kind: str) -> Callable[[Seen], str]:
             zh=f"结果正确；rank 0 调用 {kind} {got} 次，本来 {want} 次就够",
         )
 
-    return told
+    return describe
 
 
-def _windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
-    """What a window can be taken for."""
+def _mistaken_windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the usual mistakes about the size of a window of batches, by hint name."""
     return [
         ("sum", replace_source(function, (" / len(window)", ""))),
         ("short_window", replace_source(function, (" / len(window)", " / 4"))),
@@ -97,46 +98,46 @@ def _windows(function: Any) -> list[tuple[str, Callable[..., Any]]]:
     ]
 
 
-def _hints_on_memory(seen: Seen) -> Hints:
+def _hints_on_memory(seen: ScriptRun) -> Hints:
     if seen.failure and _FULL in seen.failure.words:
         yield Named("joined")
 
 
 @script("accumulate", scripts.accumulate, repaired.accumulate, _to_accumulate, outcome=_passes("all_reduce"))
-def _accumulate(seen: Seen) -> Hints:
+def _accumulate(seen: ScriptRun) -> Hints:
     if seen.failure:
         yield from _hints_on_memory(seen)
         return
-    if not seen.shaped:
+    if not seen.has_right_shapes:
         return
     got, want = seen.nbytes("all_reduce", "reduce_scatter")
-    if seen.apart:
+    if seen.ranks_differ:
         yield Named("never" if got < want else "too_early")
-    if seen.off:
-        for name, function in _windows(repaired.accumulate):
-            if seen.is_as(function):
+    if seen.is_wrong:
+        for name, function in _mistaken_windows(repaired.accumulate):
+            if seen.matches(function):
                 yield Named(name)
     elif got > want and seen.setting.ranks > 1:
         yield Named("every_pass", times=got / want)
 
 
 @script("defer", scripts.defer, repaired.defer, _to_accumulate, outcome=_passes("reduce_scatter"))
-def _defer(seen: Seen) -> Hints:
+def _defer(seen: ScriptRun) -> Hints:
     if seen.failure:
         if "no_sync" in seen.failure.words:
             yield Named("no_such_name")
         yield from _hints_on_memory(seen)
         return
     got, want = seen.nbytes("reduce_scatter")
-    if seen.setting.ranks > 1 and not got and seen.got.called("all_reduce"):
+    if seen.setting.ranks > 1 and not got and seen.got.call_kinds("all_reduce"):
         yield Named("not_sharded")
-    if seen.off and seen.setting.ranks > 1 and got < want:
+    if seen.is_wrong and seen.setting.ranks > 1 and got < want:
         yield Named("never")
-    if not seen.shaped:
+    if not seen.has_right_shapes:
         return
-    if seen.off:
-        for name, function in _windows(repaired.defer):
-            if seen.is_as(function):
+    if seen.is_wrong:
+        for name, function in _mistaken_windows(repaired.defer):
+            if seen.matches(function):
                 yield Named(name)
     elif got > want:
         yield Named("every_pass", times=got / want)
@@ -146,34 +147,34 @@ def _defer(seen: Seen) -> Hints:
 
 
 def _to_shard(setting: Setting, rank: int) -> tuple[Any, ...]:
-    many = 3 if setting.plain else numbers(setting, 2, 5, 1)[0]
+    many = 3 if setting.plain else draw_numbers(setting, 2, 5, 1)[0]
     return model_of(setting), batches_of(setting, rank, [2] * many)
 
 
-def _moved_parameters(seen: Seen) -> list[bool]:
-    """Of each parameter: whether it has moved."""
+def _moved_parameters(seen: ScriptRun) -> list[bool]:
+    """Return for each parameter whether training changed it."""
     before = [p.detach() for p in model_of(seen.setting).parameters()]
     return [not torch.equal(one, other) for one, other in zip(before, seen.results[0], strict=True)]
 
 
-def _describe_moved(seen: Seen) -> str:
+def _describe_moved(seen: ScriptRun) -> str:
     moved = sum(_moved_parameters(seen))
     return say(en=f"{moved} of 4 parameters have moved", zh=f"4 个参数里有 {moved} 个动过")
 
 
 @script("shard", scripts.shard, repaired.shard, _to_shard, outcome=_describe_moved)
-def _shard(seen: Seen) -> Hints:
+def _shard(seen: ScriptRun) -> Hints:
     if seen.failure or not isinstance(seen.results[0], (list, tuple)):
         return
-    if seen.setting.ranks > 1 and not seen.got.called(
+    if seen.setting.ranks > 1 and not seen.got.call_kinds(
         "reduce_scatter_single", "reduce_scatter", "all_gather_single"
     ):
         yield Named("not_sharded")
-    if not seen.shaped:
+    if not seen.has_right_shapes:
         if seen.setting.ranks > 1:
-            yield Named("local", shape=described(seen.results[0]))
+            yield Named("local", shape=shapes_of(seen.results[0]))
         return
-    if not seen.off:
+    if not seen.is_wrong:
         return
     moved = _moved_parameters(seen)
     if not any(moved):
@@ -184,9 +185,9 @@ def _shard(seen: Seen) -> Hints:
         "        loss = ",
         "        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)\n        loss = ",
     )
-    if seen.is_as(replace_source(repaired.shard, anew)):
+    if seen.matches(replace_source(repaired.shard, anew)):
         yield Named("anew")
-    if seen.is_as(replace_source(repaired.shard, ("        optimizer.zero_grad()\n", ""))):
+    if seen.matches(replace_source(repaired.shard, ("        optimizer.zero_grad()\n", ""))):
         yield Named("kept")
 
 
@@ -198,7 +199,7 @@ def _to_scale(setting: Setting, rank: int) -> tuple[Any, ...]:
     for p in model.parameters():
         p.data = torch.randn(p.shape, generator=setting.generator())
     generator = setting.generator(rank + 1)
-    many = 4 if setting.plain else numbers(setting, 2, 5, 1)[0]
+    many = 4 if setting.plain else draw_numbers(setting, 2, 5, 1)[0]
     batches = []
     for _ in range(many):
         y = torch.randint(0, 5, (6,), generator=generator)
@@ -208,26 +209,26 @@ def _to_scale(setting: Setting, rank: int) -> tuple[Any, ...]:
     return model, batches
 
 
-def _factor(seen: Seen) -> float:
+def _factor(seen: ScriptRun) -> float:
     got, want = (torch.cat([p.flatten() for p in ran.results[0]]).double() for ran in (seen.got, seen.want))
     return float(got @ want / (want @ want))
 
 
-def _describe_factor(seen: Seen) -> str:
+def _describe_factor(seen: ScriptRun) -> str:
     factor = f"{_factor(seen):.2f}"
     return say(en=f"the gradient is {factor} times that of one GPU", zh=f"梯度是一块 GPU 上的 {factor} 倍")
 
 
 @script("scale", scripts.scale, repaired.scale, _to_scale, outcome=_describe_factor)
-def _scale(seen: Seen) -> Hints:
-    if seen.failure or not seen.shaped or not seen.off:
+def _scale(seen: ScriptRun) -> Hints:
+    if seen.failure or not seen.has_right_shapes or not seen.is_wrong:
         return
-    if seen.apart:
+    if seen.ranks_differ:
         yield Named("apart")
     ranks, passes, factor = seen.setting.ranks, len(_to_scale(seen.setting, 0)[1]), _factor(seen)
     scaled = [[p * factor for p in ran] for ran in seen.want.results]
     facts = {"factor": factor, "ranks": ranks, "passes": passes}
-    if alike(seen.results, scaled):
+    if is_alike(seen.results, scaled):
         known = {
             "both": ranks * passes, "by_passes": passes, "by_ranks": ranks,
             "divided_by_ranks": 1 / ranks, "divided_by_passes": 1 / passes, "divided_by_both": 1 / ranks / passes,
@@ -243,9 +244,9 @@ def _scale(seen: Seen) -> Hints:
     own = replace_source(
         repaired.scale, ("    dist.all_reduce(tokens)\n", ""), ("/ tokens * world_size", "/ tokens")
     )
-    if seen.is_as(by_batch):
+    if seen.matches(by_batch):
         yield Named("mean_of_means")
-    if seen.is_as(own):
+    if seen.matches(own):
         yield Named("own_tokens")
 
 
@@ -256,17 +257,17 @@ def _to_denoise(setting: Setting, rank: int) -> tuple[int, Tensor]:
     return setting.seed, torch.randn(8 * setting.ranks, 3, generator=setting.generator())
 
 
-def _describe_noise(seen: Seen) -> str:
+def _describe_noise(seen: ScriptRun) -> str:
     first = series(f"{float(drawn[0, 0, 0]):.3f}" for _, drawn, _ in seen.results)
     return say(en=f"the first noise of each rank: {first}", zh=f"各 rank 的第一个噪声：{first}")
 
 
 @script("denoise", scripts.denoise, repaired.denoise, _to_denoise, outcome=_describe_noise, same=False)
-def _denoise(seen: Seen) -> Hints:
-    if seen.failure or not seen.shaped:
+def _denoise(seen: ScriptRun) -> Hints:
+    if seen.failure or not seen.has_right_shapes:
         return
     read, drawn, weights = zip(*seen.results, strict=True)
-    if any(not alike(one, weights[0]) for one in weights[1:]):
+    if any(not is_alike(one, weights[0]) for one in weights[1:]):
         yield Named("models_differ")
     rows = 8 * seen.setting.ranks
     for epoch in range(2):
@@ -274,7 +275,7 @@ def _denoise(seen: Seen) -> Hints:
         if distinct < rows:
             yield Named("rows_lost", rows=rows, distinct=distinct)
     every = torch.stack(drawn).flatten(2)  # [ranks, steps, numbers]
-    ranks, each = seen.setting.ranks, seen.setting.each
+    ranks, each = seen.setting.ranks, seen.setting.ranks_per_node
     pairs = [(a, b) for a in range(ranks) for b in range(a + 1, ranks) if torch.equal(every[a], every[b])]
     if pairs and all((b - a) % each == 0 for a, b in pairs) and each < ranks:
         yield Named("by_local_rank", one=pairs[0][0], other=pairs[0][1])
@@ -290,8 +291,8 @@ def _denoise(seen: Seen) -> Hints:
         yield Named("same_order")
     if seen.setting.plain and ranks == 2:
         again = seen.problem.run(seen.attempt, seen.setting).results
-        if not again or not alike(again, seen.results):
-            yield Dear("unrepeatable")
+        if not again or not is_alike(again, seen.results):
+            yield CostHint("unrepeatable")
         other = seen.problem.run(seen.attempt, replace(seen.setting, seed=seen.setting.seed + 1)).results
         if other and all(torch.equal(a[1], b[1]) for a, b in zip(other, seen.results, strict=True)):
-            yield Dear("seed_ignored")
+            yield CostHint("seed_ignored")

@@ -1,4 +1,4 @@
-"""Two results held against each other: the same tensors in the same places, and the same values up to rounding."""
+"""Compare two results: the same tensors in the same places, and the same values up to rounding."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from labkit.base.texts import Text
 from labkit.base.tree import tensors
 
 
-def alike(one: Any, other: Any) -> bool:
-    """True if two results have the same tensors in the same places, and the same values up to rounding."""
+def is_alike(one: Any, other: Any) -> bool:
+    """Return whether two results have the same tensors in the same places, and the same values up to rounding."""
     first, second = tensors(one, "result"), tensors(other, "result")
-    return first.keys() == second.keys() and all(close(first[path], second[path]) for path in first)
+    return first.keys() == second.keys() and all(is_close(first[path], second[path]) for path in first)
 
 
-def close(one: Tensor, other: Tensor) -> bool:
-    """Up to the rounding of sums in single precision, which goes by the largest of the values that are numbers."""
+def is_close(one: Tensor, other: Tensor) -> bool:
+    """Return whether tensors are equal up to float32 rounding of sums, relative to the largest finite value."""
     if one.shape != other.shape or one.is_floating_point() != other.is_floating_point():
         return False
     numbers = other[other.isfinite()]
@@ -26,8 +26,8 @@ def close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one.double(), other.double(), rtol=0, atol=2e-4 * scale + 1e-5)
 
 
-def described(result: Any) -> Text:
-    """The shapes in a result, or what it is if there is no tensor in it: ``[8, 5], [2, 8]``."""
+def shapes_of(result: Any) -> Text:
+    """Return the shapes in a result, as in ``[8, 5], [2, 8]``, or its type if there is no tensor in it."""
     found = tensors(result, "").values()
     if not found:
         return Text(*[f"`{type(result).__name__}`"] * 2)
@@ -38,6 +38,6 @@ def described(result: Any) -> Text:
 
 
 def gap_of(one: Any, other: Any) -> float:
-    """The largest difference between two results of the same shapes."""
+    """Return the largest difference between two results of the same shapes."""
     pairs = zip(tensors(one, "").values(), tensors(other, "").values(), strict=True)
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The form of what a learner is to repair, whether it is a model (lesson 09) or a script for torchrun (lesson 19)."""
+"""The form of a problem that a learner repairs: a model (lesson 09) or a script for torchrun (lesson 19)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from labkit.base.texts import Text
 from labkit_course.content import FOLDER, module
 from labkit_course.judging import Hint, Named, fill_named, sections, texts_by_name
 
-# What a repair is worth, and what of it is reached once it is right in the plain cases, and once its results are right
-# in all of them.
+# The points of a repair: in full, once the plain cases are right, and once the results of all cases are right.
 WORTH = 10
 PLAIN, EVERYWHERE = 5, 8
 
 
 class Judgement(NamedTuple):
     """points   of WORTH that the repair reaches, without regard to hints taken.
-    hint     what is wrong first; None if nothing is."""
+    hint     on the first mistake; None if there is none."""
 
     points: int
     hint: Hint | None
 
 
 @dataclass(frozen=True)
-class Problem:
+class RepairProblem:
     """A broken class or function.
 
     broken     as it is shown; ``repaired`` the same put right: its results are what is right.
@@ -47,7 +46,7 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """The name on the board."""
+        """Return the name on the board."""
         return str(self.broken.__name__)
 
     def judge(self, attempt: object, draw: Random) -> Judgement:
@@ -55,31 +54,31 @@ class Problem:
         raise NotImplementedError
 
     def symptom(self, attempt: Any = None) -> tuple[str, Any]:
-        """Lines that show what the broken one does, and a picture beside them or None.
+        """Return lines that show the fault, and a picture beside them or None.
 
-        attempt   the broken one as the learner has it, whose lines can be named.
+        attempt   the learner's copy of the broken code, so that the output can name its lines.
         """
         raise NotImplementedError
 
     def source(self) -> str:
-        """The repaired one as a learner would write it."""
+        """Return the repaired source as a learner would write it."""
         return textwrap.dedent(inspect.getsource(self.repaired)).rstrip()
 
     def is_unchanged(self, attempt: object) -> bool:
-        """Whether ``attempt`` is still the broken one, as its source says (comments and blanks do not count)."""
+        """Return whether the source of ``attempt`` is still the broken one; comments and blanks do not count."""
         try:
             return type(attempt) is type(self.broken) and _source_of(attempt) == _source_of(self.broken)
         except (OSError, TypeError, SyntaxError):  # there is no source to read
             return False
 
-    def said(self, hint: Named, **facts: Any) -> Hint:
-        """The hint in words, which may name the facts."""
+    def render_hint(self, hint: Named, **facts: Any) -> Hint:
+        """Return the hint's text with the facts filled in."""
         words = fill_named(self.texts, hint, facts)
         return Hint(hint.name.partition(".")[0], words.en, words.zh)
 
 
 def _source_of(attempt: Any) -> dict[str, str]:
-    # Of methods, one by one: of a class in a notebook Python does not know the source.
+    # Read methods one by one: Python cannot find the source of a class defined in a notebook.
     parts = vars(attempt) if isinstance(attempt, type) else {"": attempt}
     written = {name: value for name, value in parts.items() if inspect.isfunction(value)}
     return {
@@ -92,13 +91,13 @@ class Problems:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._declared: dict[str, Callable[[Mapping[str, Text]], Problem]] = {}
+        self._declared: dict[str, Callable[[Mapping[str, Text]], RepairProblem]] = {}
 
-    def declare(self, name: str, make: Callable[[Mapping[str, Text]], Problem]) -> None:
+    def declare(self, name: str, make: Callable[[Mapping[str, Text]], RepairProblem]) -> None:
         self._declared[name] = make
 
-    def made(self) -> dict[str, Problem]:
-        """All of them by their names, in the order of the texts."""
+    def load_all(self) -> dict[str, RepairProblem]:
+        """Import the modules of the folder and return the problems by name, in the order of the texts."""
         for file in sorted(self._folder.glob("*.py")):
             module(f"{self._folder.name}.{file.stem}")
         texts = {
@@ -114,22 +113,22 @@ LESSONS = {"09": "broken", "19": "hung"}
 
 
 @cache
-def problems(lesson: str) -> dict[str, Problem]:
-    """The ten of ``lesson`` by their names, in its order."""
-    made: dict[str, Problem] = module(f"{LESSONS[lesson]}.judging").PROBLEMS.made()
+def problems(lesson: str) -> dict[str, RepairProblem]:
+    """Return the ten problems of ``lesson`` by name, in the lesson's order."""
+    made: dict[str, RepairProblem] = module(f"{LESSONS[lesson]}.judging").PROBLEMS.load_all()
     return made
 
 
-def everything() -> dict[str, Problem]:
-    """The problems of all lessons."""
+def all_problems() -> dict[str, RepairProblem]:
+    """Return the problems of all lessons by name."""
     return {name: one for lesson in LESSONS for name, one in problems(lesson).items()}
 
 
 def lesson_of(name: str) -> str:
-    """The number of the lesson that has the problem ``name``."""
+    """Return the number of the lesson that has the problem ``name``."""
     return next(lesson for lesson in LESSONS if name in problems(lesson))
 
 
 def folder(module_file: str) -> Path:
-    """The folder of the content in which a module stands."""
+    """Return the folder of the content that holds a module."""
     return FOLDER / Path(module_file).parent.name

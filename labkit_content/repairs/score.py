@@ -10,58 +10,58 @@ from labkit_course import progress
 
 from .problem import WORTH, problems
 
-# What each hint costs; the last one is the repaired code itself.
+# The cost of each hint in points; the last hint is the repaired code.
 COSTS = (1, 2, 3, 4)
 
-# What this process knows besides the file, which may not be kept (LABKIT_PROGRESS=off).
+# The score of this process while progress is not kept in a file (LABKIT_PROGRESS=off).
 _here: dict[str, set[str]] = {progress.REACHED: set(), progress.HINTED: set()}
 
 
-def reach(name: str, points: int) -> None:
+def note_points(name: str, points: int) -> None:
     """Note that a repair of ``name`` has reached ``points``."""
     _add(progress.REACHED, f"{name} {points}")
 
 
-def take(name: str, number: int) -> None:
-    """Note that the hints of ``name`` were taken as far as ``number``, from 1."""
+def note_hints(name: str, number: int) -> None:
+    """Note that the hints 1 to ``number`` of ``name`` were taken."""
     for taken in range(1, number + 1):
         _add(progress.HINTED, f"{name} {taken}")
 
 
-def reached(name: str) -> int | None:
-    """The best so far, out of 10; None if no repair was tried."""
+def best_points(name: str) -> int | None:
+    """Return the best points so far, out of 10; None if no repair was tried."""
     found = _numbers(progress.REACHED, name)
     return min(max(found), WORTH) if found else None
 
 
-def taken(name: str) -> int:
-    """The number of hints taken."""
+def hints_taken(name: str) -> int:
+    """Return the number of hints taken for ``name``."""
     return len({number for number in _numbers(progress.HINTED, name) if 1 <= number <= len(COSTS)})
 
 
 def cost(name: str) -> int:
-    """The points that the hints taken have cost."""
+    """Return the points that the hints taken have cost."""
     numbers = _numbers(progress.HINTED, name)
     return sum(cost for number, cost in enumerate(COSTS, 1) if number in numbers)
 
 
 def points(name: str) -> int:
-    """The points that count for ``name``, 0 to 10."""
-    return max((reached(name) or 0) - cost(name), 0)
+    """Return the points that count for ``name``, 0 to 10."""
+    return max((best_points(name) or 0) - cost(name), 0)
 
 
 def total(lesson: str) -> int:
-    """The points of ``lesson``, out of 100."""
+    """Return the points of ``lesson``, out of 100."""
     return sum(map(points, problems(lesson)))
 
 
-def begun(lesson: str) -> bool:
-    """True once a repair was tried or a hint taken there."""
-    return any(reached(name) is not None or taken(name) for name in problems(lesson))
+def is_begun(lesson: str) -> bool:
+    """Return whether a repair was tried or a hint taken in ``lesson``."""
+    return any(best_points(name) is not None or hints_taken(name) for name in problems(lesson))
 
 
 def _add(listed: str, entry: str) -> None:
-    # A test, or a learner with two files, may change where progress is kept: then this process knows of the other.
+    # Ask each time: a test, or a learner with two files, may change where progress is kept.
     if progress.is_on():
         progress.add(listed, entry)
     else:

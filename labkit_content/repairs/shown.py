@@ -9,14 +9,14 @@ from .problem import LESSONS, problems
 
 
 def _rows(lesson: str) -> list[tuple[str, str, str, str]]:
-    """Of each problem: its name, the best repair, the hints taken, the points. [] until one is tried."""
-    if not score.begun(lesson):
+    """Return (title, best repair, hints taken, points) for each problem; [] until one is tried."""
+    if not score.is_begun(lesson):
         return []
     return [
         (
             problem.title,
-            "–" if (best := score.reached(name)) is None else str(best),
-            str(score.taken(name)),
+            "–" if (best := score.best_points(name)) is None else str(best),
+            str(score.hints_taken(name)),
             str(score.points(name)),
         )
         for name, problem in problems(lesson).items()
@@ -24,7 +24,7 @@ def _rows(lesson: str) -> list[tuple[str, str, str, str]]:
 
 
 def points(lesson: str) -> str:
-    """The points of all problems of ``lesson``, "" if it is not scored by repairs."""
+    """Return the points of all problems of ``lesson`` in words, "" if it is not scored by repairs."""
     if lesson not in LESSONS:
         return ""
     return say(en=f"{score.total(lesson)} of 100 points", zh=f"{score.total(lesson)} / 100 分")
@@ -36,24 +36,24 @@ def _title(lesson: str) -> str:
 
 
 def in_text() -> list[str]:
-    """A line for each problem, below a line with the score, of each lesson in which one is tried."""
-    told = []
+    """Return the lines of each lesson that was begun: its score, then a line for each problem."""
+    lines = []
     for lesson in LESSONS:
         found = _rows(lesson)
         wide = max((len(row[0]) for row in found), default=0)
-        told += [_title(lesson)] if found else []
-        told += [
+        lines += [_title(lesson)] if found else []
+        lines += [
             say(
                 en=f"  {name:<{wide}}  best {best:>2}, hints {hints}, points {points:>2}",
                 zh=f"  {name:<{wide}}  最好 {best:>2}，提示 {hints}，得分 {points:>2}",
             )
             for name, best, hints, points in found
         ]
-    return told
+    return lines
 
 
 def table() -> str:
-    """The same as HTML; "" until one is tried."""
+    """Return the scores as HTML; "" until a repair is tried."""
     return "".join(_table(lesson, found) for lesson in LESSONS if (found := _rows(lesson)))
 
 

@@ -219,7 +219,7 @@ def test_an_unchanged_class_is_no_attempt_and_shows_its_symptom(language):
         assert one.startswith({"en": "1 GPU ", "zh": "1 块 GPU "}[language])
         assert {"en": "off by", "zh": "相差"}[language] in two
         assert {"en": "4 GPUs", "zh": "4 块 GPU"}[language] in four
-    assert score.reached("words") is None
+    assert score.best_points("words") is None
 
 
 @pytest.mark.parametrize("name", NAMES)

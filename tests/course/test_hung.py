@@ -13,7 +13,7 @@ from labkit.base.language import using
 from labkit_content.hung import repaired, scripts
 from labkit_content.hung.judging import Setting, replace_source, settings
 from labkit_content.repairs import problems, score
-from labkit_content.repairs.comparing import close
+from labkit_content.repairs.comparing import is_close
 from labkit_course import Progress, glossary, hint, progress, repair, torchrun
 from tools.author import sync
 
@@ -93,10 +93,12 @@ def test_a_wrong_repair_gets_the_hint_for_its_misconception_in_both_languages(na
 def test_a_result_that_is_no_number_is_like_no_other():
     """What is received too soon is what lay in the memory before: it can be anything."""
     one, nan, endless = torch.ones(2), torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf])
-    assert close(endless, endless)
-    assert not any(close(*pair) for pair in [(one, nan), (nan, one), (one, endless), (5 * endless, endless)])
-    assert close(one + 1e-5, one)
-    assert close(torch.zeros(0), torch.zeros(0))
+    assert is_close(endless, endless)
+    assert not any(
+        is_close(*pair) for pair in [(one, nan), (nan, one), (one, endless), (5 * endless, endless)]
+    )
+    assert is_close(one + 1e-5, one)
+    assert is_close(torch.zeros(0), torch.zeros(0))
 
 
 def cells():
@@ -137,7 +139,7 @@ def test_an_unchanged_script_shows_where_its_ranks_stand_in_the_learners_own_lin
     assert verdict.right is None
     assert re.search(r"rank 0  .+cell \d+:8 in finish", repr(verdict))
     assert verdict._repr_html_().count("<svg") == 1
-    assert score.reached("finish") is None
+    assert score.best_points("finish") is None
     assert repr(repair("finish", None)).count("\n") > 5
 
 

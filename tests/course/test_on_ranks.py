@@ -29,14 +29,14 @@ def given(ranks):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_each_rank_has_its_own_arguments_and_gpu_and_what_it_called_is_known(nodes):
-    ran = on_ranks(passed_on, 4, given(4), nodes=nodes).finished()
+    ran = on_ranks(passed_on, 4, given(4), nodes=nodes).require_success()
     assert [(got.tolist(), gpu) for got, gpu in ran.results] == [
         ([3, 3], 0), ([0, 0], 1 % (4 // nodes)), ([1, 1], 2 % (4 // nodes)), ([2, 2], 3 % (4 // nodes)),
     ]  # fmt: skip
     assert all(got.device.type == "cpu" for got, _ in ran.results)
-    assert sorted(ran.called()) == ["recv", "send"]
-    assert ran.called("all_reduce") == []
-    assert (ran.count("send", 3), ran.sent(3)) == (1, 8)
+    assert sorted(ran.call_kinds()) == ["recv", "send"]
+    assert ran.call_kinds("all_reduce") == []
+    assert (ran.count("send", 3), ran.count_sent_bytes(3)) == (1, 8)
 
 
 AFTERWARDS = {
@@ -52,7 +52,7 @@ def test_what_a_world_changes_of_its_machine_is_there_after_another_world(what):
     code, wanted = AFTERWARDS[what]
     with labkit.ranks(2) as session:
         session.execute("import torch, torch.distributed as dist")
-        on_ranks(passed_on, 3, given(3)).finished()
+        on_ranks(passed_on, 3, given(3)).require_success()
         assert list(session.execute(code)) == wanted
 
 
@@ -60,7 +60,7 @@ def test_a_session_that_is_open_goes_on_as_it_was():
     with labkit.ranks(2) as session:
         session.execute("import torch, torch.distributed as dist\nx = torch.ones(1, device=device) + rank")
         for ranks in (2, 4):
-            assert len(on_ranks(passed_on, ranks, given(ranks)).finished().results) == ranks
+            assert len(on_ranks(passed_on, ranks, given(ranks)).require_success().results) == ranks
         assert [x.item() for x in session.execute("dist.all_reduce(x)\nx")] == [3, 3]
     assert torch.cuda.device_count() == 0
 
@@ -96,7 +96,7 @@ def test_an_error_is_the_learners_with_its_rank_and_line():
     ran = on_ranks(divides, 3, given(3))
     assert not ran.failure.hangs
     with pytest.raises(Unreadable) as caught:
-        ran.finished()
+        ran.require_success()
     assert caught.value.words.en.startswith("on rank 2 of your function (test_on_ranks.py, line ")
     assert caught.value.words.en.endswith("ZeroDivisionError: division by zero")
     assert caught.value.words.zh.startswith("你的函数在 rank 2 上报错（")

@@ -135,7 +135,7 @@ def test_a_score_keeps_the_best_and_counts_hints(tmp_path):
     hint("surprise", 2)
     hint("surprise", 2)
     hint("surprise")
-    assert (score.taken("surprise"), score.points("surprise")) == (2, 5)
+    assert (score.hints_taken("surprise"), score.points("surprise")) == (2, 5)
     told = repr(repair("surprise", PROBLEMS["surprise"].repaired))
     assert "Repaired: 7 points (10 less 3 for hints). Total: 7 of 100." in told
     kept = json.loads((tmp_path / "progress.json").read_text("utf-8"))

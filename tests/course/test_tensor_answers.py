@@ -209,6 +209,6 @@ def test_sequence_parallelism_keeps_rows_whole_or_gathers_them_again(again, kept
         output.sum().backward()
         return held
 
-    ran = on_ranks(step, 4).finished()
+    ran = on_ranks(step, 4).require_success()
     assert ran.results == [kept] * 4
     assert (ran.count("all_gather"), ran.count("reduce_scatter")) == (gathers, 2)
