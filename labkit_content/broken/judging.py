@@ -112,7 +112,7 @@ class ModelRun:
         return self.case.calls[self.first_wrong or 0]
 
     def would_give(self, *inputs: Any) -> Any:
-        """Return what one GPU computes for other inputs, with the weights of the case."""
+        """Return one GPU's result for other inputs, with the weights of the case."""
         return observe(
             self.problem.repaired, replace(self.case, gpus=1, order=None, calls=(inputs,))
         ).results[0]
@@ -131,7 +131,7 @@ _UNEVEN = [(gpus, rows) for gpus in range(2, 6) for rows in range(gpus + 2, 14) 
 
 
 def cases(problem: BrokenModel, draw: Random) -> Iterator[tuple[int, Case]]:
-    """Yield (points for a repair that fails here, case): one GPU, full pieces, short ones, fewer rows than GPUs."""
+    """Yield (points for a repair that fails here, case): one GPU, full pieces, short pieces, few rows."""
     state = weights(problem.repaired, torch.Generator().manual_seed(draw.getrandbits(32)))
     many = draw.randint(3, 8)
     yield 0, _case(problem, draw, state, 1, draw.randint(4, 7))

@@ -46,7 +46,7 @@ def _step(answer: Callable[..., Any]) -> Hints:
         ring = Ring(ranks)
         marked = [torch.full((ranks, 1), 10.0**rank, dtype=torch.float64) for rank in range(ranks)]
         steps: list[list[Tensor]] = []
-        for step in range(1, ring.steps + 1):  # one more step each time, to find the first mistake
+        for step in range(1, ring.steps + 1):  # run one step more each time, to find the first mistake
             ran = on_ranks(_steps, ranks, [(chunks, answer, step) for chunks in marked])
             if ran.failure and ran.failure.hangs:
                 yield Named("hangs", ranks=ranks, step=step, words=describe_waits(ran.failure))

@@ -37,7 +37,7 @@ def _meshes() -> Iterator[list[int]]:
 
 
 def _forward_and_backward(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
-    """Return each rank's function: it returns the pair's output and the gradients of x and the rank's slices."""
+    """Return a function for each rank that returns the pair's output and the gradients of x and both slices."""
 
     def work(x: Tensor, w1: Tensor, w2: Tensor, slope: Tensor) -> list[Tensor | None]:
         leaves = [tensor.requires_grad_() for tensor in (x, w1, w2)]

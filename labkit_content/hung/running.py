@@ -73,7 +73,7 @@ def wait_graph(failure: RankFailure | None) -> WaitForGraph | None:
 
 @dataclass(frozen=True)
 class Shown:
-    """One run for display: the output, then each rank's result, equal results once; or where the ranks wait."""
+    """A run for display: the output, then each rank's result, equal results once; or where the ranks wait."""
 
     name: str
     ran: RanksRun

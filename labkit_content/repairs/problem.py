@@ -54,7 +54,7 @@ class RepairProblem:
         raise NotImplementedError
 
     def symptom(self, attempt: Any = None) -> tuple[str, Any]:
-        """Return lines that show the fault, and a picture beside them or None.
+        """Return the fault as lines of text, and a picture or None.
 
         attempt   the learner's copy of the broken code, so that the output can name its lines.
         """
