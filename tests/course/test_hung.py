@@ -144,7 +144,7 @@ def test_an_unchanged_script_shows_where_its_ranks_stand_in_the_learners_own_lin
 
 
 def test_calls_that_differ_are_drawn_too():
-    drawn = repair("validate", None).drawn
+    drawn = repair("validate", None).picture
     assert [(one.call, one.waits_for) for one in drawn.ranks] == [
         ("all_reduce", (1, 2, 3)), *[("all_reduce", (0,))] * 3,
     ]  # fmt: skip
