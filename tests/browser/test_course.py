@@ -11,7 +11,7 @@ CELLS = [
     "check('03.idle', 3)",
 ]
 WORDS = {
-    "en": ("Not answered yet", "shared out evenly", "Right.", "Show the answer", "5 pieces hold all 10"),
+    "en": ("Not answered yet", "divided evenly", "Right.", "Show the answer", "5 pieces hold all 10"),
     "zh": ("还没有作答", "那得尽量平均地分", "正确。", "查看答案", "5 个分块就装下了全部 10 行"),
 }  # fmt: skip
 

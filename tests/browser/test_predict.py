@@ -97,16 +97,16 @@ def test_every_button_can_be_read_in_every_state(lab, shot, theme):
 def test_a_fold_says_to_answer_first_until_the_question_is_answered(lab):
     """The lesson's own text, in JupyterLab, which takes out of Markdown what it does not trust."""
     lesson = nbformat.read(ROOT / "notebooks" / "zh" / "03_split.ipynb", as_version=4)
-    fold = next(cell.source for cell in lesson.cells if cell.id == "longest-why")
-    page = lab("fold.ipynb", cells=[CELLS[0], CELLS[1].format(language="zh"), "predict('03.longest')", fold])
+    fold = next(cell.source for cell in lesson.cells if cell.id == "exercise-text")
+    page = lab("fold.ipynb", cells=[CELLS[0], CELLS[1].format(language="zh"), "predict('03.order')", fold])
     title, reason = (
         page.locator("summary", has_text="为什么"),
-        page.locator("details p", has_text="大家都得等"),
+        page.locator("details p", has_text="看线程"),
     )
     assert title.inner_text() == "先作答，再打开：为什么"
     assert not reason.is_visible()
     buttons = page.locator(".labkit-predict button")
-    buttons.nth(0).click()
+    buttons.nth(1).click()
     page.wait_for_function(
         "() => [...document.querySelectorAll('summary')].some(e => e.innerText === '为什么')"
     )
