@@ -164,15 +164,24 @@ def with_parameters(lesson, language, **parameters):
 
 
 def shown(cell):
-    """What a reader sees below a cell, but for pictures made of dots: fonts differ between computers."""
-    return [
+    """What a reader sees below a cell, but for pictures made of dots: fonts differ between computers.
+
+    Of a hint on a function that is still to be repaired, that it is one: each try draws its own numbers.
+    """
+    hints = [output for output in cell.get("outputs", []) if is_hint(output)]
+    return ["a hint"] * len(hints) + [
         {
             kind: re.sub(r"Cell In\[\d+\]", "Cell In[…]", str(text))
             for kind, text in output.get("data", {"text": output.get("text")}).items()
             if kind != "image/png"
         }
         for output in cell.get("outputs", [])
+        if output not in hints
     ]
+
+
+def is_hint(output):
+    return output.get("data", {}).get("text/plain", "").startswith("✗")
 
 
 @pytest.mark.parametrize(
