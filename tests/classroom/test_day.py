@@ -23,7 +23,8 @@ ANSWERS = {
 
 
 def commands(language):
-    text = (ROOT / {"en": "README.md", "zh": "README.zh.md"}[language]).read_text("utf-8")
+    page = {"en": "teaching.md", "zh": "teaching.zh.md"}[language]
+    text = (ROOT / "docs" / page).read_text("utf-8").partition("\n## ")[0]
     found = re.findall(r"^labkit (assignment release .*|grade .*|assignment export .*)$", text, re.MULTILINE)
     assert len(found) == 3
     return [line.split() for line in found]
