@@ -1,4 +1,4 @@
-"""The teacher's day, by the three commands that the README shows; and the students' between them."""
+"""The teacher's day, by the three commands that the teacher's page shows; and the students' between them."""
 
 import json
 import re
@@ -24,7 +24,7 @@ ANSWERS = {
 
 def commands(language):
     page = {"en": "teaching.md", "zh": "teaching.zh.md"}[language]
-    text = (ROOT / "docs" / page).read_text("utf-8").partition("\n## ")[0]
+    text = (ROOT / "docs" / page).read_text("utf-8").partition("```\n")[2].partition("```")[0]
     found = re.findall(r"^labkit (assignment release .*|grade .*|assignment export .*)$", text, re.MULTILINE)
     assert len(found) == 3
     return [line.split() for line in found]
