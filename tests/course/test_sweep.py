@@ -111,7 +111,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(lesson, tmp_path, monkeyp
     assert main(command) == 1
     assert made == [3, 2], "what failed is run again, what went through is not"
     done = capsys.readouterr()
-    assert "99_small on 1 GPU: was run before" in done.err
+    assert "99_small on 1 GPU: already run" in done.err
     assert [line.split()[2] for line in done.out.splitlines()[:3]] == ["ok", "FAILED,", "ok"]
     assert (tmp_path / "made/99_small-1-gpus.ipynb").stat().st_mtime_ns == before
     assert files(tmp_path / "made") == [

@@ -471,7 +471,7 @@ for _ in range(3):
     assert [sum(one.allocated.values()) for one in found] == [sum(found[0].allocated.values())] * 3
     assert min(one.allocated["weights"] for one in found) == 256 * 256 * 4 + 1024
     assert main(["plan", "--nproc-per-node", "3", str(path)]) == 0
-    assert "    on cuda:0, which is not its own" in capsys.readouterr().out
+    assert "on cuda:0, which is not the rank's own GPU" in capsys.readouterr().out
     path.write_text(
         script.replace("CHOOSES", 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'), "utf-8"
     )

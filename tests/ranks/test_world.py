@@ -421,7 +421,7 @@ def test_threads_that_wait_for_each_other_are_told(world, monkeypatch):
     with pytest.raises(RanksFailed) as caught:
         world.run(aside)
     assert isinstance(caught.value.error, Deadlock)
-    assert "They stand in calls of different groups" in str(caught.value.error)
+    assert "They wait in calls of different groups" in str(caught.value.error)
 
 
 def test_a_thread_waits_no_longer_than_it_says(world):
