@@ -31,7 +31,7 @@ def _is_close(one: Tensor, other: Tensor) -> bool:
 @judge("13.seeds", a_function("prepare"))
 def _seeds(answer: Callable[..., Any]) -> Hints:
     chance = Random()
-    ranks, seed = 4, chance.randint(1, 1000)  # as many ranks as the lesson: its stored output quotes the number
+    ranks, seed = 4, chance.randint(1, 1000)
     made = []
     for one in (seed, seed, seed + 1000):
         results = on_ranks(answer, ranks, [(one,)] * ranks).require_success().results

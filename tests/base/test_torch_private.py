@@ -29,7 +29,8 @@ OTHERS = set(
 # Pieces of names that are put together, and names that are only printed (_dump_nccl_trace: of builds with NCCL).
 PIECES = set(
     """_ALLGATHER_BASE _all_gather_base _collective _json _dump_nccl_trace _REDUCE_SCATTER_BASE _broadcast_oop
-    _reduce_oop _bincount_cuda _histc_cuda _orig _out _transpose _get_accel _group _foreach_ _sdp_enabled _global_""".split()
+    _reduce_oop _bincount_cuda _histc_cuda _orig _out _transpose _get_accel _group _foreach_ _sdp_enabled
+    _global_""".split()
 )
 # Where torch's own private names may be asked for on an object whose class cannot be seen from its name here.
 HOSTS = (nn.Module(), torch.Tensor, torch.nn.parallel._functions, torch.cuda, torch._C, torch.Generator)
