@@ -121,7 +121,8 @@ def _hints_on_mean(got: float, given: Sequence[Tensor], case: Named) -> Hints:
 def _repair(answer: Callable[..., Any]) -> Hints:
     chance = Random()
     for many in (2, 3, 4):
-        ranks = chance.choice([k for k in (2, 3, 5) if k != many])
+        # The first case is the same each time: the stored output of the lesson quotes it.
+        ranks = 5 if many == 2 else chance.choice([k for k in (2, 3, 5) if k != many])
         rows = torch.randn(ranks, many, _SAMPLES, _WIDE)
         factors = 1.0, float(ranks), float(many), float(ranks * many), 1 / ranks, 1 / many
         padding = 1.0
