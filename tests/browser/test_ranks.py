@@ -1,6 +1,7 @@
 """%%ranks in JupyterLab: output by rank, an error, a deadlock, and a breakpoint answered in the page."""
 
 import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 CELLS = [
     "import labkit\nlabkit.set_language('{language}')",
@@ -38,7 +39,19 @@ def test_ranks_in_a_page(lab, shot, language, theme):
         cell.locator(".cm-content").click()
         page.keyboard.press("ControlOrMeta+A")
         page.keyboard.insert_text(code)
-        page.keyboard.press("ControlOrMeta+Enter")
+        prompt = cell.locator(".jp-InputPrompt").first
+        before = prompt.inner_text()
+        for _ in range(3):  # JupyterLab may drop the command while it is busy
+            page.keyboard.press("ControlOrMeta+Enter")
+            try:
+                page.wait_for_function(
+                    "([at, before]) => document.querySelectorAll('.jp-CodeCell')[at]"
+                    ".querySelector('.jp-InputPrompt').textContent !== before",
+                    arg=[at, before], timeout=20_000,
+                )  # fmt: skip
+                break
+            except PlaywrightTimeout:
+                cell.locator(".cm-content").click()
         return cell
 
     deadlock, named = WORDS[language]
