@@ -19,6 +19,9 @@ from labkit_ranks.explorers import SlicesExplorer as SlicesExplorer
 from labkit_ranks.explorers import WorldExplorer as WorldExplorer
 from labkit_ranks.notebook.session import Session as Session
 from labkit_ranks.notebook.session import ranks as ranks
+from labkit_ranks.parity.parity import Parity as Parity
+from labkit_ranks.parity.parity import ParityLayout as ParityLayout
+from labkit_ranks.parity.parity import parity as parity
 from labkit_ranks.pictures.wait_graphs import draw_waits as draw_waits
 from labkit_ranks.planning.measuring import RankPlan as RankPlan
 from labkit_ranks.planning.script_plan import ScriptPlan as ScriptPlan
@@ -76,7 +79,7 @@ from .plans.ring import Send as Send
 from .plans.ring import Star as Star
 from .plans.ring import ring_all_reduce as ring_all_reduce
 from .plans.ring import star_all_reduce as star_all_reduce
-from .plans.split import Piece as Piece
+from .plans.split import RankPiece as RankPiece
 from .plans.split import Split as Split
 from .plans.split import split as split
 from .trace.curves import Curves as Curves

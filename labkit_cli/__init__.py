@@ -27,7 +27,9 @@ from . import console
 from .usage import WORDING, LenientParser, Parser, UsageError, add_language, add_options, environment
 
 # The commands, each a module of this folder; main imports only the requested module.
-COMMANDS = "run torchrun plan sweep diagnose check explain lab lessons assignment grade submit doctor".split()
+COMMANDS = (
+    "run torchrun plan sweep diagnose check parity explain lab lessons assignment grade submit doctor".split()
+)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -125,13 +125,7 @@ class Diagnosis:
     def __repr__(self) -> str:
         lines = [self.summary()]
         for finding in self.findings:
-            lines += [
-                "",
-                f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
-                f"  {finding.reason}",
-                f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
-                *([f"  {lesson_line(finding.lesson, finding.section)}"] if finding.lesson else []),
-            ]
+            lines += ["", *finding_lines(finding)]
         for title, facts in self._comparisons():
             lines += ["", title, *(f"  {line}" for line in facts)]
         if self.memory:
@@ -168,6 +162,16 @@ class Diagnosis:
             ]
             parts.append("</tbody></table>")
         return "".join(parts) + "</div>"
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """Return a finding as lines of text."""
+    return [
+        f"{label(finding.severity).upper()}  {finding.name}  {finding.where}".rstrip(),
+        f"  {finding.reason}",
+        f"  {say(en='Do', zh='怎么办')}{say(en=': ', zh='：')}{finding.fix}",
+        *([f"  {lesson_line(finding.lesson, finding.section)}"] if finding.lesson else []),
+    ]
 
 
 def label(severity: str) -> str:

@@ -77,6 +77,7 @@ view                         | base plans trace cost
 explore                      | base plans trace cost view
 labkit_diagnose              | base plans simgpu
 labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun simgpu
+labkit_ranks.parity          | base view labkit_diagnose labkit_ranks.calls labkit_ranks.pictures labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
@@ -95,7 +96,7 @@ labkit_content.broken        | base labkit_course labkit_content.repairs labkit_
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
 labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads labkit_classroom.wall.inside
 
-labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base labkit_ranks.testing
 """
 

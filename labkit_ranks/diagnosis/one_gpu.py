@@ -72,7 +72,7 @@ def compare_with_one_gpu(
         many = [record.seen[key] for record in records if key in record.seen]
         if len(many) < len(records):
             continue
-        ways = set(_matching_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
+        ways = set(matching_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
         if what in ("weight", "input") and not ways & {"alike", "parts"}:
             return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
@@ -102,7 +102,7 @@ def _find_scaled_gradient(
     for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
         for key, by in (("divided", 1 / ranks), ("summed", ranks)):
             scaled = Fingerprint(*one[:6], one.total * by, one.squares * by**2, one.weighed * by)
-            if {"alike", "parts"} & set(_matching_ways(scaled, many, eps)):
+            if {"alike", "parts"} & set(matching_ways(scaled, many, eps)):
                 places = [reduced.place for reduced in first.by_hand.values()] * (key == "summed")
                 where = [*places, first.steps[facts["step"] - 1].place][0]
                 return KINDS[f"gradient_scale.{key}"](where, ranks=ranks, **facts)
@@ -149,13 +149,13 @@ def _have_same_data(records: Sequence[RankRecord]) -> bool:
     """Whether all ranks had the same inputs and the same losses."""
     first = {key: seen for key, seen in records[0].seen.items() if key[1] in ("input", "loss")}
     return bool(first) and all(
-        key in other.seen and "alike" in _matching_ways(seen, [other.seen[key]], seen.eps)
+        key in other.seen and "alike" in matching_ways(seen, [other.seen[key]], seen.eps)
         for key, seen in first.items()
         for other in records
     )
 
 
-def _matching_ways(
+def matching_ways(
     one: Fingerprint, many: Sequence[Fingerprint], eps: float, least: float = 0.0
 ) -> Iterator[str]:
     """Yield how ``many`` can make up ``one``: each equal to it ("alike"), its "parts", or terms of its "sum" or "mean".

@@ -66,9 +66,9 @@ def _note_draw(
         if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
             shape = () if tensors or record.depth else shapes[0]
             record.drew = True
-            record.draws.append(
-                (RandomDraw(len(record.steps) + 1, place, func.__name__, before, shape), place)
-            )
+            backward = torch._C._current_graph_task_id() != -1
+            draw = RandomDraw(len(record.steps) + 1, place, func.__name__, before, shape, backward)
+            record.draws.append((draw, place))
     return result
 
 

@@ -114,7 +114,8 @@ class HandReduction(NamedTuple):
 class RandomDraw(NamedTuple):
     """Random numbers drawn in training: the step, the line, the function, and a digest of the generator.
 
-    shape   of the drawn tensor; () for numbers that fill or change an existing tensor.
+    shape     of the drawn tensor; () for numbers that fill or change an existing tensor.
+    backward  whether a backward pass drew them.
     """
 
     step: int
@@ -122,6 +123,7 @@ class RandomDraw(NamedTuple):
     function: str
     state: int
     shape: tuple[int, ...]
+    backward: bool
 
 
 class UnwaitedCall(NamedTuple):

@@ -1,0 +1,1 @@
+"""Compare one training under several layouts of simulated ranks: ``labkit parity``."""
