@@ -79,7 +79,7 @@ from .plans.ring import Send as Send
 from .plans.ring import Star as Star
 from .plans.ring import ring_all_reduce as ring_all_reduce
 from .plans.ring import star_all_reduce as star_all_reduce
-from .plans.split import RankPiece as RankPiece
+from .plans.split import Piece as Piece
 from .plans.split import Split as Split
 from .plans.split import split as split
 from .trace.curves import Curves as Curves
