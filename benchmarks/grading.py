@@ -30,7 +30,7 @@ from labkit_classroom.grade.marks import read
 from labkit_classroom.handout.folder import numbers_of, release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.nbgrader import write_course
-from labkit_classroom.wall.inside.processes import children, descendants
+from labkit_classroom.sandbox.inside.processes import children, descendants
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests" / "classroom"

@@ -1,7 +1,7 @@
-"""The classroom: assignments, handed out, collected, graded and given back.
+"""Hand out assignments, collect submissions, grade, and give feedback.
 
-A student's notebook says ``from labkit.classroom import begin, check``; they are loaded when they are asked for, so
-that handing in needs no PyTorch.
+A student's notebook says ``from labkit.classroom import begin, check``. Both are loaded on first use, so that handing
+in needs no PyTorch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An assignment is a folder with one text in both languages, and modules that drive and judge the answers.
+"""Load an assignment from a folder: a text in both languages, and modules that call and judge answers.
 
 ``assignment.txt``   the notebook in the form of :mod:`.cells`. Tags of its code cells: ``given`` (also run
                      before the answers when they are graded), ``answer`` (its id is the question's), ``check``.
-``judges.py``        the parts of each question, declared by :func:`.judging.part`; may say ``numbers(draw)`` (the
-                     student's own variant), ``WITHOUT``, ``NEEDS`` (see :class:`Question`) and ``PRELOAD``.
-``drivers.py``       functions that call the answers: what is sent to the worker.
-``checks.py``        what the student's ``check(...)`` runs (see :mod:`.checking`); may be missing.
+``judges.py``        the parts of each question, declared by :func:`.judging.part`. Optional: ``numbers(draw)`` (the
+                     numbers of a student's edition), ``WITHOUT``, ``NEEDS`` (see :class:`Question`) and ``PRELOAD``.
+``drivers.py``       functions that call the answers; this module is sent to the worker.
+``checks.py``        the student's ``check(...)`` (see :mod:`.checking`); optional.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .cells import Written, parse
+from .cells import BilingualCell, parse
 from .draw import Draw, Numbers
 from .folders import BUILT_IN, names, package_of
 from .judging import RubricPart
+from .messages import Problem, Words
 from .source import QuestionFacts, names_defined_in
-from .words import Problem, Words
 
 _TAGS = ("given", "answer", "check", None)
 
 
 @dataclass(frozen=True)
 class EditionCell:
-    """A cell of an edition. role: text, setup, given, answer, check, or free (the student's own to change)."""
+    """A cell of an edition. role: text, setup, given, answer, check, or free (for the student's experiments)."""
 
     id: str
     role: str
@@ -44,7 +44,7 @@ class Question:
     """A question: an answer cell in which the student defines the names in ``defines``.
 
     needs     ids of earlier questions whose answers this one may call.
-    without   dotted names of what does not exist where the answer runs: what it is to write itself.
+    without   dotted names of functions and modules that the student must write, so that the worker removes them.
     """
 
     id: str
@@ -60,29 +60,31 @@ class Question:
         return sum(part.points for part in self.parts)
 
     def stub(self, numbers: Numbers) -> str:
-        """Return the cell as the student gets it."""
+        """Return the answer cell of the student's edition."""
         return fill_numbers(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
         return fill_numbers(_with_solution(self.source), numbers)
 
     def solution_between(self, begin: str, end: str, numbers: Numbers) -> str:
-        """Return the solution, with lines ``begin`` and ``end`` around what the student does not get."""
+        """Return the solution, with lines ``begin`` and ``end`` around the part that students do not get."""
         marked = _REGION.sub(lambda found: f"{found[1]}{begin}\n{found[2]}{found[1]}{end}\n", self.source)
         return fill_numbers(marked.rstrip("\n"), numbers)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment. ``preload``: modules that are imported once, before any worker is forked."""
+    """An assignment. ``preload``: modules to import before workers are forked."""
 
     name: str
     title: Words
     folder: Path
     questions: tuple[Question, ...]
     preload: tuple[str, ...]
-    apart: bool  # whether each rank of an answer is isolated from the others (see :mod:`.wall.inside.ranks`)
-    _cells: tuple[tuple[Written, str | None], ...] = field(repr=False)  # each with its question
+    apart: bool  # isolate each rank of an answer from the others (see :mod:`.sandbox.inside.ranks`)
+    _cells: tuple[tuple[BilingualCell, str | None], ...] = field(
+        repr=False
+    )  # each with the id of its question
     _judges: types.ModuleType = field(repr=False)
 
     @property
@@ -94,25 +96,25 @@ class Assignment:
         return self.folder.parent == BUILT_IN
 
     def numbers(self, draw: Draw | None) -> dict[str, int | str]:
-        """Return the numbers of a student's variant, or the default ones without a draw."""
+        """Return the numbers of a student's edition, or the default ones without a draw."""
         drawn = getattr(self._judges, "numbers", None)
         return dict(drawn(draw)) if drawn else {}
 
     def question_facts(self, numbers: Numbers) -> list[QuestionFacts]:
-        """Return what a reader of notebooks must know of each question."""
+        """Return for each question the names to define and the untouched cell."""
         return [
             QuestionFacts(question.id, question.defines, question.stub(numbers))
             for question in self.questions
         ]
 
     def prologue(self, numbers: Numbers) -> str:
-        """Return the code that runs before the answers: the given cells."""
+        """Return the code of the given cells, which runs before the answers."""
         return "\n\n".join(
             fill_numbers(cell.text.en, numbers) for cell, _ in self._cells if cell.role == "given"
         )
 
     def cells(self, language: str, numbers: Numbers, solution: bool = False) -> list[EditionCell]:
-        """Return the notebook in ``language`` with a student's ``numbers``; with ``solution``, the teacher's."""
+        """Return the cells in ``language`` with a student's ``numbers``, with or without solutions."""
         rubrics = {question.id: _rubric(question, language) for question in self.questions}
         made = []
         for cell, question in self._cells:
@@ -128,7 +130,7 @@ class Assignment:
 
     def _setup(self, language: str, numbers: Numbers) -> str:
         given = "".join(f", {name}={value!r}" for name, value in numbers.items())
-        if not self.is_built_in:  # its checks travel in the notebook, which is then the only file needed
+        if not self.is_built_in:  # put its checks into the notebook, so that students need no other file
             paths = (self.folder / f"{name}.py" for name in ("drivers", "checks"))
             carried = {path.stem: path.read_text("utf-8") for path in paths if path.exists()}
             given += f", carried={carried if 'checks' in carried else {}!r}"
@@ -137,9 +139,9 @@ class Assignment:
 
 
 def load(which: str | Path) -> Assignment:
-    """Return the assignment of that name, or in that folder.
+    """Load an assignment by its name or folder.
 
-    Raises ValueError, naming the file and the cell, if it is not of the form described above.
+    Raise ValueError, with the file and the cell, if it is invalid.
     """
     if isinstance(which, str) and which in names():
         folder = BUILT_IN / which
@@ -163,7 +165,7 @@ def load(which: str | Path) -> Assignment:
         raise Problem(en=f"{file}: {error.en}", zh=f"{file}: {error.zh}") from None
 
 
-def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleType) -> Assignment:
+def _build_assignment(folder: Path, cells: list[BilingualCell], judges: types.ModuleType) -> Assignment:
     for cell in cells:
         if cell.code and cell.tag not in _TAGS:
             raise Problem(
@@ -179,7 +181,7 @@ def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleTy
         )
     titles = {id: _first_line(cell.text) for cell, id in placed if cell.role == "text"}
     parts = [value for value in vars(judges).values() if isinstance(value, RubricPart)]
-    _complete([cell.id for cell in answers], titles, parts)
+    _check_complete([cell.id for cell in answers], titles, parts)
     needs, without = getattr(judges, "NEEDS", {}), getattr(judges, "WITHOUT", {})
     usual = judges.numbers(None) if hasattr(judges, "numbers") else {}
     questions = tuple(
@@ -199,8 +201,8 @@ def _build_assignment(folder: Path, cells: list[Written], judges: types.ModuleTy
     return Assignment(folder.name, title, folder, questions, preload, apart, placed, judges)
 
 
-def _question_of(cells: list[Written], at: int) -> str | None:
-    """Return a cell's question: the answer above a check, or below a heading."""
+def _question_of(cells: list[BilingualCell], at: int) -> str | None:
+    """Return the id of a cell's question: the answer cell above a check, or below a heading."""
     cell = cells[at]
     if cell.role == "answer":
         return cell.id
@@ -217,7 +219,7 @@ def _first_line(text: Words) -> Words:
     return Words(*(one.split("\n")[0].lstrip("# ").strip() for one in (text.en, text.zh)))
 
 
-def _complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[RubricPart]) -> None:
+def _check_complete(answers: list[str], titles: Mapping[str | None, Words], parts: list[RubricPart]) -> None:
     """Raise Problem if an answer cell has no title or no part, or a part has no answer cell."""
     for id in answers:
         if id not in titles:
@@ -249,7 +251,7 @@ def fill_numbers(text: str, numbers: Numbers) -> str:
     return re.sub(r"\{\{ *(\w+) *\}\}", lambda found: str(numbers.get(found[1], found[0])), text)
 
 
-# A solution, and what the student sees instead (three dots if nothing is said), between marks on lines of their own.
+# Lines `# solution` … `# stub` … `# end`: the solution, and the student's text instead (three dots without `# stub`).
 _REGION = re.compile(r"^( *)# solution\n(.*?)(?:^ *# stub\n(.*?))?^ *# end$\n?", re.MULTILINE | re.DOTALL)
 
 
@@ -270,14 +272,12 @@ def notebook(
     questions: Iterable[QuestionFacts] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Return a student's notebook: an assignment's cells, labelled so that they can be found again.
+    """Return a student's notebook as JSON, version 4.5 of the format: the cells with labels for collecting.
 
-    It is plain JSON, version 4.5 of the notebook format, which JupyterLab, Colab and VS Code open.
-
-    student, edition   whose it is and its tag, in the notebook's metadata and in the first line of its first code
-                       cell; without them it is nobody's, the same for everybody.
-    questions          what ``labkit submit`` has to know of each.
-    more               further metadata of cells, by their ids: another engine's.
+    student, edition   the student's id and the edition's tag, for the notebook's metadata and the first line of its
+                       first code cell; None for an edition without an owner.
+    questions          the facts that ``labkit submit`` needs.
+    more               further metadata by the cell's id, such as nbgrader's.
     """
     whose = f"# labkit: {name} student={student} edition={edition}" if student else ""
     made = []
@@ -325,7 +325,7 @@ def answer_id(question: str) -> str:
 
 
 def _label_source(name: str, cell: EditionCell) -> str:
-    """Return the source below a line that names its cell."""
+    """Return the cell's source below a line with its label."""
     which = f"{name}.{cell.question}" if cell.question else name
     role = f" {cell.role}" if cell.question and cell.role != "answer" else ""
     return f"# labkit: {which}{role}\n{cell.source}"

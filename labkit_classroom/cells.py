@@ -1,4 +1,4 @@
-"""The text form of a notebook in two languages: a list of cells, each in English and Chinese.
+"""Parse the text form of a notebook: a list of cells in English and Chinese.
 
 A cell begins with ``%% id`` (text) or ``%% id code`` (with a tag, if it has one: ``%% id code parameters``);
 in a text cell a line ``%% zh`` stands between English and Chinese.
@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .words import Problem, Words
+from .messages import Problem, Words
 
 _HEAD = re.compile(r"%% (?P<id>[a-z0-9-]+)(?P<code> code)?(?: (?P<tag>[\w-]+))?")
 BETWEEN = "%% zh"
 
 
 @dataclass(frozen=True)
-class Written:
-    """A cell as it stands in the text."""
+class BilingualCell:
+    """A cell of the text, in both languages."""
 
     id: str
     code: bool
@@ -26,13 +26,13 @@ class Written:
 
     @property
     def role(self) -> str:
-        """``text``; of code its tag, or ``free``."""
+        """Return ``text``, or a code cell's tag, or ``free`` without a tag."""
         return (self.tag or "free") if self.code else "text"
 
 
-def parse(text: str) -> list[Written]:
-    """The cells; Problem names the line that is wrong."""
-    found: list[tuple[re.Match[str], list[list[str]]]] = []  # the first line of each, its texts
+def parse(text: str) -> list[BilingualCell]:
+    """Parse the cells. Raise Problem with the number of an invalid line."""
+    found: list[tuple[re.Match[str], list[list[str]]]] = []  # the first line of each cell, and its texts
     for number, line in enumerate(text.splitlines(), 1):
         head = _HEAD.fullmatch(line.rstrip())
         if line.rstrip() == BETWEEN:
@@ -48,7 +48,7 @@ def parse(text: str) -> list[Written]:
             if any(id == other["id"] for other, _ in found):
                 raise _problem_at_line(number, f"there are two cells {id!r}", f"有两个单元格都叫 {id!r}")
             found.append((head, [[]]))
-        elif line.startswith("%% "):  # a cell magic, %%writefile, has no blank
+        elif line.startswith("%% "):  # cell magics such as %%writefile have no blank
             raise _problem_at_line(
                 number, f"not a cell's first line: {line!r}", f"不是单元格的首行：{line!r}"
             )
@@ -64,7 +64,7 @@ def parse(text: str) -> list[Written]:
                 zh=f"单元格 {head['id']}：没有中文；中文写在 '{BETWEEN}' 这一行之后",
             )
         both = ("\n".join(lines).strip("\n") for lines in (texts[0], texts[-1]))
-        made.append(Written(head["id"], bool(head["code"]), head["tag"], Words(*both)))
+        made.append(BilingualCell(head["id"], bool(head["code"]), head["tag"], Words(*both)))
     return made
 
 

@@ -1,7 +1,7 @@
-"""A student's notebook calls ``begin`` at its start and ``check`` below each answer.
+"""Check answers in a student's notebook, which calls ``begin`` at its start and ``check`` below each answer.
 
-A visible check calls the answer on a few open examples and names the misconception; grading tries other cases. It is
-declared in an assignment's ``checks.py``::
+A check calls the answer on a few open examples and names the misconception; grading tries other cases. An assignment's
+``checks.py`` declares it::
 
     @visible("split", "split", en="a function of `rows` and `gpus`", zh="一个以 `rows` 和 `gpus` 为参数的函数")
     def _split(student):
@@ -30,9 +30,9 @@ from simgpu import use_gpus
 from .folders import BUILT_IN, names, package_of
 from .judging import shorten_message
 from .meeting import MeetingPoint as MeetingPoint
+from .messages import Problem, Words
 from .source import parse_source
 from .verdict import Hint
-from .words import Problem, Words
 
 _TEXTS = texts_beside(__file__)
 GPUS = 4
@@ -42,8 +42,8 @@ Check = Callable[[Student], Iterator[Hint]]
 
 
 @dataclass(frozen=True)
-class Visible:
-    """The check of one question. ``names``: what its answer defines; ``wanted``: what kind of thing that is."""
+class VisibleCheck:
+    """The check of one question. ``names``: the names that its answer defines; ``wanted``: the kind of their values."""
 
     question: str
     names: tuple[str, ...]
@@ -51,30 +51,30 @@ class Visible:
     hints: Check
 
 
-def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], Visible]:
-    """Declare the check of ``question``: the decorated generator yields a hint for each thing that is wrong.
+def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], VisibleCheck]:
+    """Declare the check of ``question``: the decorated generator yields a hint for each mistake.
 
-    It is given the answer's ``names``, in the order in which ``check`` is given their values, and the student's
-    numbers under ``"numbers"``.
+    Its argument is a mapping from the answer's ``names`` to their values, and from ``"numbers"`` to the numbers of the
+    student's edition.
     """
 
-    def declare(check: Check) -> Visible:
-        return Visible(question, names, Words(en, zh), check)
+    def declare(check: Check) -> VisibleCheck:
+        return VisibleCheck(question, names, Words(en, zh), check)
 
     return declare
 
 
-# assignment -> checks, numbers, and for each question the names that do not exist where it is graded
-_begun: dict[str, tuple[dict[str, Visible], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
+# assignment -> checks, numbers, and by question the names that grading removes
+_begun: dict[str, tuple[dict[str, VisibleCheck], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
 
 
 def begin(
     name: str, *, language: str, carried: Mapping[str, str] | None = None, **numbers: int | str
 ) -> None:
-    """Begin an assignment: set the language, take four GPUs (simulated ones if need be), load the checks.
+    """Begin an assignment: set the language, use four GPUs (simulated ones if need be), load the checks.
 
-    carried   the sources of its modules, where it did not come with labkit; {} if it has no checks.
-    numbers   the student's own variant; answers are checked with these.
+    carried   the sources of a teacher's own modules by name, {} without checks; None for labkit's assignments.
+    numbers   the numbers of the student's edition.
     """
     check_language(language)
     if carried is None and name not in names():
@@ -84,7 +84,7 @@ def begin(
         )
     package = package_of(BUILT_IN / name) if carried is None else _import_carried_modules(carried)
     found = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
-    checks = {value.question: value for value in found.values() if isinstance(value, Visible)}
+    checks = {value.question: value for value in found.values() if isinstance(value, VisibleCheck)}
     judges = importlib.import_module(f"{package}.judges") if carried is None else None
     set_language(language)
     use_gpus(GPUS)
@@ -94,7 +94,7 @@ def begin(
 def check(question: str, *answer: object) -> ShownVerdict:
     """Try an answer on the open examples; ``question`` is ``"assignment.question"``.
 
-    answer   what the answer cell defines, in its order: ``check("primitives.split", split)``.
+    answer   the values that the answer cell defines, in order: ``check("primitives.split", split)``.
     """
     name, _, id = question.partition(".")
     checks, numbers, without = _begun.get(name, ({}, {}, {}))
@@ -108,7 +108,7 @@ def check(question: str, *answer: object) -> ShownVerdict:
     if len(answer) != len(found.names):
         call = f'check("{question}", {", ".join(found.names)})'
         raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
-    if any(value is None or value is ... or _empty(value) for value in answer):
+    if any(value is None or value is ... or _is_empty(value) for value in answer):
         return ShownVerdict(None, _TEXTS["unanswered",](), None)
     if taken := next(_find_banned_names(answer, without.get(id, ())), None):
         return ShownVerdict(False, _TEXTS["taken",](taken=taken), None)
@@ -117,17 +117,17 @@ def check(question: str, *answer: object) -> ShownVerdict:
     return ShownVerdict(True, _TEXTS["right",](), None) if hint is None else ShownVerdict(False, hint, None)
 
 
-def _empty(value: object) -> bool:
+def _is_empty(value: object) -> bool:
     """Return whether ``value`` is a function without a body, as in the untouched cell."""
     code = getattr(value, "__code__", None)
     return code is not None and code.co_code == (lambda: None).__code__.co_code and code.co_consts == (None,)
 
 
 def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iterator[str]:
-    """Yield the names that an answer's functions use and that do not exist where answers are graded."""
+    """Yield the banned names in an answer's functions."""
     for value in answer:
         try:
-            tree = parse_source(inspect.getsource(value))  # type: ignore[arg-type]  # it refuses what has no source
+            tree = parse_source(inspect.getsource(value))  # type: ignore[arg-type]  # TypeError without a source
         except (TypeError, OSError):
             continue
         known = getattr(value, "__globals__", {})
@@ -144,7 +144,7 @@ def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iter
                 yield name
 
 
-def _first_hint(found: Visible, student: Student) -> Hint | None:
+def _first_hint(found: VisibleCheck, student: Student) -> Hint | None:
     """Return the check's first hint; shorten errors of the student's code."""
     try:
         return next(found.hints(student), None)

@@ -1,4 +1,4 @@
-"""Draws numbers for a student: always the same from the same names, and not to be guessed without the secret."""
+"""Draw numbers for a student: reproducible from a secret and names, and unpredictable without the secret."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Numbers = Mapping[str, int | str]
 class Draw:
     """A source of random numbers.
 
-    numbers   the student's own variant of the assignment's numbers (see :meth:`having`).
+    numbers   the numbers of the student's edition (see :meth:`with_numbers`).
     """
 
     def __init__(self, seed: bytes, numbers: Numbers | None = None) -> None:
@@ -26,28 +26,28 @@ class Draw:
         self.numbers: Numbers = numbers or {}
 
     @classmethod
-    def seeded(cls, secret: bytes, *names: str) -> Draw:
-        """Make the draw of ``secret`` and ``names`` (student, assignment, …), which is the same each time."""
+    def from_secret(cls, secret: bytes, *names: str) -> Draw:
+        """Return the draw that ``secret`` and ``names`` (student, assignment, …) determine."""
         words = b"".join(len(word).to_bytes(4, "big") + word for word in (name.encode() for name in names))
         return cls(hmac.digest(secret, words, hashlib.sha256))
 
-    def having(self, numbers: Numbers) -> Draw:
-        """Start the same draw again, with a student's ``numbers``."""
+    def with_numbers(self, numbers: Numbers) -> Draw:
+        """Return the same draw from its beginning, with a student's ``numbers``."""
         return Draw(self._seed, numbers)
 
     def integer(self, least: int, most: int) -> int:
-        """A whole number; both ends can be drawn."""
+        """Draw a whole number from ``least`` to ``most``, both included."""
         return self._random.randint(least, most)
 
     def choice(self, values: Sequence[_Value]) -> _Value:
         return self._random.choice(values)
 
     def sample(self, values: Sequence[_Value], count: int) -> list[_Value]:
-        """``count`` different ones of ``values``, in any order."""
+        """Draw ``count`` different values, in any order."""
         return self._random.sample(values, count)
 
     def tensor(self, *shape: int) -> Tensor:
-        """Draws float32 numbers from -4 to 4. They are multiples of 1/16, so sums of up to 10,000 of them are exact."""
+        """Draw float32 numbers from -4 to 4, multiples of 1/16, so that sums of up to 10,000 numbers are exact."""
         import torch
 
         drawn = torch.Generator().manual_seed(self._random.getrandbits(60))

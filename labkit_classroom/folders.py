@@ -1,4 +1,4 @@
-"""The folders of assignments: which come with labkit, and how the modules in one are imported."""
+"""List the assignments of labkit, and import the modules of an assignment's folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def names() -> list[str]:
 
 
 def package_of(folder: Path) -> str:
-    """Make a package of a folder, so that its modules can say ``from . import drivers``; gives the package's name.
+    """Make a folder importable, so that its modules can say ``from . import drivers``; return the package's name.
 
-    Its name changes with what stands there, so that a changed module is read anew.
+    The name is a digest of the modules, so that a changed module is imported again.
     """
     contents = b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py")))
     name = f"labkit_assignment_{hashlib.sha256(str(folder).encode() + contents).hexdigest()[:16]}"

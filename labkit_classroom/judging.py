@@ -1,6 +1,6 @@
-"""Judges an answer: a judge asks the student's code through a worker, and yields hints.
+"""Judge an answer: a judge calls the student's code through a worker, and yields hints.
 
-A judge runs in a process that never runs a student's code::
+Judges run in a process that never runs a student's code::
 
     @part("split", 2, en="pieces of ceil(rows / GPUs) rows", zh="每个分块 ⌈行数 / GPU 数⌉ 行")
     def rule(ask, draw):
@@ -9,8 +9,8 @@ A judge runs in a process that never runs a student's code::
         if got != reference(rows, gpus):
             yield Hint("rule", en=..., zh=...)
 
-The first hint counts; a judge that yields none gives all points. What comes back from ``ask`` is plain data that an
-unknown process claims: compare it with :func:`same`, read it with :func:`read`.
+The first hint counts; without a hint the answer gets all points. ``ask`` returns plain data, which an unknown process
+may have forged: compare it with :func:`same`, read it with :func:`read`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from labkit.base.texts import texts_beside
 from labkit_course.judging import Kind, Unreadable
 
 from .draw import Draw
+from .messages import Words
 from .verdict import Hint
-from .words import Words
 
 _TEXTS = texts_beside(__file__)
 
@@ -33,10 +33,10 @@ _TEXTS = texts_beside(__file__)
 class Reply:
     """A worker's reply to a question.
 
-    value  plain data (see :mod:`.wall.inside.frames`); None where a hint stands for it.
-    hint   tells the student why there is no value; None if there is one.
-    ended  why nothing came: "cpu", "wall", "memory", "died", "garbled"; None if something did.
-    met    the numbers of those who met, () if they did not.
+    value  plain data (see :mod:`.sandbox.inside.frames`), None with a hint.
+    hint   the reason for the student why there is no value.
+    ended  why the worker sent no reply: "cpu", "wall", "memory", "died", "garbled"; None if it did.
+    met    the numbers given at the meeting, () if it failed.
     """
 
     value: Any = None
@@ -46,9 +46,9 @@ class Reply:
 
     @classmethod
     def from_error(cls, kind: str, message: str, line: int | None = None, met: tuple[int, ...] = ()) -> Reply:
-        """The student's code raised an error. All of it is the worker's word: plain text within bounds.
+        """Return the reply for an error in the student's code. The worker may have made up all arguments.
 
-        line  of the answer's cell, None if it is not known.
+        line  of the answer's cell, None if unknown.
         """
         message = shorten_message(message)
         told = f"{kind}: {message}" if message else kind
@@ -61,13 +61,13 @@ class Reply:
         return cls(hint=_hint(kind, why=why), ended=why)
 
 
-# Runs a driver with its data on the student's code, within so many seconds of CPU time (None: as many as are usual);
-# so many are to meet meanwhile (0: nobody).
+# Calls a driver with its data on the student's code. Third argument: a limit of CPU seconds, None for the usual one.
+# Fourth argument: the number of threads that shall meet, 0 for no meeting.
 Engine = Callable[[Callable[..., Any], dict[str, Any], float | None, int], Reply]
 
 
 class NoAnswer(Unreadable):
-    """The reply is no answer; ``hint`` says why."""
+    """Raised when the reply has no value; ``hint`` says why."""
 
     def __init__(self, hint: Hint) -> None:
         super().__init__(Words(hint.en, hint.zh))
@@ -75,9 +75,9 @@ class NoAnswer(Unreadable):
 
 
 class Ask:
-    """Ask the student's code through a driver: ``ask(drivers.split, rows=9)`` is what the driver returned.
+    """Call the student's code through a driver: ``ask(drivers.split, rows=9)`` returns the driver's result.
 
-    If the code raises, ends or takes too long, the part is over: the hint says so.
+    If the code raises, ends or takes too long, the part ends with a hint about it.
     """
 
     def __init__(self, engine: Engine, cpu: float | None = None) -> None:
@@ -87,10 +87,10 @@ class Ask:
         return self._answer(driver, data, 0).value
 
     def meeting(self, count: int, driver: Callable[..., Any], /, **data: Any) -> tuple[Any, list[int]]:
-        """Asks with ``meet``, at which the driver lets ``count`` callers wait that are to run at the same time.
+        """Call a driver with an argument ``meet``, a barrier for ``count`` threads that shall run at the same time.
 
-        Each call of ``meet()`` gives a number when all have come, which nobody in the worker knows before: what uses
-        it has met the others. Gives what the driver returned, and the numbers in order; [] if they did not meet.
+        Each call of ``meet()`` returns a number when all threads have arrived. No process in the worker knows the
+        numbers before, so they prove the meeting. Return the driver's result and the numbers in order, [] if it failed.
         """
         answer = self._answer(driver, data, count)
         return answer.value, sorted(answer.met)
@@ -120,7 +120,7 @@ class RubricPart:
     hints: Judge
 
     def judge(self, engine: Engine, draw: Draw) -> Hint | None:
-        """Return a hint for the first mistake; None gives all points."""
+        """Return a hint for the first mistake, None for a right answer."""
         try:
             return next(iter(self.hints(Ask(engine), draw)), None)
         except NoAnswer as none:
@@ -128,7 +128,7 @@ class RubricPart:
 
 
 def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], RubricPart]:
-    """Declare a part of ``question``: the decorated function is its judge, its name the part's id."""
+    """Declare a part of ``question``: the decorated function is its judge, and the function's name is the part's id."""
 
     def declare(judge: Judge) -> RubricPart:
         return RubricPart(question, judge.__name__, points, Words(en, zh), judge)
@@ -137,7 +137,7 @@ def part(question: str, points: int, *, en: str, zh: str) -> Callable[[Judge], R
 
 
 def share_kept(hint: Hint | None) -> float:
-    """Return the share of a part's points that an answer gets, 0 to 1."""
+    """Return the share of a part's points, from 0 to 1."""
     return 1.0 if hint is None else min(1.0, max(0.0, float(hint.score)))
 
 
@@ -164,9 +164,9 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:
-    """Return whether ``got``, which may be anything, equals ``wanted`` in type, shape, dtype and values.
+    """Return whether ``got``, of any type, equals ``wanted`` in type, shape, dtype and values.
 
-    tolerance   how far numbers of tensors and floats may be apart, absolutely and in proportion; NaN equals nothing.
+    tolerance   the absolute and relative tolerance of floats and tensors; NaN equals nothing.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Writes an assignment for nbgrader: its source edition, a configuration, and the cell that gives points.
+"""Write an assignment for nbgrader: its source edition, a configuration, and the test cells.
 
-nbgrader runs its tests in the student's own kernel. So what it grades is graded no more safely than that, and a
-student's code can see the hidden cell while it runs; ``labkit grade`` takes the same notebooks and keeps both apart.
+nbgrader runs its tests in the student's kernel, where a student's code can read the hidden cell. ``labkit grade`` takes
+the same notebooks and uses a sandbox.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .assignment import Assignment, EditionCell, Question, load, notebook
 from .draw import Draw
 from .judging import Engine, Reply, share_kept
 from .meeting import MeetingPoint
-from .words import Problem
+from .messages import Problem
 
 CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
-_CPU = 5.0  # CPU seconds for one call of the answer, unless its judge sets another limit
+_CPU = 5.0  # CPU seconds for a call of an answer, unless the judge sets a limit
 
 
 def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
     """Write ``source/NAME/NAME.ipynb`` into an nbgrader course, and a configuration if it has none.
 
-    Gives what was written. Problem if the notebook is there and ``force`` is not given.
+    Return the written files. Raise Problem if the notebook exists, unless ``force``.
     """
     file = course / "source" / assignment.name / f"{assignment.name}.ipynb"
     if file.exists() and not force:
@@ -48,9 +48,9 @@ def write_course(assignment: Assignment, course: Path, language: str, force: boo
 
 
 def source(assignment: Assignment, language: str, seed: str) -> str:
-    """nbgrader's source edition: solutions and hidden tests between its marks, metadata on every cell.
+    """Return nbgrader's source edition: solutions and hidden tests between nbgrader's marks, metadata on every cell.
 
-    seed   what the hidden cases are drawn from.
+    seed   the seed of the hidden cases, in hexadecimal.
     """
     numbers = assignment.numbers(None)
     made: list[EditionCell] = []
@@ -75,11 +75,11 @@ def source(assignment: Assignment, language: str, seed: str) -> str:
 
 
 def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str | None = None) -> float:
-    """Return an answer's points, which are the value of nbgrader's test cell, and prints what was wrong.
+    """Return an answer's points, the value of nbgrader's test cell, and print the hints.
 
     question   ``"assignment.question"``.
     answers    the notebook's ``globals()``.
-    folder     the assignment's, if it does not come with labkit.
+    folder     the folder of a teacher's own assignment.
     """
     name, _, id = question.partition(".")
     assignment = load(Path(folder) if folder else name)
@@ -87,7 +87,7 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     numbers = assignment.numbers(None)
     total = 0.0
     for part in found.parts:
-        draw = Draw.seeded(bytes.fromhex(seed), name, id, part.id).having(numbers)
+        draw = Draw.from_secret(bytes.fromhex(seed), name, id, part.id).with_numbers(numbers)
         hint = part.judge(_in_this_kernel(answers), draw)
         got = share_kept(hint) * part.points
         total += got
@@ -111,11 +111,11 @@ def _tests(assignment: Assignment, question: Question, seed: str) -> str:
 
 
 class _TooLong(BaseException):
-    """Raised when the CPU limit is reached. A student's ``except Exception`` does not catch it."""
+    """Raised when the CPU limit is reached. ``except Exception`` in an answer does not catch it."""
 
 
 def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
-    """Ask the answers that the kernel holds, with a limit of CPU time where the system has a clock for that."""
+    """Return an engine that calls the answers in this kernel, and limits CPU time where possible."""
 
     def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
         met = {"meet": MeetingPoint(meet)} if meet else {}

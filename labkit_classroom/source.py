@@ -1,16 +1,16 @@
-"""Python text that a student wrote. It is parsed where it can be, and never run here."""
+"""Parse a student's Python source, without running any of it."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
 
-MOST = 200_000  # characters of one answer; a long one has a thousand
+MOST = 200_000  # characters of one answer; a usual one has less than a thousand
 
 
 @dataclass(frozen=True)
 class QuestionFacts:
-    """What a reader of notebooks must know of a question: the names to define, and the untouched cell."""
+    """The names that a question asks for, and its untouched cell."""
 
     id: str
     defines: tuple[str, ...]
@@ -18,7 +18,7 @@ class QuestionFacts:
 
 
 def parse_source(source: str) -> ast.Module | None:
-    """Return the syntax tree, or None if the text is too long or no Python."""
+    """Return the syntax tree, or None for a text that is too long or no Python."""
     if len(source) > MOST:
         return None
     try:
@@ -28,7 +28,7 @@ def parse_source(source: str) -> ast.Module | None:
 
 
 def is_unanswered(source: str | None, stub: str) -> bool:
-    """Return whether ``source`` is still the stub, apart from blanks and comments; no text counts as that."""
+    """Return whether ``source`` is missing, empty, or the stub, apart from blanks and comments."""
     if source is None:
         return True
     tree, untouched = parse_source(source), parse_source(stub)
@@ -51,7 +51,7 @@ def names_bound_by(node: ast.stmt) -> list[str]:
 
 
 def names_defined_in(source: str, imports: bool = True) -> list[str]:
-    """Return the names that ``source`` defines, in order; with ``imports``, also imported ones."""
+    """Return the names that ``source`` defines, in order, with or without imported names."""
     skipped = () if imports else (ast.Import, ast.ImportFrom)
     tree = parse_source(source)
     nodes = tree.body if tree else []

@@ -1,3 +1,3 @@
-"""The hint for a wrong answer, which course and classroom share, where a teacher's judges import it."""
+"""The hint for a wrong answer, for import by a teacher's judges. Course and classroom share it."""
 
 from labkit_course.judging import Hint as Hint

@@ -15,18 +15,18 @@ from .usage import UsageError, add_language, add_options, bad_usage
 from .wording import Wording
 
 
-def _moment(text: str) -> datetime:
-    from labkit_classroom.handout.folder import moment
+def _deadline(text: str) -> datetime:
+    from labkit_classroom.handout.folder import parse_deadline
 
     try:
-        return moment(text)
+        return parse_deadline(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 _PATH = {"type": Path}
 WORDING = Wording(
-    "assignment", students=_PATH, nbgrader=_PATH, to=_PATH, folder=_PATH, deadline={"type": _moment}
+    "assignment", students=_PATH, nbgrader=_PATH, to=_PATH, folder=_PATH, deadline={"type": _deadline}
 )
 
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from labkit_classroom.words import Problem
+    from labkit_classroom.messages import Problem
 
     try:
         code: int = options.act(options)
@@ -91,8 +91,8 @@ def _release(options: argparse.Namespace) -> int:
     from labkit_classroom.assignment import load
     from labkit_classroom.handout.folder import release
     from labkit_classroom.handout.roster import read_roster
+    from labkit_classroom.messages import Problem
     from labkit_classroom.nbgrader import write_course
-    from labkit_classroom.words import Problem
 
     odd: list[Problem] = []
     called = dict(_column(text) for text in options.columns.split(",")) if options.columns else {}
@@ -122,14 +122,14 @@ def _release(options: argparse.Namespace) -> int:
 
 def _try(options: argparse.Namespace) -> int:
     from labkit_classroom.assignment import load
-    from labkit_classroom.grade.trying import degenerate, try_answers
-    from labkit_classroom.wall.templates import best
+    from labkit_classroom.grade.trial import find_odd_numbers, try_answers
+    from labkit_classroom.sandbox.isolation import best_sandbox
 
     with bad_usage(ValueError):
         assignment = load(options.assignment)
-        way = best(options.trust_students)
+        way = best_sandbox(options.trust_students)
     odd = 0
-    for words in degenerate(assignment):
+    for words in find_odd_numbers(assignment):
         odd += 1
         print(f"! {words}")
     for found in try_answers(assignment, way):

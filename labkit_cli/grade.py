@@ -30,12 +30,12 @@ WORDING = Wording(
 
 
 def run(options: argparse.Namespace) -> int:
-    from labkit_classroom.wall import templates
-    from labkit_classroom.words import Problem
+    from labkit_classroom.messages import Problem
+    from labkit_classroom.sandbox import isolation
 
     if options.isolation:
-        print(templates.report())
-        return int(all(templates.try_ways().values()))
+        print(isolation.sandbox_report())
+        return int(all(isolation.try_sandboxes().values()))
     if options.what is None:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
@@ -45,9 +45,9 @@ def run(options: argparse.Namespace) -> int:
     if options.why is not None:
         raise UsageError(en="--why goes with --mark", zh="--why 要和 --mark 一起用")
     with bad_usage(Problem):
-        way = templates.best(options.trust_students)
-    if way not in templates.WALLS:
-        WORDING.tell("no-wall", file=sys.stderr)
+        way = isolation.best_sandbox(options.trust_students)
+    if way not in isolation.SANDBOXES:
+        WORDING.tell("no-sandbox", file=sys.stderr)
     announce_loading()
     if options.what.is_dir():
         return _class(options, way)
@@ -55,15 +55,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _class(options: argparse.Namespace, way: str) -> int:
-    from labkit_classroom.grade.whole_class import mark_class
+    from labkit_classroom.grade.class_grading import mark_class
     from labkit_classroom.handout.folder import open_class
+    from labkit_classroom.messages import Problem
     from labkit_classroom.results.present import present
-    from labkit_classroom.words import Problem
 
     shown = itertools.count(1)
 
     def show(mark: StudentMark, seconds: float, of: int) -> None:
-        points = f"{mark.points:g}/{mark.most_points:g}"
+        points = f"{mark.points:g}/{mark.max_points:g}"
         text = f"[{next(shown):{len(str(of))}}/{of}] {mark.student}  {points}  {duration(seconds)}"
         odd = "".join(f"\n    {str(note).splitlines()[0]}" for note in mark.troubles)
         print(text + odd, flush=True)
@@ -75,7 +75,7 @@ def _class(options: argparse.Namespace, way: str) -> int:
     failed = [mark.student for mark in done.graded if mark.has_failed]
     graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
     WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
-    for name, note in done.came.strangers:
+    for name, note in done.came.rejected:
         WORDING.tell("not-graded", name=name, note=note)
     if failed:
         WORDING.tell("not-judged", listed=series(failed))
@@ -85,8 +85,8 @@ def _class(options: argparse.Namespace, way: str) -> int:
 def _by_hand(options: argparse.Namespace) -> int:
     from labkit_classroom.grade.marks import mark_by_hand
     from labkit_classroom.handout.folder import open_class
+    from labkit_classroom.messages import Problem
     from labkit_classroom.results.present import present
-    from labkit_classroom.words import Problem
 
     with bad_usage(Problem, file=options.what):
         folder = open_class(options.what)
@@ -103,7 +103,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
     with bad_usage(ValueError, file=options.what):
         assignment, mark = grade_file(options.what, way, secrets.token_bytes(32))
     if options.json:
-        facts = asdict(mark) | {"points": mark.points, "of": mark.most_points}
+        facts = asdict(mark) | {"points": mark.points, "of": mark.max_points}
         print(json.dumps(facts, ensure_ascii=False, indent=1))
     else:
         for asked in assignment.questions:
@@ -114,7 +114,7 @@ def _file(options: argparse.Namespace, way: str) -> int:
                     print(f"    {parts[part.id]}\n      {part}")
         for note in (*mark.notes, *mark.troubles):
             print(f"- {note}")
-        WORDING.tell("total", points=mark.points, of=mark.most_points)
+        WORDING.tell("total", points=mark.points, of=mark.max_points)
     if mark.has_failed:
         return 70
-    return 0 if mark.points >= mark.most_points else 1
+    return 0 if mark.points >= mark.max_points else 1

@@ -27,7 +27,7 @@ WORDING = Wording("submit", notebook={"type": Path}, to={"type": Path, "default"
 def run(options: argparse.Namespace) -> int:
     from labkit_classroom.intake.document import WrongFile
     from labkit_classroom.intake.handin import prepare, write
-    from labkit_classroom.words import Problem
+    from labkit_classroom.messages import Problem
 
     try:
         found = prepare(options.notebook, options.id)
@@ -81,7 +81,7 @@ def _try_answers(found: HandIn) -> Mapping[str, QuestionMark]:
     from labkit_classroom.assignment import load
     from labkit_classroom.folders import names
     from labkit_classroom.grade.submission import OPEN, grade_alone
-    from labkit_classroom.wall.templates import CannotStart, best
+    from labkit_classroom.sandbox.isolation import CannotStart, best_sandbox
 
     claim = found.claim
     if claim.assignment not in names():
@@ -89,7 +89,9 @@ def _try_answers(found: HandIn) -> Mapping[str, QuestionMark]:
     announce_loading()
     try:
         assignment = load(claim.assignment)
-        return grade_alone(found.document, assignment, best(trust=True), OPEN, claim.student).questions
+        return grade_alone(
+            found.document, assignment, best_sandbox(trust=True), OPEN, claim.student
+        ).questions
     except (CannotStart, ImportError) as error:  # handing in works without PyTorch, too
         WORDING.tell("not-tried", why=error, file=sys.stderr)
         return {}

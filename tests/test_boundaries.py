@@ -1,7 +1,7 @@
 """Data moves one way, and imports follow it; no module of ours waits for itself.
 
 Every way to name another module counts as an import: at the top of a file or within a function, for type checkers only,
-or as a text (``import_module("simgpu")``, ``"-m", "labkit_classroom.grade.whole_class"``, ``f"{__name__}.{name}"``).
+or as a text (``import_module("simgpu")``, ``"-m", "labkit_classroom.grade.class_grading"``, ``f"{__name__}.{name}"``).
 """
 
 import ast
@@ -81,11 +81,11 @@ labkit_ranks.parity          | base view labkit_diagnose labkit_ranks.calls labk
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
-labkit_classroom.wall.inside | base turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank
-labkit_classroom.wall        | base labkit_classroom labkit_classroom.wall.inside
+labkit_classroom.sandbox.inside | base turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank
+labkit_classroom.sandbox        | base labkit_classroom labkit_classroom.sandbox.inside
 labkit_classroom.handout     | base labkit_classroom
 labkit_classroom.intake      | base labkit_classroom labkit_classroom.handout
-labkit_classroom.grade       | base labkit_classroom labkit_classroom.wall labkit_classroom.handout labkit_classroom.intake
+labkit_classroom.grade       | base labkit_classroom labkit_classroom.sandbox labkit_classroom.handout labkit_classroom.intake
 labkit_classroom.results     | base labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.grade
 labkit_classroom.nbgrader    | base labkit_classroom
 labkit_content               |
@@ -94,9 +94,9 @@ labkit_content.pictures      | base explore plans view
 labkit_content.repairs       | base labkit_course
 labkit_content.broken        | base labkit_course labkit_content.repairs labkit_diagnose simgpu plans
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
-labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads labkit_classroom.wall.inside
+labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_ranks.threads labkit_classroom.sandbox.inside
 
-labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.wall labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.sandbox labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base labkit_ranks.testing
 """
 
@@ -120,9 +120,9 @@ LATE = {
     "simgpu.children.bootstrap.sitecustomize": "torch, which it waits for, and what its environment names",
     "labkit_classroom.assignment": "the folder of an assignment, labkit's own or a teacher's",
     "labkit_classroom.checking": "the folder of an assignment, labkit's own or a teacher's",
-    "labkit_classroom.wall.inside.banned": "what a question's answer is to write itself",
-    "labkit_classroom.wall.inside.student": "what the grader names, so that students' answers start at once",
-    "labkit_classroom.wall.inside.template": "what the grader names, so that students' answers start at once",
+    "labkit_classroom.sandbox.inside.banned": "what a question's answer is to write itself",
+    "labkit_classroom.sandbox.inside.worker": "what the grader names, so that students' answers start at once",
+    "labkit_classroom.sandbox.inside.fork_server": "what the grader names, so that students' answers start at once",
     "labkit_course.content": "what a room asks for by its name: the content stands on the rooms that show and judge it",
     "labkit_course": "what lessons import, from the table of public names there",
     "labkit_cli.diagnose": "the user's module",
@@ -375,7 +375,7 @@ def test_what_only_running_can_tell_is_listed():
         ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
         ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),
         ("labkit.engine.gather", "begin = 'labkit_ranks.processes.deadlock_detector:begin'"),
-        ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.whole_class']"),
+        ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.class_grading']"),
         ("labkit.engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
         ("labkit.engine.gather", "import_module('..view.split', __package__)"),
         ("labkit.engine.gather", "ours = name.startswith('simgpu.state.')"),

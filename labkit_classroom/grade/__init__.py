@@ -1,1 +1,1 @@
-"""Grading: answers are judged, and marks are kept."""
+"""Judge answers, and store marks."""

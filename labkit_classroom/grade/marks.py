@@ -1,10 +1,10 @@
-"""Marks are kept as lines of JSON, one for each grading of a student; the last one counts.
+"""Store marks as lines of JSON, one line for each grading of a student. The last line counts.
 
-What a teacher sets by hand is a line of its own: it counts instead of the question's automatic mark, which stays beside
-it, and goes on counting when the student is graded again.
+Points set by hand are a separate line. They count instead of the question's automatic points, also after another
+grading, until the teacher takes them back.
 
-A line is on the disk, whole, before the next submission's is begun; nothing that is there is ever changed. So a
-grading that is killed loses what it was working on and no mark, and one that is run again goes on where it was.
+Each line is on the disk before the next one is written, and no line is ever changed: a killed grading loses no mark,
+and the next one continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from labkit.base.texts import InBoth
 
 from ..assignment import Question
 from ..handout.folder import ClassFolder, assignment_of
-from ..words import Problem, Remark
+from ..messages import Problem, Remark
 
-# In the place of points: what was given by hand is taken back, and the grading's points count again.
+# Instead of points: take back the points set by hand.
 TAKE_BACK = "auto"
 
 
 @dataclass(frozen=True)
 class PartMark(InBoth):
-    """``score``: the share of the part's points, 0 to 1; unless it is all, a hint and its words."""
+    """The mark of a part. ``score``: the share of its points, 0 to 1; below 1 with a hint's id and texts."""
 
     id: str
     score: float
@@ -42,7 +42,7 @@ class PartMark(InBoth):
 
 @dataclass(frozen=True)
 class QuestionMark:
-    """``points`` of ``of``; ``state``: judged, unanswered, or failed (which is no fault of the student)."""
+    """The mark of a question: ``points`` of ``of``; ``state``: judged, unanswered, or failed (the judge's fault)."""
 
     points: float
     of: float
@@ -52,9 +52,9 @@ class QuestionMark:
 
 @dataclass(frozen=True)
 class ByHand:
-    """Points that a teacher gives for a question, and why; ``points`` None takes back those given before.
+    """Points that a teacher sets for a question, with the reason; ``points`` None takes back earlier ones.
 
-    digest  of the answers that the teacher saw, "" if nothing was graded.
+    digest  of the answers graded before, "" without any.
     """
 
     student: str
@@ -69,11 +69,10 @@ class ByHand:
 class StudentMark:
     """The marks of one student.
 
-    digest    of the answers, and ``graded_with`` of what they were judged by: if
-              both are the same, there is nothing to grade again.
+    digest    of the answers, and ``graded_with`` of the assignment: unless one changes, grading again is needless.
     when      ISO 8601, with the time zone.
-    notes     what was odd about the file: for the student and the teacher.
-    troubles  what the code tried or ran into while it was graded: for the teacher alone.
+    notes     remarks on the file, for the student and the teacher.
+    troubles  remarks on the behaviour of the code, for the teacher alone.
     """
 
     student: str
@@ -87,7 +86,7 @@ class StudentMark:
 
     @property
     def counted_points(self) -> dict[str, float]:
-        """Points by question: those given by hand, else those of the grading."""
+        """Return the points by question: set by hand, or from the grading."""
         given = {id: hand.points for id, hand in self.by_hand.items() if hand.points is not None}
         return {id: question.points for id, question in self.questions.items()} | given
 
@@ -96,36 +95,34 @@ class StudentMark:
         return round(sum(self.counted_points.values()), 2)
 
     @property
-    def most_points(self) -> float:
+    def max_points(self) -> float:
         return sum(question.of for question in self.questions.values())
 
     @property
     def has_failed(self) -> bool:
-        """Whether a judge failed on a question, through no fault of the student's."""
+        """Return whether a judge failed on a question that has no points by hand."""
         return any(mark.state == "failed" and id not in self.by_hand for id, mark in self.questions.items())
 
     def with_hand(self, hand: ByHand) -> StudentMark:
-        """Return this mark with the points set by hand, or without them if they were taken back."""
+        """Return this mark with points set by hand, or taken back."""
         others = {id: other for id, other in self.by_hand.items() if id != hand.question}
         return replace(self, by_hand=others | ({hand.question: hand} if hand.points is not None else {}))
 
 
 def current_time() -> str:
-    """Return the time now, as marks have it."""
+    """Return the time now in the format of marks."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def read(path: Path) -> dict[str, StudentMark]:
-    """Return marks by student, {} if nothing is graded yet. Raise :class:`Problem` if a line is no mark."""
+    """Return the current mark of each graded student. Raise :class:`Problem` if a line is no mark."""
     return {student: marks[-1] for student, marks in history(path).items()}
 
 
 def history(path: Path) -> dict[str, list[StudentMark]]:
-    """Return all marks of each student, the last of which counts. Raise :class:`Problem` if a line is no mark.
+    """Return each student's marks in order, one more after each grading and each change by hand.
 
-    A change by hand makes another one, too.
-
-    A last line without its end is of a grading that was killed while it wrote: no mark yet.
+    Ignore an incomplete last line, which a killed grading leaves. Raise :class:`Problem` if another line is no mark.
     """
     if not path.exists():
         return {}
@@ -159,9 +156,9 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
-    """Return what appends a mark, or a change by hand, and returns when it is on the disk.
+    """Lock the file, and return a function that writes a mark, or points set by hand, to the disk.
 
-    Problem if another grading holds the file.
+    Raise Problem if another grading holds the lock.
     """
     from filelock import FileLock, Timeout
 
@@ -174,15 +171,15 @@ def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
             zh=f"另一个 labkit grade 正在写 {path}：请等它结束",
         ) from None
     with lock:
-        read(path)  # nothing is added to a file that cannot be understood
+        read(path)  # raise before appending to an invalid file
         with open(path, "ab", buffering=0) as stream:
-            stream.truncate(path.read_bytes().rfind(b"\n") + 1)  # a torn line is no mark
+            stream.truncate(path.read_bytes().rfind(b"\n") + 1)  # drop an incomplete line
             if os.name == "posix":
                 os.chmod(path, 0o600)
 
             def add(mark: StudentMark | ByHand) -> None:
                 told = asdict(mark)
-                told.pop("by_hand", None)  # its text already has line breaks
+                told.pop("by_hand", None)  # stored as separate lines
                 line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
                 while line:
                     line = line[stream.write(line) :]
@@ -192,13 +189,13 @@ def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
 
 
 def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, why: str) -> StudentMark:
-    """Give ``student`` these points for ``question`` and keep ``why``; returns the mark as it counts now.
+    """Set a student's points for a question, with the reason ``why``; return the new mark.
 
     student   an id of the roster.
     question  a question's name, ``primitives.split`` or ``split``.
-    points    a number from 0 to those of the question; :data:`TAKE_BACK` takes back what was given.
+    points    a number from 0 to those of the question; :data:`TAKE_BACK` takes back the points set before.
 
-    Problem if there is no such student or question, the points are none, or there is no reason.
+    Raise Problem for an unknown student or question, invalid points, or an empty reason.
     """
     assignment = assignment_of(folder)
     if student not in folder.students:

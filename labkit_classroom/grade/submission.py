@@ -1,6 +1,6 @@
-"""Grade one submission: judge every part of every question, each question in its own worker.
+"""Grade a submission: judge the parts of each question in a new worker.
 
-Without its class a file is graded as a check in continuous integration does, or a student who hands in.
+A file can also be graded without its class, as in continuous integration or before handing in.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from ..intake.answers import assignments_of, claims_of
 from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
 from ..judging import RubricPart, share_kept
+from ..messages import Problem, Remark
+from ..sandbox.isolation import CannotStart, ForkServer, UnsandboxedServer, start_server
+from ..sandbox.workers import AnswerSession, Limits
 from ..source import is_unanswered, parse_source
 from ..verdict import Hint
-from ..wall.templates import Bare, CannotStart, Template, template
-from ..wall.workers import AnswerSession, Limits
-from ..words import Problem, Remark
 from .marks import PartMark, QuestionMark, StudentMark, current_time
 
-OPEN = b"open examples"  # in the place of a secret
-BUDGET = 180.0  # seconds on the clock for one submission, after which waits are cut short
+OPEN = b"open examples"  # instead of a secret
+BUDGET = 180.0  # seconds on the clock for one submission before waits are cut short
 _SHORT = 3.0  # seconds left for each answer after that
-_FAILED = "judge-error"  # the hint where the judge itself has failed
+_FAILED = "judge-error"  # the hint's id after a failure of the judge
 _TEXTS = texts_beside(__file__)
 
 
 @dataclass(frozen=True)
 class Graded:
-    """The marks of one submission. ``troubles``: what the teacher should know of how its code behaved."""
+    """The marks of one submission. ``troubles``: remarks on the behaviour of its code, for the teacher."""
 
     questions: dict[str, QuestionMark]
     troubles: list[Remark]
@@ -48,12 +48,14 @@ class Graded:
 def draws(
     secret: bytes, student: str, assignment: str, answers: Mapping[str, str | None]
 ) -> Callable[[str, str], Draw]:
-    """Return a function from question and part to their draw, the same whenever a student's answer is graded.
+    """Return a function from question and part to their draw, which depends on the student's answer.
 
-    Another answer gets another draw, because hints and errors reveal something of the cases.
+    A changed answer gets other cases, because hints and errors reveal something of the cases.
     """
     whose = "cases", student, assignment
-    return lambda question, part: Draw.seeded(secret, *whose, question, part, answers.get(question) or "")
+    return lambda question, part: Draw.from_secret(
+        secret, *whose, question, part, answers.get(question) or ""
+    )
 
 
 def grade(
@@ -61,7 +63,7 @@ def grade(
     answers: Mapping[str, str | None],
     numbers: Numbers,
     draw: Callable[[str, str], Draw],
-    workers: Template | Bare,
+    workers: ForkServer | UnsandboxedServer,
     limits: Limits | None = None,
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).
@@ -82,7 +84,12 @@ def grade(
             ) as session:
                 parts = [
                     _judge_part(
-                        part, session, draw(question.id, part.id).having(numbers), end, solution, troubles
+                        part,
+                        session,
+                        draw(question.id, part.id).with_numbers(numbers),
+                        end,
+                        solution,
+                        troubles,
                     )
                     for part in question.parts
                 ]
@@ -100,7 +107,7 @@ def _judge_part(
     solution: tuple[str, str],
     troubles: list[Remark],
 ) -> PartMark:
-    """Return the mark of one part, and append odd behaviour to ``troubles``. ``end``: when waits are cut short."""
+    """Return the mark of one part; append remarks to ``troubles``. ``end``: the time from which waits are cut short."""
 
     def tell(kind: str, told: str) -> None:
         where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
@@ -110,10 +117,10 @@ def _judge_part(
     session.limits = usual if left > usual.clock else replace(usual, wall=max(left, _SHORT))
     hint, fault = _hint(part, session, draw)
     if fault:
-        # The judge is broken, or no judge could read such an answer: the solution tells which.
+        # Judge the solution, too: if it succeeds, the answer's reply is at fault, not the judge.
         right = [*session.sources[:-1], solution]
         with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
-            failed = bool(_hint(part, solved, draw.having(draw.numbers))[1])
+            failed = bool(_hint(part, solved, draw.with_numbers(draw.numbers))[1])
         tell("judge" if failed else "odd", fault)
         words = _TEXTS["not-judged" if failed else "no-value",]
         hint = Hint(_FAILED if failed else "no-value", words.en, words.zh)
@@ -125,7 +132,7 @@ def _judge_part(
 
 
 def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | None, str]:
-    """Return the judge's hint, and how the judge itself failed ("" if it did not)."""
+    """Return the judge's hint, and the judge's own error ("" without one)."""
     try:
         return part.judge(session.answer, draw), ""
     except CannotStart:
@@ -135,7 +142,7 @@ def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | 
 
 
 def fingerprint(assignment: Assignment) -> str:
-    """Return a digest that changes with the assignment's texts, drivers and judges."""
+    """Return a digest of the assignment's texts, drivers and judges."""
     digest = hashlib.sha256()
     for path in sorted(assignment.folder.glob("*")):
         if path.suffix in (".py", ".txt"):
@@ -144,7 +151,7 @@ def fingerprint(assignment: Assignment) -> str:
 
 
 def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, StudentMark]:
-    """Return a notebook's assignment and marks, with cases drawn from ``secret``. Raise ValueError if it has none."""
+    """Grade a notebook on cases drawn from ``secret``; return its assignment and mark. Raise ValueError without one."""
     with open(path, "rb") as stream:
         document = read_document(stream.read(MOST_BYTES + 1))
     held, claims = assignments_of(document), claims_of(document)
@@ -160,12 +167,12 @@ def grade_file(path: Path, way: str, secret: bytes) -> tuple[Assignment, Student
 def grade_alone(
     document: Document, assignment: Assignment, way: str, secret: bytes, student: str
 ) -> StudentMark:
-    """Grade a notebook without its class, with the numbers that stand in it."""
+    """Grade a notebook outside a class, with the numbers in ``begin(...)``."""
     usual = assignment.numbers(None)
     numbers: Numbers = {**usual, **_read_own_numbers(document, usual)}
     answers = answers_of(assignment, numbers, document)
     draw = draws(secret, student, assignment.name, answers.answers)
-    with closing(template(way, assignment.preload)) as workers:
+    with closing(start_server(way, assignment.preload)) as workers:
         graded = grade(assignment, answers.answers, numbers, draw, workers)
     judged_by = fingerprint(assignment)
     return StudentMark(
@@ -174,7 +181,7 @@ def grade_alone(
 
 
 def _read_own_numbers(document: Document, usual: Numbers) -> dict[str, int | str]:
-    """Read the numbers from the file's ``begin(...)``; those of another type than usual are left out."""
+    """Read the numbers from the file's ``begin(...)``, except those of another type than usual."""
     found: dict[str, int | str] = {}
     for cell in document.cells:
         tree = parse_source(cell.source) if cell.code and "begin(" in cell.source else None

@@ -1,1 +1,1 @@
-"""Handing out: the roster, the class folder, and an edition of the assignment for each student."""
+"""Hand out: read the roster, make the class folder, write an edition of the assignment for each student."""

@@ -1,12 +1,12 @@
-"""The folder of one assignment and one class, which a release makes and the teacher keeps::
+"""Create and open the folder of one assignment and one class::
 
-    FOLDER/handout/<id>/NAME.ipynb   to be given out: an edition for each student
-    FOLDER/submitted/                whatever comes back is put here, in any folders, under any names
-    FOLDER/feedback/<id>.html        to be given back
-    FOLDER/teacher/                  stays with the teacher: class.json (with the secret), marks, overview, exports
+    FOLDER/handout/<id>/NAME.ipynb   give out: an edition for each student
+    FOLDER/submitted/                put all submissions here, in any folders, with any names
+    FOLDER/feedback/<id>.html        give back: a page for each student
+    FOLDER/teacher/                  private: class.json (with the secret), marks, overview, exports
 
-All that differs from student to student is drawn from the secret in ``teacher/class.json``, which no student's
-file holds: the numbers of an edition, the cases it is graded on, and the tag by which an edition is known again.
+The numbers of an edition, the cases of its grading and the tag that identifies it are drawn from the secret in
+``teacher/class.json``, which is in no student's file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from labkit.base.language import LANGUAGES, get_language, using
 
 from ..assignment import Assignment, load, notebook
 from ..draw import Draw
-from ..words import Problem
+from ..messages import Problem
 from .roster import Student
 
 _VERSION = 1
@@ -34,11 +34,11 @@ CLASS_FILE = Path("teacher", "class.json")
 
 @dataclass
 class ClassFolder:
-    """A class as ``teacher/class.json`` describes it, and the places of its files.
+    """The contents of ``teacher/class.json``, and the paths of the class's files.
 
-    secret    32 bytes that only the teacher has.
-    language  of the students for whom the roster names none.
-    deadline  None, or a moment with its time zone.
+    secret    32 random bytes.
+    language  the language of students without one in the roster.
+    deadline  with its time zone, or None.
     """
 
     path: Path
@@ -52,21 +52,21 @@ class ClassFolder:
         names = "handout", "submitted", "feedback", "teacher"
         self.handout, self.submitted, self.feedback, self.teacher = (self.path / name for name in names)
         self.marks = self.teacher / "marks.jsonl"
-        # A copy of the assignment as it was released, if it does not come with labkit.
+        # The copy of a teacher's own assignment, made at the release.
         self.own_assignment = self.teacher / "assignment" / self.assignment
 
     def language_of(self, student: str) -> str:
-        """The language in which this student reads."""
+        """Return the language of this student's files."""
         found = self.students.get(student)
         return (found.language if found else None) or self.language
 
     def tag(self, student: str) -> str:
-        """Return the tag of this student's edition, which only the secret's owner can make."""
+        """Return the tag of this student's edition, which cannot be computed without the secret."""
         words = "\0".join(("edition", self.assignment, student))
         return hmac.digest(self.secret, words.encode(), "sha256").hex()[:16]
 
     def save(self) -> None:
-        """Write ``teacher/class.json``, which nobody else on this computer may read. OSError if it cannot be."""
+        """Write ``teacher/class.json``, readable by this user only. Raise OSError if it cannot be written."""
         self.teacher.mkdir(parents=True, exist_ok=True)
         if os.name == "posix":
             self.teacher.chmod(0o700)
@@ -82,7 +82,7 @@ class ClassFolder:
 
 
 def open_class(path: Path) -> ClassFolder:
-    """Read the class folder ``path``. Raise Problem if there is none, or it cannot be read."""
+    """Read the class folder ``path``. Raise Problem if it is none, or cannot be read."""
     file = path / CLASS_FILE
     try:
         told = json.loads(file.read_text("utf-8"))
@@ -121,10 +121,10 @@ def open_class(path: Path) -> ClassFolder:
         ) from error
 
 
-def moment(text: str) -> datetime:
-    """Parse a deadline as a teacher types it: ``2026-12-01``, ``2026-12-01 18:00``, with or without a time zone.
+def parse_deadline(text: str) -> datetime:
+    """Parse a deadline such as ``2026-12-01`` or ``2026-12-01 18:00``, with or without a time zone.
 
-    A date alone is its last minute; without a zone it is this computer's. ValueError if it is none.
+    The default time is the day's last minute, the default zone this computer's. Raise ValueError if it is invalid.
     """
     try:
         found = datetime.fromisoformat(text.strip().replace("/", "-"))
@@ -140,7 +140,7 @@ def moment(text: str) -> datetime:
 
 @dataclass(frozen=True)
 class Released:
-    """Files written, files left unchanged, and students who left the roster."""
+    """The outcome of a release: written and unchanged files, and students who left the roster."""
 
     folder: ClassFolder
     written: list[Path]
@@ -156,10 +156,10 @@ def release(
     deadline: datetime | None = None,
     force: bool = False,
 ) -> Released:
-    """Write the class folder ``path``, or add to it who is new on the roster.
+    """Create the class folder ``path``, or add the new students of the roster to it.
 
-    A class keeps its secret, and each student the edition that was given out; ``force`` writes all editions again,
-    with the same numbers and tags. Problem if the folder is another's; OSError if it cannot be written.
+    Existing editions stay as they are; ``force`` writes them again, with the same numbers and tags. Raise Problem if
+    the folder belongs to another release, and OSError if it cannot be written.
     """
     if (path / CLASS_FILE).exists():
         folder = open_class(path)
@@ -179,7 +179,7 @@ def release(
     named = {student.id: student for student in students}
     gone = [student for student in folder.students.values() if student.id not in named]
     folder = replace(folder, students=folder.students | named)
-    # Write the secret before the first edition, which depends on it.
+    # Save the secret before writing editions, which depend on it.
     folder.save()
     if not assignment.is_built_in and not folder.own_assignment.exists():
         ignore = shutil.ignore_patterns("__pycache__", ".*")
@@ -206,11 +206,11 @@ def release(
 
 
 def assignment_of(folder: ClassFolder) -> Assignment:
-    """Return this class's assignment. Raise ValueError if it is gone."""
+    """Return this class's assignment. Raise ValueError if it is missing."""
     own = folder.own_assignment
     return load(own if own.exists() else folder.assignment)
 
 
 def numbers_of(folder: ClassFolder, assignment: Assignment, student: str) -> dict[str, int | str]:
-    """The numbers in this student's edition."""
-    return assignment.numbers(Draw.seeded(folder.secret, student, folder.assignment, "numbers"))
+    """Return the numbers of this student's edition."""
+    return assignment.numbers(Draw.from_secret(folder.secret, student, folder.assignment, "numbers"))

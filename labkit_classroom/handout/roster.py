@@ -1,7 +1,7 @@
-"""Read who is in the class from a CSV file as teachers have it, from Excel, WPS, an LMS or a registrar's system.
+"""Read the roster from a CSV file of Excel, WPS, a learning platform or a registrar's system.
 
-It may be in UTF-8 with or without a mark, in UTF-16 or in GBK; separated by commas, semicolons or tabs; with lines
-above its heading. Every problem is found at once and named by its line, before anything is written.
+The file may be in UTF-8, UTF-16 or GBK, separated by commas, semicolons or tabs, with lines above its heading. All
+problems are reported together, with their lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from labkit.base.files import reason
 from labkit.base.language import LANGUAGES, series
 
-from ..words import Problem
+from ..messages import Problem
 
 # Names of columns in lower case, by kind.
 _TITLES = Path(__file__).with_suffix(".txt").read_text("utf-8")
@@ -26,7 +26,7 @@ _LANGUAGES = {"en": "en", "english": "en", "英文": "en", "英语": "en",
 _MOST_BYTES = 10_000_000
 _MOST_TOLD = 10
 _HEADING_WITHIN = 10  # lines
-# An id becomes the name of a folder, on every system.
+# An id is also the name of a folder.
 _ID = re.compile(r"[\w@][\w.@-]{0,63}(?<!\.)")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 # Excel turns a long number into 2.02310E+11.
@@ -35,7 +35,7 @@ _ROUNDED = re.compile(r"\d(\.\d+)?E\+\d+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Student:
-    """One line of the roster. ``language`` is None where the roster does not say; ``more`` are its other columns."""
+    """A student of the roster. ``language``: None without one; ``more``: the values of other columns by title."""
 
     id: str
     name: str
@@ -47,10 +47,10 @@ class Student:
 def read_roster(
     path: Path, called: Mapping[str, str] | None = None, told: list[Problem] | None = None
 ) -> list[Student]:
-    """Read the students in the order of the file; Problem says what is wrong, line by line.
+    """Read the students in the order of the file. Raise Problem with all invalid lines.
 
-    called   what this roster calls a column: kind ("id", "name", "first", "last", "language", "email") -> title.
-    told     what is odd and stops nothing, such as a language that labkit does not speak, is put here.
+    called   titles of columns in this roster: kind ("id", "name", "first", "last", "language", "email") -> title.
+    told     a list for warnings, such as an unknown language.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -66,7 +66,7 @@ def read_roster(
 def parse_roster(
     content: bytes, name: str, called: Mapping[str, str] | None = None, told: list[Problem] | None = None
 ) -> list[Student]:
-    """The students in the ``content`` of a file called ``name``; the rest as for :func:`read_roster`."""
+    """Parse the ``content`` of a file called ``name`` as :func:`read_roster` does."""
     rows = _rows(_text(content, name))
     titles = {kind: [_clean(title).casefold()] for kind, title in (called or {}).items()}
     if unknown := titles.keys() - _COLUMNS.keys():
@@ -95,7 +95,7 @@ def parse_roster(
             student, odd = _student(row, columns, rows[heading][1])
             if odd is not None and told is not None:
                 told.append(Problem(en=f"{name}, line {line}: {odd.en}", zh=f"{name} 第 {line} 行：{odd.zh}"))
-            if student.id.casefold() in lines:  # one folder for both, on many systems
+            if student.id.casefold() in lines:  # many systems would use one folder for both
                 raise Problem(
                     en=f"the id {student.id} stands on line {lines[student.id.casefold()]} already",
                     zh=f"学号 {student.id} 在第 {lines[student.id.casefold()]} 行已经出现过",
@@ -136,7 +136,7 @@ def _text(content: bytes, name: str) -> str:
 
 
 def _rows(text: str) -> list[tuple[int, list[str]]]:
-    """(line, fields) of each line that is not empty."""
+    """Return (line number, fields) of each line that is not empty."""
     top = "\n".join(text.splitlines()[:_HEADING_WITHIN])
     separator = max(",;\t，", key=top.count)
     reader = csv.reader(text.splitlines(), delimiter=separator)
@@ -152,7 +152,7 @@ def _rows(text: str) -> list[tuple[int, list[str]]]:
 
 
 def _clean(value: str) -> str:
-    """Mends a field: full-width digits, odd blanks, and the signs by which Excel says that a number is text."""
+    """Normalize a field: full-width digits, odd blanks, and Excel's marks of numbers as text."""
     value = unicodedata.normalize("NFKC", value)
     value = "".join(letter for letter in value if unicodedata.category(letter) not in ("Cf", "Cc")).strip()
     if found := re.fullmatch(r'="?(.*?)"?', value):
@@ -161,7 +161,7 @@ def _clean(value: str) -> str:
 
 
 def _columns(row: list[str], titles: Mapping[str, list[str]]) -> dict[str, int]:
-    """Finds at which place each kind of column stands."""
+    """Return the index of each kind of column."""
     found: dict[str, int] = {}
     for kind, names in titles.items():
         for at, title in enumerate(row):
@@ -171,7 +171,7 @@ def _columns(row: list[str], titles: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _student(row: list[str], columns: dict[str, int], heading: list[str]) -> tuple[Student, Problem | None]:
-    """Return a line's student, and remarks that stop nothing."""
+    """Return the student of a line, and a warning, if any."""
     given = dict.fromkeys(_COLUMNS, "") | {kind: row[at] for kind, at in columns.items() if at < len(row)}
     language, odd = given["language"], None
     if language and language.casefold() not in _LANGUAGES:

@@ -1,1 +1,1 @@
-"""Taking in: which file is whose, and which answers are in it. Nothing of a student's is run here."""
+"""Collect submissions: find the student of each file and the answers in it, without running any code."""

@@ -1,10 +1,9 @@
-"""Finds the answers in what a student hands in, whatever has happened to the cells.
+"""Find the answers in a submitted notebook, whatever has happened to its cells.
 
-A cell of an edition says whose it is twice: in its metadata, which Colab and converters lose, and in a first line
-``# labkit: NAME.QUESTION``, which a student may delete. Either is enough. If both are gone, the cell's own id is, and
-if that is gone too, the cell that defines what the question asks for. Cells that were doubled, split or merged are
-put together in the order of the notebook, as running all of them would; what was not touched counts for nothing.
-Nothing is run here.
+A cell of an edition has two labels: its metadata, which Colab and converters lose, and a first line ``# labkit:
+NAME.QUESTION``, which a student may delete. Without both, the cell's id counts; without the id, the cell that defines
+the names of the question. Copied, split or merged cells are joined in the order of the notebook; untouched cells do
+not count.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..assignment import answer_id
+from ..messages import Remark
 from ..source import MOST, QuestionFacts, is_unanswered, names_bound_by, names_defined_in, parse_source
-from ..words import Remark
 from .document import Document, FoundCell, note
 
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
@@ -34,7 +33,7 @@ _Place = tuple[int, int]  # of a definition: cell, line
 
 @dataclass(frozen=True)
 class Claim:
-    """A file's claim to be a student's edition of an assignment."""
+    """The assignment, student and tag that a file claims."""
 
     assignment: str
     student: str
@@ -45,8 +44,8 @@ class Claim:
 class Answers:
     """The answers in a document.
 
-    answers   question id -> source, None if it is not answered: the cell was deleted, or is as it was given out.
-    notes     what was odd about it.
+    answers   question id -> source, None if the cell was deleted or not changed.
+    notes     remarks for student and teacher.
     """
 
     answers: dict[str, str | None]
@@ -54,23 +53,23 @@ class Answers:
 
     @property
     def digest(self) -> str:
-        """A digest of the answers alone, whatever else is in the file."""
+        """Return a digest of the answers, without the rest of the file."""
         text = json.dumps(self.answers, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Neighbouring lines of a cell that belong together. ``question`` is None for what is the student's own."""
+    """Adjacent lines of a cell with one label. ``question`` is None for the student's additions."""
 
     source: str
     question: str | None
-    ours: bool  # a check or a given cell, which nobody grades
-    magics: bool  # IPython's own lines were taken out
+    ours: bool  # a check or a given cell, which is not graded
+    magics: bool  # IPython's magics were removed
 
 
 def claims_of(document: Document) -> list[Claim]:
-    """Read the claims in the file's metadata and in its cells."""
+    """Read the claims from the file's metadata and cells."""
     told: list[Any] = [document.labkit.get(name) for name in ("assignment", "student", "edition")]
     found = [Claim(*told)] if all(word and isinstance(word, str) for word in told) else []
     for cell in document.cells:
@@ -79,7 +78,7 @@ def claims_of(document: Document) -> list[Claim]:
 
 
 def assignments_of(document: Document) -> list[str]:
-    """Return the assignments whose cells a document holds, the most frequent first."""
+    """Return the assignments of a document's cells, the most frequent one first."""
     counts: Counter[str] = Counter()
     for cell in document.cells:
         marked = [which["assignment"] for mark in _marks(cell) if (which := _WHICH.match(mark))]
@@ -89,7 +88,7 @@ def assignments_of(document: Document) -> list[str]:
 
 
 def _marks(cell: FoundCell) -> Iterator[str]:
-    """Yield the text after ``# labkit:`` in each line of ours."""
+    """Yield the text of each line ``# labkit: …``."""
     for line in cell.source.splitlines() if "labkit" in cell.source.lower() else ():
         if ours := _LINE.match(line):
             yield ours["rest"]
@@ -100,7 +99,7 @@ def read_answers(
 ) -> Answers:
     """Read the answers to ``questions``.
 
-    given   the source of what every answer may use, so that nobody's own variant of it is taken for a helper.
+    given   the source of the given cells, whose names no helper may replace.
     """
     questions = list(questions)
     pieces = _pieces(document, assignment, {question.id for question in questions})
@@ -115,7 +114,7 @@ def read_answers(
 
 
 def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_Piece]:
-    """Cuts the cells at the lines of ours; the code below such a line belongs to the question that it names."""
+    """Cut the cells at their lines ``# labkit: …``; the code below a line belongs to its question."""
     found: list[_Piece] = []
     for cell in document.cells:
         question, ours = _question_by_metadata(cell, assignment, questions)
@@ -139,7 +138,7 @@ def _pieces(document: Document, assignment: str, questions: set[str]) -> list[_P
 
 
 def _question_by_metadata(cell: FoundCell, assignment: str, questions: set[str]) -> tuple[str | None, bool]:
-    """Return the cell's question, and whether the metadata mark it as a cell that nobody grades."""
+    """Return the cell's question by its metadata, and whether grading ignores the cell."""
     told = cell.labkit
     if told.get("assignment") == assignment:
         question = told.get("question")
@@ -161,7 +160,7 @@ def _answer(question: QuestionFacts, pieces: list[_Piece], notes: list[Remark]) 
         if not is_unanswered(piece.source, question.stub) and piece.source not in sources:
             sources.append(piece.source)
     if not sources:
-        # In cells that lost their labels, or in cells of another role.
+        # Look in cells without labels, or of another role.
         others = (piece.source for piece in reversed(pieces) if piece.question is None)
         found = next((source for source in others if _defines_all(source, question)), None)
         if found is not None or not mine:
@@ -189,16 +188,16 @@ def _defines_all(source: str, question: QuestionFacts) -> bool:
 
 
 def _without_magics(source: str) -> str:
-    """Takes out IPython's own lines, if nothing else keeps the source from being Python."""
+    """Remove IPython's magics if the source is valid Python without them."""
     if parse_source(source):
         return source
-    # %%time and the like run the rest of the cell as Python; %%bash and the like do not, and stay.
+    # The rest of a cell is Python below %%time, but not below %%bash.
     without = _MAGIC.sub(lambda found: f"{found[1]}pass", source)
     return without if parse_source(without) else source
 
 
 def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
-    """Return the definitions in the student's own cells: name -> (place, source). The last one counts."""
+    """Return the last definition of each name in the student's additional cells: name -> (place, source)."""
     found: dict[str, tuple[_Place, str]] = {}
     for at, piece in enumerate(pieces):
         tree = None if piece.question or piece.ours else parse_source(piece.source)
@@ -213,7 +212,7 @@ def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
 def _with_helpers(
     question: str, source: str, own: dict[str, tuple[_Place, str]], known: set[str], notes: list[Remark]
 ) -> str:
-    """Put definitions from other cells before the answer that needs them."""
+    """Add definitions from other cells before an answer with these names."""
     taken: dict[_Place, str] = {}
     helpers: list[str] = []
     todo = [source]
@@ -230,7 +229,7 @@ def _with_helpers(
 
 
 def _find_undefined_names(source: str) -> set[str]:
-    """Return the names that ``source`` uses and does not define."""
+    """Return the names that ``source`` uses but does not define."""
     tree = parse_source(source)
     used: set[str] = set()
     bound = set(dir(builtins))

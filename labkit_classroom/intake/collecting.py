@@ -1,11 +1,10 @@
-"""The files that came back under ``submitted/``: whose each is, and which of several is graded.
+"""Collect the files under ``submitted/``: find the student of each, and choose which of several to grade.
 
-Those in archives count too, and in archives within these. Links are not followed. What one archive or one folder of an
-archive may unpack to is bounded, so that a bad one costs nobody else their marks.
+Files in archives count, also in nested ones. Links are not followed. The unpacked size of an archive and of each of its
+folders is limited.
 
-A file is whose its edition says, if the tag in it is that student's: nobody can make one without the teacher's
-secret. Where the tag is lost, it is whose the names of file and folders say (an id, or a name that only one student
-has). Where the two disagree, it is graded for nobody and the teacher is told.
+A file belongs to the student named in its edition, if the tag is genuine. Without a tag it belongs to the student whose
+id or unique name is in the name of the file or its folders. If both disagree, the file is not graded.
 """
 
 from __future__ import annotations
@@ -29,32 +28,31 @@ from labkit.base.files import reason
 from ..assignment import Assignment
 from ..draw import Numbers
 from ..handout.folder import ClassFolder, numbers_of
-from ..words import Remark, harmless
+from ..messages import Remark, replace_controls
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import MOST_BYTES, Document, WrongFile, note, read_document
 
 _MOST_FILES = 20_000
-# Bytes that a top folder of an archive may unpack to, as a learning platform makes one for each student; and all of it.
+# Unpacked bytes of a top folder of an archive (learning platforms make one for each student), and of a whole archive.
 _MOST_IN_FOLDER, _MOST_IN_ARCHIVE = 100_000_000, 4_000_000_000
-# Archives within archives: a class's, a student's, and one that the student's system made of a folder.
+# Levels of archives: a class's, a student's, and one made from a folder.
 _MOST_DEEP = 3
-# Files that systems and tools leave in folders.
+# Files of systems and tools.
 _IGNORED = re.compile(
     r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
 )
 
 _SLACK = timedelta(minutes=1)
-_AHEAD = timedelta(days=1)  # a student's clock may be in another zone, or wrong by hours
+_AHEAD = timedelta(days=1)  # for students' clocks in another zone, or wrong by hours
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A file that a student handed in, and remarks on it.
+    """A student's file, and remarks on it.
 
-    when    by its own stamp (``stamped``), which ``labkit submit`` makes with the student's clock; else by the
-            file's time, which copying and archives may change, as is a stamp that is still to come.
+    when    its time: from the stamp of ``labkit submit`` (``stamped``, the student's clock), or else the file's.
     named   whether the name of the file, or of a folder, is the student's.
-    late    None if there is no deadline.
+    late    None without a deadline.
     """
 
     name: str
@@ -68,24 +66,24 @@ class Submission:
 
 @dataclass(frozen=True)
 class Collection:
-    """Each student's newest submission by id, and ``strangers``: (file, reason) of files that count for nobody."""
+    """Submissions by student, students without one, and the ``rejected`` files with the reason."""
 
     submissions: dict[str, Submission]
     missing: list[str]
-    strangers: list[tuple[str, Remark]]
+    rejected: list[tuple[str, Remark]]
 
 
 def collect(folder: ClassFolder) -> Collection:
-    """Look through ``submitted/``; OSError if it cannot be read."""
+    """Read all files in ``submitted/``. Raise OSError if the folder cannot be read."""
     found: dict[str, list[Submission]] = {}
-    strangers: list[tuple[str, Remark]] = []
+    rejected: list[tuple[str, Remark]] = []
     names = _Names(folder)
-    for name, content, when in files_in(folder.submitted, strangers):
+    for name, content, when in files_in(folder.submitted, rejected):
         try:
             document = read_document(content)
         except WrongFile as wrong:
-            # Told with the student's marks where the name says whose it is.
-            strangers.append((name, wrong.note))
+            # The name may still identify the student.
+            rejected.append((name, wrong.note))
             continue
         by_name = names.owner(name)
         owner, odd = _owner(document, by_name, folder)
@@ -96,14 +94,14 @@ def collect(folder: ClassFolder) -> Collection:
             file = Submission(name, document, stamp or when, bool(stamp), by_name == owner, late, notes)
             found.setdefault(owner, []).append(file)
         elif odd:
-            strangers.append((name, odd))
+            rejected.append((name, odd))
     submissions = {student: _newest(found[student]) for student in folder.students if student in found}
     missing = [student for student in folder.students if student not in found]
-    return Collection(submissions, missing, strangers)
+    return Collection(submissions, missing, rejected)
 
 
 def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, dict[str, Answers]]:
-    """Read every file in the folder; return each student's answers with the remarks on their file."""
+    """Read all files of the class; return also each student's answers, with remarks on the file."""
     came = collect(folder)
     answers = {}
     for student, found in came.submissions.items():
@@ -113,14 +111,14 @@ def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, di
 
 
 def answers_of(assignment: Assignment, numbers: Numbers, document: Document) -> Answers:
-    """Read the answers in an edition with these numbers."""
+    """Read the answers of an edition with these numbers."""
     return read_answers(
         document, assignment.name, assignment.question_facts(numbers), assignment.prologue(numbers)
     )
 
 
 def _owner(document: Document, by_name: str | None, folder: ClassFolder) -> tuple[str | None, Remark | None]:
-    """Return the file's student and a remark, if any; or None and a remark why nobody owns the file."""
+    """Return the file's student, and a remark if the tag is lost; or None and the reason."""
     held, claims = assignments_of(document), claims_of(document)
     if held and held[0] != folder.assignment:
         return None, note("other-assignment", held=held[0], wanted=folder.assignment)
@@ -143,17 +141,16 @@ def _is_genuine(claim: Claim, folder: ClassFolder) -> bool:
     return claim.assignment == folder.assignment and hmac.compare_digest(claim.edition.encode(), tag)
 
 
-# An id within a name; one that is a small number, as a list's first column has it, is met anywhere, so it has to
-# begin the name and to stand apart: "2.ipynb", "2_small.ipynb", "2 (1).ipynb", but not "small 2.ipynb".
+# An id within a name. A small number must begin it: "2.ipynb", "2_small.ipynb", "2 (1).ipynb", not "small 2.ipynb".
 _WITHIN, _SHORT = r"(?<![0-9A-Za-z]){}(?![0-9A-Za-z])", r"^0*{}(?=[ _.,，、-]|$)"
-# Systems mark a second copy in its name: " (1)", "- Copy (2)", "（1）".
+# The marks of second copies: " (1)", "- Copy (2)", "（1）".
 _COPY = re.compile(
     r"([ _-]*(copy|副本))?\s*[(（]\d{1,3}[)）](?=\.|$)|[ _-]+(copy|副本)(?=\.|$)", re.IGNORECASE
 )
 
 
 class _Names:
-    """Finds a file's student by the names of the file and its folders, from the inside out."""
+    """Finds a file's student by its name, or else by the names of its folders, the innermost first."""
 
     def __init__(self, folder: ClassFolder) -> None:
         self._ids = {}
@@ -178,7 +175,7 @@ class _Names:
 
 
 def _stamp(document: Document, notes: list[Remark]) -> datetime | None:
-    """Return the time of submission that the file states; append odd ones to ``notes``."""
+    """Return the file's stamp, or None; append a remark to ``notes`` if the stamp is in the future."""
     with suppress(KeyError, TypeError, ValueError):
         told = datetime.fromisoformat(document.labkit["submitted"])
         if told.tzinfo is not None and told <= _current_time() + _AHEAD:
@@ -193,10 +190,9 @@ def _current_time() -> datetime:
 
 
 def _newest(files: list[Submission]) -> Submission:
-    """Return the file to grade: the newest one with the student's name, else the newest one.
+    """Return the file to grade: the newest with the student's name in its path, else the newest.
 
-    A file says by its tag whose edition it is, and whoever has a copy of it can hand one in. So one without a name
-    does not take the place of one that bears it: the teacher is told of both.
+    Another student may hand in a copy of an edition, so a file without a name never replaces one with the name.
     """
     *before, file = sorted(files, key=lambda file: (file.named, file.when, _natural(file.name)))
     later = [other for other in before if other.when > file.when]
@@ -215,59 +211,61 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
-def strangers_of(collection: Collection, folder: ClassFolder) -> Mapping[str, list[tuple[str, Remark]]]:
-    """Group the files that count for nobody by the student named in them ("": none)."""
+def rejected_by_student(
+    collection: Collection, folder: ClassFolder
+) -> Mapping[str, list[tuple[str, Remark]]]:
+    """Group the rejected files by the student in the file's name, "" without a name."""
     names = _Names(folder)
     found: dict[str, list[tuple[str, Remark]]] = {}
-    for name, why in collection.strangers:
+    for name, why in collection.rejected:
         found.setdefault(names.owner(name) or "", []).append((name, why))
     return found
 
 
-def files_in(folder: Path, strangers: list[tuple[str, Remark]]) -> Iterator[tuple[str, bytes, datetime]]:
-    """Yield (name within the folder, content, time) of every file, those in archives too."""
+def files_in(folder: Path, rejected: list[tuple[str, Remark]]) -> Iterator[tuple[str, bytes, datetime]]:
+    """Yield (name within the folder, content, time) of every file, also of files in archives."""
     count = 0
-    for path in _paths(folder, strangers):
+    for path in _paths(folder, rejected):
         name = _decode_name(os.fsencode(path.relative_to(folder).as_posix()))
         if any(_IGNORED.fullmatch(part) for part in name.split("/")):
             continue
         if path.is_symlink() or not path.is_file():
-            strangers.append((name, note("link")))
+            rejected.append((name, note("link")))
             continue
         count += 1
         if count > _MOST_FILES:
-            strangers.append((name, note("too-many")))
+            rejected.append((name, note("too-many")))
             return
         try:
             when = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
             with open(path, "rb") as stream:
                 if path.suffix.lower() == ".zip":
-                    for member, content, time in _members(stream, name, strangers, Counter()):
+                    for member, content, time in _members(stream, name, rejected, Counter()):
                         yield member, content, time or when
                 else:
                     yield name, stream.read(MOST_BYTES + 1), when
         except (OSError, ValueError, OverflowError) as error:
-            strangers.append((name, note("unreadable", why=_describe_error(error))))
+            rejected.append((name, note("unreadable", why=_describe_error(error))))
 
 
 def _describe_error(error: Exception) -> str:
-    return harmless(reason(error) if isinstance(error, OSError) else str(error))
+    return replace_controls(reason(error) if isinstance(error, OSError) else str(error))
 
 
 def _decode_name(name: bytes) -> str:
-    """Decode a file's name from UTF-8, or else from GBK, as Chinese systems write names."""
+    """Decode a file's name from UTF-8, or else from GBK, which Chinese systems use."""
     try:
-        return harmless(name.decode("utf-8"))
+        return replace_controls(name.decode("utf-8"))
     except UnicodeDecodeError:
-        return harmless(name.decode("gb18030", "replace"))
+        return replace_controls(name.decode("gb18030", "replace"))
 
 
-def _paths(folder: Path, strangers: list[tuple[str, Remark]]) -> list[Path]:
-    """Lists everything in ``folder`` that is no folder itself, with links to folders, which are not followed."""
+def _paths(folder: Path, rejected: list[tuple[str, Remark]]) -> list[Path]:
+    """List the files in ``folder`` and its folders, including links to folders, which are not followed."""
 
     def unread(error: OSError) -> None:
         name = os.path.relpath(error.filename, folder)
-        strangers.append((_decode_name(os.fsencode(name)), note("unreadable", why=_describe_error(error))))
+        rejected.append((_decode_name(os.fsencode(name)), note("unreadable", why=_describe_error(error))))
 
     found = []
     for above, inner, files in os.walk(folder, onerror=unread):
@@ -279,22 +277,22 @@ def _paths(folder: Path, strangers: list[tuple[str, Remark]]) -> list[Path]:
 def _members(
     stream: IO[bytes],
     name: str,
-    strangers: list[tuple[str, Remark]],
+    rejected: list[tuple[str, Remark]],
     taken: Counter[str],
     top: str = "",
     deep: int = 1,
 ) -> Iterator[tuple[str, bytes, datetime | None]]:
-    """Yield (name, content, time) of every file in an archive called ``name``, and in those within it.
+    """Yield (name, content, time) of every file in an archive called ``name`` and in nested archives.
 
-    taken   the bytes that each top folder, or file beside them, has had by now.
-    top     the folder of the outer archive in which this one lies, "" for that itself.
+    taken   bytes unpacked so far, by top folder or file of the outermost archive.
+    top     the top folder that contains this archive, "" for the outermost archive.
     """
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             for entry in entries[:_MOST_FILES]:
                 told = entry.filename.encode("utf-8", "surrogatepass")
-                if not entry.flag_bits & 0x800:  # no UTF-8, which the format reads as cp437
+                if not entry.flag_bits & 0x800:  # not UTF-8: zipfile has decoded it as cp437
                     with suppress(UnicodeError):
                         told = entry.filename.encode("cp437")
                 inner = f"{name}/{_decode_name(told)}"
@@ -307,14 +305,14 @@ def _members(
                     content = member.read(min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1)
                 taken[whose] += len(content)
                 if len(content) > room:
-                    strangers.append((inner, note("too-many")))
+                    rejected.append((inner, note("too-many")))
                     continue
                 if packed and deep < _MOST_DEEP:
-                    yield from _members(io.BytesIO(content), inner, strangers, taken, whose, deep + 1)
+                    yield from _members(io.BytesIO(content), inner, rejected, taken, whose, deep + 1)
                     continue
                 time = None
                 with suppress(ValueError, OverflowError, OSError):
                     time = datetime(*entry.date_time).astimezone()
                 yield inner, content, time
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        strangers.append((name, note("unreadable", why=_describe_error(error))))
+        rejected.append((name, note("unreadable", why=_describe_error(error))))

@@ -1,7 +1,4 @@
-"""Read cells from a file that a student hands in: a notebook of any tool.
-
-Nothing is run, and whatever the file holds, reading it ends soon: bytes, cells and nesting are bounded.
-"""
+"""Read the cells of a submitted notebook, from any tool, with limits on bytes and cells."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 
 from labkit.base.texts import texts_beside
 
-from ..words import Problem, Remark
+from ..messages import Problem, Remark
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
@@ -30,13 +27,13 @@ _TEXTS = texts_beside(__file__)
 
 
 def note(*words: str, **facts: object) -> Remark:
-    """Return the remark under these words on a file or its answers; the first word is its kind."""
+    """Return the remark with this key on a file or answer; the first word is the kind."""
     said = _TEXTS[words]
     return Remark(words[0], said.en.format(**facts), said.zh.format(**facts))
 
 
 class WrongFile(Problem):
-    """Raised for a file without cells: ``note`` says what the file is, and what to hand in."""
+    """Raised for a file that is no notebook: ``note`` says the kind of the file, and what to hand in."""
 
     def __init__(self, kind: str, **facts: object) -> None:
         self.note = note("wrong-file", kind, **facts)
@@ -45,7 +42,7 @@ class WrongFile(Problem):
 
 @dataclass(frozen=True)
 class FoundCell:
-    """A cell of a submitted notebook. ``labkit``: its labkit metadata, {} if lost."""
+    """A cell of a submitted notebook. ``labkit``: our metadata, {} if lost."""
 
     source: str
     code: bool = True
@@ -55,14 +52,14 @@ class FoundCell:
 
 @dataclass(frozen=True)
 class Document:
-    """``labkit`` is our metadata of the whole notebook, {} where it was lost."""
+    """A submitted notebook. ``labkit``: our metadata, {} if lost."""
 
     cells: list[FoundCell]
     labkit: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_document(content: bytes, most: int = MOST_BYTES) -> Document:
-    """Read the cells of a notebook; WrongFile if the file is something else, or over ``most`` bytes."""
+    """Read the cells of a notebook. Raise WrongFile for other files, and above ``most`` bytes."""
     if len(content) > most:
         raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
     for start, kind in _KINDS.items():
@@ -92,7 +89,7 @@ def _notebook(text: str) -> Document:
 def _cell(cell: Mapping[str, Any]) -> FoundCell:
     source = cell.get("source")
     lines = source if isinstance(source, list) else [source]
-    # Without halves of surrogate pairs, which no file can hold; all line ends are alike.
+    # Replace lone surrogates, which no file can hold.
     text = "".join(line for line in lines if isinstance(line, str)).encode("utf-8", "replace").decode("utf-8")
     name = cell.get("id")
     return FoundCell(

@@ -1,6 +1,6 @@
-"""Make one small file of a student's notebook to hand in, and list its contents first.
+"""Make one small file of a student's notebook to hand in.
 
-It works with the notebook alone: what was asked stands in its metadata. Nothing of it is run.
+The notebook's metadata lists the questions, so that no other file is needed. No code is run.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from labkit.base.files import write_whole
 from labkit.base.language import series
 
 from ..assignment import cell_as_json, to_json
+from ..messages import Problem
 from ..source import QuestionFacts, parse_source
-from ..words import Problem
 from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
 
-# Outputs and pictures may be large, and are left out of the file that is handed in.
+# A notebook may have large outputs, which the file to hand in leaves out.
 _MOST_BYTES = 1_000_000_000
 _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 
 @dataclass(frozen=True)
 class HandIn:
-    """A notebook to hand in. ``claim``: whose edition of what it is.
+    """A notebook to hand in. ``claim``: its student, assignment and edition.
 
-    answers    None where the metadata is lost, so that it is not known what was asked.
-    troubles   question id -> what Python says of an answer that is none.
+    answers    None if the metadata is lost, so that the questions are unknown.
+    troubles   question id -> Python's message about a syntax error.
     """
 
     claim: Claim
@@ -40,11 +40,11 @@ class HandIn:
 
 
 def prepare(path: Path, student: str | None = None) -> HandIn:
-    """Read the notebook ``path`` and look at its answers; nothing is written.
+    """Read the notebook ``path`` and its answers.
 
-    student   whose it is, where the notebook has lost the lines that say so.
+    student   the student's id, if the notebook has lost its labels.
 
-    Raises Problem, OSError.
+    Raise Problem or OSError.
     """
     document = read_document(path.read_bytes(), _MOST_BYTES)
     named = assignments_of(document)
@@ -69,10 +69,9 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
 
 
 def write(found: HandIn, folder: Path, when: datetime) -> Path:
-    """Write the one file into ``folder``, under a name that is not taken yet; gives its path.
+    """Write the file to hand in into ``folder``, with a new name; return its path.
 
-    It holds the texts and the code of the cells, whose edition it is, and ``when``: no outputs, no pictures, nothing
-    else of the computer it was made on.
+    It has the cells' text and code, the claim, and the time ``when``, but no outputs or other data of this computer.
     """
     stem = f"{found.claim.assignment}-{found.claim.student}"
     number, path = 1, folder / f"{stem}.ipynb"
@@ -116,7 +115,7 @@ def _claim(claims: list[Claim], assignment: str, student: str | None) -> Claim:
 
 
 def _questions(document: Document) -> list[QuestionFacts]:
-    """Read from the edition's metadata what was asked, and passes over anything else there."""
+    """Read the questions from the edition's metadata, and skip invalid entries."""
     found = []
     told = document.labkit.get("questions")
     for id, question in told.items() if isinstance(told, dict) else ():

@@ -1,1 +1,1 @@
-"""The results of a grading for people: feedback pages, the class at a glance, tables of marks."""
+"""Present a grading: feedback pages, an overview of the class, tables of marks."""

@@ -1,6 +1,6 @@
-"""Make the classroom's pages: one file each, no network, no script, light and dark, fit to print.
+"""Make the classroom's HTML pages: a page is one file without scripts, for light and dark screens and for print.
 
-What they say stands in ``page.txt``, how they look in ``page.css``.
+The texts are in ``page.txt``, the style is in ``page.css``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from labkit.base.texts import text_function
 from ..grade.marks import StudentMark
 
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
-text = text_function(__file__)  # a text of page.txt by its key, in the language in use
+text = text_function(__file__)  # returns a text of page.txt in the current language
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page of these parts in the current language, without the empty ones."""
+    """Return a page of these parts, without empty parts, in the current language."""
     body = "\n".join(filter(None, parts))
     return (
         f'<!DOCTYPE html>\n<html lang="{get_language()}">\n<meta charset="utf-8">\n'
@@ -29,7 +29,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def section(key: str, *inner: str) -> str:
-    """Return a section under the heading ``key``, or "" if it is empty."""
+    """Return a section with the heading ``key``, or "" if it is empty."""
     found = "".join(inner)
     return f"<h2>{text(key)}</h2>{found}" if found else ""
 
@@ -46,7 +46,7 @@ def points(value: float) -> str:
 
 
 def format_question_points(mark: StudentMark, question: str) -> str:
-    """Format the points that count for a question, "" if it was not answered."""
+    """Format a question's points, "" without an answer."""
     graded = mark.questions.get(question)
     judged = question in mark.by_hand or (graded is not None and graded.state != "unanswered")
     return points(mark.counted_points[question]) if judged else ""
@@ -57,7 +57,7 @@ def meter(share: float) -> str:
 
 
 def table(heads: list[str], rows: list[list[str]], numeric: set[int]) -> str:
-    """A table, "" without rows; cells are HTML already, those of the columns in ``numeric`` are set to the right."""
+    """Return a table, "" without rows. Cells are HTML; columns in ``numeric`` are aligned to the right."""
 
     def line(kind: str, row: list[str]) -> str:
         cells = [
@@ -76,6 +76,6 @@ def bullet_list(texts: list[str]) -> str:
 
 
 def share_of(got: float, most: float) -> str:
-    """``5 / 8``, with the words that a reader of the screen aloud needs."""
+    """Return ``5 / 8`` as HTML, with words for screen readers."""
     spoken = text("got", got=points(got), most=points(most))
     return f'<span aria-label="{spoken}">{points(got)} / {points(most)}</span>'

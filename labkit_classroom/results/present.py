@@ -1,8 +1,7 @@
-"""Writes a page for each student (marks, what each part asked, a hint where points were lost), and the teacher's: the
-class at a glance, what was difficult, which hint fired how often, what was odd; and the marks as a table.
+"""Write a feedback page for each student, the teacher's overview of the class, and the marks as a table.
 
-The table is one that every spreadsheet and learning platform reads: in UTF-8 with a mark at the beginning, by which WPS
-and Excel know it. What a spreadsheet would take for a formula is made text: names come from outside.
+The table is CSV in UTF-8 with a byte order mark, which WPS and Excel need. Cells that a spreadsheet would run as a
+formula become text.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from ..grade.marks import PartMark, StudentMark, history, read
 from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..handout.roster import Student
 from ..intake.answers import Answers
-from ..intake.collecting import Collection, strangers_of, take_in
-from ..words import Problem
+from ..intake.collecting import Collection, rejected_by_student, take_in
+from ..messages import Problem
 from .page import (
     bullet_list,
     format_question_points,
@@ -48,10 +47,9 @@ def present(
 ) -> list[Path]:
     """Write ``feedback/<id>.html``, each in its student's language, and ``teacher/overview.html``; return the paths.
 
-    They are made from the marks anew each time, so they replace those of an earlier grading, whose marks stay in
-    ``teacher/marks.jsonl``. OSError if one cannot be written.
+    Pages of an earlier grading are replaced. Raise OSError if a page cannot be written.
 
-    came, answers   what has been taken in already, where a grading has just done so.
+    came, answers   the result of :func:`take_in`, if it has just been called.
     """
     assignment = assignment_of(folder)
     if came is None or answers is None:
@@ -60,18 +58,18 @@ def present(
     marks = {student: mine[-1] for student, mine in graded.items()}
     former = {student: mine[-2].points for student, mine in graded.items() if len(mine) > 1}
     before = {student: was for student, was in former.items() if was != marks[student].points}
-    strange = strangers_of(came, folder)
+    rejected = rejected_by_student(came, folder)
     written = []
     for student in folder.students.values():
         with using(folder.language_of(student.id)):
             if student.id in marks:
                 mark = marks[student.id]
-                # Show the answers that were graded; a newer file waits for the next grading.
+                # Show the graded answers only: a newer file may await the next grading.
                 mine = answers.get(student.id)
                 current = mine.answers if mine and mine.digest == mark.digest else {}
                 parts = _feedback(assignment, mark, current)
-            elif student.id in strange:  # what came back could not be graded
-                files = [f"{name}: {note}" for name, note in strange[student.id]]
+            elif student.id in rejected:  # what came back could not be graded
+                files = [f"{name}: {note}" for name, note in rejected[student.id]]
                 parts = [f"<p>{text('nothing-graded')}</p>", bullet_list(files)]
             else:
                 continue
@@ -88,7 +86,7 @@ def present(
 
 
 def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
-    """Return groups of answers that resemble one another or the solution, apart from given code."""
+    """Return the groups of similar answers, ignoring given code."""
     numbers = {student: numbers_of(folder, assignment, student) for student in answers}
     stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
     solutions = {
@@ -99,7 +97,7 @@ def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[
 
 
 def _feedback(assignment: Assignment, mark: StudentMark, answers: Mapping[str, str | None]) -> list[str]:
-    """The parts of a student's page, in the language in use."""
+    """Return the parts of a student's page in the current language."""
     return [
         f'<p class="total">{share_of(mark.points, assignment.points)}</p>',
         meter(mark.points / assignment.points if assignment.points else 0),
@@ -139,9 +137,9 @@ def _part(what: str, most: float, mark: PartMark) -> str:
 
 @dataclass(frozen=True)
 class Class:
-    """All that is known of a class when it has been graded.
+    """A graded class.
 
-    marks     by student; ``before``: the points of the last grading, where they were others.
+    marks     by student; ``before``: points of the previous grading, if different.
     """
 
     folder: ClassFolder
@@ -157,7 +155,7 @@ class Class:
 
 
 def overview_page(found: Class) -> str:
-    """The page, in the language in use."""
+    """Return the teacher's page in the current language."""
     title = text("class", title=found.assignment.title)
     return page(
         title,
@@ -165,7 +163,7 @@ def overview_page(found: Class) -> str:
         _summary(found),
         section("hardest-first", _questions(found)),
         section("hints", _hints(found)),
-        section("odd", _odd(found)),
+        section("odd", _remarks(found)),
         section("similar", _similar(found)),
         section("students", _students(found)),
         f'<p class="soft">{text("for-teachers")}</p>',
@@ -184,7 +182,7 @@ def _summary(found: Class) -> str:
 
 
 def _questions(found: Class) -> str:
-    """Ordered by difficulty, the hardest first."""
+    """Return the table of questions, the hardest first."""
     rows: list[tuple[float, list[str]]] = []
     for question in found.assignment.questions if found.marks else ():
         marks = list(filter(None, (mark.questions.get(question.id) for mark in found.marks.values())))
@@ -204,7 +202,7 @@ def _questions(found: Class) -> str:
 
 
 def _hints(found: Class) -> str:
-    """Count for how many students each hint fired: the first are worth ten minutes of the next lesson."""
+    """Return the table of hints, the most frequent first."""
     fired: dict[tuple[str, str], dict[str, PartMark]] = {}  # question, hint -> student -> the first part
     for student, mark in found.marks.items():
         for question, answered in mark.questions.items():
@@ -224,8 +222,8 @@ def _hints(found: Class) -> str:
     return table([text("how-many"), text("question"), text("hint")], rows, {0})
 
 
-def _odd(found: Class) -> str:
-    failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.strangers], []
+def _remarks(found: Class) -> str:
+    failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.rejected], []
     for student, mark in found.marks.items():
         who = found.label_student(student)
         for question, answered in mark.questions.items():
@@ -281,7 +279,7 @@ def _students(found: Class) -> str:
 
 
 def export(folder: ClassFolder, force: bool = False) -> Path:
-    """Write ``teacher/export/marks.csv``; Problem if it is there and ``force`` is not given."""
+    """Write ``teacher/export/marks.csv``. Raise Problem if it exists, unless ``force``."""
     assignment = assignment_of(folder)
     marks = read(folder.marks)
     if not marks:
@@ -304,7 +302,7 @@ def export(folder: ClassFolder, force: bool = False) -> Path:
 
 
 def _row(student: Student, mark: StudentMark | None, assignment: Assignment) -> dict[str, str]:
-    """The values of each column for a student."""
+    """Return a student's row: column -> value."""
     row = {text("id"): student.id, text("name"): student.name, text("email"): student.email, **student.more}
     for one in assignment.questions:
         row[f"{one.title} ({points(one.points)})"] = format_question_points(mark, one.id) if mark else ""
@@ -319,13 +317,13 @@ def _row(student: Student, mark: StudentMark | None, assignment: Assignment) -> 
 
 
 def as_csv(rows: list[list[str]]) -> str:
-    """The rows as WPS and Excel open them."""
+    """Return the rows as CSV for WPS and Excel."""
     stream = io.StringIO(newline="")
     csv.writer(stream, lineterminator="\r\n").writerows([[_harmless(cell) for cell in row] for row in rows])
     return "\ufeff" + stream.getvalue()
 
 
 def _harmless(cell: str) -> str:
-    """``cell``, which no spreadsheet takes for a formula."""
+    """Return ``cell``, marked as text if a spreadsheet would run it as a formula."""
     number = cell.removeprefix("-").replace(".", "", 1).isdecimal()
     return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell

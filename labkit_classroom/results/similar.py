@@ -1,8 +1,7 @@
-"""Answers that resemble each other, or the solution, more than chance explains: a hint for the teacher, who decides.
+"""Find answers that are similar to each other or to the solution, for the teacher to compare.
 
-Names are set aside, so that renaming hides nothing, and answers are compared by short runs of tokens, so that putting
-functions or lines in another order hides little. What the notebook gave says nothing and is left out; a run counts the
-less, the more of the class have it.
+Answers are compared by short runs of tokens without names, so that renaming and reordering do not hide a copy. Runs of
+the given code do not count, and a run counts less, the more students have it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 _RUN = 6  # tokens
-# The weight of what two answers must have in common: a run of two in a class of twenty weighs 2.4.
+# The least weight of common runs. In a class of twenty, a run of two students weighs 2.4.
 _LEAST = 12.0
 _SHARE = 0.8  # of the weight of the shorter answer
 _AS_SOLUTION = 0.9  # of the solution's runs, and of the answer's
@@ -28,10 +27,10 @@ _Run = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Group:
-    """Students whose answers to ``question`` are alike, or (``as_solution``) like the solution that is published.
+    """Students whose answers to ``question`` are similar, or with ``as_solution``, similar to the published solution.
 
-    share   0 to 1: how much of an answer two of them have in common at least.
-    lines   of the first one's answer, those that the others have, too, whatever their names.
+    share   0 to 1: the least share of an answer that two of them have in common.
+    lines   the common lines, in the first student's answer.
     """
 
     question: str
@@ -46,10 +45,10 @@ def similar(
     stubs: Mapping[str, Sequence[str]],
     solutions: Mapping[str, Mapping[str, str]],
 ) -> list[Group]:
-    """The groups of each question, of any size: those like the solution first, then by how much they share.
+    """Return the groups of all questions: copies of the solution first, then by their share.
 
     answers    student -> question -> source.
-    stubs      question -> what the notebooks gave.
+    stubs      question -> the untouched cells.
     solutions  student -> question -> the solution with the numbers of this student's edition.
     """
     found = []
@@ -95,13 +94,13 @@ def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_R
 
 
 def _common(source: str, common: set[_Run]) -> tuple[str, ...]:
-    """Return the lines of ``source`` that these runs of tokens cover."""
+    """Return the lines of ``source`` with these runs of tokens."""
     numbers = {line for run, lines in _runs(source).items() if run in common for line in lines}
     return tuple(line for at, line in enumerate(source.splitlines(), 1) if at in numbers)
 
 
 def _runs(source: str) -> dict[_Run, set[int]]:
-    """Yield every run of tokens with its lines, up to where the answer stops being Python."""
+    """Return every run of tokens with its lines, up to the first syntax error."""
     tokens: list[tuple[str, int]] = []
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,21 +1,21 @@
-"""The engine that grades, for tests: one template of workers for all files, started when it is first wanted."""
+"""The engine that grades, for tests: one fork server for all files, started when it is first wanted."""
 
 from functools import cache
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.grade import submission as grading
-from labkit_classroom.wall import templates
+from labkit_classroom.sandbox import isolation
 
 SECRET = b"a secret"
 # What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
 PRELOAD = (
-    "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks"
+    "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", "labkit_classroom.sandbox.inside.ranks"
 )  # fmt: skip
 
 
 @cache
 def template():
-    return templates.template(templates.best(trust=True), PRELOAD)
+    return isolation.start_server(isolation.best_sandbox(trust=True), PRELOAD)
 
 
 def close():
@@ -26,14 +26,14 @@ def close():
 
 
 def numbers_of(assignment, student):
-    return assignment.numbers(Draw.seeded(SECRET, student, assignment.name, "numbers"))
+    return assignment.numbers(Draw.from_secret(SECRET, student, assignment.name, "numbers"))
 
 
 def marked(assignment, answers, student="s1"):
     """question id -> its mark, for the answers of one student."""
 
     def draw(question, part):
-        return Draw.seeded(SECRET, student, assignment.name, question, part)
+        return Draw.from_secret(SECRET, student, assignment.name, question, part)
 
     graded = grading.grade(assignment, answers, numbers_of(assignment, student), draw, template())
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles

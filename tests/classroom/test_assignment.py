@@ -8,8 +8,8 @@ from labkit.base.language import using
 from labkit_classroom.assignment import load
 from labkit_classroom.checking import begin, check
 from labkit_classroom.folders import names
+from labkit_classroom.messages import Problem
 from labkit_classroom.source import is_unanswered
-from labkit_classroom.words import Problem
 
 
 @pytest.mark.parametrize("name", names())

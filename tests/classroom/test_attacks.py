@@ -13,19 +13,19 @@ import pytest
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws, grade
-from labkit_classroom.wall.inside.processes import children, descendants
-from labkit_classroom.wall.templates import Template
-from labkit_classroom.wall.workers import Limits
+from labkit_classroom.sandbox.inside.processes import children, descendants
+from labkit_classroom.sandbox.isolation import ForkServer
+from labkit_classroom.sandbox.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
-import walled  # noqa: E402
+import sandboxed  # noqa: E402
 from attacks import ATTACKS, HONEST  # noqa: E402
 
 SECRET = "THE-CLASS-SECRET"
 LIMITS = Limits(cpu=0.6, wall=60, memory=400 << 20)  # the clock is for busy machines
 HERE = Path(__file__).parent
 
-WAY = walled.way()
+WAY = sandboxed.way()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def neighbours(home):
 
 @pytest.fixture(scope="module")
 def template(neighbours, home):
-    with closing(Template(WAY, hidden=[home])) as template:
+    with closing(ForkServer(WAY, hidden=[home])) as template:
         yield template
 
 
@@ -75,7 +75,7 @@ def graded(assignment, template, double, limits=LIMITS):
 
 
 def outlived(template):
-    """What still runs behind the wall besides the template; a keeper may need a moment to end."""
+    """What still runs in the sandbox besides the template; a supervisor may need a moment to end."""
     end = time.monotonic() + 30
     while found := [pid for pid in descendants(children(), template.process) if not ended(pid)]:
         if time.monotonic() > end:
@@ -145,7 +145,7 @@ def test_a_user_without_rights_is_as_safe(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(Path(__file__))]
     chosen = " or ".join(
         f"({word})"
-        for word in ("gradebook", "walking", "killing", "network", "out and wall", "lifted", "asked")
+        for word in ("gradebook", "walking", "killing", "network", "out and sandbox", "lifted", "asked")
     )
     environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "TMPDIR": "/tmp"}
     done = subprocess.run(

@@ -14,7 +14,7 @@ from labkit_classroom.assignment import EditionCell, notebook
 from labkit_classroom.handout.folder import ClassFolder
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake import collecting
-from labkit_classroom.intake.collecting import collect, strangers_of
+from labkit_classroom.intake.collecting import collect, rejected_by_student
 
 CELLS = [
     EditionCell("intro", "text", "# A small assignment"),
@@ -64,7 +64,7 @@ def kinds(collection, student):
 
 
 def strange(collection):
-    return {name: note.kind for name, note in collection.strangers}
+    return {name: note.kind for name, note in collection.rejected}
 
 
 @pytest.mark.parametrize("name", [
@@ -76,7 +76,7 @@ def test_an_edition_is_whose_its_tag_says_under_any_name(folder, name):
     found = collect(folder)
     assert files(found) == {"20231001": name}
     assert found.missing == ["20231002", "20231003", "20231004", "ada"]
-    assert (found.strangers, kinds(found, "20231001")) == ([], [])
+    assert (found.rejected, kinds(found, "20231001")) == ([], [])
 
 
 @pytest.mark.parametrize(("name", "owner"), [
@@ -108,7 +108,7 @@ def test_another_students_file_is_graded_for_nobody(folder):
     found = collect(folder)
     assert files(found) == {"20231002": "20231002.ipynb"}
     assert strange(found) == {"20231001.ipynb": "another", "ada.ipynb": "forged", "both.ipynb": "another"}
-    assert set(strangers_of(found, folder)) == {"20231001", "ada", ""}
+    assert set(rejected_by_student(found, folder)) == {"20231001", "ada", ""}
 
 
 def test_an_id_changed_in_the_metadata_alone_changes_nothing(folder):
@@ -259,7 +259,7 @@ def test_any_name_can_be_read_and_printed(folder):
     (folder.submitted / os.fsdecode(b"\xff\xfe")).write_text("?")
     found = collect(folder)
     assert files(found) == {"20231001": "作业.ipynb"}
-    for name, why in found.strangers:
+    for name, why in found.rejected:
         assert f"{name}{why}".isprintable()
         name.encode("utf-8")
 

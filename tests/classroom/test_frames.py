@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit_classroom.judging import Reply, same
-from labkit_classroom.wall.inside import frames
-from labkit_classroom.wall.inside.frames import Foreign, Garbled, Unfit, pack, read
-from labkit_classroom.wall.workers import check_reply
+from labkit_classroom.sandbox.inside import frames
+from labkit_classroom.sandbox.inside.frames import Foreign, Garbled, Unfit, pack, read
+from labkit_classroom.sandbox.workers import check_reply
 
 
 def through(value):

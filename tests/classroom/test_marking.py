@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from labkit_classroom.grade import class_grading as marking
 from labkit_classroom.grade import marks
-from labkit_classroom.grade import whole_class as marking
 from labkit_classroom.grade.marks import PartMark, QuestionMark, StudentMark
 from labkit_classroom.grade.submission import Graded
-from labkit_classroom.wall import templates
-from labkit_classroom.words import Problem, Remark
+from labkit_classroom.messages import Problem, Remark
+from labkit_classroom.sandbox import isolation
 from labkit_cli import main
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import walled  # noqa: E402
+import sandboxed  # noqa: E402
 
-WAY = walled.way()
+WAY = sandboxed.way()
 
 
 def mark(student, points=2.0, **more):
@@ -207,7 +207,7 @@ def test_a_class_with_hostile_files_is_graded_and_said_so(tmp_path):
 
 
 def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
-    """Tried twice, then told; the next grading takes it up again."""
+    """TrialResult twice, then told; the next grading takes it up again."""
     folder = class_of(tmp_path / "class", 3, ANSWER)
     lane = (
         "import os, pickle, sys\nfrom labkit_classroom.grade.submission import Graded\n"
@@ -230,22 +230,22 @@ def test_a_judge_whose_process_dies_costs_nobody_else(tmp_path, monkeypatch):
     assert [mark.student for mark in again.graded] == ["s001"]
 
 
-def test_where_there_is_no_wall_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
+def test_where_there_is_no_sandbox_strangers_are_refused_and_trusted_students_graded(tmp_path, monkeypatch):
     from labkit_classroom.assignment import load
     from labkit_classroom.grade.submission import draws, grade
-    from labkit_classroom.wall.workers import Limits
+    from labkit_classroom.sandbox.workers import Limits
 
-    monkeypatch.setattr(templates, "try_ways", lambda: {"root": "no", "user": "no"})
+    monkeypatch.setattr(isolation, "try_sandboxes", lambda: {"root": "no", "user": "no"})
     with pytest.raises(Problem, match="--trust-students"):
-        templates.best()
-    assert templates.best(trust=True) == "bare"
-    assert "Strangers' code is not graded here" in templates.report()
+        isolation.best_sandbox()
+    assert isolation.best_sandbox(trust=True) == "bare"
+    assert "Strangers' code is not graded here" in isolation.sandbox_report()
     assignment, answers = (
         load(HERE / "attacked"),
         dict(ANSWER, triple="def triple(x):\n    import os; os._exit(0)"),
     )
     limits = Limits(wall=100)
-    with closing(templates.template("bare", assignment.preload)) as workers:
+    with closing(isolation.start_server("bare", assignment.preload)) as workers:
         found = grade(assignment, answers, {}, draws(b"s", "1", "attacked", answers), workers, limits)
     assert [question.points for question in found.questions.values()] == [4, 0]
     assert [note.kind for note in found.troubles] == ["died"]
@@ -292,7 +292,7 @@ def test_a_grading_that_names_too_little_is_one_line(words, told, tmp_path, monk
 
 def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatch, capsys):
     for why, code in (("", 0), ("no", 1)):
-        monkeypatch.setattr(templates, "try_ways", lambda why=why: {"root": "no", "user": why})
+        monkeypatch.setattr(isolation, "try_sandboxes", lambda why=why: {"root": "no", "user": why})
         assert main(["grade", "--isolation", "--lang", "en"]) == code
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if not line.startswith(" ")][:2] == [
@@ -303,14 +303,14 @@ def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatc
 
 
 def test_another_system_than_linux_has_no_wall_and_says_so(monkeypatch):
-    monkeypatch.setattr(templates.sys, "platform", "darwin")
-    assert templates.try_ways.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
+    monkeypatch.setattr(isolation.sys, "platform", "darwin")
+    assert isolation.try_sandboxes.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
 
 
 def test_a_template_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(templates, "python", lambda *_: [sys.executable, "-c", "raise SystemExit('no room')"])
-    with pytest.raises(templates.CannotStart, match="^no room"):
-        templates.Template(WAY)
+    monkeypatch.setattr(isolation, "python", lambda *_: [sys.executable, "-c", "raise SystemExit('no room')"])
+    with pytest.raises(isolation.CannotStart, match="^no room"):
+        isolation.ForkServer(WAY)
 
 
 @pytest.mark.parametrize("given_up", [True, False])

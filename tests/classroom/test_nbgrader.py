@@ -81,7 +81,7 @@ def test_its_marks_are_right_and_warnings_cost_nothing(course):
 
 
 def test_a_course_is_not_written_over(small, tmp_path):
-    from labkit_classroom.words import Problem
+    from labkit_classroom.messages import Problem
 
     first = write(small, tmp_path, "en")
     assert [path.name for path in first] == ["small.ipynb", "nbgrader_config.py"]

@@ -11,11 +11,11 @@ import pytest
 
 from labkit.base.language import using
 from labkit_classroom.grade.marks import PartMark, QuestionMark, StudentMark, history, read
-from labkit_classroom.handout.folder import assignment_of, moment, release
+from labkit_classroom.handout.folder import assignment_of, parse_deadline, release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake.collecting import take_in
+from labkit_classroom.messages import Problem
 from labkit_classroom.results.present import as_csv, export, present
-from labkit_classroom.words import Problem
 from labkit_cli import main
 
 ROSTER = [
@@ -39,7 +39,7 @@ RENAMED = LOOP.replace("sizes", "out").replace("left", "todo").replace("# <scrip
 
 @pytest.fixture
 def folder(small, tmp_path):
-    made = release(small, tmp_path / "class", ROSTER, "zh", moment("2026-12-01 12:00+00:00")).folder
+    made = release(small, tmp_path / "class", ROSTER, "zh", parse_deadline("2026-12-01 12:00+00:00")).folder
     for student, split in (("20231001", LOOP), ("20231002", None), ("e1", RENAMED), ("e2", "def split(:")):
         hand_in(made, student, split, submitted="2026-12-02T00:00:00+00:00" if student == "e2" else None)
     (made.submitted / "20231003.pdf").write_bytes(b"%PDF")
@@ -292,7 +292,7 @@ def test_a_new_answer_after_a_mark_by_hand_is_told_to_the_teacher(folder):
 
 def test_a_deadline_that_is_moved_is_nobodys_lateness_any_more(folder):
     for deadline, late in (("2026-12-03", False), ("2026-11-30", True)):
-        moved = replace(folder, deadline=moment(deadline))
+        moved = replace(folder, deadline=parse_deadline(deadline))
         moved.save()
         assert main(["grade", str(folder.path), "--trust-students", "--lang", "en"]) == 0
         assert any(note.kind == "late" for note in read(folder.marks)["e2"].notes) is late

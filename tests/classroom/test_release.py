@@ -9,9 +9,9 @@ import pytest
 
 from labkit_classroom.assignment import Assignment, load
 from labkit_classroom.folders import names
-from labkit_classroom.handout.folder import assignment_of, moment, numbers_of, open_class, release
+from labkit_classroom.handout.folder import assignment_of, numbers_of, open_class, parse_deadline, release
 from labkit_classroom.handout.roster import Student
-from labkit_classroom.words import Problem
+from labkit_classroom.messages import Problem
 from labkit_cli import main
 
 ROSTER = [
@@ -96,7 +96,7 @@ def test_releasing_again_adds_who_is_new_and_changes_nothing_else(small, tmp_pat
     before = everything_given_out(first.folder)
     touched = next(iter(before))
     touched.write_text("changed by hand", "utf-8")
-    second = release(small, path, ROSTER[1:], "en", moment("2026-12-01"))
+    second = release(small, path, ROSTER[1:], "en", parse_deadline("2026-12-01"))
     assert second.folder.secret == first.folder.secret
     assert [file.parent.name for file in second.written] == ["ada"]
     assert [file.parent.name for file in second.kept] == ["20231002"]
@@ -172,10 +172,10 @@ def test_the_secret_is_not_for_others_on_this_computer(small, tmp_path):
 
 @pytest.mark.parametrize("text", ["2026-12-01", "2026/12/01", "2026-12-01 23:59", "2026-12-01T23:59"])
 def test_a_deadline_as_somebody_types_it(text):
-    assert moment(text).strftime("%Y-%m-%d %H:%M") == "2026-12-01 23:59"
-    assert moment("2026-12-01 18:00+08:00").isoformat() == "2026-12-01T18:00:00+08:00"
+    assert parse_deadline(text).strftime("%Y-%m-%d %H:%M") == "2026-12-01 23:59"
+    assert parse_deadline("2026-12-01 18:00+08:00").isoformat() == "2026-12-01T18:00:00+08:00"
     with pytest.raises(ValueError, match="deadline must be"):
-        moment("tomorrow")
+        parse_deadline("tomorrow")
 
 
 def test_files_are_where_the_folder_says(small, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from labkit.base.language import using
 from labkit_classroom.handout.roster import Student, parse_roster, read_roster
-from labkit_classroom.words import Problem
+from labkit_classroom.messages import Problem
 
 CHINESE = "学号,姓名,班级\n20231001,张三,计科1班\n20231002,欧阳娜娜,计科1班\n"
 CLASS = [

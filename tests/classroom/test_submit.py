@@ -12,7 +12,7 @@ from labkit_classroom.handout.folder import release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake.answers import Claim
 from labkit_classroom.intake.collecting import collect, take_in
-from labkit_classroom.wall.templates import CannotStart
+from labkit_classroom.sandbox.isolation import CannotStart
 from labkit_cli import main
 from labkit_cli import submit as command
 

@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from labkit.base import ours
-from labkit_classroom.wall.templates import _FIRST_ID, Template, configuration, environment
-from labkit_classroom.wall.workers import AnswerSession, Limits
+from labkit_classroom.sandbox.isolation import _FIRST_ID, ForkServer, configuration, environment
+from labkit_classroom.sandbox.workers import AnswerSession, Limits
 from labkit_course import content
 
 sys.path.insert(0, str(Path(__file__).parent))
-import walled  # noqa: E402
+import sandboxed  # noqa: E402
 from attacked import drivers  # noqa: E402
 
-WAY = walled.way()
+WAY = sandboxed.way()
 HIDDEN = Path(os.__file__).parent / "wsgiref"  # as if it were a course within Python's own folders
 LIMITS = Limits(wall=60)
 
 
 @pytest.fixture(scope="module")
 def template():
-    with closing(Template(WAY, hidden=[HIDDEN])) as template:
+    with closing(ForkServer(WAY, hidden=[HIDDEN])) as template:
         yield template
 
 
@@ -77,7 +77,7 @@ def workers(template):
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (entry / "status").exists():
             children.setdefault(int(status(entry.name)["PPid"]), []).append(int(entry.name))
-    return [pid for keeper in children.get(template.process, ()) for pid in children.get(keeper, ())]
+    return [pid for supervisor in children.get(template.process, ()) for pid in children.get(supervisor, ())]
 
 
 def test_the_template_has_one_thread_when_it_is_forked(template):
@@ -114,7 +114,7 @@ def test_a_teachers_folder_within_what_must_be_seen_is_empty(template):
 # What of labkit's package a student's code sees: what it computes with, and what runs it. No judge and no answer.
 SEEN = """
 labkit simgpu labkit_diagnose labkit_ranks labkit_classroom/__init__.py labkit_classroom/meeting.py
-labkit_classroom/wall/__init__.py labkit_classroom/wall/inside
+labkit_classroom/sandbox/__init__.py labkit_classroom/sandbox/inside
 """
 
 
@@ -189,9 +189,9 @@ def test_the_environment_is_made_anew(monkeypatch):
 def test_when_the_judge_is_killed_all_is_gone():
     """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
     code = (
-        "import sys\nfrom labkit_classroom.wall.templates import Template\n"
-        "from labkit_classroom.wall.workers import Limits\n"
-        "template = Template(sys.argv[1])\nworker = template.worker(Limits())\n"
+        "import sys\nfrom labkit_classroom.sandbox.isolation import ForkServer\n"
+        "from labkit_classroom.sandbox.workers import Limits\n"
+        "template = ForkServer(sys.argv[1])\nworker = template.worker(Limits())\n"
         "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
         "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"
         "print(template.process, flush=True)\ninput()\n"

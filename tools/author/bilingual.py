@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit.base.language import LANGUAGES
-from labkit_classroom.cells import BETWEEN, Written, parse
+from labkit_classroom.cells import BETWEEN, BilingualCell, parse
 from labkit_course.notebooks.execute import store
 from tools.author.sync import read, source_in
 
@@ -56,7 +56,7 @@ def write(root: Path, name: str, text: str) -> None:
         store(new_notebook(cells=made, metadata=_METADATA), path)
 
 
-def _cell(cell: Written, language: str, known: Mapping[str, NotebookNode]) -> NotebookNode:
+def _cell(cell: BilingualCell, language: str, known: Mapping[str, NotebookNode]) -> NotebookNode:
     source, tags = cell.text.in_language(language), [cell.tag] if cell.tag and cell.code else []
     made: NotebookNode = (
         new_code_cell(source_in(language, source, tags), id=cell.id)

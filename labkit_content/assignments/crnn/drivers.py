@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit_classroom.wall.inside.kept import settle
+from labkit_classroom.sandbox.inside.restore import restore_names
 
 
 def values(student, names):
@@ -77,7 +77,7 @@ def on_gpus(model, gpus, *inputs):
         return model(*inputs)
     with labkit.simulate(gpus=gpus):
         model = model.to("cuda:0")
-        settle()  # a model's own methods may have replaced what wraps it
+        restore_names()  # a model's own methods may have replaced what wraps it
         output = nn.DataParallel(model, list(range(gpus)))(*inputs)
         output = _to_cpu(output)
         model.to("cpu")

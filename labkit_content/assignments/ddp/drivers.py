@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from labkit_classroom.meeting import globals_of
-from labkit_classroom.wall.inside import ranks
+from labkit_classroom.sandbox.inside import ranks
 
 
 def start(student, nodes, gpus):

@@ -14,7 +14,7 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("torch._dynamo", "labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks")
+PRELOAD = ("torch._dynamo", "labkit_ranks.threads.world", "labkit_classroom.sandbox.inside.ranks")
 APART = True
 WITHOUT = dict.fromkeys(
     ("start", "loader", "wrap", "step", "save"), ("labkit.engine", "torch.nn.DataParallel")

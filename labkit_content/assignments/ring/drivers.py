@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit_classroom.meeting import globals_of
-from labkit_classroom.wall.inside import ranks
+from labkit_classroom.sandbox.inside import ranks
 
 
 def change_tensors(student, name, given, right=""):

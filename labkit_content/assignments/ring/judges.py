@@ -14,7 +14,7 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("labkit_ranks.threads.world", "labkit_classroom.wall.inside.ranks")
+PRELOAD = ("labkit_ranks.threads.world", "labkit_classroom.sandbox.inside.ranks")
 APART = True
 _COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather",

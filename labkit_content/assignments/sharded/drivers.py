@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from labkit_classroom.wall.inside import ranks
+from labkit_classroom.sandbox.inside import ranks
 
 
 def assign_owners(student, cases):

@@ -13,7 +13,7 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("labkit_ranks.threads.world", "torch.distributed.fsdp", "labkit_classroom.wall.inside.ranks")
+PRELOAD = ("labkit_ranks.threads.world", "torch.distributed.fsdp", "labkit_classroom.sandbox.inside.ranks")
 APART = True
 WITHOUT = dict.fromkeys(
     ("owners", "state", "step", "parts"), ("labkit", "torch.distributed.optim.ZeroRedundancyOptimizer")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit_classroom.wall.inside.kept import settle
+from labkit_classroom.sandbox.inside.restore import restore_names
 
 
 def counter(student, state, batches, gpus):
@@ -105,9 +105,9 @@ def placed(model, gpus):
         model.to(f"cuda:{last}")
         return lambda *inputs: model(*[item.to(f"cuda:{last}") for item in inputs])
     model = model.to("cuda:0")
-    settle()  # a model's own methods may have replaced what wraps it
+    restore_names()  # a model's own methods may have replaced what wraps it
     wrapped = nn.DataParallel(model, list(range(gpus)))
-    return lambda *inputs: (settle(), wrapped(*inputs))[1]
+    return lambda *inputs: (restore_names(), wrapped(*inputs))[1]
 
 
 def loaded(model, state):

@@ -1,8 +1,8 @@
-"""The template is a process that has imported what answers need, and is forked for each question of a submission.
+"""The fork server: a process that has imported torch, and forks a worker for each question of a submission.
 
-It runs no student's code itself. For each worker it forks a *keeper*, which forks the worker into a world of its own,
-and waits for its end. The judge holds the other end of the keeper's socket: if the judge lets
-go of it, or dies, the worker and all that it started are killed.
+It runs no student's code. For each worker it forks a *supervisor*, which forks the worker into new namespaces and waits
+for its end. If the judge closes its end of the supervisor's socket, or dies, the supervisor kills the worker with all
+its processes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from . import banned, kept, sandbox, student
+from . import banned, linux_sandbox, restore, worker
 
 _ban = cache(banned.Ban.find)
 
 
 def main(config: dict[str, Any]) -> None:
-    """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..templates.Template`."""
+    """Serve on the socket ``config["control"]`` until it is closed. ``config``: see :class:`..isolation.ForkServer`."""
     control, preload, way = socket.socket(fileno=config.pop("control")), config.pop("preload"), config["way"]
     try:
-        sandbox.enter(**config)
-        _import(preload)
-        kept_things = kept.keep()
+        linux_sandbox.enter_namespaces(**config)
+        _import_modules(preload)
+        originals = restore.take_snapshot()
     except BaseException as error:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
         traceback.print_exc()
@@ -49,7 +49,7 @@ def main(config: dict[str, Any]) -> None:
         if os.fork() == 0:
             control.close()
             try:
-                _keep(way, order, ban, kept_things, *fds)
+                _supervise_worker(way, order, ban, originals, *fds)
             finally:
                 os._exit(70)
         for fd in fds:
@@ -59,8 +59,8 @@ def main(config: dict[str, Any]) -> None:
                 pass
 
 
-def _import(preload: list[str]) -> None:
-    """Import what workers will need, on one thread: a process with several cannot be forked safely."""
+def _import_modules(preload: list[str]) -> None:
+    """Import the modules that workers need, on one thread: a process with several threads cannot be forked safely."""
     import torch
 
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def _import(preload: list[str]) -> None:
     with labkit.simulate(gpus=2):
         a = torch.nn.Linear(2, 2).to("cuda:1")
         a(torch.ones(1, 2, device="cuda:1")).sum().backward()
-    # torch._dynamo makes a cache folder as it is imported, but only workers have a writable one.
+    # torch._dynamo creates a cache folder when imported, but the fork server has no writable one.
     tempfile.tempdir = "/tmp"
     with mock.patch("os.makedirs"):
         for name in preload:
@@ -77,29 +77,29 @@ def _import(preload: list[str]) -> None:
     tempfile.tempdir = None
 
 
-def _keep(
-    way: str, order: dict[str, Any], ban: banned.Ban, things: kept.Rows,
-    requests: int, replies: int, bell: int, told: int,
+def _supervise_worker(
+    way: str, order: dict[str, Any], ban: banned.Ban, originals: restore.Snapshot,
+    requests: int, replies: int, meeting: int, control: int,
 ) -> None:  # fmt: skip
-    """Start one worker and wait for its end, or for the judge to let go of the other end of ``told``."""
-    judge = socket.socket(fileno=told)
-    judge.send(b"here")  # the credentials of this process go with it
+    """Start one worker, and wait until it ends or the judge closes the other end of ``control``."""
+    judge = socket.socket(fileno=control)
+    judge.send(b"here")  # carries this process's credentials
     judge.recv(1)
-    sandbox.alone()
+    linux_sandbox.unshare_children()
     child = os.fork()
     if not child:
         code = 70
         try:
             judge.close()
-            ban.take_away(sandbox.hide)
-            things = kept.with_refusals(things)
-            sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
-            requests, replies, bell = _keep_only(requests, replies, bell)
-            student.main(requests, replies, things, bell, forks=True)
+            ban.apply(linux_sandbox.hide)
+            originals = restore.keep_refusals(originals)
+            linux_sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
+            requests, replies, meeting = _close_other_files(requests, replies, meeting)
+            worker.main(requests, replies, originals, meeting, forks=True)
             code = 0
         finally:
             os._exit(code)
-    for fd in requests, replies, bell:
+    for fd in requests, replies, meeting:
         os.close(fd)
     watched = os.pidfd_open(child)
     ready, _, _ = select.select([watched, judge.fileno()], [], [])
@@ -109,16 +109,16 @@ def _keep(
     os._exit(0)
 
 
-def _keep_only(*fds: int) -> tuple[int, ...]:
-    """Close every file but these, which get the numbers from 3 on; 0, 1 and 2 lead nowhere."""
+def _close_other_files(*fds: int) -> tuple[int, ...]:
+    """Close all other files, and return new numbers from 3 on. Connect 0, 1 and 2 to /dev/null."""
     nowhere = os.open("/dev/null", os.O_RDWR)
     for number in 0, 1, 2:
         os.dup2(nowhere, number)
     high = [os.dup2(fd, 200 + k) for k, fd in enumerate(fds)]
     os.closerange(3, 200)
     os.closerange(200 + len(fds), 4096)
-    kept = tuple(os.dup2(fd, 3 + k) for k, fd in enumerate(high))
+    left = tuple(os.dup2(fd, 3 + k) for k, fd in enumerate(high))
     os.closerange(200, 200 + len(fds))
-    for fd in kept:
+    for fd in left:
         os.set_inheritable(fd, False)
-    return kept
+    return left

@@ -1,11 +1,10 @@
-"""Grades a class: shares out what came back to judges on every core, and writes each mark before the next.
+"""Grade a class: distribute submissions to judges on all cores, and write each mark at once.
 
-Killed at any moment and started again, it goes on with what has no mark yet: the cases a student is graded on are
-drawn from the class's secret, so a submission that was under way is judged as it would have been.
+A killed grading can be started again: it continues with the submissions without a mark. Cases are drawn from the
+class's secret, so that an interrupted submission is judged on the same cases.
 
-A judge is this module as a program: a process that grades submissions one after the other, with a template of workers
-of its own. No student's code runs there; what comes from a worker passes :mod:`..wall.workers` before anything looks
-at it.
+A judge is this module run as a program: a process that grades one submission after another with its own fork server.
+It runs no student's code, and :mod:`..sandbox.workers` checks each reply of a worker.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from ..draw import Numbers
 from ..handout.folder import ClassFolder, assignment_of, numbers_of
 from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
-from ..wall.templates import HOME_OF_PACKAGES, template
-from ..words import Remark
+from ..messages import Remark
+from ..sandbox.isolation import HOME_OF_PACKAGES, start_server
 from .marks import QuestionMark, StudentMark, current_time, read, writing
 from .submission import Graded, draws, fingerprint, grade
 
-_Order = tuple[str, dict[str, str | None], Numbers]  # of a judge: student, answers, numbers
-_PATIENCE = 1800.0  # seconds for one submission before its judge counts as hanging
+_Order = tuple[str, dict[str, str | None], Numbers]  # for a judge: student, answers, numbers
+_TIMEOUT = 1800.0  # seconds for one submission before its judge is killed
 
 
 @dataclass
 class Marking:
-    """The outcome of a grading. ``kept``: students whose marks were there, of the same answers."""
+    """The outcome of a grading. ``kept``: students who keep their mark, because nothing has changed."""
 
     came: Collection
     answers: dict[str, Answers]
@@ -55,12 +54,11 @@ def mark_class(
     again: bool = False,
     tell: Callable[[StudentMark, float, int], None] = lambda mark, seconds, of: None,
 ) -> Marking:
-    """Grade all that came back and has no mark yet (``again``: all), ``jobs`` submissions at a time.
+    """Grade all submissions without a mark, or with ``again`` all, ``jobs`` at a time.
 
-    tell   is called with each mark, the seconds that it took, and how many there will be.
+    tell   is called with each mark, its seconds, and the number of submissions to grade.
 
-    Problem or OSError with what to do; a submission that cannot be judged gets a mark that says so, and is tried again
-    by the next grading.
+    If a judge fails, the mark says so, and the next grading tries again. Raise Problem or OSError.
     """
     assignment = assignment_of(folder)
     judged_by = fingerprint(assignment)
@@ -74,7 +72,7 @@ def mark_class(
                 mark and not mark.has_failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
             )
             if mark and known and not again:
-                if mark.notes != found.notes:  # a deadline was moved, or a file came beside it
+                if mark.notes != found.notes:  # the deadline moved, or another file arrived
                     add(replace(mark, notes=found.notes))
                 done.kept.append(student)
                 continue
@@ -102,7 +100,7 @@ def mark_class(
 def _by_judges(
     orders: Sequence[_Order], count: int, *config: object
 ) -> Iterator[tuple[str, Graded | None, float]]:
-    """Yield (student, None if no judge could grade it, seconds) as the orders are done, by a judge for each thread."""
+    """Yield (student, marks or None after a failure, seconds) for each order, with one judge for each thread."""
     mine = threading.local()
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -112,7 +110,7 @@ def _by_judges(
             if getattr(mine, "process", None) is None:
                 mine.process = _judge(config)
                 processes.append(mine.process)
-            hung = threading.Timer(_PATIENCE, mine.process.kill)
+            hung = threading.Timer(_TIMEOUT, mine.process.kill)
             hung.start()
             _send(mine.process.stdin, order)
             with suppress(EOFError, pickle.UnpicklingError):
@@ -136,7 +134,7 @@ def _by_judges(
     finally:
         pool.shutdown()
         for process in processes:
-            process.communicate()  # closing its stdin ends the judge
+            process.communicate()  # a judge ends when its stdin is closed
 
 
 def _judge(config: object) -> subprocess.Popen[bytes]:
@@ -152,7 +150,7 @@ def _judge(config: object) -> subprocess.Popen[bytes]:
 
 
 def _send(stream: Any, told: object) -> None:
-    with suppress(BrokenPipeError):  # the judge has ended, and its missing reply tells
+    with suppress(BrokenPipeError):  # the judge has ended; its reply will be missing
         pickle.dump(told, stream)
         stream.flush()
 
@@ -164,15 +162,15 @@ def _not_judged(assignment: Assignment) -> Graded:
 
 
 def serve() -> None:
-    """Grades each order that comes on stdin, and answers it on stdout, until stdin or the template ends."""
+    """Grade each order from stdin and reply on stdout, until stdin is closed or the fork server ends."""
     import torch
 
     torch.set_num_threads(1)
     orders, told = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a judge prints is not an answer
+    os.dup2(2, 1)  # keep a judge's prints out of the replies
     folder, secret, way, hidden = pickle.load(orders)
     assignment = load(folder)
-    with closing(template(way, assignment.preload, [hidden])) as workers, suppress(EOFError):
+    with closing(start_server(way, assignment.preload, [hidden])) as workers, suppress(EOFError):
         while True:
             student, answers, numbers = pickle.load(orders)
             draw = draws(secret, student, assignment.name, answers)

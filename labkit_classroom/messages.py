@@ -1,4 +1,4 @@
-"""Texts kept in both languages, because a student may read another language than the teacher."""
+"""Messages in both languages, because a student may read another language than the teacher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Words = Text
 
 @dataclass(frozen=True)
 class Remark(InBoth):
-    """Something that the student and the teacher should know; ``kind`` is a word for programs."""
+    """A remark for the student and the teacher; ``kind`` is a key for programs."""
 
     kind: str
     en: str
@@ -19,13 +19,13 @@ class Remark(InBoth):
 
 
 class Problem(InBoth, ValueError):
-    """Raised when a command cannot be done; the message says why, and what to do."""
+    """Raised when a command cannot continue; the message says why, and what to do."""
 
     def __init__(self, *, en: str, zh: str) -> None:
         super().__init__(en, zh)
         self.en, self.zh = en, zh
 
 
-def harmless(text: str) -> str:
-    """Replaces letters that steer a terminal or turn the direction of writing; line ends and tabs stay."""
+def replace_controls(text: str) -> str:
+    """Replace characters that control a terminal or the direction of writing, except line ends and tabs."""
     return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)

@@ -1,7 +1,7 @@
-"""Run a student's answers, and answers the judge's questions with data. Nobody trusts this process.
+"""The worker: run a student's answers, and reply to the judge's requests with data. The judge does not trust it.
 
-It knows neither tests nor expected values. Whatever the code does to this process, it can change only what it
-answers; the judge takes that as a claim about values and compares.
+It knows neither tests nor expected values. Whatever the answer does to this process can change only the replies,
+which the judge compares with the right values.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO
 
-from ...meeting import MeetingPoint, at_the_bell
+from ...meeting import MeetingPoint, judge_meeting_point
 from . import banned, frames
-from . import kept as kept_things
-from .sandbox import isolate_rank
+from . import restore as restoring
+from .linux_sandbox import isolate_rank
 
-_ROOMS = ("labkit.classroom", __name__.partition(".")[0])  # modules that a notebook imports `check` from
+_CHECK_MODULES = ("labkit.classroom", __name__.partition(".")[0])  # where notebooks import `check` from
 _BUILTINS = dict(vars(builtins))
-MESSAGE = 2000  # letters kept of an error's text
-_DONE = 42  # the exit code of a process that has replied
+MESSAGE = 2000  # characters of an error's text
+_DONE = 42  # the exit code of a fork that has replied
 
 
 class StudentAnswers:
-    """A student's answers, which run when a name of theirs is first looked up.
+    """A student's answers. Looking up the first name runs them.
 
-    start_rank   starts the process of one rank, which this one tells what to do through the socket ``fd``; None where
-                 there is no process to fork it from.
+    start_rank   starts a rank's process at the other end of the socket ``fd``; None without a fork server of ranks.
     """
 
     def __init__(self) -> None:
@@ -52,29 +51,29 @@ class StudentAnswers:
             _define(self.names, self.sources)
 
     def order(self, work: Callable[..., Any]) -> dict[str, Any]:
-        """Return what a rank needs to know to do ``work``, a function of the driver's module."""
+        """Return the sources with which a rank can do ``work``, a function of the driver's module."""
         module = {name: self.asked[name] for name in ("module", "module_name")}
         return module | {"sources": self.sources, "driver": work.__name__}
 
 
 def serve(
-    requests: BinaryIO, replies: BinaryIO, bell: int | None, forks: bool, kept: kept_things.Rows
+    requests: BinaryIO, replies: BinaryIO, meeting: int | None, forks: bool, snapshot: restoring.Snapshot
 ) -> None:
-    """Answer requests until there are no more: ``define`` takes sources, ``ask`` calls a driver.
+    """Answer requests until the judge closes the pipe: ``define`` runs sources, ``ask`` calls a driver.
 
-    A process of its own answers each question (``forks``), so that what one leaves behind does not reach the next. If
-    the answers have started threads, which a fork does not copy, this process answers itself.
+    With ``forks``, a fork answers each request, so that its side effects do not reach the next one. If the answers have
+    started threads, which a fork does not copy, this process answers.
 
-    With ``apart`` the answers run in those processes only: this one stays clean, and forks the zygote of the ranks.
+    If ``define`` says ``apart``, the answers run in forks only, and this process forks a fork server of ranks.
     """
-    # Nothing reads file 1; a file of its own would be one more.
+    # File 1 is /dev/null already.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.argv = [""]
     answers, apart = StudentAnswers(), False
-    # Local, since answers may replace any name of this module: what puts the names back is made anew each time.
-    function, put_back = types.FunctionType, kept_things.put_back.__code__
+    # Answers may replace any name of this module, so keep local references.
+    function, restore = types.FunctionType, restoring.restore.__code__
     while True:
-        with _zygote(answers, forks and apart, bell is not None):
+        with _fork_server_of_ranks(answers, forks and apart, meeting is not None):
             try:
                 request = frames.read(requests)
             except EOFError:
@@ -82,24 +81,26 @@ def serve(
             reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
             do, is_fork = request["do"], False
             try:
-                if do == "take away":
-                    banned.Ban.find(request["names"]).take_away()
-                    kept = kept_things.with_refusals(kept)
+                if do == "ban":
+                    banned.Ban.find(request["names"]).apply()
+                    snapshot = restoring.keep_refusals(snapshot)
                 elif do == "define":
                     answers.sources, apart = request["sources"], request["apart"]
                     if forks and apart:
                         is_fork = _fork()
                         if not is_fork:
-                            continue  # the other process has replied
+                            continue  # the fork has replied
                     answers.run()
                 elif do == "ask":
                     if forks and threading.active_count() == 1:
                         is_fork = _fork()
                         if not is_fork:
                             continue
-                    function(put_back, {})(kept)
-                    reply["value"] = _ask(answers, request, bell, function(put_back, {}, argdefs=(kept,)))
-            except BaseException as error:  # SystemExit, KeyboardInterrupt and whatever else the code raises
+                    function(restore, {})(snapshot)
+                    reply["value"] = _call_driver(
+                        answers, request, meeting, function(restore, {}, argdefs=(snapshot,))
+                    )
+            except BaseException as error:  # SystemExit and KeyboardInterrupt, too
                 reply["value"], reply["error"] = None, describe_error(error)
             try:
                 framed = frames.pack(reply)
@@ -113,8 +114,8 @@ def serve(
 
 
 @contextmanager
-def _zygote(answers: StudentAnswers, wanted: bool, sandboxed: bool) -> Iterator[None]:
-    """Inside, ``answers`` can start ranks: a process forks them that was there before any input arrived."""
+def _fork_server_of_ranks(answers: StudentAnswers, wanted: bool, sandboxed: bool) -> Iterator[None]:
+    """Let ``answers`` start ranks within this context: a process without any driver's input forks the ranks."""
     if not wanted:
         yield
         return
@@ -123,7 +124,7 @@ def _zygote(answers: StudentAnswers, wanted: bool, sandboxed: bool) -> Iterator[
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         here.close()
-        ranks.serve_zygote(there, partial(_load_rank, sandboxed))
+        ranks.fork_ranks(there, partial(_load_rank, sandboxed))
     there.close()
     answers.start_rank = lambda fd: socket.send_fds(here, [b"."], [fd])
     try:
@@ -144,13 +145,13 @@ def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[StudentAnswer
 
 
 def _fork() -> bool:
-    """Fork: True in the new process; False in this one once that has replied. End if it has not."""
+    """Fork. Return True in the child; return False in the parent once the child has replied, or end if it has not."""
     child = os.fork()
     if not child:
         return True
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != _DONE:
         os._exit(1)
-    if os.getpid() == 1:  # in the sandbox, where every other process is one that it left
+    if os.getpid() == 1:  # in the sandbox: kill all processes that the child left
         with suppress(OSError):
             os.kill(-1, signal.SIGKILL)
             while os.waitpid(-1, 0):
@@ -159,47 +160,49 @@ def _fork() -> bool:
 
 
 def _define(names: dict[str, Any], sources: Sequence[Sequence[str]]) -> None:
-    """Run the sources, in order; the last is the answer asked about, whose errors count."""
+    """Run the sources, in order. Raise errors of the last one only, the answer in question."""
     module = types.ModuleType("__main__")
-    names.update({"__name__": "__main__", "__builtins__": __builtins__, **_stand_ins()})
+    names.update({"__name__": "__main__", "__builtins__": __builtins__, **_stubs()})
     module.__dict__.update(names)
     sys.modules["__main__"] = module
     *before, last = sources
     for name, source in before:
-        with suppress(BaseException):  # an error in another answer costs this one nothing
+        with suppress(BaseException):  # ignore errors of other answers
             exec(compile(source, f"<{name}>", "exec"), names)
     name, source = last
     exec(compile(source, f"<{name}>", "exec"), names)
 
 
-def _stand_ins() -> dict[str, Any]:
-    """Return stand-ins for `begin` and `check`, which an answer may still call: here they do nothing."""
+def _stubs() -> dict[str, Any]:
+    """Return stubs of `begin` and `check`, which an answer may still call: here they do nothing."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
 
     names = dict.fromkeys(("begin", "check"), nothing)
-    for name in _ROOMS:  # the real ones are not to be seen here
-        sys.modules[name] = room = types.ModuleType(name)
-        room.__dict__.update(names)
+    for name in _CHECK_MODULES:  # the real ones are hidden
+        sys.modules[name] = module = types.ModuleType(name)
+        module.__dict__.update(names)
     return names
 
 
-def _ask(
-    answers: StudentAnswers, request: dict[str, Any], bell: int | None, settle: Callable[[], object]
+def _call_driver(
+    answers: StudentAnswers, request: dict[str, Any], meeting: int | None, restore_names: Callable[[], object]
 ) -> Any:
     answers.asked, data = request, request["data"]
     if count := request["meet"]:
-        data["meet"] = MeetingPoint(count) if bell is None else at_the_bell(bell)
+        data["meet"] = MeetingPoint(count) if meeting is None else judge_meeting_point(meeting)
     driver = _driver(request)
-    driver.__globals__["settle"] = settle
+    driver.__globals__["restore_names"] = restore_names
     return driver(answers, **data)
 
 
 def _driver(request: Mapping[str, Any]) -> Callable[..., Any]:
-    """Run the driver's module, and return the function that is asked for."""
-    # What it defines can be pickled and pointed to by name. It has Python's own functions, whatever the answers did.
-    module = types.ModuleType(request["module_name"].replace(".", "_"))  # there is no package to look in
+    """Run the driver's module, and return the function that the request names."""
+    # The module is in sys.modules, so that its functions can be pickled, and has the original builtins.
+    module = types.ModuleType(
+        request["module_name"].replace(".", "_")
+    )  # a dot would make Python look for a package
     module.__dict__["__builtins__"] = dict(_BUILTINS)
     sys.modules[module.__name__] = module
     exec(compile(request["module"], "<driver>", "exec"), module.__dict__)
@@ -215,24 +218,24 @@ def describe_error(error: BaseException) -> dict[str, Any]:
             if frame.filename.startswith("<") and frame.filename not in ("<driver>", "<string>"):
                 line = frame.lineno
         message = str(error)
-    except BaseException:  # an exception of the student's own making may raise when it is shown
+    except BaseException:  # a student's exception may raise in __str__
         message = ""
     return {"kind": type(error).__name__[:200], "message": message[:MESSAGE], "line": line}
 
 
 def main(
-    requests: int, replies: int, kept: kept_things.Rows, bell: int | None = None, forks: bool = False
+    requests: int, replies: int, snapshot: restoring.Snapshot, meeting: int | None = None, forks: bool = False
 ) -> None:
-    """Serve on file descriptors, then end without running what the code left to be run at exit."""
+    """Serve on file descriptors, then end without exit handlers, which the answer may have registered."""
     try:
         with os.fdopen(requests, "rb") as asked, os.fdopen(replies, "wb") as told:
-            serve(asked, told, bell, forks, kept)
+            serve(asked, told, meeting, forks, snapshot)
     finally:
         os._exit(0)
 
 
-def bare(preload: list[str]) -> None:
-    """Serve on stdin and stdout, where nothing but this process keeps the student's code in."""
+def serve_on_stdio(preload: list[str]) -> None:
+    """Serve on stdin and stdout, without a sandbox."""
     import importlib
 
     requests, replies = os.dup(0), os.dup(1)
@@ -241,4 +244,4 @@ def bare(preload: list[str]) -> None:
         os.dup2(nowhere, number)
     for name in ("torch", *preload):
         importlib.import_module(name)
-    main(requests, replies, kept_things.keep(), forks=sys.platform == "linux")
+    main(requests, replies, restoring.take_snapshot(), forks=sys.platform == "linux")

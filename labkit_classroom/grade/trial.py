@@ -1,7 +1,7 @@
-"""Tries an assignment before it is given out: does its solution get all points, an empty edition none, and does each
-wrong answer lose some, for every student alike?
+"""Try an assignment before its release: the solution must get all points, an empty edition none, and each wrong answer
+must lose points, the same ones for all students.
 
-Wrong answers are files in its folder ``wrong``, named by the question: ``split.floor.py`` is one to ``split``.
+Wrong answers are files in its folder ``wrong``. Their names begin with the question, as in ``split.floor.py``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from labkit.base.texts import texts_beside
 
 from ..assignment import Assignment, Question
 from ..draw import Draw
-from ..wall.templates import template
-from ..words import Problem, Words
+from ..messages import Problem, Words
+from ..sandbox.isolation import start_server
 from .submission import draws, grade
 
 _TEXTS = texts_beside(__file__)
-_EDITIONS = 200  # whose numbers are looked at
+_EDITIONS = 200  # number of editions whose numbers are compared
 
 
 @dataclass(frozen=True)
-class Tried:
-    """Result of trying an answer: points for several students, how often each part was lost, what is odd."""
+class TrialResult:
+    """The points of an answer for several students, how often each part lost points, and a warning, if any."""
 
     question: str
     title: str
@@ -36,8 +36,8 @@ class Tried:
     odd: Words | None = None
 
 
-def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator[Tried]:
-    """Judge the solution, the empty edition and each wrong answer, as those of students with numbers of their own."""
+def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator[TrialResult]:
+    """Judge the solution, the empty edition and each wrong answer, for ``students`` with different numbers."""
     questions = {question.id: question for question in assignment.questions}
     wrong = [(path.name.split(".")[0], path) for path in sorted((assignment.folder / "wrong").glob("*.py"))]
     for id, path in wrong:
@@ -46,14 +46,14 @@ def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator
                 en=f"{path}: its name must begin with a question's, such as {assignment.questions[0].id}.floor.py",
                 zh=f"{path}：文件名要以题目的名字开头，例如 {assignment.questions[0].id}.floor.py",
             )
-    secret, workers = secrets.token_bytes(32), template(way, assignment.preload, [assignment.folder])
+    secret, workers = secrets.token_bytes(32), start_server(way, assignment.preload, [assignment.folder])
 
-    def judge_answer(question: Question, title: str, source: str | None = None) -> Tried:
+    def judge_answer(question: Question, title: str, source: str | None = None) -> TrialResult:
         points, lost, failed = [], Counter[str](), None
         for student in map(str, range(students)):
-            numbers = assignment.numbers(Draw.seeded(secret, student, assignment.name, "numbers"))
+            numbers = assignment.numbers(Draw.from_secret(secret, student, assignment.name, "numbers"))
             solution = {one.id: one.solution(numbers) for one in assignment.questions}
-            # One more line makes grading judge the stub instead of skipping it.
+            # Add a line: grading would skip the unchanged stub.
             given = {"solution": solution[question.id], "empty": question.stub(numbers) + "\npass"}
             answer = {need: solution[need] for need in question.needs} | {question.id: source or given[title]}
             draw = draws(secret, student, assignment.name, answer)
@@ -62,8 +62,8 @@ def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator
             points.append(mark.points)
             lost.update(part.id for part in mark.parts if part.score < 1)
             failed = failed or next((note for note in graded.troubles if note.kind == "judge"), None)
-        found = Tried(question.id, title, points, question.points, lost)
-        return replace(found, odd=Words(failed.en, failed.zh) if failed else _odd(found))
+        found = TrialResult(question.id, title, points, question.points, lost)
+        return replace(found, odd=Words(failed.en, failed.zh) if failed else _warn(found))
 
     try:
         for question in assignment.questions:
@@ -75,8 +75,8 @@ def try_answers(assignment: Assignment, way: str, students: int = 5) -> Iterator
         workers.close()
 
 
-def _odd(found: Tried) -> Words | None:
-    """Return what is odd about an answer's points, or None."""
+def _warn(found: TrialResult) -> Words | None:
+    """Return a warning about an answer's points, or None."""
     full = sum(points >= found.of for points in found.points)
     some = [part for part, count in found.lost.items() if count < len(found.points)]
     if found.title in ("solution", "empty"):
@@ -88,9 +88,9 @@ def _odd(found: Tried) -> Words | None:
     return _TEXTS[key,].fill(facts) if key else None
 
 
-def degenerate(assignment: Assignment) -> Iterator[Words]:
-    """Yield what is odd about the numbers of several editions."""
-    lots = (Draw.seeded(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
+def find_odd_numbers(assignment: Assignment) -> Iterator[Words]:
+    """Yield warnings about the numbers of several editions."""
+    lots = (Draw.from_secret(b"numbers", str(edition), assignment.name) for edition in range(_EDITIONS))
     drawn = [assignment.numbers(draw) for draw in lots]
     cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]
     for name in drawn[0]:

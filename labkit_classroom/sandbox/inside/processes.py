@@ -12,7 +12,7 @@ _HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def children() -> dict[int, list[int]]:
-    """Return the children of every process that has some."""
+    """Return the children of each process, by its id."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -24,22 +24,22 @@ def children() -> dict[int, list[int]]:
 def descendants(below: dict[int, list[int]], *roots: int) -> list[int]:
     """Return all descendants of ``roots``; ``below``: the children of every process."""
     found = [child for root in roots for child in below.get(root, ())]
-    for pid in found:  # the loop appends to the list that it walks
+    for pid in found:  # the list grows during the loop
         found += below.get(pid, ())
     return found
 
 
-def cpu(pid: int) -> float:
-    """Return CPU seconds of a process and of its children that have ended."""
+def cpu_seconds(pid: int) -> float:
+    """Return CPU seconds of a process, including its ended children."""
     return sum(map(int, _stat(pid)[11:15])) / _HERTZ
 
 
-def waiting(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
+def count_waiting_threads(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
     """Count the threads of a process that wait to read from ``fd``; return also whether any thread runs.
 
-    pipe   the number (inode) of the pipe that ``fd`` has to be, so that nobody waits at another one.
+    pipe   the inode of the pipe that ``fd`` must be.
 
-    Where the system keeps from us what they wait for, all that wait for something are counted.
+    Where the system hides what a thread waits for, count each thread that waits.
     """
     count, is_awake = 0, False
     with suppress(PermissionError):
@@ -57,8 +57,8 @@ def waiting(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
     return count, is_awake
 
 
-def memory(pid: int) -> tuple[int, int]:
-    """Return bytes of a process: addresses it has, memory that is not a file's, shared or its own."""
+def read_memory(pid: int) -> tuple[int, int]:
+    """Return bytes of a process: its address space, and its memory without files (private and shared)."""
     found = dict(re.findall(rb"^(\w+):\s+(\d+) kB", _read(f"/proc/{pid}/status"), re.MULTILINE))
     size, own, shared = (int(found.get(name, 0)) << 10 for name in (b"VmSize", b"RssAnon", b"RssShmem"))
     return size, own + shared
@@ -71,7 +71,7 @@ def _stat(pid: int, thread: int | str = "") -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc. It has no buffer of Python's: a judge reads some hundred of them, twenty times a second."""
+    """Read a file of /proc without Python's buffering: a judge reads some hundred of them, twenty times a second."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 4096)

@@ -10,18 +10,18 @@ import pytest
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws
-from labkit_classroom.grade.trying import degenerate, try_answers
+from labkit_classroom.grade.trial import find_odd_numbers, try_answers
 from labkit_classroom.handout.folder import release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.judging import RubricPart
-from labkit_classroom.words import Problem, Words
+from labkit_classroom.messages import Problem, Words
 from labkit_cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine  # noqa: E402
-import walled  # noqa: E402
+import sandboxed  # noqa: E402
 
-WAY = walled.way()
+WAY = sandboxed.way()
 FLOOR = "def split(rows, gpus):\n    return [rows // gpus] * gpus\n"
 WRONG = {
     "split.floor.py": FLOOR,
@@ -69,13 +69,13 @@ def test_a_wrong_answer_to_no_question_and_numbers_that_tell_nothing_are_told(mi
     (mine / "wrong" / "spilt.py").write_text(FLOOR)
     with pytest.raises(Problem, match=r"must begin with a question's, such as split\.floor\.py"):
         list(try_answers(load(mine), WAY))
-    assert list(degenerate(load(mine))) == []
+    assert list(find_odd_numbers(load(mine))) == []
     judges = (mine / "judges.py").read_text("utf-8")
     judges = judges.replace(
         '{"base": draw.integer(1000, 9999) if draw else 1234}', '{"base": 7, "spare": 1 if draw else 2}'
     )
     (mine / "judges.py").write_text(judges, "utf-8")
-    said = [words.en for words in degenerate(load(mine))]
+    said = [words.en for words in find_odd_numbers(load(mine))]
     assert said == [
         "base is 7 for everybody", "spare is 1 for everybody", "the number spare stands nowhere in the text",
         "200 of 200 students get the same numbers",

@@ -1,8 +1,8 @@
-"""Run the ranks of an answer. A grader gives each rank a process of its own, and stays outside of all of them.
+"""Run the ranks of an answer, each in its own process, and relay their collectives through the driver's process.
 
-The process that judges runs no student's code. It opens :func:`labkit.ranks`, in which a thread stands in for each
-rank: every call on torch.distributed travels from the rank's process through a socket to that thread, which makes it.
-So the trace, the group and the ranks' inputs are out of the answer's reach, and ranks share nothing but their calls.
+The driver's process runs no student's code. It opens :func:`labkit.ranks` with a thread for each rank: every call on
+torch.distributed travels from the rank's process through a socket to its thread, which makes the call. So an answer
+can reach neither the trace nor the group nor other ranks' inputs, and ranks share nothing but their calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from labkit_ranks.rank.rank import current_thread_rank
 
 from . import frames
 
-# What a call is made of besides its tensors and its place in the source.
+# The fields of a call, besides its tensors and its line in the source.
 _FACTS = ("kind", "op", "factor", "root", "splits", "tag", "group")
 Work = Callable[..., Any]  # work(student, **share), which returns plain data
 
@@ -50,13 +50,13 @@ def run(
     threads: bool = False,
     isolated: bool = True,
 ) -> dict[str, Any]:
-    """Call ``work(student, **share)`` on a rank for each of ``shares``; return results, and what they called and sent.
+    """Call ``work(student, **share)`` on one rank for each of ``shares``; return results, calls and sent bytes.
 
-    gpus     GPUs of one machine, if there are several machines.
-    joins    whether the ranks are in a group before ``work`` begins.
-    notice   called here, outside the ranks, with the number of a rank that calls :func:`tell_judge`.
-    isolated whether the ranks can write no files and open no sockets, by which they could reach one another.
-    threads  let ranks be threads of this process where nobody isolates them, as in a student's notebook.
+    gpus      GPUs of one machine, if there are several machines.
+    joins     let the ranks join a group before ``work`` begins.
+    notice    called in this process with the number of each rank that calls :func:`tell_judge`.
+    threads   let ranks be threads of this process where no fork server starts them, as in a student's notebook.
+    isolated  forbid the ranks to write files and open sockets, by which they could reach one another.
     """
     size, results, stuck = len(shares), list[Any](), list[str]()
     torch.manual_seed(0)
@@ -65,17 +65,17 @@ def run(
         if start or not threads:
             same = {"size": size, "gpus": gpus or size, "joins": joins, "isolated": isolated}
             orders = [{"rank": rank, "share": share, **same} for rank, share in enumerate(shares)]
-            links = [stack.enter_context(_start(student, start, work, order)) for order in orders]
+            links = [stack.enter_context(_start_rank(student, start, work, order)) for order in orders]
         ranks = stack.enter_context(labkit.ranks(size))
 
         def on_rank() -> Any:
             rank = dist.get_rank()
-            return _stand_in(links[rank], rank, notice) if links else work(student, **shares[rank])
+            return _relay_calls(links[rank], rank, notice) if links else work(student, **shares[rank])
 
         try:
             results = list(ranks.run(on_rank))
         except RuntimeError as error:
-            if not threads or not hasattr(error, "report"):  # else labkit reports what hangs
+            if not threads or not hasattr(error, "report"):  # a deadlock, which labkit has reported
                 raise
             stuck = [line.strip() for line in str(error).splitlines() if line.startswith("  rank")]
         events = [event for event in ranks.trace if event.phase in ("collective", "stuck")]
@@ -92,7 +92,7 @@ def run(
 
 
 class Link:
-    """A socket between a rank's process and the judge's, which carries frames."""
+    """A socket that carries frames between a rank's process and the driver's."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket, self._stream = end, end.makefile("rwb")
@@ -112,17 +112,19 @@ class Link:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close the socket: the rank's process ends."""
+        """Close the socket, which ends the rank's process."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._stream.close()
         self._socket.close()
 
 
-# -- in the judge's process
+# -- in the driver's process
 
 
-def _start(student: Any, start: Callable[[int], object] | None, work: Work, order: dict[str, Any]) -> Link:
+def _start_rank(
+    student: Any, start: Callable[[int], object] | None, work: Work, order: dict[str, Any]
+) -> Link:
     here_end, there_end = socket.socketpair()
     link = Link(here_end)
     if start:
@@ -130,13 +132,13 @@ def _start(student: Any, start: Callable[[int], object] | None, work: Work, orde
         link.send({**order, **student.order(work)})
     elif os.fork() == 0:
         here_end.close()
-        _be_rank(Link(there_end), order, lambda: (student, work))
+        _run_rank(Link(there_end), order, lambda: (student, work))
     there_end.close()
     return link
 
 
-def _stand_in(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
-    """Make the calls of the process at the other end in this thread's rank; return what the process returns."""
+def _relay_calls(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
+    """Make the calls of the rank's process in this thread; return the result of its work."""
     default: Any = dist.distributed_c10d._get_default_group()
     known, works = {default._name: default}, list[Any]()
     task: Any = here.task
@@ -196,20 +198,20 @@ _link: Link | None = None
 
 
 def tell_judge() -> Any:
-    """Tell the judge that this rank is here; return what :func:`run`'s ``notice`` gives it."""
+    """Report this rank to the driver's process; return the value of ``notice``, an argument of :func:`run`."""
     assert _link is not None
     return _link.ask(do="notice")["value"]
 
 
 def join_group(rank: int, size: int) -> None:
-    """Join the default group as this rank: the judge carries what both the host and simulated GPUs hold."""
+    """Join the default group as this rank, for tensors on the host and on simulated GPUs."""
     store = HashStore()
-    store.set_timeout(timedelta(seconds=3))  # no other rank ever writes into it
+    store.set_timeout(timedelta(seconds=3))  # waiting is useless: no other rank writes into this store
     init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
 
 
-def serve_zygote(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:
-    """Fork a rank for each socket that comes through ``control``, from a process that knows no rank's inputs."""
+def fork_ranks(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:
+    """Fork a rank for each socket that arrives at ``control``. This process knows no rank's inputs."""
     while True:
         sent, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not sent:
@@ -220,12 +222,12 @@ def serve_zygote(control: socket.socket, load: Callable[[Mapping[str, Any]], tup
             os.closerange(4, 4096)
             link = Link(socket.socket(fileno=3))
             order = link.receive()
-            _be_rank(link, order, partial(load, order))
+            _run_rank(link, order, partial(load, order))
         os.close(fds[0])
 
 
-def _be_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:
-    """Be one rank, and end. ``load`` returns the student's answers and the work to do with them."""
+def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:
+    """Run one rank and end the process. ``load`` returns the student's answers and the work to do with them."""
     global _link
     value, error = None, None
     try:
@@ -238,7 +240,7 @@ def _be_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any,
         )  # fmt: skip
         labkit.simulate(gpus=gpus)
         process_patches.inherit()
-        process_group.make_process_transport = lambda group: _Carried(link, group)
+        process_group.make_process_transport = lambda group: _RelayTransport(link, group)
         torch.manual_seed(0)
         if order["joins"]:
             torch.cuda.set_device(rank % gpus)
@@ -254,8 +256,8 @@ def _be_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any,
     os._exit(0)
 
 
-class _Carried:
-    """The transport of a group (see :mod:`labkit_ranks.group.slot`) whose calls the judge's process makes."""
+class _RelayTransport:
+    """A transport (see :mod:`labkit_ranks.group.slot`) that sends each call to the driver's process."""
 
     def __init__(self, link: Link, group: Any) -> None:
         self._link, self._made, self.ranks = link, 0, group.ranks
@@ -272,22 +274,22 @@ class _Carried:
             self._link.ask(
                 do="call", inputs=call.inputs, outputs=outputs, codes=codes, line=call.line, **facts
             )
-        slot = _CarriedSlot(self._link, call, _numbers.setdefault("next", 0))
+        slot = _RelayedSlot(self._link, call, _numbers.setdefault("next", 0))
         _numbers["next"] += 1
         return slot
 
     def flush(self, rank: int) -> None:
-        """Do nothing: every call that was waited for is done."""
+        """Do nothing: no completed call is pending."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         self._link.ask(do="new_group", name=str(call.seq), ranks=list(call.members))
         return [call]
 
 
-_numbers: dict[str, int] = {}  # of this process's next call
+_numbers: dict[str, int] = {}  # "next": the number of this process's next call
 
 
-class _CarriedSlot(Slot):
+class _RelayedSlot(Slot):
     def __init__(self, link: Link, call: CollectiveCall, number: int) -> None:
         super().__init__(1)
         self._link, self._call, self._number = link, call, number
@@ -298,7 +300,7 @@ class _CarriedSlot(Slot):
         if self._link.ask(do="test", number=self._number)["done"]:
             self._receive()
         else:
-            time.sleep(0.001)  # a rank that polls leaves the processor to the others
+            time.sleep(0.001)  # leave the processor to other ranks while polling
         return super().is_completed()
 
     def wait_for_members(

@@ -1,7 +1,6 @@
-"""The judge's side of a worker: requests through pipes, limits, and its end; and the session that judges
-one question.
+"""The judge's side of a worker: send requests through pipes, enforce limits, kill; and the session of one question.
 
-Only this process measures limits and time; nothing that a worker reports of itself counts.
+The judge measures limits and time itself: no report of a worker counts.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from labkit.base.language import say
 
 from ..judging import Reply, RubricPart
 from ..meeting import NUMBER
-from ..words import Problem, harmless
+from ..messages import Problem, replace_controls
 from .inside import frames
 
-_TICK = 0.05  # seconds between two looks at what a worker takes
-_GLANCE = 0.01  # and at who has come to a meeting
-_PATIENCE = 2.0  # idle seconds before a meeting is given up
-_STARVED = 5  # times the clock's limit that a worker may wait for the processor, ready to go on
-_FOR_ANYBODY = 4096  # zeros to ring then, enough for everybody's later waits
+_TICK = 0.05  # seconds between two measurements of a worker
+_MEETING_TICK = 0.01  # seconds between two counts of the waiting threads
+_PATIENCE = 2.0  # idle seconds after which a meeting fails
+_STARVED = 5  # extensions of the clock's limit for a runnable worker that gets no processor
+_RELEASE_ALL = 4096  # zeros to write when a meeting fails, so that later waits return at once
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of the student's code for one request.
 
-    cpu        seconds of processor time, of all its processes together.
-    wall       seconds on the clock; None: enough for a machine that is busy with other things.
-    memory     bytes beyond what the template has.
-    processes  processes and threads at once.
+    cpu        seconds of processor time of all processes together.
+    wall       seconds on the clock; None allows for a busy machine.
+    memory     bytes, besides those of the fork server.
+    processes  processes and threads at the same time.
     """
 
     cpu: float = 5.0
@@ -53,30 +52,33 @@ class Limits:
 
 
 class NoReply(Exception):
-    """No answer came. ``args``: cpu, wall, memory, died or garbled; and the same in words, for the teacher."""
+    """Raised when a worker sends no valid reply. ``args``: cpu, wall, memory, died or garbled; text for the teacher."""
 
 
 @dataclass
-class Bell:
-    """A meeting of a worker's threads or processes: it rings when /proc shows that all of them wait."""
+class JudgeMeeting:
+    """A barrier for threads and processes of a worker. The judge releases it when /proc shows all of them waiting."""
 
     pipe: BinaryIO
     waiting: Callable[[], tuple[int, bool]]
-    _still: float | None = None  # when all threads became idle
+    _idle_since: float | None = None
 
-    def look(self, count: int) -> list[int] | None:
-        """Ring if all ``count`` wait, or nobody else will come. Return their numbers, [] if they did not meet."""
+    def poll(self, count: int) -> list[int] | None:
+        """Release the waiting threads if there are ``count``, or no other thread runs any more.
+
+        Return the numbers given to them, [] if the meeting failed, None to poll again.
+        """
         here, is_awake = self.waiting()
         numbers: list[int] = []
         if here >= count:
             numbers = random.SystemRandom().sample(range(1, 1 << 20), count)
         else:
-            self._still = None if is_awake else self._still or time.monotonic()
-            if self._still is None or time.monotonic() - self._still < _PATIENCE:
+            self._idle_since = None if is_awake else self._idle_since or time.monotonic()
+            if self._idle_since is None or time.monotonic() - self._idle_since < _PATIENCE:
                 return None
-        self._still = None
+        self._idle_since = None
         with suppress(OSError):  # the worker has ended
-            self.pipe.write(b"".join(map(NUMBER.pack, numbers or [0] * _FOR_ANYBODY)))
+            self.pipe.write(b"".join(map(NUMBER.pack, numbers or [0] * _RELEASE_ALL)))
         return numbers
 
 
@@ -84,15 +86,15 @@ class Bell:
 class SandboxWorker:
     """A process with a student's code, and the pipes to it.
 
-    used_resources  returns CPU seconds and bytes of memory of all workers of its template.
-    end    ends it and all that it started.
+    used_resources  returns CPU seconds and bytes of memory of all workers of the fork server.
+    end             kills the worker with all its processes.
     """
 
     used_resources: Callable[[], tuple[float, int]]
     requests: BinaryIO
     replies: BinaryIO
     end: Callable[[], None]
-    bell: Bell | None = None
+    meeting: JudgeMeeting | None = None
 
     def __post_init__(self) -> None:
         self._inbox: queue.Queue[tuple[bytes, bytes] | Exception] = queue.Queue(2)
@@ -100,9 +102,9 @@ class SandboxWorker:
         self._reader.start()
 
     def request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
-        """Send ``message`` and return the reply. Raise :class:`NoReply` if none comes; the worker is then gone.
+        """Send ``message`` and return the reply. Kill the worker and raise :class:`NoReply` if none comes.
 
-        meet   how many are to meet meanwhile (see :class:`Bell`).
+        meet   number of threads that shall meet meanwhile (see :class:`JudgeMeeting`).
         """
         try:
             if not self._inbox.empty():
@@ -122,7 +124,7 @@ class SandboxWorker:
             raise error if isinstance(error, NoReply) else NoReply("garbled", str(error)) from None
 
     def _frame(self, found: tuple[bytes, bytes] | Exception) -> tuple[bytes, bytes]:
-        """Return a frame that came, or raise why there is none."""
+        """Return the frame from the inbox, or raise the error found there."""
         if isinstance(found, frames.Garbled):
             raise found
         if isinstance(found, Exception):
@@ -130,17 +132,17 @@ class SandboxWorker:
         return found
 
     def _wait(self, limits: Limits, meet: int) -> tuple[tuple[bytes, bytes], list[int]]:
-        """Return the frame that comes, and the numbers given at the meeting."""
+        """Wait for the next frame; return it with the numbers given at the meeting."""
         end = time.monotonic() + limits.clock
         starved = _STARVED
-        meets = meet > 0 and self.bell is not None
+        meets = meet > 0 and self.meeting is not None
         met = [] if meets else list(range(1, meet + 1))
         before: float | None = None
         while True:
             try:
-                return self._frame(self._inbox.get(timeout=_GLANCE if meets else _TICK)), met
+                return self._frame(self._inbox.get(timeout=_MEETING_TICK if meets else _TICK)), met
             except queue.Empty:
-                if meets and self.bell and (numbers := self.bell.look(meet)) is not None:
+                if meets and self.meeting and (numbers := self.meeting.poll(meet)) is not None:
                     met, meets = numbers, False
                 cpu, memory = self.used_resources()
                 if before is None:
@@ -149,14 +151,14 @@ class SandboxWorker:
                     raise NoReply("cpu", f"more than {limits.cpu:g} s of processor time") from None
                 if memory > limits.memory:
                     raise NoReply("memory", f"more than {limits.memory >> 20} MiB") from None
-                if time.monotonic() > end and starved and self.bell and self.bell.waiting()[1]:
-                    # The worker is ready but does not get the processor: let CPU time decide, not the clock.
+                if time.monotonic() > end and starved and self.meeting and self.meeting.waiting()[1]:
+                    # The worker can run but gets no processor: let CPU time decide, not the clock.
                     end, starved = time.monotonic() + limits.clock, starved - 1
                 if time.monotonic() > end:
                     raise NoReply("wall", f"no answer within {limits.clock:g} s") from None
 
     def _write(self, framed: bytes) -> None:
-        with suppress(OSError, ValueError):  # it has ended; the reader says so
+        with suppress(OSError, ValueError):  # the worker has ended, which the reader reports
             view = memoryview(framed)
             while view:
                 view = view[self.requests.write(view) :]
@@ -169,15 +171,15 @@ class SandboxWorker:
             self._inbox.put(error)
 
     def close(self) -> None:
-        """Kill the worker and all that it started, and wait until they are gone."""
+        """Kill the worker with all processes, and wait for the end."""
         self.end()
-        if self.bell:
-            self.bell.pipe.close()
+        if self.meeting:
+            self.meeting.pipe.close()
         with suppress(OSError):
             self.requests.close()
         end = time.monotonic() + 10
         while self._reader.is_alive() and time.monotonic() < end:
-            with suppress(queue.Empty):  # the reader may be blocked on a full inbox
+            with suppress(queue.Empty):  # unblock a reader that waits at a full inbox
                 self._inbox.get_nowait()
             self._reader.join(_TICK / 10)
         with suppress(OSError):
@@ -187,7 +189,7 @@ class SandboxWorker:
 def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply:
     """Check every field of the reply to the request with this token; return it as a Reply.
 
-    :class:`.frames.Garbled` if the frame holds another thing.
+    Raise :class:`.frames.Garbled` if the frame is no such reply.
     """
     reply = frames.unpack(*found)
     if type(reply) is not dict or set(reply) != {"token", "value", "error"}:
@@ -205,22 +207,25 @@ def check_reply(found: tuple[bytes, bytes], token: str, met: list[int]) -> Reply
     ):
         raise frames.Garbled("no error")
     line = error["line"] if error["line"] is None or 0 < error["line"] < 1 << 31 else None
-    kind, message = harmless(error["kind"][:200]) or "Exception", harmless(error["message"][:2000])
+    kind, message = (
+        replace_controls(error["kind"][:200]) or "Exception",
+        replace_controls(error["message"][:2000]),
+    )
     return Reply.from_error(kind, message, line, tuple(met))
 
 
 @dataclass
 class AnswerSession:
-    """The judging of one question: starts a worker with the student's answers when first asked.
+    """The judging of one question: the first request starts a worker with the student's answers.
 
-    A process forked from the worker answers each question, so that what one leaves behind costs the next nothing.
+    Each request is answered by a fork of the worker, so that its side effects do not reach the next one.
 
-    start     gives a worker within limits, in which what is named does not exist.
-    sources   (name, source) of what is run before the first question is asked, in order; the last is the answer.
+    start     starts a worker with limits and the names to remove.
+    sources   (name, source) of the code to run before the first request, in order; the last is the answer.
     limits    of each request from now on.
-    without   dotted names of what does not exist for them.
-    apart     whether each rank of an answer is a process that shares nothing with the others but their calls.
-    troubles  why workers came to their end: (``Answer.ended``, in words).
+    without   dotted names of functions and modules to remove.
+    apart     run each rank of an answer in a process that shares nothing with the other ranks but their calls.
+    troubles  why workers ended: (``Reply.ended``, in words).
     """
 
     start: Callable[[Limits, Sequence[str]], SandboxWorker]
@@ -235,29 +240,29 @@ class AnswerSession:
     def answer(
         self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
     ) -> Reply:
-        """Return the result of ``driver(student, **data)``, if the answers can be run; the rest: :data:`.Engine`."""
+        """Return the result of ``driver(student, **data)`` if the answers can be run. It is an :data:`.Engine`."""
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
             if defined.ended and len(self.sources) > 2:
-                # Another answer, which this one may call, may have failed: try without the others.
+                # An earlier answer may have ended the process: try the last one alone.
                 defined = self._define([self.sources[0], self.sources[-1]])
             self._undefined = defined if defined.hint else None
         if self._undefined is not None:
             return self._undefined
         limits = self.limits if cpu is None else replace(self.limits, cpu=cpu)
         asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
-        found = self._ask({"do": "ask", "meet": meet, **asked}, limits, meet)
-        if meet and not found.met:  # numbers are left that the next meeting must not find
+        found = self._request({"do": "ask", "meet": meet, **asked}, limits, meet)
+        if meet and not found.met:  # the pipe still holds zeros that the next meeting must not read
             self.close()
         return found
 
     def _define(self, sources: Sequence[tuple[str, str]]) -> Reply:
         self._worker = self.start(self.limits, self.without)
         pairs = [list(pair) for pair in sources]
-        return self._ask({"do": "define", "sources": pairs, "apart": self.apart}, self.limits)
+        return self._request({"do": "define", "sources": pairs, "apart": self.apart}, self.limits)
 
-    def _ask(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
+    def _request(self, message: dict[str, Any], limits: Limits, meet: int = 0) -> Reply:
         assert self._worker is not None
         try:
             return self._worker.request(message, limits, meet)
@@ -275,7 +280,7 @@ class AnswerSession:
 
 @cache
 def _source(driver: Callable[..., Any]) -> tuple[str, str]:
-    """Return name and source of the module in which ``driver`` stands; Problem if it may not be sent."""
+    """Return name and source of the module that defines ``driver``. Raise Problem if it may not be sent to a worker."""
     module = inspect.getmodule(driver)
     if module is None or not inspect.isfunction(driver) or driver.__qualname__ != driver.__name__:
         raise Problem(

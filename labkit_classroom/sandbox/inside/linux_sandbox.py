@@ -1,9 +1,8 @@
-"""Takes files, network, other processes and rights from a student's process, with Linux's system calls alone.
+"""Isolate a process from files, network, other processes and privileges, with Linux's system calls alone.
 
-Two steps. :func:`enter` is taken once by the process that will be the template of all workers, before it imports
-anything large: namespaces and a root folder in which only the system, Python and labkit are to be seen, to be read
-only. :func:`confine` is taken by each worker on its way to the student's code: folders of its own, limits, no rights,
-a filter of system calls. No way back is left open: what a later step needs is done before the rights are given up.
+There are two steps. The fork server calls :func:`enter_namespaces` before it imports anything large: from then on it
+sees only the system, Python and labkit, read-only. Each worker calls :func:`confine` before it runs a student's code:
+writable folders, limits, no capabilities, and a filter of system calls. Neither step can be undone.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ _WORLD = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWNET | _NEWUTS | _NEWCGROUP
 _BIND, _REC, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
 _DETACH = 2  # of umount2
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _RECURSIVE = 1, 2, 4, 0x8000
-# The number is the same on every machine that is known here.
+# The system call has the same number on x86-64 and ARM64.
 _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
 _SET_SECUREBITS, _SET_NO_NEW_PRIVS = 28, 38
-_NOROOT_LOCKED = 0b101111  # securebits: root has no privileges, for good
+_NOROOT_LOCKED = 0b101111  # securebits: user id 0 gets no privileges, locked
 
-# System folders that Python and its libraries read; missing ones are skipped.
+# System folders that Python and its libraries read, where they exist.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-HOME = "/answer"  # the worker's own folder, where it may write
+HOME = "/answer"  # the worker's writable folder
 DEVICES = ("null", "zero", "full", "random", "urandom")
-WORKSPACE = 64 << 20  # bytes that a worker can write into each of its folders
-_FILES = 4096  # files and folders there
-_SOCKET_BYTES = "4096 65536 262144"  # of each socket: least, usual, most
+WORKSPACE = 64 << 20  # bytes of each writable folder
+_FILES = 4096  # files and folders in each writable folder
+_SOCKET_BYTES = "4096 65536 262144"  # buffers of a socket: minimum, default, maximum
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(OSError):
-    """The system does not allow a step; ``.strerror`` says which."""
+    """Raised when the system forbids a step; ``.strerror`` names the step."""
 
 
 def _call(what: str, result: int) -> int:
@@ -73,21 +72,21 @@ def _prctl(option: int, *values: int) -> None:
     _call(f"prctl {option}", _libc.prctl(option, *(ctypes.c_ulong(v) for v in (*values, 0, 0, 0, 0)[:4])))
 
 
-# -- the template
+# -- the fork server
 
 
-def enter(
+def enter_namespaces(
     *, way: str, readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str], ids: Sequence[int]
 ) -> None:
-    """Go behind the wall, as the only thread of this process; returns in a child that is the first process there.
+    """Enter new namespaces from a process with one thread; return in a child, the first process there.
 
     way       "root" or "user": who makes the namespaces.
-    readable  files and folders that stay, to be read only; ``hidden``: what of them is not to be seen, but for
-              ``shown`` within it.
-    ids       two user ids that nobody has, for the way "root".
+    readable  files and folders that stay visible, read-only.
+    hidden    folders within ``readable`` that become empty, except for ``shown`` within them.
+    ids       two unused user ids, for the way "root".
     """
     if way == "root":
-        map_ids = _mapping(ids)
+        map_ids = _prepare_id_map(ids)
         _call("unshare", _libc.unshare(_NEWNS))
         _build_root(readable, hidden, shown)
         _call("unshare", _libc.unshare(_WORLD))
@@ -104,12 +103,12 @@ def enter(
         _build_root(readable, hidden, shown)
     _fork_and_follow()
     socket.sethostname("sandbox")
-    _loopback()
+    _enable_loopback()
     _prctl(_SET_DUMPABLE, 0)
 
 
-def _mapping(ids: Sequence[int]) -> Callable[[], None]:
-    """Start a process that stays outside; return a function that lets it map the user ids inside."""
+def _prepare_id_map(ids: Sequence[int]) -> Callable[[], None]:
+    """Fork a process that stays outside; return a function to let the process map user ids."""
     ready, told = os.pipe()
     inside, child = os.getpid(), os.fork()
     if not child:
@@ -135,14 +134,14 @@ def _mapping(ids: Sequence[int]) -> Callable[[], None]:
 
 
 def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[str]) -> None:
-    root = "/sys"  # every Linux has this folder, and nothing here reads it
+    root = "/sys"  # a mount point: the folder exists on every Linux, and no code here reads it
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, "mode=755,size=16m")
     for path in (*SYSTEM, *SYSTEM_FILES, *readable):
         if os.path.lexists(path):
-            _show(root, path)
+            _mount_path(root, path)
     for name in DEVICES:
-        _show(root, f"/dev/{name}", devices=True)
+        _mount_path(root, f"/dev/{name}", devices=True)
     for name in HOME, "/tmp", "/dev/shm", "/etc":
         os.makedirs(root + name, exist_ok=True)
     for name, text in ("passwd", f"student:x:1:1::{HOME}:/bin/sh\n"), ("group", "student:x:1:\n"):
@@ -150,10 +149,10 @@ def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[
             stream.write(text)
     os.chmod(f"{root}/etc", 0o755)
     for path in hidden:
-        _hide(root, path)
+        _hide_path(root, path)
     for path in shown:
-        _show(root, path)
-    for path in hidden:  # else one student could leave something there for the next
+        _mount_path(root, path)
+    for path in hidden:  # a writable folder would let one worker leave files for the next
         if os.path.ismount(root + os.path.realpath(path)):
             _read_only(root + os.path.realpath(path), recursive=False)
     os.chdir(root)
@@ -165,7 +164,7 @@ def _build_root(readable: Sequence[str], hidden: Sequence[str], shown: Sequence[
     os.chdir("/")
 
 
-def _show(root: str, path: str, devices: bool = False) -> None:
+def _mount_path(root: str, path: str, devices: bool = False) -> None:
     target = root + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
@@ -184,15 +183,15 @@ def _show(root: str, path: str, devices: bool = False) -> None:
         _read_only(target, recursive=True)
 
 
-def _hide(root: str, path: str) -> None:
-    """An empty folder in place of ``path``."""
+def _hide_path(root: str, path: str) -> None:
+    """Mount an empty folder over ``path``."""
     target = root + os.path.realpath(path)
     if os.path.isdir(target):
         _mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, "mode=755,size=1m")
 
 
 def _fork_and_follow() -> None:
-    """Continue in a child. This process only waits for it, and ends with its exit code."""
+    """Continue in a child. The parent waits for its end, and ends with the same exit code."""
     child = os.fork()
     if not child:
         _prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -203,14 +202,14 @@ def _fork_and_follow() -> None:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _loopback() -> None:
-    """Let processes of the sandbox reach one another at 127.0.0.1."""
+def _enable_loopback() -> None:
+    """Enable 127.0.0.1 between processes of the sandbox."""
     import fcntl
 
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         set_flags, up, running = 0x8914, 0x1, 0x40
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up | running))
-    for name in "tcp_rmem", "tcp_wmem":  # what sockets hold is no process's memory
+    for name in "tcp_rmem", "tcp_wmem":  # buffers of sockets count as no process's memory
         with suppress(OSError), open(f"/proc/sys/net/ipv4/{name}", "w") as stream:
             stream.write(_SOCKET_BYTES)
 
@@ -218,13 +217,13 @@ def _loopback() -> None:
 # -- a worker
 
 
-def alone() -> None:
-    """Let the next child of this worker's keeper be the first process of new namespaces."""
+def unshare_children() -> None:
+    """Give the next child of this process new namespaces."""
     _call("unshare", _libc.unshare(_NEWPID | _NEWNS | _NEWIPC))
 
 
 def hide(path: str) -> None:
-    """Empty the folder or file ``path`` for this worker, which has its own mount namespace."""
+    """Make the folder or file ``path`` empty in this worker's mount namespace."""
     if os.path.isdir(path):
         _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, "mode=755,size=1m")
         _read_only(path, recursive=False)
@@ -233,14 +232,11 @@ def hide(path: str) -> None:
 
 
 def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
-    """The last step before the student's code. ``cpu`` in seconds, ``address_space`` in bytes.
-
-    Processes inherit all of it, and nothing here can be taken back by one without rights.
-    """
+    """Limit this process and all future children permanently. ``cpu`` in seconds, ``address_space`` in bytes."""
     os.setsid()
-    os.nice(10)  # so that the judge gets the processor first
+    os.nice(10)  # the judge gets the processor first
     for folder in (HOME, "/tmp", "/dev/shm"):
-        # A folder with something readable in it, such as an environment in /tmp, stays.
+        # A folder may hold a readable one, such as an environment in /tmp.
         if not os.listdir(folder):
             options = f"mode=1777,size={WORKSPACE},nr_inodes={_FILES}"
             _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, options)
@@ -278,8 +274,8 @@ def _drop_rights(way: str) -> None:
     _call("capset", _libc.capset(header, bytes(24)))
 
 
-# System calls that no answer needs, with their numbers on x86-64 and ARM64: the last two lines get memory that no limit
-# of a process counts. The second paragraph has the calls by which one rank could tell another something.
+# System calls to refuse, with their numbers on x86-64 and ARM64. First paragraph: no answer needs them (the last two
+# lines allocate memory that no limit counts). Second paragraph: one rank could send another a message.
 _DENIED, _TELLING = Path(__file__).with_name("denied.txt").read_text("utf-8").split("\n\n")
 _CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
 _SIGACTION, _OPEN, _OPENAT = (13, 134), (2, 4095), (257, 56)
@@ -294,13 +290,13 @@ _Steps = list[tuple[int, int, int, int]]
 
 
 def _filter_calls() -> None:
-    """Refuse the system calls of ``_DENIED``, new namespaces, and sockets to anything but the sandbox itself.
+    """Refuse the system calls of ``_DENIED``, new namespaces, and sockets of other families.
 
-    A change of what SIGCHLD does has no effect: nobody would wait for the children of a process that ignores it, and
-    the kernel would forget the processor time that they took.
+    Ignore changes of SIGCHLD's action: the kernel does not count the processor time of children of a process that
+    ignores SIGCHLD.
     """
     column = _ARCHITECTURE.get(platform.machine(), (0, 0))[0]
-    code: _Steps = [(_AT_LEAST, 0, 1, 0x40000000), _REFUSE]  # x32, another set of numbers
+    code: _Steps = [(_AT_LEAST, 0, 1, 0x40000000), _REFUSE]  # x32 has other numbers
     # The flags of clone3 cannot be seen; those of clone can.
     code += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | 38)]
     code += [(_EQUAL, 0, 4, _CLONE[column]), _ARGUMENT[0], (_ANY_BIT, 0, 1, _WORLD), _REFUSE, _NUMBER]
@@ -309,20 +305,20 @@ def _filter_calls() -> None:
     code += [(_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]), _ARGUMENT[0]]
     for left, family in enumerate(_FAMILIES):
         code += [(_EQUAL, len(_FAMILIES) - left, 0, family)]
-    _put_filter(_DENIED, [*code, (_RETURN, 0, 0, _ERRNO | 13)])
+    _install_filter(_DENIED, [*code, (_RETURN, 0, 0, _ERRNO | 13)])
 
 
 def isolate_rank() -> None:
-    """Refuse, besides, whatever this process could tell another process of the sandbox by."""
+    """Refuse also the calls by which this process could send another process of the sandbox a message."""
     column = _ARCHITECTURE.get(platform.machine(), (0, 0))[0]
     code: _Steps = []
     for call, flags in (_OPEN, _ARGUMENT[1]), (_OPENAT, _ARGUMENT[2]):
         code += [(_EQUAL, 0, 4, call[column]), flags, (_ANY_BIT, 0, 1, _WRITES), _REFUSE, _NUMBER]
-    _put_filter(_TELLING, code)
+    _install_filter(_TELLING, code)
 
 
-def _put_filter(denied: str, more: _Steps) -> None:
-    """Refuse the system calls of ``denied``, and those that the steps ``more`` refuse."""
+def _install_filter(denied: str, more: _Steps) -> None:
+    """Refuse the system calls listed in ``denied``, and run the steps ``more`` on the others."""
     if platform.machine() not in _ARCHITECTURE:
         return
     column, architecture = _ARCHITECTURE[platform.machine()]
@@ -338,9 +334,9 @@ def _put_filter(denied: str, more: _Steps) -> None:
 
 
 def probe(config: dict[str, Any]) -> None:
-    """Take both steps, and end with code 0 if all of them are allowed here."""
-    enter(**config)
-    alone()
+    """Try both steps; end the process with code 0 if the system allows them."""
+    enter_namespaces(**config)
+    unshare_children()
     child = os.fork()
     if not child:
         code = 1

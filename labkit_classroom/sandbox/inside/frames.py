@@ -1,9 +1,8 @@
-"""Plain data as bytes between the judge and a worker. The reader assumes a hostile writer.
+"""Encode plain data as bytes that judge and worker exchange. The reader assumes a hostile writer.
 
-A frame is a header, a JSON text and the raw bytes of the tensors. Nothing is unpickled, no name in a frame is ever
-looked up or called; sizes, depths and types are checked before anything is built. What travels: None, bool, int,
-float, str, list, tuple, dict and dense torch tensors (values, dtype and shape; they arrive on the CPU). Anything else
-arrives as :class:`Foreign`, which equals nothing.
+A frame is a header, a JSON text and the raw bytes of the tensors. The reader unpickles nothing, looks up no name, and
+checks sizes, depths and types before it builds a value. Values are None, bool, int, float, str, list, tuple, dict and
+dense torch tensors, which arrive on the CPU. Any other object arrives as :class:`Foreign`, which equals nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ HEADER = struct.Struct(">4sIQ")  # magic, bytes of JSON, bytes of tensors
 MAGIC = b"LKF1"
 TEXT = 4 << 20  # bytes of JSON in a frame, at most
 BODY = 256 << 20  # bytes of tensors in a frame, at most
-DEPTH = 32  # of structures within structures
+DEPTH = 32  # of nested structures
 DIMS = 32
-# By name, so that nothing else of torch can be asked for.
+# Only these attributes of torch are looked up.
 DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
 
 
 class Garbled(ValueError):
-    """Raised for bytes that are no frame, or one beyond the limits."""
+    """Raised for bytes that are no valid frame, or exceed the limits."""
 
 
 class Unfit(ValueError):
@@ -37,7 +36,7 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """In place of an object that is no plain data: only the name of its type is known. It equals nothing else."""
+    """A placeholder for an object that is no plain data. Only the name of its type is known; it equals nothing else."""
 
     type: str
 
@@ -120,7 +119,7 @@ def _encode(value: object, pieces: list[bytes], depth: int) -> object:
         return value if math.isfinite(value) else {"f": repr(value)}  # type: ignore[arg-type]
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _encode(value.item(), pieces, depth + 1)
-    # What a subclass really holds, whatever its own methods say.
+    # Read a subclass by its base's iterator: the student may have overridden the subclass's own.
     for base, tag in (list, "l"), (tuple, "t"):
         if issubclass(kind, base):
             held: Any = base.__iter__(value)  # type: ignore[arg-type]
@@ -150,7 +149,7 @@ def _tensor(value: torch.Tensor, pieces: list[bytes], name: str) -> object:
 
 
 class _Reader:
-    """Builds the value of a frame. Tensors take their bytes in order, each byte once: none can be had twice."""
+    """Builds the value of a frame. Tensors take their bytes in order, so that no byte is used twice."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -162,7 +161,7 @@ class _Reader:
         if found is None or type(found) in (bool, int, float):
             return found
         if type(found) is str:
-            # Half a surrogate pair cannot be written to any file.
+            # A lone surrogate cannot be written to a file.
             return found.encode("utf-8", "replace").decode()
         if type(found) is not dict or len(found) != 1:
             raise Garbled("a bare list, or an object of several keys")
@@ -200,6 +199,6 @@ class _Reader:
             return torch.empty(shape, dtype=kind)
         raw = bytearray(self.body[self.at : self.at + count])
         self.at += count
-        if kind is torch.bool:  # a byte that is neither 0 nor 1 must not become a third truth
+        if kind is torch.bool:  # a byte other than 0 and 1 would be an invalid bool
             return (torch.frombuffer(raw, dtype=torch.uint8) != 0).reshape(shape)
         return torch.frombuffer(raw, dtype=kind).reshape(shape)

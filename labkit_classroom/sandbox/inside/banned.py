@@ -1,7 +1,7 @@
-"""Remove from a worker the functions that its answer must write itself, whatever name leads to them.
+"""Remove library functions from a worker when the student must write them.
 
-A list of forbidden words in an answer only explains early. ``sys.modules``, frames, the garbage collector or another
-name of a module lead to the same function, and that function refuses: its code is another from now on.
+Searching an answer for forbidden words is not enough: ``sys.modules``, frames, the garbage collector or an alias lead
+to the same function. So the code of the function itself is replaced by code that raises.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SAID = {
 
 @dataclass
 class Ban:
-    """The things to remove: functions, each with code that refuses, and folders or files of modules.
+    """The functions to remove, each with code that raises, and files of modules.
 
-    It is found once, by a process that runs no student's code, and carried out in each worker forked of that.
+    The fork server, which runs no student's code, finds them once; each worker applies the ban.
     """
 
     functions: list[tuple[types.FunctionType, types.CodeType]] = field(default_factory=list)
@@ -34,9 +34,9 @@ class Ban:
 
     @classmethod
     def find(cls, names: Iterable[str]) -> Ban:
-        """Find the things behind dotted ``names``: a module with its definitions, a class, a function.
+        """Find the modules, classes and functions with these dotted ``names``.
 
-        A package by itself (``labkit``) stays, for the machine works with it; and so does what is not there.
+        A top-level package (``labkit``) stays, because simulated GPUs need it. Unknown names are ignored.
         """
         ban = cls()
         for name in names:
@@ -56,8 +56,8 @@ class Ban:
                     ban.functions.append((function, _refusal(function, name)))
         return ban
 
-    def take_away(self, hide: Callable[[str], None] = lambda path: None) -> None:
-        """Make the functions refuse, and ``hide`` the files, so that nobody runs them anew."""
+    def apply(self, hide: Callable[[str], None] = lambda path: None) -> None:
+        """Replace the functions' code, and ``hide`` the files from new imports."""
         for function, refusal in self.functions:
             function.__code__ = refusal
             function.__defaults__ = function.__kwdefaults__ = None
@@ -77,7 +77,7 @@ def _resolve_name(name: str) -> Any:
 
 
 def _modules(module: types.ModuleType) -> Iterator[types.ModuleType]:
-    """Yield a module and all modules within it. Import them first: their files may be hidden afterwards."""
+    """Yield a module and its submodules. Import them first: their files may be hidden afterwards."""
     for path in getattr(module, "__path__", []):
         for inner in pkgutil.iter_modules([path], f"{module.__name__}."):
             with suppress(Exception):
@@ -95,7 +95,7 @@ def _file(thing: Any) -> str | None:
 
 
 def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) -> Iterator[types.FunctionType]:
-    """Yield the functions among ``values`` whose code comes from ``files``, and those inside them and in classes."""
+    """Yield the functions whose code comes from ``files``: among ``values``, in closures, wrappers and classes."""
     for value in list(values):
         if id(value) in seen:
             continue
@@ -113,16 +113,16 @@ def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) ->
         elif isinstance(value, property):
             yield from _functions([value.fget, value.fset], files, seen)
         elif isinstance(value, type) and _file(value) in files:
-            # Keep __init__: the machine makes objects of its own classes.
+            # Keep __init__: simulated GPUs create objects of these classes.
             yield from _functions([v for n, v in vars(value).items() if n != "__init__"], files, seen)
 
 
 def _refusal(function: types.FunctionType, name: str) -> types.CodeType:
-    """Make code in the place of the function's, which raises, and says that it is ``name``."""
+    """Return code that raises an error about ``name`` and can replace the code of ``function``."""
     free = function.__code__.co_freevars
     said = _SAID.get(os.environ.get("LABKIT_LANG", ""), _SAID["en"]).format(name)
     made: dict[str, Any] = {}
-    # Code can only take the place of code with as many free variables.
+    # Python accepts only code with the same number of free variables.
     lines = [
         f"def outer({', '.join(free)}):",
         "    def refuse(*args, **kwargs):",

@@ -1,6 +1,6 @@
-"""Keep the functions, classes and modules that judging relies on, and puts them back before a driver runs.
+"""Take a snapshot of the functions, classes and modules that drivers rely on, and restore them before a driver runs.
 
-An answer shares its process with the driver that calls it: whatever it did to torch, labkit or Python is undone first.
+A driver runs in the student's process, where the answer may have replaced anything of torch, labkit or Python.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PACKAGES = set(
     "contextlib functools tempfile unittest types traceback struct json operator _thread sys".split()
 )
 _MUTABLE_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
-Rows = tuple[Any, ...]
+Snapshot = tuple[Any, ...]
 
 
-def keep() -> Rows:
-    """Return what :func:`put_back` needs: tuples, which no code can change.
+def take_snapshot() -> Snapshot:
+    """Return what :func:`restore` needs, as tuples, which no code can change.
 
-    The machine replaces some names while GPUs are simulated; these are left out.
+    Leave out the names that are replaced while GPUs are simulated.
     """
     import labkit
 
@@ -50,9 +50,9 @@ def keep() -> Rows:
     return rows, tuple(codes.values()), emptied, known, frozenset(vars(builtins)), python
 
 
-def with_refusals(kept: Rows) -> Rows:
-    """Return ``kept`` with the functions' code of now: the code of those that :mod:`.banned` has taken away refuses."""
-    rows, codes, *rest = kept
+def keep_refusals(snapshot: Snapshot) -> Snapshot:
+    """Return ``snapshot`` with the functions' present code, so that :func:`restore` does not lift a ban."""
+    rows, codes, *rest = snapshot
     return rows, tuple((one, one.__code__, one.__defaults__) for one, _, _ in codes), *rest
 
 
@@ -61,7 +61,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _holders() -> Iterator[tuple[Any, Any, list[tuple[str, Any]]]]:
-    """Yield modules and their classes, each with its names and those of their values that do something."""
+    """Yield each module and class with its namespace, and the callables, modules and descriptors in it."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, types.ModuleType) or not _is_kept(name):
             continue
@@ -76,16 +76,16 @@ def _acts(value: Any) -> bool:
     return callable(value) or issubclass(type(value), types.ModuleType) or hasattr(type(value), "__get__")
 
 
-def settle() -> None:
-    """Put everything back in the middle of a driver: a worker gives its drivers such a function in place of this."""
+def restore_names() -> None:
+    """Restore everything in the middle of a driver. A worker replaces this stub by a working function."""
 
 
-def put_back(kept: Rows) -> list[str]:
-    """Undo what was done to the things in ``kept``, and return the names of what had changed.
+def restore(snapshot: Snapshot) -> list[str]:
+    """Restore everything in ``snapshot``; return the names of what had changed.
 
-    It runs after answers whose author may have replaced any name, so it looks none up.
+    Look up no global name here: the answer may have replaced any of them.
     """
-    rows, codes, emptied, (modules, known), builtin, (kind, plain, put, delete) = kept
+    rows, codes, emptied, (modules, known), builtin, (kind, plain, put, delete) = snapshot
     changed = []
     for hooks in emptied:
         if hooks:
@@ -112,7 +112,7 @@ def put_back(kept: Rows) -> list[str]:
                 changed += [name]
         for name in names.keys() - before:
             if cls is not kind:
-                if name in builtin:  # the module's own code would find it instead of Python's
+                if name in builtin:  # it would shadow Python's builtin in the module's code
                     del names[name]
                     changed += [name]
                 continue

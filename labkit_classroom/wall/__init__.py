@@ -1,1 +1,0 @@
-"""The wall between the judge and a student's code: ``inside`` runs the code, the rest watches it from outside."""
