@@ -721,11 +721,10 @@ def test_a_graded_file_names_questions_and_parts_in_the_language_in_use(
 
 
 def test_a_file_that_could_not_be_judged_is_told_with_what_was_odd(capsys, tmp_path, monkeypatch):
-    from labkit_classroom.messages import Remark
-
     from labkit_classroom.assignment import load
     from labkit_classroom.grade import submission
     from labkit_classroom.grade.marks import QuestionMark, StudentMark
+    from labkit_classroom.messages import Remark
 
     assignment = load("crnn")
     questions = {one.id: QuestionMark(0.0, one.points, [], "failed") for one in assignment.questions}
