@@ -304,7 +304,9 @@ def test_the_report_of_walls_is_printed_and_says_whether_there_is_one(monkeypatc
 
 def test_another_system_than_linux_has_no_wall_and_says_so(monkeypatch):
     monkeypatch.setattr(isolation.sys, "platform", "darwin")
-    assert isolation.try_sandboxes.__wrapped__() == dict.fromkeys(("root", "user"), "darwin has no namespaces")
+    assert isolation.try_sandboxes.__wrapped__() == dict.fromkeys(
+        ("root", "user"), "darwin has no namespaces"
+    )
 
 
 def test_a_template_that_cannot_start_says_why(monkeypatch):
