@@ -24,7 +24,7 @@ from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
 from ..judging import RubricPart, share_kept
 from ..messages import Problem, Remark
-from ..sandbox.isolation import CannotStart, ForkServer, UnsandboxedServer, start_server
+from ..sandbox.isolation import CannotStart, SandboxServer, UnsandboxedServer, start_server
 from ..sandbox.workers import AnswerSession, Limits
 from ..source import is_unanswered, parse_source
 from ..verdict import Hint
@@ -63,7 +63,7 @@ def grade(
     answers: Mapping[str, str | None],
     numbers: Numbers,
     draw: Callable[[str, str], Draw],
-    workers: ForkServer | UnsandboxedServer,
+    workers: SandboxServer | UnsandboxedServer,
     limits: Limits | None = None,
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).

@@ -69,7 +69,7 @@ class CannotStart(RuntimeError):
     """Raised where this kind of isolation does not work; the message says why."""
 
 
-class ForkServer:
+class SandboxServer:
     """The judge's handle on the fork server, a sandboxed process with torch imported. Close it after use.
 
     way      one of SANDBOXES.
@@ -193,7 +193,7 @@ class ForkServer:
 
 @dataclass
 class UnsandboxedServer:
-    """A replacement of :class:`ForkServer` without a sandbox: each worker is a new Python process.
+    """A replacement of :class:`SandboxServer` without a sandbox: each worker is a new Python process.
 
     Each process imports torch, which is slow. Nothing but time is limited: use it for trusted students.
     """
@@ -226,9 +226,9 @@ class UnsandboxedServer:
 
 def start_server(
     way: str, preload: Sequence[str], hidden: Sequence[Path] = ()
-) -> ForkServer | UnsandboxedServer:
+) -> SandboxServer | UnsandboxedServer:
     """Start a server of workers with the isolation ``way``, a name that :func:`best_sandbox` returns."""
-    return UnsandboxedServer(preload) if way == "bare" else ForkServer(way, preload, hidden)
+    return UnsandboxedServer(preload) if way == "bare" else SandboxServer(way, preload, hidden)
 
 
 def python_command(function: str, argument: object) -> list[str]:

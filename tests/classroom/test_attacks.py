@@ -14,7 +14,7 @@ import pytest
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws, grade
 from labkit_classroom.sandbox.inside.processes import children, descendants
-from labkit_classroom.sandbox.isolation import ForkServer
+from labkit_classroom.sandbox.isolation import SandboxServer
 from labkit_classroom.sandbox.workers import Limits
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -65,7 +65,7 @@ def neighbours(home):
 
 @pytest.fixture(scope="module")
 def template(neighbours, home):
-    with closing(ForkServer(WAY, hidden=[home])) as template:
+    with closing(SandboxServer(WAY, hidden=[home])) as template:
         yield template
 
 

@@ -312,7 +312,7 @@ def test_another_system_than_linux_has_no_wall_and_says_so(monkeypatch):
 def test_a_template_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(isolation, "python", lambda *_: [sys.executable, "-c", "raise SystemExit('no room')"])
     with pytest.raises(isolation.CannotStart, match="^no room"):
-        isolation.ForkServer(WAY)
+        isolation.SandboxServer(WAY)
 
 
 @pytest.mark.parametrize("given_up", [True, False])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from labkit.base import ours
-from labkit_classroom.sandbox.isolation import _FIRST_ID, ForkServer, configuration, environment
+from labkit_classroom.sandbox.isolation import _FIRST_ID, SandboxServer, configuration, environment
 from labkit_classroom.sandbox.workers import AnswerSession, Limits
 from labkit_course import content
 
@@ -28,7 +28,7 @@ LIMITS = Limits(wall=60)
 
 @pytest.fixture(scope="module")
 def template():
-    with closing(ForkServer(WAY, hidden=[HIDDEN])) as template:
+    with closing(SandboxServer(WAY, hidden=[HIDDEN])) as template:
         yield template
 
 
@@ -189,9 +189,9 @@ def test_the_environment_is_made_anew(monkeypatch):
 def test_when_the_judge_is_killed_all_is_gone():
     """With SIGKILL, which leaves it no time to tidy up, while a student's children sleep."""
     code = (
-        "import sys\nfrom labkit_classroom.sandbox.isolation import ForkServer\n"
+        "import sys\nfrom labkit_classroom.sandbox.isolation import SandboxServer\n"
         "from labkit_classroom.sandbox.workers import Limits\n"
-        "template = ForkServer(sys.argv[1])\nworker = template.worker(Limits())\n"
+        "template = SandboxServer(sys.argv[1])\nworker = template.worker(Limits())\n"
         "source = 'import os, time\\nif os.fork() == 0:\\n    os.setsid(); time.sleep(1e6)'\n"
         "worker.request({'do': 'define', 'sources': [['q', source]]}, Limits(wall=60))\n"
         "print(template.process, flush=True)\ninput()\n"
