@@ -26,7 +26,7 @@ _ban = cache(banned.Ban.find)
 
 
 def main(config: dict[str, Any]) -> None:
-    """Serve on the socket ``config["control"]`` until it is closed. :class:`..isolation.SandboxServer` makes ``config``."""
+    """Serve on the socket ``config["control"]`` until it is closed. ``config`` is made by :mod:`..isolation`."""
     control, preload, way = socket.socket(fileno=config.pop("control")), config.pop("preload"), config["way"]
     try:
         linux_sandbox.enter_namespaces(**config)
