@@ -125,6 +125,13 @@ def send_seconds(nbytes: float, hardware: Hardware, span: int) -> float:
     return nbytes / (hardware.reduce_bandwidth if span <= hardware.machine_size else between) + hardware.start
 
 
+def all_to_all_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
+    """Return the seconds in which each of ``gpus`` neighbours sends ``nbytes``, in equal parts to all of them."""
+    near = min(gpus, hardware.machine_size)
+    seconds = send_seconds(nbytes * (near - 1) / gpus, hardware, near)
+    return (seconds + send_seconds(nbytes * (gpus - near) / gpus, hardware, gpus) * (gpus > near)) * (gpus > 1)
+
+
 def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardware) -> float:
     """Return the seconds of a copy between two devices of a machine, "cpu" or "cuda:1"; 0 on one device."""
     if not nbytes or source in (None, device):

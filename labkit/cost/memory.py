@@ -6,6 +6,8 @@
   activations of p - i micro-batches (Narayanan et al., arXiv 2104.04473); the logits are the last stage's.
 * A layer's activations: Korthikanti et al. (arXiv 2205.05198), with and without sequence parallelism, scores or flash.
   An operator in backward holds the gradients of its result and its input.
+* Experts are spread over ``ep`` ranks; ZeRO shards them over the ranks that hold the same ones (Megatron Core's MoE).
+* With LoRA (arXiv 2106.09685) only adapters have gradients and moments; a frozen matrix keeps no input.
 * Buffers of the trainer (:class:`.settings.Software`). Activations are gone when the optimizer steps.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..base.texts import Text
-from .settings import SOFTWARE, Plan, Software
+from .settings import SOFTWARE, Plan, Software, trained_matrices
 from .sizes import Sizes
 
 # The kinds of bytes.
@@ -46,48 +48,85 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
     return [(i, -(-layers // plan.pp)) for i in stages]
 
 
-def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
-    """Yield the bytes of each stage at the start of backward, at its end, and in the optimizer's step."""
+def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> tuple[float, float]:
+    """Return the bytes that a layer keeps for backward, and those that exist while its backward works."""
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
-    sharded = [plan.shards if plan.stage >= stage else 1 for stage in (1, 2, 3)]
-    way = plan.recompute if isinstance(plan.recompute, str) else "full"
-    kept = sizes.activation_bytes(plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated)
+    names = trained_matrices(sizes, plan)
+    kept = sizes.activation_bytes(
+        plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated, ep=plan.ep, dense=dense, trained=names
+    )  # fmt: skip
     if software.packed:
         together = 0 if 0 < sizes.kv_heads < sizes.heads else 2 * sizes.hidden
         kept += 2.0 * tokens / tp * (together + sizes.hidden * (plan.micro > 1))
-    each = sizes.activation_bytes(plan.micro, tp, sequence=sp, recompute=way) if plan.recompute else kept
-    mask = tokens * sizes.hidden / (tp if sp else 1) * sizes.dropout  # of the embedding
+    each = kept
+    if plan.recompute:
+        way = plan.recompute if isinstance(plan.recompute, str) else "full"
+        each = sizes.activation_bytes(plan.micro, tp, sequence=sp, recompute=way, dense=dense)
+    # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
+    made, widths = 1 + sizes.gated, [float(sizes.hidden)]
+    if sizes.experts and not dense:
+        sent = sizes.routed * sizes.hidden / (tp if plan.ep > 1 else 1)
+        widths += [sent, sizes.routed * sizes.expert_ffn * made / tp, sizes.shared_ffn * made / tp]
+    else:
+        widths.append(sizes.ffn * made / tp)
+    scores = 0.0 if plan.flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp
+    working = max(4.0 * tokens * max(widths), scores) + (kept if plan.recompute else 0.0)
+    if plan.bits == 4:  # a matrix in 16 bits
+        matrices = [one for part in sizes.layer_matrices(dense) for one in part.values()]
+        working += 2.0 * max(reads * makes for reads, makes in matrices) / tp
+    return each, working
+
+
+def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
+    """Yield the bytes of each stage at the start of backward, at its end, and in the optimizer's step."""
+    tokens, tp = plan.micro * sizes.seq, plan.tp
+    weight = 2.0 if plan.bits == 16 else 0.5 + 4 / 64  # bytes of a number in a layer's matrix
+    (each, working), plain = (_layer_bytes(sizes, plan, software, dense) for dense in (False, True))
+    mask = tokens * sizes.hidden / (tp if plan.sp else 1) * sizes.dropout  # of the embedding
     table, low = float(sizes.vocab * sizes.hidden), software.low if plan.grads == 4 else 0.0
     chunks = 1 + (plan.pp - 1) / (plan.pp * plan.chunks) * (plan.chunks > 1)
-    # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
-    wide = 4.0 * tokens * max(sizes.ffn * (1 + sizes.gated) / tp, sizes.hidden)
-    scores = 0.0 if plan.flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp
-    working = max(wide, scores) + (kept if plan.recompute else 0.0)
-    unit = 2.0 * sizes.layer_parameters / tp
+
+    def count(layers: int, dense: int, rank: int = 0) -> tuple[float, float]:
+        """Return the parameters that a GPU holds, and those that ZeRO shards: with experts, other GPUs' too."""
+        (common, experts), (first, _) = (
+            sizes.layer_counts(one, rank=rank, adapted=plan.adapted) for one in (False, True)
+        )
+        common, experts = common * (layers - dense) + first * dense, experts * (layers - dense)
+        return common / tp + experts / plan.expert_ranks, (common + experts) / tp
+
+    def sharded(counts: tuple[float, float], stage: int) -> float:
+        return counts[1] / plan.shards if plan.stage >= stage else counts[0]
+
+    unit = count(1, 0)[0]
+    moving = 2 * count(1, 0, plan.lora)[0]
     for stage, layers in stage_layers(sizes, plan):
         first, last = stage == 0, stage == plan.pp - 1
+        dense = min(sizes.dense, layers) * first
         ends = table * (first + last - (first and last and sizes.tied))
-        held = (layers * (sizes.layer_parameters + 2 * sizes.hidden) + ends) / tp
+        matrices, outside = count(layers, dense), (layers * sizes.layer_vectors + ends) / tp
+        held = (matrices[0] + outside, matrices[1] + outside)
+        trained = count(layers, dense, plan.lora) if plan.lora else held
         alive = min(plan.many, plan.pp - stage) * chunks
         logits = software.logits * tokens * sizes.vocab / tp if last else 0.0
         buckets = 0.0
         if plan.dp > 1:
-            shared = software.bucket * held if plan.stage == 0 and software.bucket else 2 * unit
-            buckets = 4 * unit + 2 * ends / tp if plan.stage == 3 else shared
+            shared = software.bucket * trained[0] if plan.stage == 0 and software.bucket else 2 * moving
+            buckets = 2 * weight * unit + 2 * moving + 2 * ends / tp if plan.stage == 3 else shared
         if software.fixed:
             buckets += plan.grads * max(software.fixed, min(ends, table) / tp)
+        own, short = sharded(trained, 1), plan.grads == 2
+        weights = 2 * sharded(held, 3) + (weight - 2) * sharded(matrices, 3)
         states = {
-            "weights": 2 * held / sharded[2],
-            "gradients": (plan.grads + low) * held / sharded[1],
-            "optimizer": 12 * held / sharded[0],
+            "weights": weights + (2 * sharded(trained, 3) if plan.lora else 0),
+            "gradients": (plan.grads + low) * sharded(trained, 2),
+            "optimizer": 12 * own,
         }
-        own, short = held / sharded[0], plan.grads == 2
         # Gradients of 16 bits are copied to 32 for Adam, unless FSDP's shards are in 32 bits already.
         copies = 4 if short and (plan.stage < 3 or software.flat) else 0
         step = (copies + software.adam * (short or plan.stage == 3)) * own
         step = max(step, software.norm * min(ends / tp, own) * short)
-        one = layers * each + first * mask
+        one = (layers - dense) * each + dense * plain[0] + first * mask
         buckets += step * software.flat
-        yield states | {"activations": one * alive + max(logits, working), "buckets": buckets}
-        yield states | {"activations": one * (alive - 1) + software.passing * held, "buckets": buckets}
+        yield states | {"activations": one * alive + max(logits, working, plain[1] * bool(dense)), "buckets": buckets}
+        yield states | {"activations": one * (alive - 1) + software.passing * trained[0], "buckets": buckets}
         yield states | {"activations": 0.0, "buckets": buckets + step * (not software.flat)}

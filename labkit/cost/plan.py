@@ -21,7 +21,14 @@ from functools import cached_property
 
 from ..base.language import say
 from ..base.units import bytes_text
-from .hardware import Accelerator, accelerator, all_reduce_seconds, gather_seconds, send_seconds
+from .hardware import (
+    Accelerator,
+    accelerator,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    gather_seconds,
+    send_seconds,
+)
 from .memory import KINDS as KINDS
 from .memory import memory as memory
 from .settings import SOFTWARE, Plan, Software, check_plan
@@ -41,8 +48,8 @@ STEP_BYTES = 28.0
 LAYER_TENSORS = 9  # of a layer, which ZeRO-1 sends one by one (InternEvo's optimizer)
 # Estimates, not fitted: the loss's traffic for each logit (six passes in 32 bits); the share of a layer's traffic that
 # tensor parallelism divides; backward's share of computing, during which gradients are summed; the share of the
-# gradients that is sent after backward.
-LOSS_BYTES, TP_TRAFFIC, BACKWARD_SHARE, LAST_BUCKET = 24, 0.5, 0.7, 0.02
+# gradients that is sent after backward; how often a token's numbers are read or written to sort them by experts.
+LOSS_BYTES, TP_TRAFFIC, BACKWARD_SHARE, LAST_BUCKET, ROUTING_PASSES = 24, 0.5, 0.7, 0.02, 8
 
 
 @dataclass(frozen=True)
@@ -125,44 +132,71 @@ def forecast(
 def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
     """Return the seconds of a step by part."""
     tokens, links, layers = plan.micro * sizes.seq, gpu.links, -(-sizes.layers // plan.pp)
-    forward, backward, sums = _layer_seconds(sizes, plan, gpu, software)
-    head = 3 * product_seconds(tokens, sizes.hidden, sizes.vocab / plan.tp, gpu)
+    dense = sizes.dense if plan.pp == 1 else 0  # a later stage, without these layers, sets the pace
+    mixed, plain = (_layer_seconds(sizes, plan, gpu, software, one) for one in (False, True))
+    computed, sums, sent = (
+        (layers - dense) * one + dense * other for one, other in zip(mixed, plain, strict=True)
+    )
+    head = (2 if plan.lora else 3) * product_seconds(tokens, sizes.hidden, sizes.vocab / plan.tp, gpu)
     head += LOSS_BYTES * tokens * sizes.vocab / plan.tp / gpu.bandwidth
-    computed, waits = layers * (forward + backward), layers * sums
     passed = 0.0
     if plan.pp > 1:  # to the next stage and back, each micro-batch
         passed = 2 * plan.chunks * send_seconds(2.0 * tokens * sizes.hidden, links, plan.gpus)
-    tables = 1 if sizes.tied or plan.pp > 1 else 2
-    held = (layers * sizes.layer_parameters + tables * sizes.vocab * sizes.hidden) / plan.tp
+    tables = (1 if sizes.tied or plan.pp > 1 else 2) * sizes.vocab * sizes.hidden / plan.tp
+
+    def held(rank: int = 0) -> float:
+        common, experts = sizes.layer_counts(rank=rank, adapted=plan.adapted)
+        return layers * (common / plan.tp + experts / plan.expert_ranks) + tables * (not rank)
+
     # Gradients overlap with the last micro-batch's backward, FSDP's gathers with all computing.
     room = software.overlap * (plan.many * computed if plan.stage == 3 else BACKWARD_SHARE * computed)
-    return {
+    trained = held(plan.lora)
+    parts = {
         "compute": plan.many * (computed + head),
-        "tensor": plan.many * waits,
+        "tensor": plan.many * sums,
+        "experts": plan.many * sent,
         "pipeline": plan.many * passed,
-        "bubble": (plan.pp - 1) / plan.chunks * (computed + waits + passed),
-        "data": _data_seconds(plan, gpu, held, layers, room),
-        "optimizer": software.step + STEP_BYTES * held / (plan.shards if plan.stage else 1) / gpu.bandwidth,
+        "bubble": (plan.pp - 1) / plan.chunks * (computed + sums + sent + passed),
+        "data": _data_seconds(plan, gpu, (held(), trained), layers, room),
+        "optimizer": software.step + STEP_BYTES * trained / (plan.shards if plan.stage else 1) / gpu.bandwidth,
     }
+    return parts if sizes.experts else {name: took for name, took in parts.items() if name != "experts"}
 
 
 def _layer_seconds(
-    sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software
+    sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software, dense: bool
 ) -> tuple[float, float, float]:
-    """Return the seconds of a layer for one micro-batch: forward, backward with recomputation, tp's all-reduces."""
+    """Return the seconds of a layer for one micro-batch: forward and backward, with recomputation; tp's all-reduces;
+    and the messages to and from experts on other ranks.
+    """
     tokens, hidden, tp = plan.micro * sizes.seq, sizes.hidden, plan.tp
-    last = product_seconds(tokens, sizes.ffn / tp, hidden, gpu)
-    products = last + sum(
-        product_seconds(tokens, k, n, gpu)
-        for k, n in (
-            (hidden, (hidden + 2 * sizes.kv_width) / tp),
-            (hidden / tp, hidden),
-            (hidden, (2 if sizes.gated else 1) * sizes.ffn / tp),
-        )
-    )
-    attention = 2 * tokens * sizes.seq * hidden / tp / (gpu.flops * gpu.attention)
+
+    def feed(rows: float, width: float) -> tuple[float, float]:
+        """Return the seconds of a feed-forward part, and of its last product."""
+        last = product_seconds(rows, width, hidden, gpu)
+        return last + product_seconds(rows, hidden, (2 if sizes.gated else 1) * width, gpu), last
+
+    makes: dict[int, int] = {}  # matrices that read the same numbers are one product
+    for name, (reads, made) in sizes.attention_matrices.items():
+        makes[reads] = makes.get(reads, 0) + made * (name != "o_proj")
+    products = product_seconds(tokens, sizes.output_width / tp, hidden, gpu)
+    products += sum(product_seconds(tokens, reads, made / tp, gpu) for reads, made in makes.items() if made)
     traffic = TP_TRAFFIC / tp + 1 - TP_TRAFFIC
     moved = software.moved * LAYER_BYTES * tokens * hidden * traffic / gpu.bandwidth
+    sent = 0.0
+    if sizes.experts and not dense:
+        ranks, mine = plan.ep, sizes.experts / plan.ep
+        rows = tokens / (tp if ranks > 1 else 1) * sizes.routed
+        inside, last = feed(rows / mine, sizes.expert_ffn / (tp if ranks == 1 else 1))
+        read = 2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth  # few tokens: reading weights lasts longer
+        products += max(mine * inside, read) + product_seconds(tokens, hidden, sizes.experts, gpu)
+        products += feed(tokens, sizes.shared_ffn / tp)[0] if sizes.shared_ffn else 0.0
+        moved += ROUTING_PASSES * 2.0 * rows * hidden / gpu.bandwidth
+        sent = 2 * all_to_all_seconds(2.0 * rows * hidden, gpu.links, ranks)
+    else:
+        both, last = feed(tokens, sizes.ffn / tp)
+        products += both
+    attention = tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp / (gpu.flops * gpu.attention)
     if not plan.flash:
         moved += SCORE_BYTES * plan.micro * sizes.heads / tp * sizes.seq**2 / gpu.bandwidth
     sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, gpu.links, tp)
@@ -172,34 +206,39 @@ def _layer_seconds(
         return _longer(seconds + sums, start) - sums
 
     forward = products + attention + moved
-    backward = computing(2 * products + FLASH_BACKWARD * attention + 2 * moved)
+    # Frozen weights need no gradients. The adapters' products are left out, which takes a few percent.
+    backward = computing((1 if plan.lora else 2) * products + FLASH_BACKWARD * attention + 2 * moved)
     if plan.recompute:
         again = forward - last if software.stops_early else forward
         backward += computing(again * (0.5 if plan.recompute == "selective" else 1))
-    return computing(forward), backward, sums * (3 if plan.recompute else 2)
+    times = 3 if plan.recompute else 2
+    return computing(forward) + backward, sums * times, sent * times
 
 
-def _data_seconds(plan: Plan, gpu: Accelerator, held: float, layers: int, room: float) -> float:
+def _data_seconds(
+    plan: Plan, gpu: Accelerator, held: tuple[float, float], layers: int, room: float
+) -> float:
     """Return the seconds of gradients and sharded weights that do not overlap with ``room`` seconds of computing.
 
-    held   parameters on a GPU. Ranks with the same shard of tensors are neighbours.
+    held   parameters on a GPU, all and trained. Ranks with the same shard of tensors are neighbours.
     """
     if plan.dp == 1:
         return 0.0
+    weights, gradients = 2 * held[0] * (plan.bits / 16), 2 * held[1]
 
-    def gather_time(messages: int) -> float:
-        return gather_seconds(2 * held, gpu.links, plan.shards, plan.shards * plan.tp, messages)
+    def gather_time(nbytes: float, messages: int) -> float:
+        return gather_seconds(nbytes, gpu.links, plan.shards, plan.shards * plan.tp, messages)
 
     exposed = 0.0
     if plan.stage == 3:
-        beside = 3 * plan.many * gather_time(layers)  # twice the weights, once the gradients
+        beside = plan.many * (2 * gather_time(weights, layers) + gather_time(gradients, layers))
         if plan.shards < plan.dp:
             copies = plan.dp // plan.shards
-            beside += all_reduce_seconds(2 * held / plan.shards, gpu.links, copies, plan.gpus)
+            beside += all_reduce_seconds(gradients / plan.shards, gpu.links, copies, plan.gpus)
     else:
-        beside = all_reduce_seconds(2 * held, gpu.links, plan.dp, plan.dp * plan.tp)
+        beside = all_reduce_seconds(gradients, gpu.links, plan.dp, plan.dp * plan.tp)
         if plan.stage:
-            exposed = gather_time(layers * (LAYER_TENSORS if plan.stage == 1 else 1))
+            exposed = gather_time(gradients, layers * (LAYER_TENSORS if plan.stage == 1 else 1))
     return exposed + max(beside - room, LAST_BUCKET * beside) + CONTENTION * min(beside, room)
 
 

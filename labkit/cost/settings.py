@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from ..base.language import wrong
 from ..base.numbers import integer, one_of
@@ -66,7 +67,7 @@ SOFTWARE = {
 # The allowed values of these fields of Plan.
 _WORDS = {
     "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
-    "sp": ("True", "False", "gathered"),
+    "sp": ("True", "False", "gathered"), "bits": ("4", "16"),
 }  # fmt: skip
 
 
@@ -84,6 +85,10 @@ class Plan:
     grads        bytes of a gradient while micro-batches are summed: 2, or 4 in 32 bits (Megatron's main_grad).
     spread       layers over stages: "" evenly; "uneven": some have one more; "ends": embedding and head count as a
                  layer each (DeepSpeed's type:transformer|embedding); "cost": the head by its operations (nanotron).
+    ep           expert parallelism: ranks among the dp · tp of a stage that share the experts. 1: tp cuts each expert.
+    lora         rank of LoRA's adapters; 0: all weights are trained. ``adapted``: names of the matrices with adapters,
+                 as in Hugging Face's models; empty: all matrices of layers but routers.
+    bits         of a frozen weight in a layer: 16, or 4 (NF4 with a 32-bit scale for 64 weights, arXiv 2305.14314).
     """
 
     dp: int = 1
@@ -99,6 +104,10 @@ class Plan:
     flash: bool = True
     grads: int = 2
     spread: str = ""
+    ep: int = 1
+    lora: int = 0
+    adapted: tuple[str, ...] = ()
+    bits: int = 16
 
     @property
     def gpus(self) -> int:
@@ -109,8 +118,14 @@ class Plan:
         """The number of ranks that shard the optimizer's state."""
         return min(self.group or self.dp, self.dp) if self.stage else 1
 
+    @property
+    def expert_ranks(self) -> int:
+        """The number of ranks that the experts of a layer are cut over."""
+        return self.ep if self.ep > 1 else self.tp
+
     def __str__(self) -> str:
-        words = [f"dp{self.dp} tp{self.tp} pp{self.pp} zero{self.stage} micro {self.micro}×{self.many}"]
+        experts = f" ep{self.ep}" * (self.ep > 1)
+        words = [f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}"]
         return " ".join(
             words
             + [f"sp {self.sp}".removesuffix(" True")] * bool(self.sp)
@@ -120,15 +135,21 @@ class Plan:
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:
     """Raise an error, naming the argument, if a number of ``plan`` is out of range or cannot divide ``sizes``."""
-    for name in ("dp", "tp", "pp", "micro", "many", "chunks"):
+    for name in ("dp", "tp", "pp", "micro", "many", "chunks", "ep"):
         integer(name, getattr(plan, name), 1)
     integer("stage", plan.stage, 0, 3)
+    integer("lora", plan.lora, 0)
+    for name in plan.adapted:
+        one_of("adapted", name, sorted(trained_matrices(sizes, replace(plan, lora=1, adapted=())) or ()))
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
+    plain = not sizes.experts or sizes.dense  # a layer without experts
     # More ranks than kv_heads is allowed: they hold copies. So is a group larger than dp, which is all ranks.
     for name, value, of, count in (
-        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn),
+        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn * bool(plain)),
+        ("tp", tp if plan.ep == 1 else 1, "expert_ffn", sizes.expert_ffn), ("tp", tp, "shared_ffn", sizes.shared_ffn),
+        ("ep", plan.ep, "experts", sizes.experts or 1), ("ep", plan.ep, "dp · tp", plan.dp * plan.tp),
         ("pp · chunks", parts, "layers", 0 if plan.spread else sizes.layers),
         ("group", plan.group or 1, "dp", plan.dp if plan.group < plan.dp else 0),
     ):  # fmt: skip
@@ -139,3 +160,10 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
                 zh=f"{name}={value} 不能整除 {of}={count}：请选它的约数{hint.replace(', or say ', '，或写明 ')}",
             )
     integer("pp", plan.pp, 1, sizes.layers // plan.chunks)
+
+
+def trained_matrices(sizes: Sizes, plan: Plan) -> Collection[str] | None:
+    """Return the names of the matrices that LoRA's adapters change; None: all are trained themselves."""
+    if not plan.lora:
+        return None
+    return plan.adapted or {name for part in sizes.layer_matrices() for name in part} - {"router"}

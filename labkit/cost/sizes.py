@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..base.language import say, wrong
 from ..base.numbers import integer
+
+# A matrix is (numbers that it reads, numbers that it makes) for a token.
+Matrices = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,14 @@ class Sizes:
     tied              whether the output shares the embedding's weights.
     dropout           whether masks of dropout are kept, as in GPT-2.
     name              what a table calls it.
+    head_dim          numbers of a head's query and key; 0: hidden / heads. ``value_dim``: of its value; 0: as many.
+    kv_rank, q_rank   latent attention (DeepSeek-V2): the widths to which keys with values, and queries, are compressed.
+                      0: not compressed. ``rope``: the part of head_dim that carries the position.
+    experts           experts of a layer, of width ``expert_ffn``; a router sends each token to ``routed`` of them.
+    shared_ffn        the width of the experts that every token visits.
+    dense             layers without experts, of width ``ffn``: the first ones.
+    vectors           numbers in the norms and biases of a layer; 0: two norms without biases.
+    rest              parameters outside layers, embedding and head; 0: one norm.
     """
 
     layers: int
@@ -33,45 +45,131 @@ class Sizes:
     tied: bool = False
     dropout: bool = False
     name: str = ""
+    head_dim: int = 0
+    value_dim: int = 0
+    kv_rank: int = 0
+    q_rank: int = 0
+    rope: int = 0
+    experts: int = 0
+    routed: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    dense: int = 0
+    vectors: int = 0
+    rest: int = 0
 
     def __post_init__(self) -> None:
-        for one in ("layers", "hidden", "heads", "ffn", "vocab", "seq"):
-            integer(one, getattr(self, one), 1)
-        integer("kv_heads", self.kv_heads, 0)
-        for name, parts, of in (("heads", self.heads, "hidden"), ("kv_heads", self.kv_heads or 1, "heads")):
+        for one in fields(self):
+            if one.type == "int":
+                least = one.default != 0 or (bool(self.experts) and one.name in ("routed", "expert_ffn"))
+                integer(one.name, getattr(self, one.name), int(least))
+        hidden = 1 if self.head_dim else self.heads
+        for name, parts, of in (("heads", hidden, "hidden"), ("kv_heads", self.kv_heads or 1, "heads")):
             if (total := getattr(self, of)) % parts:
                 raise wrong(
                     en=f"{name}={parts} does not divide {of}={total}: choose a divisor of it",
                     zh=f"{name}={parts} 不能整除 {of}={total}：请选它的约数",
                 )
+        for name, of, most in (("routed", "experts", self.experts), ("dense", "layers", self.layers)):
+            integer(name, getattr(self, name), 0, most or None)
+
+    @property
+    def query_width(self) -> int:
+        """Numbers of a token's queries."""
+        return self.heads * (self.head_dim or self.hidden // self.heads)
 
     @property
     def kv_width(self) -> int:
-        """Numbers of a token's keys (and as many of its values)."""
-        return self.hidden * (self.kv_heads or self.heads) // self.heads
+        """Numbers of a token's keys."""
+        return self.query_width * (self.kv_heads or self.heads) // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """Numbers of a token's values."""
+        return (self.kv_heads or self.heads) * self.value_dim or self.kv_width
+
+    @property
+    def output_width(self) -> int:
+        """Numbers of attention's output for a token."""
+        return self.heads * self.value_dim or self.query_width
+
+    @property
+    def attention_matrices(self) -> Matrices:
+        """Return attention's matrices by their names in Hugging Face's models."""
+        hidden, output = self.hidden, {"o_proj": (self.output_width, self.hidden)}
+        if not self.kv_rank:
+            widths = (self.query_width, self.kv_width, self.value_width)
+            return {f"{one}_proj": (hidden, width) for one, width in zip("qkv", widths, strict=True)} | output
+        queries = {"q_proj": (hidden, self.query_width)}
+        if self.q_rank:
+            queries = {"q_a_proj": (hidden, self.q_rank), "q_b_proj": (self.q_rank, self.query_width)}
+        unpacked = self.query_width - self.heads * self.rope + self.value_width
+        latent = {"kv_a_proj": (hidden, self.kv_rank + self.rope), "kv_b_proj": (self.kv_rank, unpacked)}
+        return queries | latent | output
+
+    def feed_matrices(self, width: int) -> Matrices:
+        """Return the matrices of a feed-forward part, or of an expert, of ``width``."""
+        first = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
+        return {one: (self.hidden, width) for one in first} | {"down_proj": (width, self.hidden)}
+
+    def layer_matrices(self, dense: bool = False) -> tuple[Matrices, Matrices]:
+        """Return the matrices that each token meets in a layer beside routed experts, and those of an expert."""
+        if dense or not self.experts:
+            return {**self.attention_matrices, **self.feed_matrices(self.ffn)}, {}
+        router = {"router": (self.hidden, self.experts)}
+        shared = self.feed_matrices(self.shared_ffn) if self.shared_ffn else {}
+        return {**self.attention_matrices, **router, **shared}, self.feed_matrices(self.expert_ffn)
+
+    def layer_counts(
+        self, dense: bool = False, *, rank: int = 0, adapted: Collection[str] = ()
+    ) -> tuple[int, int]:
+        """Return the parameters of a layer's matrices: beside routed experts, and of all of these.
+
+        rank   those of LoRA's adapters of this rank instead: of the matrices in ``adapted``, or all but routers'.
+        """
+        common, expert = self.layer_matrices(dense)
+        if not rank:
+            return count_parameters(common), count_parameters(expert) * self.experts
+        added = [
+            sum(rank * (reads + makes) for name, (reads, makes) in part.items() if name in (adapted or part))
+            for part in ({k: v for k, v in common.items() if k != "router"}, expert)
+        ]
+        return added[0], added[1] * self.experts
 
     @property
     def layer_parameters(self) -> int:
-        """The parameters of a layer, without those of the norms."""
-        attention = 2 * self.hidden * (self.hidden + self.kv_width)
-        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+        """The parameters of a layer (one with experts, if there are any), without those of norms and biases."""
+        return sum(self.layer_counts())
+
+    @property
+    def layer_vectors(self) -> int:
+        """The parameters of a layer's norms and biases."""
+        return self.vectors or 2 * self.hidden
 
     @property
     def parameters(self) -> int:
         """The parameters of the model."""
-        tables = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * (self.layer_parameters + 2 * self.hidden) + tables + self.hidden
+        tables = self.vocab * self.hidden * (1 if self.tied else 2) + (self.rest or self.hidden)
+        first = self.dense * (sum(self.layer_counts(dense=True)) - self.layer_parameters)
+        return self.layers * (self.layer_parameters + self.layer_vectors) + first + tables
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that a token meets: those of ``routed`` experts a layer, and not those of the others."""
+        idle = count_parameters(self.layer_matrices()[1]) * (self.experts - self.routed)
+        return self.parameters - (self.layers - self.dense) * idle
 
     def token_flops(self) -> float:
         """Return the operations for a token, forward and backward: six a parameter in a product, and causal
         attention.
         """
-        products = self.layers * self.layer_parameters + self.vocab * self.hidden
-        return 6.0 * products + 6.0 * self.layers * self.seq * self.hidden
+        outside = self.layers * self.layer_vectors + (self.rest or self.hidden)
+        products = self.active_parameters - outside - self.vocab * self.hidden * (not self.tied)
+        return 6.0 * products + 3.0 * self.layers * self.seq * (self.query_width + self.output_width)
 
     def activation_bytes(
         self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
-        gated: int = 4,
+        gated: int = 4, ep: int = 1, dense: bool = False, trained: Collection[str] | None = None,
     ) -> float:  # fmt: skip
         """Return the bytes of a layer's activations in 16 bits for ``rows`` sequences on each of ``tp`` ranks.
 
@@ -81,26 +179,46 @@ class Sizes:
                     every second product (torchtitan's selective checkpointing by operator).
         flash       attention saves its output and a number for each row; otherwise its scores.
         gated       numbers that a gated layer saves per unit of width.
+        ep          ranks that share the experts. With 1, tp cuts each expert; otherwise a rank has whole experts, and
+                    a share of the sequence.
+        dense       whether it is a layer without experts.
+        trained     the matrices whose inputs are saved for a gradient of their weights; None: all.
 
         Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function. For
         GPT-2's layer, this is the 34 + 5as/h of Korthikanti et al. (arXiv 2205.05198), with tp 10 + (24 + 5as/h)/t.
+        Experts save the tokens sent to them, and their results, which the router's gradient needs; routing is balanced.
         """
-        tokens, share = rows * self.seq, 1 / tp if sequence else 1.0
+        tokens, share, hidden = rows * self.seq, 1 / tp if sequence else 1.0, self.hidden
+        mixture = bool(self.experts) and not dense
         if recompute == "full":
-            return 2.0 * tokens * self.hidden * share
+            return 2.0 * tokens * hidden * share
+        known = trained if trained is not None else {name for one in self.layer_matrices(dense) for name in one}
+        kept, down = (gated if self.gated else 2), 0 if "down_proj" in known else 1
+        routed, split = self.routed * mixture, 1 / tp
         if recompute == "selective":
-            products = self.hidden + self.kv_width + self.gated * self.ffn
-            return 2.0 * tokens * (2 * self.hidden * share + (self.hidden + products) / tp)
-        read = 2 * 2 * self.hidden  # outputs of the norms, which the products read
-        norms = 2 * 2 * self.hidden + (0 if sequence == "gathered" else read)
-        masks = 2 * self.hidden if self.dropout else 0
-        attention = 2 * (2 * self.hidden + 2 * self.kv_width)  # queries, keys, values, output
-        feed = 2 * (gated if self.gated else 2) * self.ffn
+            products = self.query_width + self.kv_width + self.gated * (self.shared_ffn if mixture else self.ffn)
+            return 2.0 * tokens * (2 * hidden * share + (self.output_width + products) / tp)
+        read = 2 * hidden * (bool({"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj"} & {*known}))
+        wide = 2 * hidden * (bool({"gate_proj", "up_proj"} & {*known}))
+        norms = 2 * 2 * hidden + (0 if sequence == "gathered" else read + wide)
+        masks = 2 * hidden if self.dropout else 0
+        attention = 2 * (self.query_width + self.kv_width + self.value_width + self.output_width)
+        if self.kv_rank:  # values are a view of what kv_b_proj made, keys a copy of a part of it
+            norms += 2 * 2 * (self.q_rank + self.kv_rank)
+            attention += 2 * (self.query_width - self.heads * self.rope)
+        feed = 2 * (kept - down) * (self.shared_ffn if mixture else self.ffn)
         rest = 4 * self.heads if flash else (5 if self.dropout else 2) * self.heads * self.seq
-        read_whole = read if sequence == "gathered" else 0
-        return tokens * (read_whole + (norms + masks) * share + (attention + feed + rest) / tp)
+        read_whole = read + wide if sequence == "gathered" else 0
+        # Of each token sent: its numbers, the expert's result, and what the expert keeps.
+        sent = routed * (wide + 2 * hidden) * (split if ep > 1 else 1)
+        sent += (routed * 2 * (kept - down) * self.expert_ffn + 8 * self.experts * mixture) * split
+        return tokens * (read_whole + (norms + masks) * share + (attention + feed + rest) / tp + sent)
 
     kept_bytes = activation_bytes  # the former name
+
+
+def count_parameters(matrices: Matrices) -> int:
+    return sum(reads * makes for reads, makes in matrices.values())
 
 
 def read_sizes(path: Path) -> Sizes:
