@@ -53,8 +53,10 @@ class Hardware:
             if (value := getattr(self, field.name)) is not None or field.name != "network_bandwidth":
                 amount(field.name, value, above=positive)
 
-    def message_seconds(self, nbytes: float, span: int) -> float:
+    def message_seconds(self, nbytes: float, span: int, rings: int = 1) -> float:
         """Return the seconds of a message over the slowest link among ``span`` neighbouring GPUs.
+
+        rings   of other GPUs in the same machines, which send at the same time and share the network.
 
         Raises ValueError if the hardware has fewer.
         """
@@ -67,7 +69,8 @@ class Hardware:
                 zh=f"gpus 不能大于 {most}：{self.name} 只有一台机器，没有网络；现在是 {span}",
             )
         shared = 1 + self.crowding * (self.machines(span).bit_length() - 1)
-        return nbytes * shared / min(self.reduce_bandwidth, self.network_bandwidth) + self.network_latency
+        network = self.network_bandwidth / min(max(rings, 1), self.machine_size)
+        return nbytes * shared / min(self.reduce_bandwidth, network) + self.network_latency
 
     def machines(self, span: int) -> int:
         return -(-span // self.machine_size)
@@ -81,12 +84,13 @@ def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int =
     if gpus == 1:
         return 0.0
     span = span or gpus
-    seconds = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span)
+    rings = span // gpus  # neighbours that belong to other groups sum at the same time
+    seconds = 2 * (gpus - 1) * hardware.message_seconds(nbytes / gpus, span, rings)
     if (machines := hardware.machines(span)) > 1:
         # Up and down a binary tree of machines, and along a chain inside each: more bytes than a ring, fewer steps.
         levels, inside = (machines - 1).bit_length(), -(-gpus // machines)
         steps = (2 * levels - 1) * hardware.network_latency + 2 * (inside - 1) * hardware.latency
-        seconds = min(seconds, hardware.message_seconds(2 * nbytes, span) + steps)
+        seconds = min(seconds, hardware.message_seconds(2 * nbytes, span, rings) + steps)
     return seconds + hardware.start * gpus.bit_length()
 
 
@@ -103,7 +107,7 @@ def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, mess
         return 0.0
     between = min(hardware.machines(span), gpus) - 1
     hops = (gpus - 1 - between) * HOP + between * NETWORK_HOP
-    return (gpus - 1) * hardware.message_seconds(nbytes / gpus, span) + messages * (hardware.start + hops)
+    return (gpus - 1) * hardware.message_seconds(nbytes / gpus, span, span // gpus) + messages * (hardware.start + hops)
 
 
 def collective_seconds(kind: str, nbytes: float, members: int, span: int, hardware: Hardware) -> float:

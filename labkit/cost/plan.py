@@ -45,6 +45,9 @@ SHARPNESS = 3.98  # of the maximum of two times
 FLASH_BACKWARD = 2.5
 # Adam's traffic for each parameter: 4 bytes of gradient, 8 each of weight and two moments in 32 bits.
 STEP_BYTES = 28.0
+# Without flash attention, products of heads whose rows do not start at multiples of 16 bytes run on CUDA cores (NVIDIA's
+# guide to matrix multiplication), at a 16th of the peak (A100's data sheet: 19.5 of 312 TFLOPS), masked scores too.
+ALIGNED, CUDA_CORES = 8, 16
 LAYER_TENSORS = 9  # of a layer, which ZeRO-1 sends one by one (InternEvo's optimizer)
 # Estimates, not fitted: the loss's traffic for each logit (six passes in 32 bits); the share of a layer's traffic that
 # tensor parallelism divides; backward's share of computing, during which gradients are summed; the share of the
@@ -199,6 +202,8 @@ def _layer_seconds(
     attention = tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp / (gpu.flops * gpu.attention)
     if not plan.flash:
         moved += SCORE_BYTES * plan.micro * sizes.heads / tp * sizes.seq**2 / gpu.bandwidth
+        if sizes.query_width // sizes.heads % ALIGNED:
+            attention *= 2 * CUDA_CORES * gpu.attention / gpu.product
     sums = 2 * all_reduce_seconds(2.0 * tokens * hidden, gpu.links, tp)
     start = software.start * (1 + JITTER * (tp - 1) ** 2)
 

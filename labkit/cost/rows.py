@@ -164,7 +164,7 @@ def _row(one: Mapping[str, str]) -> Row:
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
     took = tokens / speed if speed else seconds or None
     peak = _number(measured, "mem_GiB") * 2**30 or None
-    facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.seq, batch)
+    facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.heads, sizes.seq, batch)
     problem = (one["set"], gpu, *map(str, facts))
     return Row(
         one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, SOFTWARE[software].flat
