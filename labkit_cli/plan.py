@@ -12,10 +12,10 @@ from pathlib import Path
 
 from labkit.base.language import wrong
 from labkit.cost.hardware import accelerator
-from labkit.cost.rows import Errors, errors, read_rows
 from labkit.cost.search import plans
 from labkit.cost.sizes import read_sizes
 
+from .measured_runs import Errors, errors, read_rows
 from .usage import UsageError, at_least, bad_usage, check_script_exists
 from .wording import Wording
 
@@ -84,7 +84,9 @@ def _format_errors(found: list[Errors]) -> str:
             f"{pair[0]:>10.1%} {pair[1]:>7.1%}" if pair else f"{'-':>10} {'-':>7}"
             for pair in (one.time, one.peak)
         )
-        fit = (f"{right}/{of}" if of else "-" for right, of in (one.failed, one.ran))
+        fit = ("/".join(map(str, counts)) if any(counts) else "-" for counts in (one.failed, one.ran))
         regret = f"{one.regret[0]:>12.1%} ({one.regret[1]})" if one.regret else f"{'-':>12}"
-        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak}  {{:>7}} {{:>9}} {regret}".format(*fit))
+        lines.append(f"{one.set:<18} {one.rows:>5} {time}  {peak}  {{:>9}} {{:>11}} {regret}".format(*fit))
+        if left := one.contradictory:
+            lines.append(WORDING["contradictory"](set=one.set, count=len(left), lines=", ".join(left)))
     return "\n".join(lines)

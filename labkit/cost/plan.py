@@ -41,6 +41,9 @@ SCORE_BYTES = 13  # and of the scores, where attention is not one kernel
 CONTENTION = 0.166  # share by which communication beside computing slows it
 JITTER = 0.00479  # growth of Python's part with tp, whose ranks wait for the slowest
 SHARPNESS = 3.98  # of the maximum of two times
+# Measured over forecast peaks, of the seven rows of fitted.csv that have one: the upper end of their 99 % prediction
+# interval (Student's t, of logarithms), and the lowest.
+PEAK_ABOVE, PEAK_BELOW = 1.288, 0.905
 # Five products of scores in backward, two in forward (FlashAttention-2, arXiv 2307.08691).
 FLASH_BACKWARD = 2.5
 # Adam's traffic for each parameter: 4 bytes of gradient, 8 each of weight and two moments in 32 bits.
@@ -90,6 +93,13 @@ class Forecast:
     @property
     def fits(self) -> bool:
         return self.peak <= self.gpu.usable
+
+    @property
+    def verdict(self) -> str:
+        """Return "fits", "no", or "close": too close to call, for forecasts of peaks have been as wrong as that."""
+        if self.peak * PEAK_ABOVE <= self.gpu.usable:
+            return "fits"
+        return "no" if self.peak * PEAK_BELOW > self.gpu.usable else "close"
 
     @property
     def tokens(self) -> float:

@@ -11,7 +11,7 @@ import labkit
 from labkit.base.texts import columns
 from labkit.cost.hardware import ACCELERATORS, accelerator
 from labkit.cost.plan import forecast, memory
-from labkit.cost.rows import errors, read_rows
+from labkit_cli.measured_runs import errors, read_rows
 from labkit.cost.search import plans
 from labkit.cost.settings import SOFTWARE, Plan
 from labkit.cost.sizes import MODELS, Sizes, read_sizes

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..base.language import wrong
-from .hardware import ACCELERATORS, Accelerator
-from .plan import Forecast, forecast
-from .settings import SOFTWARE, Plan, check_plan
-from .sizes import Sizes
+from labkit.base.language import wrong
+from labkit.cost.hardware import ACCELERATORS, Accelerator
+from labkit.cost.plan import Forecast, forecast
+from labkit.cost.settings import SOFTWARE, Plan, check_plan
+from labkit.cost.sizes import Sizes
 
 _SPEEDS = ("sec_per_step", "tokens_per_s_per_gpu")
 # Sizes of models that rows only name: MosaicML's MPT (llm-foundry's scripts/train/yamls), InternLM.
@@ -42,7 +42,8 @@ class Row:
     """A measured run. ``seconds`` of a step, or None; ``peak`` in bytes, or None; ``fits``: it was not out of memory.
 
     set       the source that it belongs to, ``line`` its place there.
-    problem   the same for rows that only the plan tells apart.
+    problem   the same for rows that only the plan and the batch tell apart.
+    batch     sequences of a step, as the row says.
     smi       whether ``peak`` is nvidia-smi's, and not PyTorch's allocator's.
     """
 
@@ -53,6 +54,7 @@ class Row:
     sizes: Sizes
     plan: Plan
     software: str
+    batch: int
     seconds: float | None
     peak: float | None
     fits: bool = True
@@ -164,10 +166,10 @@ def _row(one: Mapping[str, str]) -> Row:
     tokens = plan.dp * plan.micro * plan.many * sizes.seq / plan.gpus
     took = tokens / speed if speed else seconds or None
     peak = _number(measured, "mem_GiB") * 2**30 or None
-    facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.heads, sizes.seq, batch)
+    facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.heads, sizes.seq)
     problem = (one["set"], gpu, *map(str, facts))
     return Row(
-        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, took, peak, fits, SOFTWARE[software].flat
+        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, batch, took, peak, fits, SOFTWARE[software].flat
     )  # fmt: skip
 
 
@@ -206,7 +208,9 @@ class Errors:
 
     regret   how much longer the plan takes that the model chooses than the best measured one, over problems with
              three plans or more.
-    failed   how many rows that were out of memory the model tells, of how many; ``ran``: how many that ran it lets.
+    failed   how many rows that were out of memory have the verdicts "no", "close" and "fits"; ``ran``: of those that
+             ran.
+    contradictory   rows left out of regret, by their lines in the source.
     """
 
     set: str
@@ -214,8 +218,9 @@ class Errors:
     time: tuple[float, float] | None
     peak: tuple[float, float] | None
     regret: tuple[float, int] | None
-    failed: tuple[int, int]
-    ran: tuple[int, int]
+    failed: tuple[int, ...]
+    ran: tuple[int, ...]
+    contradictory: tuple[str, ...]
 
 
 def errors(rows: Iterable[Row]) -> list[Errors]:
@@ -228,26 +233,52 @@ def errors(rows: Iterable[Row]) -> list[Errors]:
 
 def _errors(name: str, rows: list[Row]) -> Errors:
     pairs = [(row, row.forecast()) for row in rows]
-    right = [(row.fits, row.fits == found.fits) for row, found in pairs]
-    failed, ran = ([ok for fits, ok in right if fits == kind] for kind in (False, True))
+    failed, ran = (
+        tuple(sum(row.fits == ran and found.verdict == one for row, found in pairs) for one in ("no", "close", "fits"))
+        for ran in (False, True)
+    )
     times = [abs(found.seconds / row.seconds - 1) for row, found in pairs if row.seconds]
     peaks = [
         abs((found.reserved if row.smi else found.peak) / row.peak - 1) for row, found in pairs if row.peak
     ]
+    contradictory = _contradictory_rows(rows)
     problems: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for row, found in pairs:
-        if row.seconds:
-            problems.setdefault(row.problem, []).append(
-                (found.tokens, row.seconds / found.plan.many / found.plan.micro / found.plan.dp)
-            )
+        if row.seconds and row not in contradictory:
+            took = row.seconds / found.plan.many / found.plan.micro / found.plan.dp
+            problems.setdefault((*row.problem, str(row.batch)), []).append((found.tokens, took))
     regrets = [
         max(found)[1] / min(took for _, took in found) - 1 for found in problems.values() if len(found) >= 3
     ]
     return Errors(
         name, len(rows), _mean_and_worst(times), _mean_and_worst(peaks),
-        (sum(regrets) / len(regrets), len(regrets)) if regrets else None,
-        (sum(failed), len(failed)), (sum(ran), len(ran)),
+        (sum(regrets) / len(regrets), len(regrets)) if regrets else None, failed, ran,
+        tuple(row.line for row in contradictory),
     )  # fmt: skip
+
+
+def _contradictory_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that contradict another with the same settings.
+
+    Two runs of one batch may differ by 5 %. A run of a batch that is a tenth smaller, or more, must be faster by 3 %.
+    """
+    same: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row.seconds:
+            same.setdefault((row.problem, replace(row.plan, many=1)), []).append(row)
+    return [
+        one
+        for group in same.values()
+        for one in group
+        if any(_contradict(*sorted((one, other), key=lambda row: row.batch)) for other in group)
+    ]
+
+
+def _contradict(small: Row, large: Row) -> bool:
+    short, long = small.seconds or 0.0, large.seconds or 0.0
+    if small.batch == large.batch:
+        return abs(short / long - 1) > 0.05
+    return small.batch <= 0.9 * large.batch and short > 0.97 * long
 
 
 def _mean_and_worst(found: list[float]) -> tuple[float, float] | None:
