@@ -169,7 +169,8 @@ def _row(one: Mapping[str, str]) -> Row:
     facts = (gpus, sizes.name, sizes.layers, sizes.hidden, sizes.heads, sizes.seq)
     problem = (one["set"], gpu, *map(str, facts))
     return Row(
-        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, batch, took, peak, fits, SOFTWARE[software].flat
+        one["set"], one.get("line", ""), problem, gpu, sizes, plan, software, batch, took, peak, fits,
+        SOFTWARE[software].flat,
     )  # fmt: skip
 
 
@@ -234,7 +235,10 @@ def errors(rows: Iterable[Row]) -> list[Errors]:
 def _errors(name: str, rows: list[Row]) -> Errors:
     pairs = [(row, row.forecast()) for row in rows]
     failed, ran = (
-        tuple(sum(row.fits == ran and found.verdict == one for row, found in pairs) for one in ("no", "close", "fits"))
+        tuple(
+            sum(row.fits == ran and found.verdict == one for row, found in pairs)
+            for one in ("no", "close", "fits")
+        )
         for ran in (False, True)
     )
     times = [abs(found.seconds / row.seconds - 1) for row, found in pairs if row.seconds]

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..base.files import reason
 from ..base.language import say, wrong
-from .sizes import Sizes
+from .sizes import Sizes, read_sizes
 
-DEFAULT_SEQ = 4096  # tokens, if the user does not say: most configurations state what the model can read, not was taught
+DEFAULT_SEQ = 4096  # tokens, if the user does not say: a configuration says only how many the model can read
 
 # What a family of models needs beside the four keys of all, and what it calls them.
 _DENSE = {"ffn": "intermediate_size"}
@@ -35,6 +35,14 @@ _COMMON = {
     "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "vocab": "vocab_size",
 }  # fmt: skip
 _GPT2 = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size"}
+
+
+def read_model(path: Path, seq: int = 0) -> Sizes:
+    """Read sizes from a TOML file, a ``config.json``, or a folder that has one; ``seq``: tokens in a sequence."""
+    if path.suffix == ".toml":
+        sizes = read_sizes(path)
+        return replace(sizes, seq=seq or sizes.seq)
+    return read_config(path / "config.json" if path.is_dir() else path, seq)
 
 
 def read_config(path: Path, seq: int = 0) -> Sizes:
@@ -63,7 +71,8 @@ def read_config(path: Path, seq: int = 0) -> Sizes:
         )
     if missing:
         raise wrong(
-            en=f"{path}: model_type {kind!r} needs {missing}", zh=f"{path}：model_type {kind!r} 还缺少 {missing}"
+            en=f"{path}: model_type {kind!r} needs {missing}",
+            zh=f"{path}：model_type {kind!r} 还缺少 {missing}",
         )
     try:
         return _sizes(str(kind), config, {name: config[key] for name, key in names.items()}, path, seq)
@@ -97,7 +106,11 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
         tied=bool(config.get("tie_word_embeddings", kind == "gpt2")), name=called.split("/")[-1],
     )  # fmt: skip
     rest = hidden * (2 if old else 1) + (longest * hidden if kind == "gpt2" else 0)
-    if kind in ("qwen2_moe", "deepseek_v3", "kimi_k2"):  # the shared expert's gate; the bias that balances experts
+    if kind in (
+        "qwen2_moe",
+        "deepseek_v3",
+        "kimi_k2",
+    ):  # the shared expert's gate; the bias that balances experts
         rest += (layers - sizes.dense) * (hidden if kind == "qwen2_moe" else sizes.experts)
     return replace(sizes, vectors=_count_vectors(kind, config, sizes), rest=rest)
 

@@ -107,7 +107,9 @@ def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, mess
         return 0.0
     between = min(hardware.machines(span), gpus) - 1
     hops = (gpus - 1 - between) * HOP + between * NETWORK_HOP
-    return (gpus - 1) * hardware.message_seconds(nbytes / gpus, span, span // gpus) + messages * (hardware.start + hops)
+    return (gpus - 1) * hardware.message_seconds(nbytes / gpus, span, span // gpus) + messages * (
+        hardware.start + hops
+    )
 
 
 def collective_seconds(kind: str, nbytes: float, members: int, span: int, hardware: Hardware) -> float:
@@ -133,7 +135,9 @@ def all_to_all_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
     """Return the seconds in which each of ``gpus`` neighbours sends ``nbytes``, in equal parts to all of them."""
     near = min(gpus, hardware.machine_size)
     seconds = send_seconds(nbytes * (near - 1) / gpus, hardware, near)
-    return (seconds + send_seconds(nbytes * (gpus - near) / gpus, hardware, gpus) * (gpus > near)) * (gpus > 1)
+    return (seconds + send_seconds(nbytes * (gpus - near) / gpus, hardware, gpus) * (gpus > near)) * (
+        gpus > 1
+    )
 
 
 def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardware) -> float:

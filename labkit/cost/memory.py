@@ -94,7 +94,7 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         common, experts = common * (layers - dense) + first * dense, experts * (layers - dense)
         return common / tp + experts / plan.expert_ranks, (common + experts) / tp
 
-    def sharded(counts: tuple[float, float], stage: int) -> float:
+    def shard_parameters(counts: tuple[float, float], stage: int) -> float:
         return counts[1] / plan.shards if plan.stage >= stage else counts[0]
 
     unit = count(1, 0)[0]
@@ -114,11 +114,11 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
             buckets = 2 * weight * unit + 2 * moving + 2 * ends / tp if plan.stage == 3 else shared
         if software.fixed:
             buckets += plan.grads * max(software.fixed, min(ends, table) / tp)
-        own, short = sharded(trained, 1), plan.grads == 2
-        weights = 2 * sharded(held, 3) + (weight - 2) * sharded(matrices, 3)
+        own, short = shard_parameters(trained, 1), plan.grads == 2
+        weights = 2 * shard_parameters(held, 3) + (weight - 2) * shard_parameters(matrices, 3)
         states = {
-            "weights": weights + (2 * sharded(trained, 3) if plan.lora else 0),
-            "gradients": (plan.grads + low) * sharded(trained, 2),
+            "weights": weights + (2 * shard_parameters(trained, 3) if plan.lora else 0),
+            "gradients": (plan.grads + low) * shard_parameters(trained, 2),
             "optimizer": 12 * own,
         }
         # Gradients of 16 bits are copied to 32 for Adam, unless FSDP's shards are in 32 bits already.
@@ -127,6 +127,9 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         step = max(step, software.norm * min(ends / tp, own) * short)
         one = (layers - dense) * each + dense * plain[0] + first * mask
         buckets += step * software.flat
-        yield states | {"activations": one * alive + max(logits, working, plain[1] * bool(dense)), "buckets": buckets}
+        yield states | {
+            "activations": one * alive + max(logits, working, plain[1] * bool(dense)),
+            "buckets": buckets,
+        }
         yield states | {"activations": one * (alive - 1) + software.passing * trained[0], "buckets": buckets}
         yield states | {"activations": 0.0, "buckets": buckets + step * (not software.flat)}

@@ -9,7 +9,8 @@ The model, and what it leaves out:
   bandwidth plus a latency. The network's bandwidth falls with the number of machines.
 * A pipeline of p stages is idle for p - 1 micro-batches; the slowest stage sets the pace.
 * Sums of gradients and gathers of sharded weights overlap with computing and slow it; only the excess adds time.
-* Left out: loading, checkpoints, stragglers, thermal throttling, mixed GPUs, experts, float8, context parallelism.
+* Tokens are sent to experts evenly, and nothing overlaps with it. The adapters of LoRA take no time.
+* Left out: loading, checkpoints, stragglers, thermal throttling, mixed GPUs, float8, context parallelism.
 
 :mod:`.memory` has the model of memory.
 """
@@ -48,8 +49,8 @@ PEAK_ABOVE, PEAK_BELOW = 1.288, 0.905
 FLASH_BACKWARD = 2.5
 # Adam's traffic for each parameter: 4 bytes of gradient, 8 each of weight and two moments in 32 bits.
 STEP_BYTES = 28.0
-# Without flash attention, products of heads whose rows do not start at multiples of 16 bytes run on CUDA cores (NVIDIA's
-# guide to matrix multiplication), at a 16th of the peak (A100's data sheet: 19.5 of 312 TFLOPS), masked scores too.
+# Without flash attention, products of heads whose rows do not start at multiples of 16 bytes run on CUDA cores (cuBLAS
+# documentation, "Tensor Core Usage"), at a 16th of the peak (A100's data sheet: 19.5 of 312 TFLOPS), masked scores too.
 ALIGNED, CUDA_CORES = 8, 16
 LAYER_TENSORS = 9  # of a layer, which ZeRO-1 sends one by one (InternEvo's optimizer)
 # Estimates, not fitted: the loss's traffic for each logit (six passes in 32 bits); the share of a layer's traffic that
@@ -110,7 +111,7 @@ class Forecast:
     @property
     def mfu(self) -> float:
         """The share of the dense peak that the model's own operations take."""
-        return self.tokens * self.sizes.token_flops() / self.gpu.flops
+        return self.tokens * self.sizes.token_flops(bool(self.plan.lora)) / self.gpu.flops
 
     @property
     def largest(self) -> str:
@@ -157,21 +158,22 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
         passed = 2 * plan.chunks * send_seconds(2.0 * tokens * sizes.hidden, links, plan.gpus)
     tables = (1 if sizes.tied or plan.pp > 1 else 2) * sizes.vocab * sizes.hidden / plan.tp
 
-    def held(rank: int = 0) -> float:
+    def count_held(rank: int = 0) -> float:
         common, experts = sizes.layer_counts(rank=rank, adapted=plan.adapted)
         return layers * (common / plan.tp + experts / plan.expert_ranks) + tables * (not rank)
 
     # Gradients overlap with the last micro-batch's backward, FSDP's gathers with all computing.
     room = software.overlap * (plan.many * computed if plan.stage == 3 else BACKWARD_SHARE * computed)
-    trained = held(plan.lora)
+    trained = count_held(plan.lora)
     parts = {
         "compute": plan.many * (computed + head),
         "tensor": plan.many * sums,
         "experts": plan.many * sent,
         "pipeline": plan.many * passed,
         "bubble": (plan.pp - 1) / plan.chunks * (computed + sums + sent + passed),
-        "data": _data_seconds(plan, gpu, (held(), trained), layers, room),
-        "optimizer": software.step + STEP_BYTES * trained / (plan.shards if plan.stage else 1) / gpu.bandwidth,
+        "data": _data_seconds(plan, gpu, (count_held(), trained), layers, room),
+        "optimizer": software.step
+        + STEP_BYTES * trained / (plan.shards if plan.stage else 1) / gpu.bandwidth,
     }
     return parts if sizes.experts else {name: took for name, took in parts.items() if name != "experts"}
 
@@ -201,7 +203,9 @@ def _layer_seconds(
         ranks, mine = plan.ep, sizes.experts / plan.ep
         rows = tokens / (tp if ranks > 1 else 1) * sizes.routed
         inside, last = feed(rows / mine, sizes.expert_ffn / (tp if ranks == 1 else 1))
-        read = 2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth  # few tokens: reading weights lasts longer
+        read = (
+            2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth
+        )  # few tokens: reading weights lasts longer
         products += max(mine * inside, read) + product_seconds(tokens, hidden, sizes.experts, gpu)
         products += feed(tokens, sizes.shared_ffn / tp)[0] if sizes.shared_ffn else 0.0
         moved += ROUTING_PASSES * 2.0 * rows * hidden / gpu.bandwidth
@@ -209,7 +213,9 @@ def _layer_seconds(
     else:
         both, last = feed(tokens, sizes.ffn / tp)
         products += both
-    attention = tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp / (gpu.flops * gpu.attention)
+    attention = (
+        tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp / (gpu.flops * gpu.attention)
+    )
     if not plan.flash:
         moved += SCORE_BYTES * plan.micro * sizes.heads / tp * sizes.seq**2 / gpu.bandwidth
         if sizes.query_width // sizes.heads % ALIGNED:
@@ -230,9 +236,7 @@ def _layer_seconds(
     return computing(forward) + backward, sums * times, sent * times
 
 
-def _data_seconds(
-    plan: Plan, gpu: Accelerator, held: tuple[float, float], layers: int, room: float
-) -> float:
+def _data_seconds(plan: Plan, gpu: Accelerator, held: tuple[float, float], layers: int, room: float) -> float:
     """Return the seconds of gradients and sharded weights that do not overlap with ``room`` seconds of computing.
 
     held   parameters on a GPU, all and trained. Ranks with the same shard of tensors are neighbours.

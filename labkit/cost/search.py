@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 from ..base.display import Drawn
 from ..base.language import wrong
@@ -58,17 +60,21 @@ class Plans(Drawn):
 
     def table(self, most: int = 12) -> str:
         """Return the fastest plans as a table, and below why the others do not fit."""
-        lines, yes = [f"  {_TEXTS['head',]}"], str(_TEXTS["yes",])
+        experts, yes = bool(self.sizes.experts), str(_TEXTS["yes",])
+        lines = [f"  {_TEXTS['head',](ep='  ep' * experts)}"]
         again = {True: yes + " " * (9 - columns(yes)), False: f"{'-':<9}"}
         for one in self.fitting[:most]:
             plan = one.plan
             lines.append(
-                f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}{plan.stage:>6}  {f'{plan.micro}×{plan.many}':<7}"
-                f"{again[bool(plan.recompute)]}{one.peak / 2**30:>6.1f}  {duration(one.seconds):<9}"
+                f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}" + f"{plan.ep:>4}" * experts + f"{plan.stage:>6}  "
+                f"{f'{plan.micro}×{plan.many}':<7}{again[bool(plan.recompute)]}"
+                f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {duration(one.seconds):<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:
             lines.append(f"  {_TEXTS['more',](count=len(self.fitting) - most)}")
+        if any(one.verdict == "close" for one in self.fitting[:most]):
+            lines.append(f"  {_TEXTS['close',]}")
         for kind, called in KINDS.items() if self.others else ():
             found = [one for one in self.others if one.largest == kind]
             if found:
@@ -88,47 +94,92 @@ class Plans(Drawn):
     __repr__ = __str__
 
 
-def plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None) -> Plans:
+def plans(
+    sizes: Sizes, gpus: int, gpu: Accelerator, batch: int | None = None, *, solve: bool = False, **layout: Any
+) -> Plans:
     """Try every plan for ``sizes`` on ``gpus`` GPUs.
 
-    batch   sequences a step; by default about four million tokens' worth, at least one a GPU.
+    batch    sequences a step; by default about four million tokens' worth, at least one a GPU.
+    solve    whether to find, for each layout, the largest micro-batch that fits, instead of trying five.
+    layout   fields of :class:`.settings.Plan` that are given, such as tp=2.
     """
     gpus = integer("gpus", gpus, 1)
     if batch is None:
         each = max(1, round(4 * 2**20 / sizes.seq / gpus))
         batch = gpus << (each.bit_length() - 1)
     batch = integer("batch", batch, 1)
-    forecasts = [forecast(sizes, plan, gpu) for plan in candidate_plans(sizes, gpus, gpu, batch)]
+    forecasts, refused = list[Forecast](), None
+    for plan in candidate_plans(sizes, gpus, gpu, batch, solve, layout):
+        try:
+            forecasts.append(_largest(sizes, plan, gpu, batch) if solve else forecast(sizes, plan, gpu))
+        except ValueError as error:  # what cannot be cut
+            refused = error
     if not forecasts:
-        raise wrong(
-            en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly",
-            zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次",
+        given = "".join(f", {name}={value}" for name, value in layout.items())
+        raise refused or wrong(
+            en=f"no plan: {gpus} GPUs cannot share a batch of {batch} sequences evenly{given}",
+            zh=f"没有方案：{gpus} 块 GPU 无法均分 {batch} 条序列的批次{given}",
         )
-    fitting = sorted((one for one in forecasts if one.fits), key=lambda one: (one.seconds, one.peak))
+    fitting = sorted((one for one in forecasts if one.fits), key=lambda one: (-one.tokens, one.peak))
     return Plans(sizes, gpus, gpu, batch, tuple(fitting), tuple(one for one in forecasts if not one.fits))
 
 
-def candidate_plans(sizes: Sizes, gpus: int, gpu: Accelerator, batch: int) -> Iterator[Plan]:
-    """Yield every plan worth trying: tensor parallelism within a node (with sequence parallelism), whole heads and
-    layers.
+def candidate_plans(
+    sizes: Sizes,
+    gpus: int,
+    gpu: Accelerator,
+    batch: int,
+    solve: bool = False,
+    layout: Mapping[str, Any] | None = None,
+) -> Iterator[Plan]:
+    """Yield every plan worth trying: tensor parallelism within a node (with sequence parallelism), whole heads, layers
+    and experts; fields of ``layout`` as given.
     """
-    for tp in _divisors(gpus):
-        if tp > gpu.links.machine_size or sizes.heads % tp or (sizes.kv_heads or tp) % tp:
+    fixed = dict(layout or {})
+    searched = {
+        name: fixed.pop(name)
+        for name in ("dp", "tp", "pp", "ep", "micro", "stage", "recompute")
+        if name in fixed
+    }
+
+    def values(name: str, usual: Iterable[Any]) -> Iterable[Any]:
+        return (searched[name],) if name in searched else usual
+
+    for tp in values("tp", _divisors(gpus)):
+        if "tp" not in searched and (tp > gpu.links.machine_size or (sizes.kv_heads or tp) % tp):
             continue
-        for pp in _divisors(gpus // tp):
-            dp = gpus // tp // pp
-            if pp > sizes.layers or sizes.layers % pp or batch % dp:
+        for pp in values("pp", _divisors(gpus // tp)):
+            dp, rest = divmod(gpus, tp * pp)
+            if rest or dp != searched.get("dp", dp) or batch % dp:
                 continue
-            for micro in _MICRO:
-                many = batch // (dp * micro)
-                if batch % (dp * micro) or many < pp > 1:
+            experts = [one for one in _divisors(dp * tp) if one % tp == 0] if sizes.experts else []
+            uneven = {"spread": "uneven"} if "pp" in searched and sizes.layers % pp else {}
+            for ep, micro, stage, recompute in product(
+                values("ep", sorted({1, *experts})), values("micro", (1,) if solve else _MICRO),
+                values("stage", _STAGES if dp > 1 else (0,)), values("recompute", (False, True)),
+            ):  # fmt: skip
+                many, left = divmod(batch, dp * micro)
+                if many < (pp if pp > 1 else 1) or (left and "micro" not in searched):
                     continue
-                for stage in _STAGES if dp > 1 else (0,):
-                    if stage > 1 and pp > 1:
-                        continue  # gradients stay whole while a pipeline fills them
-                    for recompute in (False, True):
-                        sp = tp > 1 and ("gathered" if stage == 3 else True)  # PyTorch's, or Megatron's
-                        yield Plan(dp, tp, pp, stage, micro, many, recompute, sp=sp)
+                if stage > 1 and pp > 1 and "stage" not in searched:
+                    continue  # gradients stay whole while a pipeline fills them
+                sp = tp > 1 and ("gathered" if stage == 3 else True)  # PyTorch's, or Megatron's
+                yield Plan(
+                    dp, tp, pp, stage, micro, many, recompute, **{"sp": sp, "ep": ep, **uneven, **fixed}
+                )
+
+
+def _largest(sizes: Sizes, plan: Plan, gpu: Accelerator, batch: int) -> Forecast:
+    """Forecast ``plan`` with the largest micro-batch that fits, of which each pipeline has at least pp, or with 1."""
+
+    def try_micro(micro: int) -> Forecast:
+        return forecast(sizes, replace(plan, micro=micro, many=batch // (plan.dp * micro)), gpu)
+
+    least, most = 1, batch // plan.dp // plan.pp + 1  # the least fits, if any does; the most is too much
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if try_micro(middle).fits else (least, middle)
+    return try_micro(least)
 
 
 def _divisors(number: int) -> list[int]:

@@ -125,7 +125,9 @@ class Plan:
 
     def __str__(self) -> str:
         experts = f" ep{self.ep}" * (self.ep > 1)
-        words = [f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}"]
+        words = [
+            f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}"
+        ]
         return " ".join(
             words
             + [f"sp {self.sp}".removesuffix(" True")] * bool(self.sp)
@@ -140,14 +142,15 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     integer("stage", plan.stage, 0, 3)
     integer("lora", plan.lora, 0)
     for name in plan.adapted:
-        one_of("adapted", name, sorted(trained_matrices(sizes, replace(plan, lora=1, adapted=())) or ()))
+        one_of("lora", name, sorted(trained_matrices(sizes, replace(plan, lora=1, adapted=())) or ()))
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
     plain = not sizes.experts or sizes.dense  # a layer without experts
     # More ranks than kv_heads is allowed: they hold copies. So is a group larger than dp, which is all ranks.
     for name, value, of, count in (
-        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp), ("tp", tp, "ffn", sizes.ffn * bool(plain)),
+        ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp),
+        ("tp", tp, "ffn", sizes.ffn * bool(plain)),
         ("tp", tp if plan.ep == 1 else 1, "expert_ffn", sizes.expert_ffn), ("tp", tp, "shared_ffn", sizes.shared_ffn),
         ("ep", plan.ep, "experts", sizes.experts or 1), ("ep", plan.ep, "dp · tp", plan.dp * plan.tp),
         ("pp · chunks", parts, "layers", 0 if plan.spread else sizes.layers),

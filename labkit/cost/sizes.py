@@ -70,8 +70,8 @@ class Sizes:
                     en=f"{name}={parts} does not divide {of}={total}: choose a divisor of it",
                     zh=f"{name}={parts} 不能整除 {of}={total}：请选它的约数",
                 )
-        for name, of, most in (("routed", "experts", self.experts), ("dense", "layers", self.layers)):
-            integer(name, getattr(self, name), 0, most or None)
+        integer("routed", self.routed, 0, self.experts)
+        integer("dense", self.dense, 0, self.layers)
 
     @property
     def query_width(self) -> int:
@@ -110,7 +110,7 @@ class Sizes:
     def feed_matrices(self, width: int) -> Matrices:
         """Return the matrices of a feed-forward part, or of an expert, of ``width``."""
         first = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
-        return {one: (self.hidden, width) for one in first} | {"down_proj": (width, self.hidden)}
+        return dict.fromkeys(first, (self.hidden, width)) | {"down_proj": (width, self.hidden)}
 
     def layer_matrices(self, dense: bool = False) -> tuple[Matrices, Matrices]:
         """Return the matrices that each token meets in a layer beside routed experts, and those of an expert."""
@@ -159,13 +159,15 @@ class Sizes:
         idle = count_parameters(self.layer_matrices()[1]) * (self.experts - self.routed)
         return self.parameters - (self.layers - self.dense) * idle
 
-    def token_flops(self) -> float:
-        """Return the operations for a token, forward and backward: six a parameter in a product, and causal
-        attention.
+    def token_flops(self, frozen: bool = False) -> float:
+        """Return the operations for a token, forward and backward: six a parameter in a product (four if weights are
+        frozen, and need no gradient), and causal attention.
         """
         outside = self.layers * self.layer_vectors + (self.rest or self.hidden)
         products = self.active_parameters - outside - self.vocab * self.hidden * (not self.tied)
-        return 6.0 * products + 3.0 * self.layers * self.seq * (self.query_width + self.output_width)
+        return (4.0 if frozen else 6.0) * products + 3.0 * self.layers * self.seq * (
+            self.query_width + self.output_width
+        )
 
     def activation_bytes(
         self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
@@ -192,11 +194,15 @@ class Sizes:
         mixture = bool(self.experts) and not dense
         if recompute == "full":
             return 2.0 * tokens * hidden * share
-        known = trained if trained is not None else {name for one in self.layer_matrices(dense) for name in one}
+        known = (
+            trained if trained is not None else {name for one in self.layer_matrices(dense) for name in one}
+        )
         kept, down = (gated if self.gated else 2), 0 if "down_proj" in known else 1
         routed, split = self.routed * mixture, 1 / tp
         if recompute == "selective":
-            products = self.query_width + self.kv_width + self.gated * (self.shared_ffn if mixture else self.ffn)
+            products = (
+                self.query_width + self.kv_width + self.gated * (self.shared_ffn if mixture else self.ffn)
+            )
             return 2.0 * tokens * (2 * hidden * share + (self.output_width + products) / tp)
         read = 2 * hidden * (bool({"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj"} & {*known}))
         wide = 2 * hidden * (bool({"gate_proj", "up_proj"} & {*known}))

@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _HIGH = 150, 96, 24
 # The colour of each part, different from its neighbours'; and the hatched parts.
 _COLOURS = {
     "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buckets": 4,
-    "compute": 0, "tensor": 1, "pipeline": 4, "bubble": 7, "data": 5, "waiting": 5, "step": 2,
+    "compute": 0, "tensor": 1, "experts": 3, "pipeline": 4, "bubble": 7, "data": 5, "waiting": 5, "step": 2,
 }  # fmt: skip
 _HATCHED = ("gradients", "bubble")
 

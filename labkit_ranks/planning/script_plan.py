@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.base.display import Drawn
 from labkit.base.language import say, wrong
 from labkit.base.texts import texts_beside
 from labkit.base.units import bytes_text, duration
+from labkit.cost.configs import read_model
 from labkit.cost.hardware import Accelerator, accelerator
 from labkit.cost.plan import KINDS
 from labkit.cost.search import Plans, plans
-from labkit.cost.sizes import Sizes, read_sizes
+from labkit.cost.sizes import Sizes
 from labkit.view import picture_registry
 from labkit.view.picture import Picture
 
@@ -99,27 +101,30 @@ picture_registry.pictures[f"{__name__}.ScriptPlan"] = _picture
 
 def plan(
     what: Sizes | str | Path, *arguments: str, gpus: int = 8, hardware: str = "h100", nodes: int = 1,
-    batch: int | None = None, steps: int = 2,
+    batch: int | None = None, steps: int = 2, seq: int = 0, solve: bool = False, **layout: Any,
 ) -> Plans | ScriptPlan:  # fmt: skip
     """Plan a training run on ``gpus`` GPUs; the returned object shows itself in a notebook.
 
-    what       the sizes of a model (a :class:`labkit.Sizes`, or a TOML file): plan from sizes, fastest plans first.
-               Or a script for torchrun, with its ``arguments``: measure the memory of each rank.
+    what       the sizes of a model (a :class:`labkit.Sizes`, a TOML file, or Hugging Face's config.json): plan from
+               sizes, fastest plans first. Or a script for torchrun, with its ``arguments``: measure the memory of
+               each rank.
     hardware   "h100", "h200", "b200", "a100", "a100-40", "h800", "h20", "a800", "l20", "4090".
     nodes      the number of machines for a script's ranks.
-    batch      sequences per step on all GPUs together (for sizes).
+    batch      sequences per step on all GPUs together (for sizes). ``seq``: tokens in a sequence.
+    solve      whether to find the largest micro-batch that fits, for each layout.
+    layout     fields of :class:`labkit.Plan` that are given, such as tp=2, or lora=16.
     steps      optimizer steps after which a script is ended.
 
     Raises ValueError for impossible plans, RanksFailed if the script fails.
     """
     kind = accelerator(hardware)
     if isinstance(what, Sizes):
-        return plans(what, gpus, kind, batch)
+        return plans(what, gpus, kind, batch, solve=solve, **layout)
     path = Path(what)
     if not path.exists():
         raise wrong(en=f"no such file: {path}", zh=f"没有文件 {path}")
-    if path.suffix == ".toml":
-        return plans(read_sizes(path), gpus, kind, batch)
+    if path.suffix in (".toml", ".json") or path.is_dir():
+        return plans(read_model(path, seq), gpus, kind, batch, solve=solve, **layout)
     if gpus % nodes:
         en, zh = f"{gpus} GPUs cannot be {nodes} equal nodes", f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点"
         raise wrong(en=en, zh=zh)
