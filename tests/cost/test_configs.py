@@ -42,10 +42,14 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     "mistral": (_common(32, 4096, 32, 14336, 32000, 8), 7_241_732_096),
     "qwen2": (_common(24, 896, 14, 4864, 151936, 2) | {"tie_word_embeddings": True}, 494_032_768),
     "qwen3": (_common(36, 4096, 32, 12288, 151936, 8) | {"head_dim": 128}, 8_190_735_360),
-    "mixtral": (_common(32, 4096, 32, 14336, 32000, 8) | {"num_local_experts": 8, "num_experts_per_tok": 2}, 46_702_792_704),
+    "mixtral": (
+        _common(32, 4096, 32, 14336, 32000, 8) | {"num_local_experts": 8, "num_experts_per_tok": 2},
+        46_702_792_704,
+    ),
     "qwen2_moe": (
         _common(28, 3584, 28, 18944, 151936, 4)
-        | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480},
+        | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 2560}
+        | {"shared_expert_intermediate_size": 20480},
         57_408_658_944,
     ),
     "qwen3_moe": (
@@ -108,7 +112,7 @@ def test_counts_are_those_of_transformers(tmp_path: Path, kind: str, changes: di
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
-        ("mamba", {"hidden_size": 64}, "model_type 'mamba' is not known; it lacks num_hidden_layers, num_attention_heads"),
+        ("mamba", {"hidden_size": 64}, "'mamba' is not known; it lacks num_hidden_layers, num_attention_heads"),
         ("phi3", CONFIGS["llama"][0], r"model_type 'phi3' is not known\. Known are llama"),
         ("mixtral", {"num_local_experts": "missing"}, "model_type 'mixtral' needs num_local_experts"),
         ("deepseek_v3", {"kv_lora_rank": None}, "model_type 'deepseek_v3' needs kv_lora_rank"),
@@ -154,8 +158,12 @@ def test_experts_are_spread_over_their_ranks(tmp_path: Path) -> None:
     alone, shared = (memory(sizes, Plan(dp=8, stage=1, ep=ep)) for ep in (1, 8))
     experts = 32 * 8 * 3 * 4096 * 14336
     assert alone["weights"] - shared["weights"] == 2 * experts * 7 / 8
-    assert alone["optimizer"] == shared["optimizer"]  # ZeRO shards it in both cases, over fewer ranks for experts
-    assert memory(sizes, Plan(dp=8, stage=3, ep=8))["weights"] == memory(sizes, Plan(dp=8, stage=3))["weights"]
+    assert (
+        alone["optimizer"] == shared["optimizer"]
+    )  # ZeRO shards it in both cases, over fewer ranks for experts
+    assert (
+        memory(sizes, Plan(dp=8, stage=3, ep=8))["weights"] == memory(sizes, Plan(dp=8, stage=3))["weights"]
+    )
     parts = [forecast(sizes, Plan(dp=8, stage=1, ep=ep), H100).parts for ep in (1, 8)]
     assert parts[0]["experts"] == 0 < parts[1]["experts"]
     with pytest.raises(ValueError, match="ep=3 does not divide experts=8"):
@@ -181,9 +189,14 @@ def test_only_adapters_have_gradients_and_moments(tmp_path: Path) -> None:
     assert found["weights"] == frozen + 2 * 4_194_304
     four = memory(llama, replace(plan, bits=4))
     assert found["weights"] - four["weights"] == inner * (2 - 0.5625)
-    tokens, kept = 1304, [llama.activation_bytes(1, 1, trained=names) for names in (("q_proj",), ("up_proj",), None)]
+    tokens, kept = (
+        1304,
+        [llama.activation_bytes(1, 1, trained=names) for names in (("q_proj",), ("up_proj",), None)],
+    )
     assert kept[2] - kept[0] == 2 * tokens * (4096 + 11008)  # what the feed-forward matrices read
-    assert kept[2] - kept[1] == 2 * tokens * (4096 + 11008)  # what queries, keys and values, and the last, read
+    assert kept[2] - kept[1] == 2 * tokens * (
+        4096 + 11008
+    )  # what queries, keys and values, and the last, read
     assert forecast(llama, plan, H100).seconds < forecast(llama, Plan(stage=0), H100).seconds
     with pytest.raises(ValueError, match="lora must be one of 'down_proj'.*got 'c_attn'"):
         forecast(llama, replace(plan, adapted=("c_attn",)), H100)
@@ -215,7 +228,9 @@ def test_the_micro_batch_that_is_solved_for_is_the_largest() -> None:
 
 
 def test_a_layout_that_is_given_is_kept() -> None:
-    (one,) = plans(MODELS["8B"], 8, H100, 48, tp=2, pp=1, micro=3, recompute="selective", stage=3, grads=4).fitting
+    (one,) = plans(
+        MODELS["8B"], 8, H100, 48, tp=2, pp=1, micro=3, recompute="selective", stage=3, grads=4
+    ).fitting
     assert (one.plan.micro, one.plan.many, one.plan.recompute, one.plan.grads) == (3, 4, "selective", 4)
     with pytest.raises(ValueError, match="cannot share a batch of 64 sequences evenly, tp=3"):
         plans(MODELS["8B"], 8, H100, 64, tp=3)
@@ -255,7 +270,9 @@ def test_a_script_beside_a_model_is_refused_before_torch_is_imported(tmp_path: P
 
 def test_the_command_plans_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _written(tmp_path, "qwen3_moe")
-    options = "--gpus 1 --hardware h200 --seq 2048 --lora 16,q_proj,v_proj --load-in-4bit --solve batch --top 1"
+    options = (
+        "--gpus 1 --hardware h200 --seq 2048 --lora 16,q_proj,v_proj --load-in-4bit --solve batch --top 1"
+    )
     assert main(["plan", "--model", str(path), *options.split()]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "30.5 billion parameters" in said[0]
