@@ -56,19 +56,21 @@ def _note_draw(
     tensors, device = tensors_in(args, kwargs), kwargs.get("device")
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     generator = torch.default_generator if gpu is None else mode.machine.random.drawing_generator(gpu)
-    before = _generator_digest(generator)
-    result = run()
-    record.drew = record.drew or bool(record.depth)
-    # With another generator, the script chooses. A single number is a decision, which ranks must make alike.
-    shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
-    if shapes and before != _generator_digest(generator):
-        place, call = user_line()
-        if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
-            shape = () if tensors or record.depth else shapes[0]
-            record.drew = True
-            backward = torch._C._current_graph_task_id() != -1
-            draw = RandomDraw(len(record.steps) + 1, place, func.__name__, before, shape, backward)
-            record.draws.append((draw, place))
+    before, backward = _generator_digest(generator), torch._C._current_graph_task_id() != -1
+    result: Any = None
+    try:
+        result = run()
+    finally:  # checkpoint leaves a recomputed draw by an exception once it has all that backward needs
+        record.drew = record.drew or bool(record.depth)
+        # With another generator, the script chooses. A single number is a decision, which ranks must make alike.
+        shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
+        if (shapes or backward) and before != _generator_digest(generator):
+            place, call = user_line()
+            if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
+                shape = () if tensors or record.depth else (*shapes, ())[0]
+                record.drew = True
+                draw = RandomDraw(len(record.steps) + 1, place, func.__name__, before, shape, backward)
+                record.draws.append((draw, place))
     return result
 
 

@@ -72,10 +72,10 @@ class LayoutRun:
     def read(self, step: int, what: str) -> Tensor | None:
         """Return the sorted numbers that the ranks read, with ranks that read the same numbers counted once."""
         each = [one.read[step, what] for one in self.trainings if (step, what) in one.read]
-        different = {
-            tuple(numbers.tolist()): numbers for numbers in (torch.cat(some).sort()[0] for some in each)
-        }
-        return torch.cat(list(different.values())).sort()[0] if different else None
+        sort = torch.unique if what == "inputs" else lambda numbers: numbers.sort()[0]
+        numbers = (sort(torch.cat(some)) for some in each)
+        different = {tuple(one.tolist()): one for one in numbers}
+        return sort(torch.cat(list(different.values()))) if different else None
 
 
 class Gap(NamedTuple):
@@ -309,15 +309,18 @@ class LayoutComparison:
         straight = [one for one in first if one.rest < 10 * self.tolerance]
         if (
             len(straight) == len(first)
-            and _are_close([one.factor for one in first])
+            and self._are_close([one.factor for one in first])
             and abs(first[0].factor) > 1e-3
         ):
             factor = first[0].factor
             known = self._known_factor(factor, step)
-            others = sum(_are_close([factor, *(one.factor for one in each[name])]) for name in bad)
+            others = sum(self._are_close([factor, *(one.factor for one in each[name])]) for name in bad)
             scope = f" ({others}/{len(each)})"
+            norms = self.reference.norms()
+            if not known and len(norms) > 2 and max(norms) - min(norms) < 1e-5 * max(norms) and len(bad) >= 0.9 * len(each):
+                yield "norm", bad[0], {"ratios": f"{factor:.4g}"}
             yield "denominator", bad[0], {"ratio": f"{factor:.4g}", "known": known, "scope": scope}
-        alike = all(_are_close(factors) for factors in by_rank.values())
+        alike = all(self._are_close(factors) for factors in by_rank.values())
         if (
             alike
             and len(straight) == len(first)
@@ -325,6 +328,9 @@ class LayoutComparison:
             and abs(first[0].factor) > 1e-3
         ):
             yield "norm", bad[0], {"ratios": series(f"{one.factor:.4g}" for one in first[:8])}
+
+    def _are_close(self, factors: Sequence[float]) -> bool:
+        return max(factors) - min(factors) <= 0.2 * self.tolerance * max(map(abs, factors))
 
     def _known_factor(self, factor: float, step: int) -> str:
         """Return the meaning of a factor: a number of ranks, of passes, or of targets."""
@@ -486,7 +492,3 @@ def _layer(name: str) -> str:
     """Return the layer of a parameter: its name up to the first number, or else its module."""
     numbered = re.match(r".*?\.\d+(?=\.)", name)
     return numbered[0] if numbered else name.rpartition(".")[0]
-
-
-def _are_close(factors: Sequence[float]) -> bool:
-    return max(factors) - min(factors) <= 1e-3 * max(map(abs, factors))

@@ -285,7 +285,7 @@ def _result(layout: RunLayout, run: LayoutRun, reference: LayoutRun, notes: tupl
     losses, norms = fitting_losses(run, there), run.norms()
     facts |= {"losses": tuple(losses), "norms": tuple(norms)}
     classes = max(one.classes for one in run.trainings)
-    dead = find_standstill(str(layout), losses, norms, classes) if run.steps else None
+    dead = find_standstill(str(layout), losses, norms, classes) if run.steps and run.matches else None
     if dead is not None:
         return ParityLayout(**facts, same=False, cause="dead", finding=dead)
     if not run.steps or not run.matches or reference.failure is not None:

@@ -89,28 +89,38 @@ class TrainingObserver(Observer):
 
     def _backward(self, backward: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kw: Any) -> Any:
         here, scalars = self._here(), [one for one in tensors_in(tensors) if one.numel() == 1]
-        if here and scalars and not tensors_in(grad_tensors) and torch._C._current_graph_task_id() == -1:
+        if here is None or here[1].busy or torch._C._current_graph_task_id() != -1:
+            return backward(tensors, grad_tensors, *args, **kw)
+        if scalars and not tensors_in(grad_tensors):
             with PlainTensors():
                 values = [float(getattr(one, "_local_tensor", one).detach()) for one in scalars]
             here[1].losses.setdefault(len(here[0].steps) + 1, []).append(sum(values))
-        return backward(tensors, grad_tensors, *args, **kw)
+        here[1].busy = True  # the machine's mode calls the function again from within
+        try:
+            return backward(tensors, grad_tensors, *args, **kw)
+        finally:
+            here[1].busy = False
 
     def _lose(self, lose: Any, *args: Any, **kwargs: Any) -> Any:
-        here = self._here()
-        if here is None or here[1].busy or not torch.is_grad_enabled():
+        here, given = self._here(), dict(zip(("input", "target"), args, strict=False)) | kwargs
+        if here is None or here[1].busy:
             return lose(*args, **kwargs)
-        record, training = here
-        given = dict(zip(("input", "target"), args, strict=False)) | kwargs
-        target, ignored = given.get("target"), given.get("ignore_index", -100)
-        if isinstance(target, Tensor):
-            self._read(here, "targets", target, ignored)
-            if not target.is_floating_point():
-                training.classes = given["input"].shape[1] if given["input"].dim() > 1 else 0
-        training.busy = True
+        here[1].busy = True
         try:
-            return lose(*args, **kwargs)
+            loss = lose(*args, **kwargs)
         finally:
-            training.busy = False
+            here[1].busy = False
+        target, ignored = given.get("target"), given.get("ignore_index", -100)
+        if isinstance(target, Tensor) and loss.requires_grad:
+
+            def read(_: Tensor) -> None:
+                if here[1].busy:  # in the script's backward, not in a schedule's inference of shapes
+                    self._read(here, "targets", target, ignored)
+
+            loss.register_hook(read)
+            whole = not target.is_floating_point() and given["input"].dim() > 1
+            here[1].classes = given["input"].shape[1] if whole else 0
+        return loss
 
     def _read(
         self, here: tuple[RankRecord, RankTraining], what: str, tensor: Any, ignored: int = -100

@@ -1,0 +1,73 @@
+# cause: none
+# layouts: 1, 2
+# source: NVIDIA-NeMo/Automodel#3816, 2026-09-05
+
+"""Each rank clips by the norm of the shared weights and its own experts; the experts' squares are not summed."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+EXPERTS, HIDDEN, TOP = 8, 16, 2
+own = range(rank * EXPERTS // world, (rank + 1) * EXPERTS // world)
+
+
+class Exchange(torch.autograd.Function):
+    """All-to-all of equal blocks; backward is the same exchange."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Exchange.apply(gradient)
+
+
+class Model(nn.Module):
+    """Each rank has some rows and some experts; rows visit all experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, HIDDEN), nn.Linear(HIDDEN, 4)
+        self.gate = nn.Linear(HIDDEN, EXPERTS, bias=False)
+        self.experts = nn.Parameter((torch.randn(EXPERTS, HIDDEN, HIDDEN) / 4)[own.start : own.stop].clone())
+
+    def forward(self, x):
+        h = self.inner(x)
+        scores, chosen = self.gate(h).softmax(-1).topk(TOP, dim=-1)
+        weights = torch.zeros(len(h), EXPERTS).scatter(1, chosen, scores)
+        sent = h.expand(EXPERTS, *h.shape)  # expert, row, feature
+        got = Exchange.apply(sent).view(world, len(own), len(h), HIDDEN)
+        out = F.gelu(torch.einsum("weth,eho->weto", got, self.experts))
+        back = Exchange.apply(out.reshape(EXPERTS, len(h), HIDDEN))
+        return self.head(h + torch.einsum("eth,te->th", back, weights))
+
+
+torch.manual_seed(0)
+model = Model()
+x, y = torch.randn(32, 8), torch.randint(4, (32,))
+x, y = x.chunk(world)[rank], y.chunk(world)[rank]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(5):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    for name, p in model.named_parameters():
+        if name == "experts":
+            p.grad /= world
+        else:
+            dist.all_reduce(p.grad)
+            p.grad /= world
+    shared = sum(p.grad.square().sum() for name, p in model.named_parameters() if name != "experts")
+    owned = model.experts.grad.square().sum()
+    dist.all_reduce(owned)
+    norm = (shared + owned).sqrt()
+    for p in model.parameters():
+        p.grad *= 0.1 / norm.clamp(min=0.1)
+    optimizer.step()
