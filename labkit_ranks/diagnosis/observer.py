@@ -63,6 +63,7 @@ class Observer:
     def __init__(self, ranks: int, enough: int = 0, like: Sequence[RankRecord] = ()) -> None:
         self.records = [RankRecord() for _ in range(ranks)]
         self._enough, self._like = enough, like
+        self.kept_steps = STEPS  # steps whose batches are kept
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
@@ -244,7 +245,7 @@ class Observer:
         if isinstance(iterator._dataset, IterableDataset):
             _current_epoch(record, iterator).rows += _row_digests(batch)
         loader = getattr(iterator, "_labkit_loader", None)
-        if loader is None or len(record.steps) >= STEPS:
+        if loader is None or len(record.steps) >= self.kept_steps:
             return None
         mine = record.loader(loader)
         if not self._like:

@@ -28,9 +28,13 @@ def join_batches(batches: Sequence[Any]) -> Any:
     """Join the distinct batches among ``batches``."""
     different: dict[Any, Any] = {}
     for batch in batches:
-        tensors = [leaf for _, leaf in leaves(batch) if isinstance(leaf, Tensor)]
-        different.setdefault(tuple(fingerprint(tensor, "") for tensor in tensors), batch)
+        different.setdefault(batch_key(batch), batch)
     return _join(list(different.values()))
+
+
+def batch_key(batch: Any) -> Any:
+    """Return the fingerprints of a batch: equal batches have equal keys."""
+    return tuple(fingerprint(leaf, "") for _, leaf in leaves(batch) if isinstance(leaf, Tensor))
 
 
 def _join(batches: Sequence[Any]) -> Any:
