@@ -1,7 +1,7 @@
 """A small transformer with experts that trains on one GPU and under each parallelism, by arguments.
 
-    --ddp N --fsdp N (rows), --tp N (heads and hidden units), --cp N (sequence), --pp N (layers), --ep N (experts; they
-    share the ranks of --ddp and --cp)
+--ddp N --fsdp N (rows), --tp N (heads and hidden units), --cp N (sequence), --pp N (layers), --ep N (experts; they
+share the ranks of --ddp and --cp)
 """
 
 import argparse
@@ -120,7 +120,9 @@ def main():
     labels = (ids * 5 + 3) % VOCABULARY
     positions = torch.arange(LENGTH).chunk(options.cp)[mesh["cp"].get_local_rank()].to(device)
     ids, labels = (
-        t.chunk(data)[mesh["data"].get_local_rank()].chunk(options.cp, 1)[mesh["cp"].get_local_rank()].to(device)
+        t.chunk(data)[mesh["data"].get_local_rank()]
+        .chunk(options.cp, 1)[mesh["cp"].get_local_rank()]
+        .to(device)
         for t in (ids, labels)
     )
     model.positions = positions

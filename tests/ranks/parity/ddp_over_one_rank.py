@@ -41,7 +41,7 @@ ids = ids.chunk(world, 1)[rank]
 groups = [dist.new_group([number]) for number in range(world)]
 model = DistributedDataParallel(model, process_group=groups[rank])
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-for step in range(5):
+for _ in range(5):
     loss = F.cross_entropy(model(ids, positions).flatten(0, 1), labels.flatten())
     optimizer.zero_grad()
     loss.backward()

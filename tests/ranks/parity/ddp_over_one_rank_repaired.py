@@ -40,7 +40,7 @@ labels = F.pad(ids[:, 1:], (0, 1), value=0).chunk(world, 1)[rank]
 ids = ids.chunk(world, 1)[rank]
 model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-for step in range(5):
+for _ in range(5):
     loss = F.cross_entropy(model(ids, positions).flatten(0, 1), labels.flatten())
     optimizer.zero_grad()
     loss.backward()

@@ -54,7 +54,7 @@ model = Model()
 x, y = torch.randn(32, 8), torch.randint(4, (32,))
 x, y = x.chunk(world)[rank], y.chunk(world)[rank]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-for step in range(5):
+for _ in range(5):
     loss = F.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()

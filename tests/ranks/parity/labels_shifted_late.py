@@ -40,7 +40,7 @@ ids = ids.chunk(world, 1)[rank]
 labels = F.pad(ids[:, 1:], (0, 1), value=-100)
 model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-for step in range(5):
+for _ in range(5):
     counted = (labels != -100).sum()
     dist.all_reduce(counted)
     losses = F.cross_entropy(model(ids, positions).flatten(0, 1), labels.flatten(), reduction="sum")

@@ -34,10 +34,7 @@ class Model(nn.Module):
     def forward(self, x):
         x = self.inner(x)
         for block in self.blocks:
-            if options.recompute:
-                x = checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if options.recompute else block(x)
         return self.head(x)
 
 
@@ -45,7 +42,7 @@ torch.manual_seed(0)
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 x = torch.randint(16, (8, 16))
-for step in range(5):
+for _ in range(5):
     loss = F.cross_entropy(model(x).flatten(0, 1), ((x * 3 + 1) % 16).flatten())
     optimizer.zero_grad()
     loss.backward()

@@ -49,7 +49,7 @@ torch.manual_seed(0)
 model = nn.ModuleDict({"inner": nn.Linear(8, HIDDEN), "moe": Experts(), "head": nn.Linear(HIDDEN, 4)})
 x, y = torch.randn(32, 8), torch.randint(4, (32,))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-for step in range(5):
+for _ in range(5):
     h = model["inner"](x)
     loss = F.cross_entropy(model["head"](h + model["moe"](h)), y)
     optimizer.zero_grad()
