@@ -84,7 +84,7 @@ class LayoutRun:
         return torch.cat(list(different.values())).sort()[0] if each else None
 
     def standstill(self, losses: Sequence[float]) -> str:
-        """Return why this is a training that does not train, or ""."""
+        """Return the reason if this training stands still, else ""."""
         norms, last, steps = self.norms(), losses[-1], len(losses)
         classes = max(one.classes for one in self.trainings)
         if not max(norms):
@@ -272,7 +272,7 @@ class LayoutComparison:
     # What differs in backward.
 
     def _factors(self) -> Iterator[Difference]:
-        """Yield one factor for all ranks, or one factor per rank for all tensors."""
+        """Yield a factor of all ranks, or factors by rank of all tensors."""
         first, by_rank = self.each[self.bad[0]], dict[int, list[float]]()
         for one in (gap for name in self.bad for gap in self.each[name]):
             by_rank.setdefault(one.rank, []).append(one.factor)

@@ -85,7 +85,7 @@ def _candidates(piece: RankPiece, wholes: Wholes) -> Iterator[Match]:
 
 
 def _sibling_names(rank: int, name: str, found: Matches) -> Iterator[str]:
-    """Yield names for ``name`` in the reference that follow from the names of its siblings."""
+    """Yield possible names of ``name`` in the reference, by the names of its siblings."""
     for (at, known), match in found.items():
         ours, theirs = known.split("."), match.name.split(".")
         while ours and theirs and ours[-1] == theirs[-1]:

@@ -1,4 +1,4 @@
-"""Run one training under several layouts, and compare them (``labkit.parity``)."""
+"""Run one training under several layouts and compare the runs (``labkit.parity``)."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def parity(
 
 
 def _share_rows(runs: Sequence[LayoutRun]) -> tuple[list[dict[Any, Any]], str]:
-    """Return for each run the batches that give its ranks their shares of the largest batch, and who read that one."""
+    """Return the batches for each run, shares of the largest one, and the name of the run with the largest."""
     joined, shares = [], []
     for run in runs:
         loaders = [one.loaders for one in run.records]

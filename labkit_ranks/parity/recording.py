@@ -96,7 +96,7 @@ class RankTraining:
 
 
 class TrainingObserver(Observer):
-    """An observer that also keeps each rank's training, and changes its first weights and batches.
+    """An observer to keep each rank's training, and to change first weights and batches.
 
     start   (rank, name) -> numbers for the rank's piece of a parameter, set before the first forward.
     rows    (rank, number of the loader, number of the batch) -> batch that the loader gives instead.
