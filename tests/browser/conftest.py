@@ -202,42 +202,41 @@ def _choose_theme(page, theme):
     page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
 
 
-# JupyterLab drops the command silently where a launcher that opened late lies before the notebook, or where the
-# kernel's connection is lost. So the notebook is brought to the front, and its kernel connected again.
+# Wait for the kernel's answer before the command: JupyterLab drops silently what is run while it connects. Bring the
+# notebook to the front too, for a launcher that opened late may lie before it. Return when all cells have ended.
 RUN_ALL = """async path => {
   const panel = [...jupyterapp.shell.widgets('main')].find(widget => widget.context?.path === path);
-  jupyterapp.shell.activateById(panel.id);
+  const late = new Promise(resolve => setTimeout(() => resolve('late'), 60_000));
+  const ready = async () => {
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await panel.sessionContext.session.kernel.info;
+    jupyterapp.shell.activateById(panel.id);
+    return jupyterapp.commands.execute('notebook:run-all-cells'); };
+  const ended = await Promise.race([late, ready().catch(error => `${error}`)]);
   const kernel = panel.sessionContext.session?.kernel;
-  if (kernel && kernel.connectionStatus !== 'connected') kernel.reconnect();
-  void jupyterapp.commands.execute('notebook:run-all-cells');
-  return [jupyterapp.shell.currentWidget === panel, kernel?.connectionStatus, kernel?.status]; }"""
+  return [ended, jupyterapp.shell.currentWidget === panel, kernel?.connectionStatus, kernel?.status]; }"""
+NUMBERS = """() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)')]
+  .map(prompt => prompt.textContent)"""
 KERNELS = "async () => (await (await fetch('/api/kernels')).json()).map(kernel => kernel.execution_state)"
 
 
 def run_all(page, path):
-    """Run all cells of the notebook at ``path``, and wait until every code cell has a number.
+    """Run all cells of the notebook at ``path``, and return when every code cell has a number (a folded one has none).
 
-    While a kernel is being connected JupyterLab silently drops the command, for all cells or for the last ones: if
-    nothing is running and a cell has no number after a while, the command is given again. The same holds where a cell
-    seems to run and no kernel does: its answer was lost. A folded cell has no number.
+    Give the command again only after JupyterLab has ended the one before: a second run would put new widgets in the
+    place of those that the test has clicked by then.
     """
-    numbered = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
-    prompts = f"[...document.querySelectorAll('{numbered}')].map(e => e.textContent)"
-    states = []
-    for attempt in range(1, 16):
-        shown = page.evaluate(f"() => {prompts}")
-        lost = attempt % 4 == 0 and set(page.evaluate(KERNELS)) == {"idle"}
-        if attempt == 1 or lost or not any("*" in text for text in shown):
-            states.append(page.evaluate(RUN_ALL, path))
+    tried = []
+    for _ in range(4):
+        tried.append(page.evaluate(RUN_ALL, path))
         try:
             # (While JupyterLab loads the notebook anew there are no prompts, and of none all have a number.)
-            page.wait_for_function(
-                f"() => {prompts}.length && {prompts}.every(text => /\\d/.test(text))", timeout=8_000
-            )
-            return
+            page.wait_for_function(f"() => (n => n.length && n.every(t => /\\d/.test(t)))(({NUMBERS})())", timeout=8_000)
+            print("TRIED", tried); return
         except PlaywrightTimeout:
-            continue
-    raise AssertionError(f"not all cells were run: {shown}; {states}; kernels: {page.evaluate(KERNELS)}")
+            tried.append(page.evaluate(NUMBERS))
+    raise AssertionError(f"not all cells were run: {tried}; kernels: {page.evaluate(KERNELS)}")
 
 
 @pytest.fixture
