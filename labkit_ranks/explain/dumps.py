@@ -143,7 +143,11 @@ def _load_file(path: Path) -> Any:
 
 
 def _no_dump(why: str) -> NoDump:
-    text = say(en="no dump of the Flight Recorder", zh="不是 Flight Recorder 的转储文件")
+    en, zh = (
+        "no dump of the Flight Recorder, and no log of NCCL's watchdog",
+        "既不是 Flight Recorder 的转储文件，也不是有 NCCL watchdog 输出的日志",
+    )
+    text = say(en=en, zh=zh)
     return NoDump(f"{text} ({_printable(why)})")
 
 

@@ -232,8 +232,11 @@ def run_all(page, path):
         tried.append(page.evaluate(RUN_ALL, path))
         try:
             # (While JupyterLab loads the notebook anew there are no prompts, and of none all have a number.)
-            page.wait_for_function(f"() => (n => n.length && n.every(t => /\\d/.test(t)))(({NUMBERS})())", timeout=8_000)
-            print("TRIED", tried); return
+            all_numbered = (
+                f"() => (texts => texts.length && texts.every(text => /\\d/.test(text)))(({NUMBERS})())"
+            )
+            page.wait_for_function(all_numbered, timeout=8_000)
+            return
         except PlaywrightTimeout:
             tried.append(page.evaluate(NUMBERS))
     raise AssertionError(f"not all cells were run: {tried}; kernels: {page.evaluate(KERNELS)}")
