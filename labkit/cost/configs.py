@@ -19,7 +19,7 @@ DEFAULT_SEQ = 4096  # tokens, if the user does not say: a configuration says onl
 
 # What a family of models needs beside the four keys of all, and what it calls them.
 _DENSE = {"ffn": "intermediate_size"}
-_MIXTURE = {"expert_ffn": "moe_intermediate_size", "experts": "num_experts", "routed": "num_experts_per_tok"}
+_MIXTURE = {"expert_ffn": "moe_intermediate_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
 _LATENT = {
     **_DENSE, **_MIXTURE, "experts": "n_routed_experts", "kv_rank": "kv_lora_rank", "rope": "qk_rope_head_dim",
     "value_dim": "v_head_dim", "head_dim": "qk_nope_head_dim",
@@ -93,11 +93,11 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
     if "kv_rank" in found:
         found["head_dim"] += found["rope"]
         found["q_rank"] = number("q_lora_rank")
-        found["dense"] = min(number("first_k_dense_replace"), layers)
+        found["dense_layers"] = min(number("first_k_dense_replace"), layers)
         found["shared_ffn"] = number("n_shared_experts") * found["expert_ffn"]
     elif kind.endswith("_moe"):
         step, only = number("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
-        found["dense"] = sum(at in only or (at + 1) % step > 0 for at in range(layers))
+        found["dense_layers"] = sum(at in only or (at + 1) % step > 0 for at in range(layers))
         found["shared_ffn"] = number("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
     longest = number("n_positions" if kind == "gpt2" else "max_position_embeddings", DEFAULT_SEQ)
     called = str(config.get("_name_or_path") or (path.parent.name if path.stem == "config" else path.stem))
@@ -111,7 +111,7 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
         "deepseek_v3",
         "kimi_k2",
     ):  # the shared expert's gate; the bias that balances experts
-        rest += (layers - sizes.dense) * (hidden if kind == "qwen2_moe" else sizes.experts)
+        rest += (layers - sizes.dense_layers) * (hidden if kind == "qwen2_moe" else sizes.experts)
     return replace(sizes, vectors=_count_vectors(kind, config, sizes), rest=rest)
 
 

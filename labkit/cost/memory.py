@@ -65,8 +65,8 @@ def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> t
     # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
     made, widths = 1 + sizes.gated, [float(sizes.hidden)]
     if sizes.experts and not dense:
-        sent = sizes.routed * sizes.hidden / (tp if plan.ep > 1 else 1)
-        widths += [sent, sizes.routed * sizes.expert_ffn * made / tp, sizes.shared_ffn * made / tp]
+        sent = sizes.top_k * sizes.hidden / (tp if plan.ep > 1 else 1)
+        widths += [sent, sizes.top_k * sizes.expert_ffn * made / tp, sizes.shared_ffn * made / tp]
     else:
         widths.append(sizes.ffn * made / tp)
     scores = 0.0 if plan.flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp
@@ -101,7 +101,7 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
     moving = 2 * count(1, 0, plan.lora)[0]
     for stage, layers in stage_layers(sizes, plan):
         first, last = stage == 0, stage == plan.pp - 1
-        dense = min(sizes.dense, layers) * first
+        dense = min(sizes.dense_layers, layers) * first
         ends = table * (first + last - (first and last and sizes.tied))
         matrices, outside = count(layers, dense), (layers * sizes.layer_vectors + ends) / tp
         held = (matrices[0] + outside, matrices[1] + outside)

@@ -146,7 +146,7 @@ def forecast(
 def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> dict[str, float]:
     """Return the seconds of a step by part."""
     tokens, links, layers = plan.micro * sizes.seq, gpu.links, -(-sizes.layers // plan.pp)
-    dense = sizes.dense if plan.pp == 1 else 0  # a later stage, without these layers, sets the pace
+    dense = sizes.dense_layers if plan.pp == 1 else 0  # a later stage, without these layers, sets the pace
     mixed, plain = (_layer_seconds(sizes, plan, gpu, software, one) for one in (False, True))
     computed, sums, sent = (
         (layers - dense) * one + dense * other for one, other in zip(mixed, plain, strict=True)
@@ -201,7 +201,7 @@ def _layer_seconds(
     sent = 0.0
     if sizes.experts and not dense:
         ranks, mine = plan.ep, sizes.experts / plan.ep
-        rows = tokens / (tp if ranks > 1 else 1) * sizes.routed
+        rows = tokens / (tp if ranks > 1 else 1) * sizes.top_k
         inside, last = feed(rows / mine, sizes.expert_ffn / (tp if ranks == 1 else 1))
         read = (
             2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth

@@ -146,7 +146,7 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
-    plain = not sizes.experts or sizes.dense  # a layer without experts
+    plain = not sizes.experts or sizes.dense_layers  # a layer without experts
     # More ranks than kv_heads is allowed: they hold copies. So is a group larger than dp, which is all ranks.
     for name, value, of, count in (
         ("tp", tp, "heads", sizes.heads), ("tp", tp, "kv_heads", kv if tp % kv else tp),

@@ -27,9 +27,9 @@ class Sizes:
     head_dim          numbers of a head's query and key; 0: hidden / heads. ``value_dim``: of its value; 0: as many.
     kv_rank, q_rank   latent attention (DeepSeek-V2): the widths to which keys with values, and queries, are compressed.
                       0: not compressed. ``rope``: the part of head_dim that carries the position.
-    experts           experts of a layer, of width ``expert_ffn``; a router sends each token to ``routed`` of them.
+    experts           experts of a layer, of width ``expert_ffn``; a router sends each token to ``top_k`` of them.
     shared_ffn        the width of the experts that every token visits.
-    dense             layers without experts, of width ``ffn``: the first ones.
+    dense_layers      layers without experts, of width ``ffn``: the first ones.
     vectors           numbers in the norms and biases of a layer; 0: two norms without biases.
     rest              parameters outside layers, embedding and head; 0: one norm.
     """
@@ -51,17 +51,17 @@ class Sizes:
     q_rank: int = 0
     rope: int = 0
     experts: int = 0
-    routed: int = 0
+    top_k: int = 0
     expert_ffn: int = 0
     shared_ffn: int = 0
-    dense: int = 0
+    dense_layers: int = 0
     vectors: int = 0
     rest: int = 0
 
     def __post_init__(self) -> None:
         for one in fields(self):
             if one.type == "int":
-                least = one.default != 0 or (bool(self.experts) and one.name in ("routed", "expert_ffn"))
+                least = one.default != 0 or (bool(self.experts) and one.name in ("top_k", "expert_ffn"))
                 integer(one.name, getattr(self, one.name), int(least))
         hidden = 1 if self.head_dim else self.heads
         for name, parts, of in (("heads", hidden, "hidden"), ("kv_heads", self.kv_heads or 1, "heads")):
@@ -70,8 +70,8 @@ class Sizes:
                     en=f"{name}={parts} does not divide {of}={total}: choose a divisor of it",
                     zh=f"{name}={parts} 不能整除 {of}={total}：请选它的约数",
                 )
-        integer("routed", self.routed, 0, self.experts)
-        integer("dense", self.dense, 0, self.layers)
+        integer("top_k", self.top_k, 0, self.experts)
+        integer("dense_layers", self.dense_layers, 0, self.layers)
 
     @property
     def query_width(self) -> int:
@@ -150,14 +150,14 @@ class Sizes:
     def parameters(self) -> int:
         """The parameters of the model."""
         tables = self.vocab * self.hidden * (1 if self.tied else 2) + (self.rest or self.hidden)
-        first = self.dense * (sum(self.layer_counts(dense=True)) - self.layer_parameters)
+        first = self.dense_layers * (sum(self.layer_counts(dense=True)) - self.layer_parameters)
         return self.layers * (self.layer_parameters + self.layer_vectors) + first + tables
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that a token meets: those of ``routed`` experts a layer, and not those of the others."""
-        idle = count_parameters(self.layer_matrices()[1]) * (self.experts - self.routed)
-        return self.parameters - (self.layers - self.dense) * idle
+        """The parameters that a token meets: those of ``top_k`` experts a layer, and not those of the others."""
+        idle = count_parameters(self.layer_matrices()[1]) * (self.experts - self.top_k)
+        return self.parameters - (self.layers - self.dense_layers) * idle
 
     def token_flops(self, frozen: bool = False) -> float:
         """Return the operations for a token, forward and backward: six a parameter in a product (four if weights are
@@ -198,7 +198,7 @@ class Sizes:
             trained if trained is not None else {name for one in self.layer_matrices(dense) for name in one}
         )
         kept, down = (gated if self.gated else 2), 0 if "down_proj" in known else 1
-        routed, split = self.routed * mixture, 1 / tp
+        routed, split = self.top_k * mixture, 1 / tp
         if recompute == "selective":
             products = (
                 self.query_width + self.kv_width + self.gated * (self.shared_ffn if mixture else self.ffn)

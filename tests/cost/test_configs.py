@@ -117,7 +117,7 @@ def test_counts_are_those_of_transformers(tmp_path: Path, kind: str, changes: di
         ("mixtral", {"num_local_experts": "missing"}, "model_type 'mixtral' needs num_local_experts"),
         ("deepseek_v3", {"kv_lora_rank": None}, "model_type 'deepseek_v3' needs kv_lora_rank"),
         ("llama", {"num_attention_heads": 31}, "config.json: heads=31 does not divide hidden=4096"),
-        ("qwen3_moe", {"num_experts_per_tok": 129}, "config.json: routed must be from 0 to 128, got 129"),
+        ("qwen3_moe", {"num_experts_per_tok": 129}, "config.json: top_k must be from 0 to 128, got 129"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import labkit
 
-BEST = labkit.Plan(dp=16, tp=4, pp=1, stage=3, micro=1, many=32, sp=True)
+BEST = labkit.Plan(dp=4, tp=4, pp=4, stage=1, micro=1, many=128, sp=True)
 
 RIGHT = {
     "18.allocated": [lambda parameters, ranks: parameters * (4 + 12 / ranks)],
