@@ -14,6 +14,7 @@ from labkit_ranks.explorers import BucketExplorer as BucketExplorer
 from labkit_ranks.explorers import MeshExplorer as MeshExplorer
 from labkit_ranks.explorers import PipelineExplorer as PipelineExplorer
 from labkit_ranks.explorers import PlanExplorer as PlanExplorer
+from labkit_ranks.explorers import RecomputeExplorer as RecomputeExplorer
 from labkit_ranks.explorers import ShardingExplorer as ShardingExplorer
 from labkit_ranks.explorers import SlicesExplorer as SlicesExplorer
 from labkit_ranks.explorers import WorldExplorer as WorldExplorer

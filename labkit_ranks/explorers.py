@@ -23,11 +23,13 @@ from .pictures.heat_maps import heat_picture
 from .pictures.mesh_rows import mesh_picture
 from .pictures.pipeline_lanes import pipelines_picture
 from .pictures.plan_stacks import forecast_picture
+from .pictures.recompute_lanes import staircases_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
 from .plans.heat import HeatMaps
 from .plans.mesh import Mesh, bytes_sent
 from .plans.pipeline import ORDERS, pipeline
+from .plans.recompute import staircase
 from .plans.slices import HIDDEN, STEPS, column_row
 
 # GPT-2's 0.88 TFLOP for 1,024 tokens, attention's products among them, at 40 % of 989 TFLOPS.
@@ -142,6 +144,29 @@ class PipelineExplorer(Explorer):
 
     def make_picture(self) -> Picture:
         return pipelines_picture([pipeline(order, self.stages, self.micro_batches) for order in ORDERS])
+
+
+class RecomputeExplorer(Explorer):
+    """Memory over one forward and backward of ``layers`` layers (1 to 36), three ways: nothing recomputed, all but the
+    products of matrices, and everything but the input of every ``every``-th layer.
+
+    every  1 to 36; more than there are layers makes a single segment.
+    kept   what a layer keeps for backward if nothing is recomputed, in sizes of its input, 1 to 34.
+    """
+
+    limits = {"every": (1, 36), "layers": (1, 36), "kept": (1, 34)}
+    unfolds = "every"
+
+    def __init__(self, every: int = 1, layers: int = 8, kept: int = 16) -> None:
+        super().__init__(every=every, layers=layers, kept=kept)
+
+    def make_picture(self) -> Picture:
+        every = min(self.every, self.layers)
+        return staircases_picture({
+            say(en="none", zh="不重计算"): staircase(self.layers, self.kept),
+            say(en="selective", zh="选择性"): staircase(self.layers, self.kept, products=True),
+            say(en=f"full, every {every}", zh=f"完全，每 {every} 层"): staircase(self.layers, self.kept, every),
+        })  # fmt: skip
 
 
 class MeshExplorer(Explorer):

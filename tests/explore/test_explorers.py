@@ -30,6 +30,7 @@ MOVES = [
     ("MeshExplorer", {"node": 8}, "lit", "dp", "(1, 1, 1)"),
     ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
+    ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "at most 11"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
