@@ -50,6 +50,8 @@ class Reply:
 
         line  of the answer's cell, None if unknown.
         """
+        if kind == "Unfit":  # the worker's frame would be too large (:mod:`.sandbox.inside.frames`)
+            return cls(hint=_hint("too-large"), met=met)
         message = shorten_message(message)
         told = f"{kind}: {message}" if message else kind
         return cls(hint=_hint("raised", *["line"] * (line is not None), told=told, line=line), met=met)
@@ -148,8 +150,8 @@ def shorten_message(message: str) -> str:
 
 
 def _hint(*words: str, **facts: object) -> Hint:
-    text = _TEXTS[words]
-    return Hint(words[0], text.en.format(**facts), text.zh.format(**facts))
+    text = _TEXTS[words].fill(facts)
+    return Hint(words[0], text.en, text.zh)
 
 
 def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:

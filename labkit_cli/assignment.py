@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from labkit.base.files import reason
 from labkit.base.language import get_language, series
@@ -15,18 +16,31 @@ from .usage import UsageError, add_language, add_options, bad_usage
 from .wording import Wording
 
 
-def _deadline(text: str) -> datetime:
-    from labkit_classroom.handout.folder import parse_deadline
+def _parse_with(name: str) -> Callable[[str], Any]:
+    """Return a type for argparse that calls the function ``name`` of the class folder's module."""
 
-    try:
-        return parse_deadline(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    def parse(text: str) -> Any:
+        from labkit_classroom.handout import folder
+
+        try:
+            return getattr(folder, name)(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
 
 
 _PATH = {"type": Path}
 WORDING = Wording(
-    "assignment", students=_PATH, nbgrader=_PATH, to=_PATH, folder=_PATH, deadline={"type": _deadline}
+    "assignment",
+    students=_PATH,
+    nbgrader=_PATH,
+    to=_PATH,
+    folder=_PATH,
+    deadline={"type": _parse_with("parse_deadline")},
+    late={"type": _parse_with("parse_late_rule")},
+    form={"choices": ("spreadsheet", "canvas", "moodle"), "default": "spreadsheet"},
+    title={"default": ""},
 )
 
 
@@ -107,7 +121,7 @@ def _release(options: argparse.Namespace) -> int:
         WORDING.tell("nbgrader", course=options.nbgrader, assignment=assignment.name)
         return 0
     to = options.to or Path(assignment.name)
-    made = release(assignment, to, students, get_language(), options.deadline, options.force)
+    made = release(assignment, to, students, get_language(), options.deadline, options.force, options.late)
     folder = made.folder
     WORDING.tell("written", count=len(made.written), students=len(students), folder=folder.handout)
     if made.kept:
@@ -115,7 +129,11 @@ def _release(options: argparse.Namespace) -> int:
     if made.gone:
         WORDING.tell("gone", listed=series(student.id for student in made.gone))
     if folder.deadline:
-        WORDING.tell("deadline", moment=f"{folder.deadline:%Y-%m-%d %H:%M %Z}")
+        print(folder.late_rule())
+        if folder.deadline < datetime.now().astimezone():
+            WORDING.tell("past", file=sys.stderr)
+    elif folder.late_rate:
+        WORDING.tell("no-deadline", file=sys.stderr)
     WORDING.tell("then", teacher=folder.teacher, submitted=folder.submitted, folder=folder.path)
     return 0
 
@@ -146,7 +164,10 @@ def _try(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from labkit_classroom.handout.folder import open_class
-    from labkit_classroom.results.present import export
+    from labkit_classroom.results.export import export
 
-    print(export(open_class(options.folder), options.force))
+    path = export(open_class(options.folder), options.form, options.title, options.force)
+    print(path)
+    if options.form != "spreadsheet":
+        WORDING.tell(options.form)
     return 0

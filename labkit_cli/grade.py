@@ -26,6 +26,7 @@ WORDING = Wording(
     what={"nargs": "?", "type": Path},
     jobs={"type": at_least(1), "default": os.cpu_count() or 1},
     mark={"nargs": 3},
+    again={"nargs": "*"},
 )
 
 
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     if options.isolation:
         print(isolation.sandbox_report())
         return int(all(isolation.try_sandboxes().values()))
+    if options.what is None and options.again:  # `--again FOLDER`
+        options.what = Path(options.again.pop())
     if options.what is None:
         raise UsageError(en="name a class's folder or a notebook", zh="请给出班级文件夹或笔记本")
     if not options.what.exists():
@@ -57,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
 def _class(options: argparse.Namespace, way: str) -> int:
     from labkit_classroom.grade.class_grading import mark_class
     from labkit_classroom.handout.folder import open_class
+    from labkit_classroom.intake.collecting import group_files
     from labkit_classroom.messages import Problem
     from labkit_classroom.results.present import present
 
@@ -73,10 +77,16 @@ def _class(options: argparse.Namespace, way: str) -> int:
         done = mark_class(folder, way, options.jobs, options.again, show)
         pages = present(folder, done.came, done.answers)
     failed = [mark.student for mark in done.graded if mark.has_failed]
-    graded, kept, missing = len(done.graded), len(done.kept), len(done.came.missing)
-    WORDING.tell("graded", graded=graded, kept=kept, missing=missing, overview=pages[-1])
-    for name, note in done.came.rejected:
-        WORDING.tell("not-graded", name=name, note=note)
+    came, graded, kept = done.came, len(done.graded), len(done.kept)
+    unreadable, missing = len(came.unreadable), len(came.missing)
+    WORDING.tell(
+        "graded", graded=graded, kept=kept, unreadable=unreadable, missing=missing, overview=pages[-1]
+    )
+    for line in group_files(came.rejected):
+        WORDING.tell("not-graded", line=line)
+    if came.unreadable:
+        whom = ", ".join(folder.students[student].email or student for student in came.unreadable)
+        WORDING.tell("write-to", whom=whom)
     if failed:
         WORDING.tell("not-judged", listed=series(failed))
     return 1 if failed else 0

@@ -30,7 +30,7 @@ from ..intake.answers import Answers
 from ..intake.collecting import Collection, take_in
 from ..messages import Remark
 from ..sandbox.isolation import HOME_OF_PACKAGES, start_server
-from .marks import QuestionMark, StudentMark, current_time, read, writing
+from .marks import QuestionMark, StudentMark, check_student, current_time, read, writing
 from .submission import Graded, draws, fingerprint, grade
 
 _Order = tuple[str, dict[str, str | None], Numbers]  # for a judge: student, answers, numbers
@@ -51,15 +51,18 @@ def mark_class(
     folder: ClassFolder,
     way: str,
     jobs: int,
-    again: bool = False,
+    again: Sequence[str] | None = None,
     tell: Callable[[StudentMark, float, int], None] = lambda mark, seconds, of: None,
 ) -> Marking:
-    """Grade all submissions without a mark, or with ``again`` all, ``jobs`` at a time.
+    """Grade all submissions without a mark, ``jobs`` at a time.
 
+    again  students to grade again, or all with an empty sequence.
     tell   is called with each mark, its seconds, and the number of submissions to grade.
 
     If a judge fails, the mark says so, and the next grading tries again. Raise Problem or OSError.
     """
+    for student in again or ():
+        check_student(folder, student)
     assignment = assignment_of(folder)
     judged_by = fingerprint(assignment)
     with writing(folder.marks) as add:
@@ -67,13 +70,13 @@ def mark_class(
         done = Marking(*take_in(folder, assignment))
         orders = []
         for student, found in done.answers.items():
-            mark = marks.get(student)
+            mark, share = marks.get(student), done.came.submissions[student].share
             known = (
                 mark and not mark.has_failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
             )
-            if mark and known and not again:
-                if mark.notes != found.notes:  # the deadline moved, or another file arrived
-                    add(replace(mark, notes=found.notes))
+            if mark and known and (again is None or (again and student not in again)):
+                if (mark.notes, mark.share) != (found.notes, share):  # a moved deadline, or another file
+                    add(replace(mark, notes=found.notes, share=share))
                 done.kept.append(student)
                 continue
             orders.append((student, found.answers, numbers_of(folder, assignment, student)))
@@ -90,6 +93,7 @@ def mark_class(
                 graded.troubles,
                 judged_by,
                 hands,
+                done.came.submissions[student].share,
             )
             add(mark)
             done.graded.append(mark)

@@ -73,6 +73,7 @@ class StudentMark:
     when      ISO 8601, with the time zone.
     notes     remarks on the file, for the student and the teacher.
     troubles  remarks on the behaviour of the code, for the teacher alone.
+    share     the share of the points that counts, below 1 for late work.
     """
 
     student: str
@@ -83,6 +84,7 @@ class StudentMark:
     troubles: list[Remark] = field(default_factory=list)
     graded_with: str = ""
     by_hand: dict[str, ByHand] = field(default_factory=dict)
+    share: float = 1.0
 
     @property
     def counted_points(self) -> dict[str, float]:
@@ -92,7 +94,7 @@ class StudentMark:
 
     @property
     def points(self) -> float:
-        return round(sum(self.counted_points.values()), 2)
+        return round(sum(self.counted_points.values()) * self.share, 2)
 
     @property
     def max_points(self) -> float:
@@ -198,8 +200,7 @@ def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, 
     Raise Problem for an unknown student or question, invalid points, or an empty reason.
     """
     assignment = assignment_of(folder)
-    if student not in folder.students:
-        raise _unknown("student", "学生", student, list(folder.students))
+    check_student(folder, student)
     asked = {one.id: one for one in assignment.questions}
     found = asked.get(question.removeprefix(f"{assignment.name}."))
     if found is None:
@@ -213,6 +214,12 @@ def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, 
         before = read(folder.marks).get(student)
         add(ByHand(student, found.id, given, why.strip(), current_time(), before.digest if before else ""))
         return read(folder.marks)[student]
+
+
+def check_student(folder: ClassFolder, student: str) -> None:
+    """Raise Problem if the roster has no such id."""
+    if student not in folder.students:
+        raise _unknown("student", "学生", student, list(folder.students))
 
 
 def _points(text: str, question: Question) -> float:

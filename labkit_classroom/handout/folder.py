@@ -14,14 +14,16 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import secrets
 import shutil
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from labkit.base.files import reason, write_whole
 from labkit.base.language import LANGUAGES, get_language, using
+from labkit.base.texts import texts_beside
 
 from ..assignment import Assignment, load, notebook
 from ..draw import Draw
@@ -29,6 +31,7 @@ from ..messages import Problem
 from .roster import Student
 
 _VERSION = 1
+_TEXTS = texts_beside(__file__)
 CLASS_FILE = Path("teacher", "class.json")
 
 
@@ -39,6 +42,7 @@ class ClassFolder:
     secret    32 random bytes.
     language  the language of students without one in the roster.
     deadline  with its time zone, or None.
+    late_rate the share of the points that late work loses for each day begun, 0 to 1.
     """
 
     path: Path
@@ -47,6 +51,7 @@ class ClassFolder:
     students: dict[str, Student] = field(repr=False)
     language: str = "en"
     deadline: datetime | None = None
+    late_rate: float = 0.0
 
     def __post_init__(self) -> None:
         names = "handout", "submitted", "feedback", "teacher"
@@ -59,6 +64,18 @@ class ClassFolder:
         """Return the language of this student's files."""
         found = self.students.get(student)
         return (found.language if found else None) or self.language
+
+    def days_late(self, when: datetime) -> int:
+        """Return the days begun between the deadline and ``when``."""
+        return max(0, -((self.deadline - when) // timedelta(days=1))) if self.deadline else 0
+
+    def late_rule(self) -> str:
+        """Return a sentence about the deadline and late work in the current language, "" without a deadline."""
+        if self.deadline is None:
+            return ""
+        when = f"{self.deadline:%Y-%m-%d %H:%M} (UTC{self.deadline:%z})"
+        rule = {0.0: "none", 1.0: "zero"}.get(self.late_rate, "share")
+        return str(_TEXTS["deadline", rule].fill({"when": when, "rate": f"{100 * self.late_rate:.3g} %"}))
 
     def tag(self, student: str) -> str:
         """Return the tag of this student's edition, which cannot be computed without the secret."""
@@ -76,6 +93,7 @@ class ClassFolder:
             "secret": self.secret.hex(),
             "language": self.language,
             "deadline": self.deadline.isoformat() if self.deadline else None,
+            "late": self.late_rate,
             "students": [asdict(student) for student in self.students.values()],
         }
         write_whole(self.path / CLASS_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
@@ -101,6 +119,7 @@ def open_class(path: Path) -> ClassFolder:
             {student.id: student for student in students},
             told["language"],
             deadline,
+            float(told.get("late", 0)),
         )
     except FileNotFoundError:
         raise Problem(
@@ -138,6 +157,20 @@ def parse_deadline(text: str) -> datetime:
     return found.astimezone() if found.tzinfo is None else found
 
 
+def parse_late_rule(text: str) -> float:
+    """Parse ``none``, ``zero`` or a share for each day such as ``10%``; return the share. Raise ValueError."""
+    named = {"none": 0.0, "zero": 1.0}.get(text.strip())
+    if named is not None:
+        return named
+    share = re.fullmatch(r"(\d+(?:\.\d+)?) ?[%％]", text.strip())
+    if share is None or not 0 < float(share[1]) <= 100:
+        raise Problem(
+            en=f"the rule for late work is none, zero, or a share for each day such as 10%, got {text!r}",
+            zh=f"迟交规则可以是 none、zero，或每天扣的比例，例如 10%，现在是 {text!r}",
+        )
+    return float(share[1]) / 100
+
+
 @dataclass(frozen=True)
 class Released:
     """The outcome of a release: written and unchanged files, and students who left the roster."""
@@ -155,6 +188,7 @@ def release(
     language: str,
     deadline: datetime | None = None,
     force: bool = False,
+    late_rate: float | None = None,
 ) -> Released:
     """Create the class folder ``path``, or add the new students of the roster to it.
 
@@ -168,14 +202,16 @@ def release(
                 en=f"{path} is the folder of another release ({folder.assignment}): name another one with --to",
                 zh=f"{path} 是另一次发放（{folder.assignment}）的文件夹：请用 --to 指定别的",
             )
-        folder = replace(folder, deadline=deadline or folder.deadline)
+        rate = folder.late_rate if late_rate is None else late_rate
+        folder = replace(folder, deadline=deadline or folder.deadline, late_rate=rate)
     elif path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Problem(
             en=f"{path} exists, and is no class folder: name another one with --to",
             zh=f"{path} 已经存在，而且不是班级文件夹：请用 --to 指定别的",
         )
     else:
-        folder = ClassFolder(path, assignment.name, secrets.token_bytes(32), {}, language, deadline)
+        secret = secrets.token_bytes(32)
+        folder = ClassFolder(path, assignment.name, secret, {}, language, deadline, late_rate or 0.0)
     named = {student.id: student for student in students}
     gone = [student for student in folder.students.values() if student.id not in named]
     folder = replace(folder, students=folder.students | named)
@@ -199,6 +235,8 @@ def release(
         language, numbers = folder.language_of(student.id), numbers_of(folder, assignment, student.id)
         cells, asked = assignment.cells(language, numbers), assignment.question_facts(numbers)
         with using(language):
+            if rule := folder.late_rule():
+                cells[0] = replace(cells[0], source=f"{cells[0].source}\n\n{rule}")
             text = notebook(assignment.name, cells, student.id, folder.tag(student.id), asked)
         write_whole(file, text)
         written.append(file)

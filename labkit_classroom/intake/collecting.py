@@ -16,7 +16,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from labkit.base.files import reason
+from labkit.base.language import say
 
 from ..assignment import Assignment
 from ..draw import Numbers
@@ -42,6 +43,7 @@ _IGNORED = re.compile(
     r"(\.(?!\.$).*|__MACOSX|Thumbs\.db|desktop\.ini|__pycache__|README(\..*)?)", re.IGNORECASE
 )
 
+_BAD_ARCHIVE = zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError
 _SLACK = timedelta(minutes=1)
 _AHEAD = timedelta(days=1)  # for students' clocks in another zone, or wrong by hours
 
@@ -52,7 +54,8 @@ class Submission:
 
     when    its time: from the stamp of ``labkit submit`` (``stamped``, the student's clock), or else the file's.
     named   whether the name of the file, or of a folder, is the student's.
-    late    None without a deadline.
+    days_late   days begun since the deadline, 0 without a deadline.
+    share       the share of the points that counts, by the rule for late work.
     """
 
     name: str
@@ -60,15 +63,22 @@ class Submission:
     when: datetime
     stamped: bool
     named: bool
-    late: bool | None
+    days_late: int
+    share: float
     notes: list[Remark]
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Submissions by student, students without one, and the ``rejected`` files with the reason."""
+    """Submissions by student, and the students without one.
+
+    rejected     (file, reason) of files that count for no student.
+    unreadable   those of students whose name is on a rejected file and who have no submission.
+    missing      students without any file.
+    """
 
     submissions: dict[str, Submission]
+    unreadable: dict[str, list[tuple[str, Remark]]]
     missing: list[str]
     rejected: list[tuple[str, Remark]]
 
@@ -90,14 +100,21 @@ def collect(folder: ClassFolder) -> Collection:
         if owner is not None:
             notes = [*filter(None, [odd])]
             stamp = _stamp(document, notes)
-            late = None if folder.deadline is None else (stamp or when) > folder.deadline + _SLACK
-            file = Submission(name, document, stamp or when, bool(stamp), by_name == owner, late, notes)
+            days = folder.days_late((stamp or when) - _SLACK)
+            share = max(0.0, 1 - folder.late_rate * days)
+            file = Submission(
+                name, document, stamp or when, bool(stamp), by_name == owner, days, share, notes
+            )
             found.setdefault(owner, []).append(file)
         elif odd:
             rejected.append((name, odd))
     submissions = {student: _newest(found[student]) for student in folder.students if student in found}
-    missing = [student for student in folder.students if student not in found]
-    return Collection(submissions, missing, rejected)
+    unreadable: dict[str, list[tuple[str, Remark]]] = {}
+    for name, why in rejected:
+        if (student := names.owner(name)) and student not in found:
+            unreadable.setdefault(student, []).append((name, why))
+    missing = [student for student in folder.students if student not in found and student not in unreadable]
+    return Collection(submissions, unreadable, missing, rejected)
 
 
 def take_in(folder: ClassFolder, assignment: Assignment) -> tuple[Collection, dict[str, Answers]]:
@@ -199,11 +216,13 @@ def _newest(files: list[Submission]) -> Submission:
     if later:
         file.notes.append(note("nameless", name=file.name, other=", ".join(other.name for other in later)))
     elif before:
-        in_time = any(not earlier.late for earlier in before) and bool(file.late)
+        in_time = any(not earlier.days_late for earlier in before) and file.days_late > 0
         file.notes.append(note("resubmitted", *["late"] * in_time, count=len(files), name=file.name))
-    if file.late:
+    if file.days_late:
         when = file.when.strftime("%Y-%m-%d %H:%M")
         file.notes.append(note("late", *["stamped"] * file.stamped, when=when))
+        if file.share < 1:
+            file.notes.append(note("late-points", days=file.days_late, share=f"{file.share:.0%}"))
     return file
 
 
@@ -211,15 +230,18 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
-def rejected_by_student(
-    collection: Collection, folder: ClassFolder
-) -> Mapping[str, list[tuple[str, Remark]]]:
-    """Group the rejected files by the student in the file's name, "" without a name."""
-    names = _Names(folder)
-    found: dict[str, list[tuple[str, Remark]]] = {}
-    for name, why in collection.rejected:
-        found.setdefault(names.owner(name) or "", []).append((name, why))
-    return found
+def group_files(files: Iterable[tuple[str, Remark]]) -> list[str]:
+    """Return a line for each rejected file, or for all files of an archive that have the same remark."""
+    groups: dict[tuple[str, Remark], list[str]] = {}
+    for name, why in files:
+        archive = re.match(r".*?\.zip(?=/)", name, re.IGNORECASE)
+        groups.setdefault((archive[0] if archive else name, why), []).append(name)
+    return [
+        say(en=f"{archive} ({len(names)} files): {why}", zh=f"{archive}（{len(names)} 个文件）：{why}")
+        if len(names) > 1
+        else say(en=f"{names[0]}: {why}", zh=f"{names[0]}：{why}")
+        for (archive, why), names in groups.items()
+    ]
 
 
 def files_in(folder: Path, rejected: list[tuple[str, Remark]]) -> Iterator[tuple[str, bytes, datetime]]:
@@ -301,8 +323,17 @@ def _members(
                 whose = top or inner.removeprefix(name + "/").split("/")[0]
                 packed = inner.lower().endswith(".zip")
                 room = min(_MOST_IN_FOLDER - taken[whose], _MOST_IN_ARCHIVE - taken.total())
-                with archive.open(entry) as member:
-                    content = member.read(min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1)
+                try:
+                    with archive.open(entry) as member:
+                        content = member.read(
+                            min(_MOST_IN_FOLDER if packed else MOST_BYTES, max(room, 0)) + 1
+                        )
+                except _BAD_ARCHIVE as error:
+                    why = re.sub(
+                        r"(of|for) .*?(?= is|$)| '.*'", "", _describe_error(error)
+                    ).strip()  # no file name
+                    rejected.append((inner, note("unreadable", why=why)))
+                    continue
                 taken[whose] += len(content)
                 if len(content) > room:
                     rejected.append((inner, note("too-many")))
@@ -314,5 +345,5 @@ def _members(
                 with suppress(ValueError, OverflowError, OSError):
                     time = datetime(*entry.date_time).astimezone()
                 yield inner, content, time
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+    except _BAD_ARCHIVE as error:
         rejected.append((name, note("unreadable", why=_describe_error(error))))

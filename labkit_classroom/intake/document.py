@@ -18,6 +18,7 @@ _KINDS = {
     b"%PDF": "pdf",
     b"PK\x03\x04": "zip",
     b"Rar!": "rar",
+    b"\x1f\x8b": "gzip",
     b"7z\xbc\xaf": "7z",
     b"\xd0\xcf\x11\xe0": "old-office",
     b"\x89PNG": "picture",
@@ -28,8 +29,8 @@ _TEXTS = texts_beside(__file__)
 
 def note(*words: str, **facts: object) -> Remark:
     """Return the remark with this key on a file or answer; the first word is the kind."""
-    said = _TEXTS[words]
-    return Remark(words[0], said.en.format(**facts), said.zh.format(**facts))
+    said = _TEXTS[words].fill(facts)
+    return Remark(words[0], said.en, said.zh)
 
 
 class WrongFile(Problem):
@@ -61,13 +62,14 @@ class Document:
 def read_document(content: bytes, most: int = MOST_BYTES) -> Document:
     """Read the cells of a notebook. Raise WrongFile for other files, and above ``most`` bytes."""
     if len(content) > most:
-        raise WrongFile("too-large", size=len(content) // 1_000_000, most=most // 1_000_000)
+        raise WrongFile("too-large", most=most // 1_000_000)
     for start, kind in _KINDS.items():
         if content.startswith(start):
             raise WrongFile(kind)
     if not content.strip(b"\0 \t\r\n\xef\xbb\xbf"):
         raise WrongFile("empty")
-    text = content.decode("utf-8-sig", "replace").lstrip()
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = content.decode("utf-16" if wide else "utf-8-sig", "replace").lstrip()
     if text.startswith("{"):
         return _notebook(text)
     raise WrongFile("web-page" if text.startswith("<") else "text")

@@ -21,7 +21,7 @@ from .answers import Answers, Claim, assignments_of, claims_of, read_answers
 from .document import Document, read_document
 
 # A notebook may have large outputs, which the file to hand in leaves out.
-_MOST_BYTES = 1_000_000_000
+_MOST_BYTES = 500_000_000
 _ID = re.compile(r"[\w@][\w.@-]{0,63}")
 
 
@@ -46,7 +46,8 @@ def prepare(path: Path, student: str | None = None) -> HandIn:
 
     Raise Problem or OSError.
     """
-    document = read_document(path.read_bytes(), _MOST_BYTES)
+    with open(path, "rb") as stream:
+        document = read_document(stream.read(_MOST_BYTES + 1), _MOST_BYTES)
     named = assignments_of(document)
     if not named:
         raise Problem(

@@ -1,13 +1,7 @@
-"""Write a feedback page for each student, the teacher's overview of the class, and the marks as a table.
-
-The table is CSV in UTF-8 with a byte order mark, which WPS and Excel need. Cells that a spreadsheet would run as a
-formula become text.
-"""
+"""Write a feedback page for each student, and the teacher's overview of the class."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -18,12 +12,10 @@ from labkit.base.files import write_whole
 from labkit.base.language import say, series, using
 
 from ..assignment import Assignment, Question
-from ..grade.marks import PartMark, StudentMark, history, read
+from ..grade.marks import PartMark, StudentMark, history
 from ..handout.folder import ClassFolder, assignment_of, numbers_of
-from ..handout.roster import Student
 from ..intake.answers import Answers
-from ..intake.collecting import Collection, rejected_by_student, take_in
-from ..messages import Problem
+from ..intake.collecting import Collection, group_files, take_in
 from .page import (
     bullet_list,
     format_question_points,
@@ -38,7 +30,6 @@ from .page import (
 )
 from .similar import Group, similar
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _SIGNS = {"good": "✓", "part": "◐", "bad": "✗"}
 
 
@@ -58,7 +49,6 @@ def present(
     marks = {student: mine[-1] for student, mine in graded.items()}
     former = {student: mine[-2].points for student, mine in graded.items() if len(mine) > 1}
     before = {student: was for student, was in former.items() if was != marks[student].points}
-    rejected = rejected_by_student(came, folder)
     written = []
     for student in folder.students.values():
         with using(folder.language_of(student.id)):
@@ -67,9 +57,9 @@ def present(
                 # Show the graded answers only: a newer file may await the next grading.
                 mine = answers.get(student.id)
                 current = mine.answers if mine and mine.digest == mark.digest else {}
-                parts = _feedback(assignment, mark, current)
-            elif student.id in rejected:  # what came back could not be graded
-                files = [f"{name}: {note}" for name, note in rejected[student.id]]
+                parts = _feedback(folder, assignment, mark, current)
+            elif student.id in came.unreadable:
+                files = group_files(came.unreadable[student.id])
                 parts = [f"<p>{text('nothing-graded')}</p>", bullet_list(files)]
             else:
                 continue
@@ -88,22 +78,29 @@ def present(
 def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[str, Answers]) -> list[Group]:
     """Return the groups of similar answers, ignoring given code."""
     numbers = {student: numbers_of(folder, assignment, student) for student in answers}
-    stubs = {one.id: list({one.stub(mine) for mine in numbers.values()}) for one in assignment.questions}
+    given = [assignment.prologue(mine) for mine in numbers.values()]
+    stubs = {
+        one.id: list({*given, *(one.stub(mine) for mine in numbers.values())}) for one in assignment.questions
+    }
+    defines = {one.id: one.defines for one in assignment.questions}
     solutions = {
         student: {one.id: one.solution(mine) for one in assignment.questions}
         for student, mine in numbers.items()
     }
-    return similar({student: found.answers for student, found in answers.items()}, stubs, solutions)
+    return similar({student: found.answers for student, found in answers.items()}, stubs, solutions, defines)
 
 
-def _feedback(assignment: Assignment, mark: StudentMark, answers: Mapping[str, str | None]) -> list[str]:
+def _feedback(
+    folder: ClassFolder, assignment: Assignment, mark: StudentMark, answers: Mapping[str, str | None]
+) -> list[str]:
     """Return the parts of a student's page in the current language."""
+    how = f"{folder.late_rule()} {text('how')}".strip()
     return [
         f'<p class="total">{share_of(mark.points, assignment.points)}</p>',
         meter(mark.points / assignment.points if assignment.points else 0),
         bullet_list([str(note) for note in mark.notes]),
         *(_question(one, mark, answers.get(one.id)) for one in assignment.questions),
-        f'<p class="soft">{prose(text("how"))}</p>',
+        f'<p class="soft">{prose(how)}</p>',
     ]
 
 
@@ -163,6 +160,7 @@ def overview_page(found: Class) -> str:
         _summary(found),
         section("hardest-first", _questions(found)),
         section("hints", _hints(found)),
+        section("write-to", _addresses(found)),
         section("odd", _remarks(found)),
         section("similar", _similar(found)),
         section("students", _students(found)),
@@ -174,7 +172,10 @@ def _summary(found: Class) -> str:
     totals = [mark.points for mark in found.marks.values()]
     late = sum(any(note.kind == "late" for note in mark.notes) for mark in found.marks.values())
     size, missing = len(found.folder.students), len(found.came.missing)
-    told = text("counts", graded=len(found.marks), size=size, missing=missing, late=late)
+    unreadable = len(found.came.unreadable.keys() - found.marks.keys())
+    told = text(
+        "counts", graded=len(found.marks), size=size, unreadable=unreadable, missing=missing, late=late
+    )
     if totals:
         middle, half, most = map(points, (mean(totals), median(totals), found.assignment.points))
         told += say(en=" ", zh="") + text("middle", mean=middle, median=half, most=most)
@@ -222,8 +223,17 @@ def _hints(found: Class) -> str:
     return table([text("how-many"), text("question"), text("hint")], rows, {0})
 
 
+def _addresses(found: Class) -> str:
+    """Return a list of the students whose files cannot be graded, with one line of all addresses to copy."""
+    rows, addresses = [], []
+    for student, files in found.came.unreadable.items():
+        addresses.append(found.folder.students[student].email or student)
+        rows.append(f"{found.label_student(student)} {addresses[-1]}: {'; '.join(group_files(files))}")
+    return f"<p><code>{escape(', '.join(addresses))}</code></p>{bullet_list(rows)}" if rows else ""
+
+
 def _remarks(found: Class) -> str:
-    failed, told, troubles = [], [f"{name}: {note}" for name, note in found.came.rejected], []
+    failed, told, troubles = [], group_files(found.came.rejected), []
     for student, mark in found.marks.items():
         who = found.label_student(student)
         for question, answered in mark.questions.items():
@@ -262,7 +272,8 @@ def _students(found: Class) -> str:
         mark = found.marks.get(student.id)
         head = [escape(student.id), escape(student.name)]
         if mark is None:
-            rows.append([*head, *[""] * len(questions), f'<span class="bad">{text("nothing")}</span>'])
+            state = text("unreadable" if student.id in found.came.unreadable else "nothing")
+            rows.append([*head, *[""] * len(questions), f'<span class="bad">{state}</span>'])
             continue
         head[0] = f'<a href="../feedback/{escape(student.id)}.html">{head[0]}</a>'
         cells = []
@@ -270,60 +281,11 @@ def _students(found: Class) -> str:
             hand = "*" * (question.id in mark.by_hand)
             cells.append(format_question_points(mark, question.id) + hand or '<span class="soft">–</span>')
         total = share_of(mark.points, found.assignment.points)
+        if mark.share < 1:
+            total += f' <span class="part">({text("late-share", share=f"{mark.share:.0%}")})</span>'
         if student.id in found.before:
             total += f' <span class="part">({text("was", points=points(found.before[student.id]))})</span>'
         rows.append([*head, *cells, total])
     titles = [f'<span title="{escape(str(one.title))}">{escape(one.id)}</span>' for one in questions]
     heads = [text("id"), text("name"), *titles, text("total")]
     return table(heads, rows, set(range(2, len(heads))))
-
-
-def export(folder: ClassFolder, force: bool = False) -> Path:
-    """Write ``teacher/export/marks.csv``. Raise Problem if it exists, unless ``force``."""
-    assignment = assignment_of(folder)
-    marks = read(folder.marks)
-    if not marks:
-        raise Problem(
-            en=f"nothing is graded in {folder.path} yet: labkit grade {folder.path}",
-            zh=f"{folder.path} 还没有批改过：请先运行 labkit grade {folder.path}",
-        )
-    target = folder.teacher / "export" / "marks.csv"
-    if target.exists() and not force:
-        raise Problem(
-            en=f"{target} exists: --force overwrites it", zh=f"{target} 已经存在：加 --force 会覆盖它"
-        )
-    rows = [_row(student, marks.get(student.id), assignment) for student in folder.students.values()]
-    titles = dict.fromkeys(title for row in rows for title in row)
-    if text("email") in titles and not any(row[text("email")] for row in rows):
-        del titles[text("email")]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, as_csv([list(titles), *([row.get(title, "") for title in titles] for row in rows)]))
-    return target
-
-
-def _row(student: Student, mark: StudentMark | None, assignment: Assignment) -> dict[str, str]:
-    """Return a student's row: column -> value."""
-    row = {text("id"): student.id, text("name"): student.name, text("email"): student.email, **student.more}
-    for one in assignment.questions:
-        row[f"{one.title} ({points(one.points)})"] = format_question_points(mark, one.id) if mark else ""
-    row[text("total")] = points(mark.points) if mark else ""
-    row[text("of")] = points(assignment.points)
-    remarks = [] if mark else [text("no-submission")]
-    if mark and any(note.kind == "late" for note in mark.notes):
-        remarks.append(text("late"))
-    if mark and mark.by_hand:
-        remarks.append(text("hand-column", listed=series(sorted(mark.by_hand))))
-    return row | {text("remarks"): "; ".join(remarks)}
-
-
-def as_csv(rows: list[list[str]]) -> str:
-    """Return the rows as CSV for WPS and Excel."""
-    stream = io.StringIO(newline="")
-    csv.writer(stream, lineterminator="\r\n").writerows([[_harmless(cell) for cell in row] for row in rows])
-    return "\ufeff" + stream.getvalue()
-
-
-def _harmless(cell: str) -> str:
-    """Return ``cell``, marked as text if a spreadsheet would run it as a formula."""
-    number = cell.removeprefix("-").replace(".", "", 1).isdecimal()
-    return f"'{cell}" if cell.startswith(_FORMULA) and not number else cell

@@ -6,6 +6,7 @@ the given code do not count, and a run counts less, the more students have it.
 
 from __future__ import annotations
 
+import ast
 import io
 import keyword
 import math
@@ -14,6 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+
+from ..source import names_bound_by, parse_source
 
 _RUN = 6  # tokens
 # The least weight of common runs. In a class of twenty, a run of two students weighs 2.4.
@@ -44,16 +47,23 @@ def similar(
     answers: Mapping[str, Mapping[str, str | None]],
     stubs: Mapping[str, Sequence[str]],
     solutions: Mapping[str, Mapping[str, str]],
+    defines: Mapping[str, Sequence[str]],
 ) -> list[Group]:
     """Return the groups of all questions: copies of the solution first, then by their share.
 
     answers    student -> question -> source.
     stubs      question -> the untouched cells.
     solutions  student -> question -> the solution with the numbers of this student's edition.
+    defines    question -> the names that its answer defines.
     """
     found = []
     for question in sorted({question for mine in answers.values() for question in mine}):
-        sources = {student: source for student, mine in answers.items() if (source := mine.get(question))}
+        foreign = {name for other, names in defines.items() if other != question for name in names}
+        sources = {
+            student: _own_statements(source, foreign)
+            for student, mine in answers.items()
+            if (source := mine.get(question))
+        }
         given = set().union(*(_runs(source) for source in stubs.get(question, [])))
         runs = {student: _runs(source).keys() - given for student, source in sources.items()}
         copied = {}
@@ -70,6 +80,22 @@ def similar(
         found += _groups(question, sources, others)
     found.sort(key=lambda group: (not group.as_solution, -group.share, group.question, group.students))
     return found
+
+
+def _own_statements(source: str, others: set[str]) -> str:
+    """Return ``source`` without imports, calls, and definitions of ``others``, the names of other questions.
+
+    A student may paste all solutions into one cell, which is then the answer to each question.
+    """
+    tree = parse_source(source)
+    lines = source.splitlines()
+    for node in tree.body if tree else ():
+        names = names_bound_by(node)
+        if isinstance(node, (ast.Expr, ast.Import, ast.ImportFrom)) or (names and others.issuperset(names)):
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
+            last = node.end_lineno or node.lineno
+            lines[first:last] = [""] * (last - first)
+    return "\n".join(lines)
 
 
 def _groups(question: str, sources: Mapping[str, str], runs: Mapping[str, set[_Run]]) -> list[Group]:

@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import zipfile
-from datetime import UTC, datetime
+import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from labkit_classroom.assignment import EditionCell, notebook
 from labkit_classroom.handout.folder import ClassFolder
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake import collecting
-from labkit_classroom.intake.collecting import collect, rejected_by_student
+from labkit_classroom.intake.collecting import collect, group_files
 
 CELLS = [
     EditionCell("intro", "text", "# A small assignment"),
@@ -108,7 +109,8 @@ def test_another_students_file_is_graded_for_nobody(folder):
     found = collect(folder)
     assert files(found) == {"20231002": "20231002.ipynb"}
     assert strange(found) == {"20231001.ipynb": "another", "ada.ipynb": "forged", "both.ipynb": "another"}
-    assert set(rejected_by_student(found, folder)) == {"20231001", "ada", ""}
+    assert set(found.unreadable) == {"20231001", "ada"}
+    assert found.missing == ["20231003", "20231004"]
 
 
 def test_an_id_changed_in_the_metadata_alone_changes_nothing(folder):
@@ -136,7 +138,7 @@ def test_of_several_the_newest_is_graded_and_the_others_are_told(folder):
 ])  # fmt: skip
 def test_the_stamp_of_submit_says_when(folder, stamp, late):
     put(folder, "x.ipynb", edition(folder, "ada", submitted=stamp))
-    assert collect(folder).submissions["ada"].late is late
+    assert collect(folder).submissions["ada"].days_late == late
     assert kinds(collect(folder), "ada") == ["late"] * late
 
 
@@ -183,7 +185,7 @@ def test_other_assignments_and_other_files_are_told(folder):
     assert strange(found) == {
         "ada.ipynb": "other-assignment", "ada.pdf": "wrong-file", "notes.txt": "wrong-file",
     }  # fmt: skip
-    assert found.missing == [student.id for student in ROSTER]
+    assert (list(found.unreadable), found.missing) == (["ada"], [student.id for student in ROSTER[:4]])
 
 
 def test_a_stamp_that_is_still_to_come_is_told_and_not_believed(folder):
@@ -247,6 +249,42 @@ def test_a_bad_archive_costs_nobody_else_their_mark(folder, monkeypatch):
     assert files(found) == {"ada": "all.zip/ada/small.ipynb", "20231002": "c.zip/20231002/small.ipynb"}
     assert strange(found)["b.zip"] == "unreadable"
     assert [kind for name, kind in strange(found).items() if "20231001" in name].count("too-many") == 37
+    assert len(group_files(found.rejected)) < 6  # not a line for each of forty files
+
+
+def test_one_bad_file_in_an_archive_costs_the_others_nothing(folder):
+    content = zipped({f"20231001/{at}.txt": "x" * 50 for at in range(9)} | {"ada.ipynb": edition(folder, "ada")})
+    broken = content.replace(zlib.crc32(b"x" * 50).to_bytes(4, "little"), b"abcd")
+    (folder.submitted / "all.zip").write_bytes(broken)
+    found = collect(folder)
+    assert files(found) == {"ada": "all.zip/ada.ipynb"}
+    assert len(found.unreadable["20231001"]) == 9
+    (line,) = group_files(found.rejected)
+    assert line.startswith("all.zip (9 files): it cannot be read")
+
+
+@pytest.mark.parametrize(("content", "kind"), [
+    (b"\x1f\x8b\x08\x00", "gzip"), (bytes(20_000_001), "20 MB"), ("{}".encode("utf-16"), "another kind"),
+])  # fmt: skip
+def test_a_file_is_named_rightly(folder, content, kind):
+    (folder.submitted / "ada").write_bytes(content)
+    ((_, why),) = collect(folder).rejected
+    assert kind.removeprefix("g") in why.en or kind == "gzip" and ".tar.gz" in why.en
+
+
+def test_a_notebook_in_utf_16_is_read(folder):
+    (folder.submitted / "x.ipynb").write_bytes(edition(folder, "ada").encode("utf-16"))
+    assert files(collect(folder)) == {"ada": "x.ipynb"}
+
+
+@pytest.mark.parametrize(("rate", "hours", "share"), [
+    (0.0, 30, 1.0), (0.1, -1, 1.0), (0.1, 1, 0.9), (0.1, 25, 0.8), (0.4, 80, 0.0), (1.0, 1, 0.0),
+])  # fmt: skip
+def test_late_work_loses_what_the_rule_says(folder, rate, hours, share):
+    folder.late_rate = rate
+    put(folder, "x.ipynb", edition(folder, "ada"), DEADLINE + timedelta(hours=hours))
+    assert collect(folder).submissions["ada"].share == pytest.approx(share)
+    assert ("late-points" in kinds(collect(folder), "ada")) == (share < 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names in other encodings than the system's")

@@ -15,7 +15,8 @@ from labkit_classroom.handout.folder import assignment_of, parse_deadline, relea
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.intake.collecting import take_in
 from labkit_classroom.messages import Problem
-from labkit_classroom.results.present import as_csv, export, present
+from labkit_classroom.results.export import as_csv, export
+from labkit_classroom.results.present import present
 from labkit_cli import main
 
 ROSTER = [
@@ -144,11 +145,14 @@ def test_the_overview_says_what_a_teacher_asks(folder, language):
     with using(language):
         text = Seen(present(folder)[-1].read_text("utf-8")).text
     wanted = {
-        "en": ["4 of 6 students graded, 2 without a submission, 1 late", "Mean 0.75, median 0.5 of 4 points",
+        "en": ["4 of 6 students graded, 1 with a file that cannot be graded, 1 without a submission, 1 late",
+               "To write to: their files cannot be graded", "欧阳娜娜file cannot be graded",
+               "Mean 0.75, median 0.5 of 4 points",
                "wrong-rule", "20231003.pdf: it is not a notebook but a PDF", "e3Grace Hoppernothing",
                "Similar answers"],
-        "zh": ["6 名学生中批改了 4 名，2 名没有提交，1 名迟交", "平均 0.75 分，中位数 0.5 分",
-               "得到的是 [4, 4, 1]", "20231003.pdf: 它不是笔记本，而是 PDF 文件", "e3Grace Hopper未提交",
+        "zh": ["6 名学生中批改了 4 名，1 名的文件无法批改，1 名没有提交，1 名迟交", "欧阳娜娜文件无法批改",
+               "平均 0.75 分，中位数 0.5 分",
+               "得到的是 [4, 4, 1]", "20231003.pdf：它不是笔记本，而是 PDF 文件", "e3Grace Hopper未提交",
                "相似的答案"],
     }[language]  # fmt: skip
     for words in wanted:
@@ -209,7 +213,9 @@ def test_the_table(folder):
     ]  # fmt: skip
     assert table[0][4].endswith(" (2)"), "a question's column says its points"
     assert [row[-3:] for row in table[1:]] == [
-        ["2", "4", ""], ["0", "4", ""], ["", "4", "未提交"], ["1", "4", ""], ["0", "4", "迟交"], ["", "4", "未提交"],
+        ["2", "4", ""], ["0", "4", ""],
+        ["", "4", "文件无法批改; 20231003.pdf：它不是笔记本，而是 PDF 文件：请提交 .ipynb 文件"],
+        ["1", "4", ""], ["0", "4", "迟交"], ["", "4", "未提交"],
     ]  # fmt: skip
 
 
@@ -237,7 +243,7 @@ def test_no_cell_is_a_formula(cell):
 
 @pytest.mark.parametrize("cell", ["-1", "-1.5", "a=1", "", "2023"])
 def test_numbers_and_plain_text_stay(cell):
-    assert as_csv([[cell, "x"]]) == f"\ufeff{cell},x\r\n"
+    assert as_csv([[cell, "x"]]) == f"{cell},x\r\n"
 
 
 def by_hand(folder, *given, why="as agreed"):

@@ -92,11 +92,11 @@ def test_each_edition_is_in_its_students_language_and_bears_their_tag(small, tmp
 
 def test_releasing_again_adds_who_is_new_and_changes_nothing_else(small, tmp_path):
     path = tmp_path / "class"
-    first = release(small, path, ROSTER[:2], "zh")
+    first = release(small, path, ROSTER[:2], "zh", parse_deadline("2026-12-01"))
     before = everything_given_out(first.folder)
     touched = next(iter(before))
     touched.write_text("changed by hand", "utf-8")
-    second = release(small, path, ROSTER[1:], "en", parse_deadline("2026-12-01"))
+    second = release(small, path, ROSTER[1:], "en")
     assert second.folder.secret == first.folder.secret
     assert [file.parent.name for file in second.written] == ["ada"]
     assert [file.parent.name for file in second.kept] == ["20231002"]
@@ -127,7 +127,7 @@ def test_a_teacher_who_releases_again_is_told_what_came_what_stayed_and_who_has_
         "2 notebooks already there, unchanged",
         "no longer on the roster, but still in the class: 1, 3",
     ]
-    assert told[3].startswith("deadline: 2026-12-01 23:59")
+    assert told[3].startswith("Deadline: 2026-12-01 23:59")
 
 
 def test_a_folder_that_is_something_else_is_left_alone(small, tmp_path):

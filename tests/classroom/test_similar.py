@@ -51,7 +51,8 @@ def own(draw):
 def found(sources, solution=SOLUTION):
     answers = {student: {"scatter": source} for student, source in sources.items()}
     stub = {"scatter": ["def scatter(inputs, devices):\n    ...\n"]}
-    return similar(answers, stub, {student: {"scatter": solution} for student in answers})
+    solutions = {student: {"scatter": solution} for student in answers}
+    return similar(answers, stub, solutions, {"scatter": ["scatter"], "split": ["split"]})
 
 
 @pytest.mark.parametrize("many", [2, 3, 4, 8, 12])
@@ -77,6 +78,14 @@ def test_the_solution_is_known_again(many):
     sources = {f"c{at}": renamed(SOLUTION, draw) for at in range(many)} | {"o": own(draw), "p": COPIED}
     (group,) = found(sources)
     assert (group.as_solution, group.students) == (True, tuple(f"c{at}" for at in range(many)))
+
+
+def test_a_solution_pasted_into_one_cell_with_others_is_known_again():
+    other = "import torch\n\ndef split(rows, gpus):\n    return [rows // gpus] * gpus\n"
+    cell = f"{other}\n{SOLUTION}\ncheck('x.scatter', scatter)\n"
+    (group,) = found({"1": cell, "2": own(random.Random(0))})
+    assert (group.as_solution, group.students) == (True, ("1",))
+    assert group.lines == tuple(SOLUTION.splitlines())
 
 
 def test_answers_of_their_own_and_short_ones_are_nobodys_group():

@@ -227,7 +227,7 @@ def test_whose_it_is_stands_in_metadata_and_in_a_cell():
     (b'{"a": 1}', "JSON of another kind", "另一种 JSON"),
     (b'{"cells": 3}', "JSON of another kind", "另一种 JSON"), (b"[" * 100_000, "no JSON", "不是 JSON"),
     (b'{"a":' * 100_000, "broken JSON", "不完整的 JSON"),
-    (b"x" * 20_000_001, "it has 20 MB", "文件有 20 MB"),
+    (b"x" * 20_000_001, "larger than 20 MB", "超过 20 MB"),
     (json.dumps({"cells": [{}] * 20_001}).encode(), "20001 cells", "20001 个单元格"),
 ], ids=range(11))  # fmt: skip
 def test_a_wrong_file_is_told_what_it_is(content, words, chinese):
