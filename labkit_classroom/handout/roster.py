@@ -76,7 +76,9 @@ def parse_roster(
     top = [(at, _columns(row, titles)) for at, (_, row) in enumerate(rows[:_HEADING_WITHIN])]
     # Moodle hides ID numbers from most teachers: an email address identifies a student, too.
     names = {"name"}, {"first", "last"}
-    by_email = [(at, found) for at, found in top if "email" in found and any(one <= found.keys() for one in names)]
+    by_email = [
+        (at, found) for at, found in top if "email" in found and any(one <= found.keys() for one in names)
+    ]
     top += [(at, found | {"id": found["email"]}) for at, found in by_email]
     heading, columns = next(((at, found) for at, found in top if "id" in found), (None, {}))
     if heading is None:
@@ -94,7 +96,9 @@ def parse_roster(
     wrong: list[Problem] = []
     lines: dict[str, int] = {}
     for line, row in rows[heading + 1 :]:
-        if not {"Points Possible", "Manual Posting", "Student, Test"}.isdisjoint(row):  # Canvas's, of no student
+        if not {"Points Possible", "Manual Posting", "Student, Test"}.isdisjoint(
+            row
+        ):  # Canvas's, of no student
             continue
         try:
             student, odd = _student(row, columns, rows[heading][1])

@@ -253,7 +253,9 @@ def test_a_bad_archive_costs_nobody_else_their_mark(folder, monkeypatch):
 
 
 def test_one_bad_file_in_an_archive_costs_the_others_nothing(folder):
-    content = zipped({f"20231001/{at}.txt": "x" * 50 for at in range(9)} | {"ada.ipynb": edition(folder, "ada")})
+    content = zipped(
+        {f"20231001/{at}.txt": "x" * 50 for at in range(9)} | {"ada.ipynb": edition(folder, "ada")}
+    )
     broken = content.replace(zlib.crc32(b"x" * 50).to_bytes(4, "little"), b"abcd")
     (folder.submitted / "all.zip").write_bytes(broken)
     found = collect(folder)

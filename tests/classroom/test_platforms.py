@@ -167,7 +167,17 @@ def test_a_past_deadline_and_an_invalid_rule_are_said(
 ):
     monkeypatch.chdir(tmp_path)
     Path("r.csv").write_text("id,name\na,Ada\n", "utf-8")
-    words = ["assignment", "release", str(small.folder), "--students", "r.csv", "--to", "c", "--lang", language]
+    words = [
+        "assignment",
+        "release",
+        str(small.folder),
+        "--students",
+        "r.csv",
+        "--to",
+        "c",
+        "--lang",
+        language,
+    ]
     assert main([*words, "--deadline", "2020-01-01"]) == 0
     assert past in capsys.readouterr().err
     assert main([*words, "--late", "half"]) == 2
