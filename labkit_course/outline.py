@@ -107,11 +107,11 @@ class Outline:
         head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分&#8288;钟")
         parts = {
             "0": say(en="Part one: DataParallel", zh="第一部分：DataParallel"),
-            "1": say(en="Part two: everything that torchrun starts", zh="第二部分：torchrun 启动的一切"),
+            "12": say(en="Part two: everything that torchrun starts", zh="第二部分：torchrun 启动的一切"),
         }
         shown = []
         for first, title in parts.items():
-            part = [lesson for lesson in lessons() if lesson.name[0] == first]
+            part = [lesson for lesson in lessons() if lesson.name[0] in first]
             rows = [f"{_link(one.title, one.name)} | {one.purpose} | {one.minutes}" for one in part]
             if rows:
                 shown.append(f"**{title}**\n\n{table(head, rows)}")

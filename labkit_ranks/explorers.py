@@ -19,6 +19,7 @@ from labkit.plans.shards import Shards
 from labkit.view.picture import Picture
 
 from .pictures.bucket_lanes import bucket_picture
+from .pictures.expert_lanes import experts_picture
 from .pictures.heat_maps import heat_picture
 from .pictures.mesh_rows import mesh_picture
 from .pictures.pipeline_lanes import pipelines_picture
@@ -26,6 +27,7 @@ from .pictures.plan_stacks import forecast_picture
 from .pictures.recompute_lanes import staircases_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
+from .plans.experts import Routing
 from .plans.heat import HeatMaps
 from .plans.mesh import Mesh, bytes_sent
 from .plans.pipeline import ORDERS, pipeline
@@ -198,6 +200,24 @@ class MeshExplorer(Explorer):
         mesh = Mesh(names, tuple(getattr(self, name) for name in names), self.node)
         sent = bytes_sent(self.dp, self.pp, self.tp)[self.lit]
         return mesh_picture(mesh, self.lit, min(self.rank, self.span("rank")[1]), sent)
+
+
+class ExpertExplorer(Explorer):
+    """Eight tokens on each of ``ranks`` ranks (1 to 4), sent to their ``k`` (1 or 2) best of as many experts.
+
+    skew       0 to 5: how much more often expert 0 is chosen.
+    capacity   of an expert, in percent of an even share of the rows: 50 to 400.
+    """
+
+    limits = {"skew": (0, 5), "capacity": (50, 400), "k": (1, 2), "ranks": (1, 4)}
+    unfolds = "skew"
+    even = ("capacity",)
+
+    def __init__(self, skew: int = 0, capacity: int = 125, k: int = 1, ranks: int = 4) -> None:
+        super().__init__(skew=skew, capacity=capacity, k=k, ranks=ranks)
+
+    def make_picture(self) -> Picture:
+        return experts_picture(Routing(self.ranks, self.skew, self.capacity, self.k))
 
 
 class PlanExplorer(Explorer):

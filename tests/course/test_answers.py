@@ -826,12 +826,13 @@ WRONG = {
 
 
 sys.path.insert(0, str(Path(__file__).parent))
+import experts_answers  # noqa: E402
 import mesh_answers  # noqa: E402
 import pipeline_answers  # noqa: E402
 import plan_answers  # noqa: E402
 import ranks_answers  # noqa: E402
 
-for answers in (mesh_answers, pipeline_answers, plan_answers, ranks_answers):
+for answers in (experts_answers, mesh_answers, pipeline_answers, plan_answers, ranks_answers):
     RIGHT |= answers.RIGHT
     WRONG |= answers.WRONG
 

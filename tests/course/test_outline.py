@@ -31,6 +31,7 @@ TRIED = [
     r"\['waits', 'ended'\]",  # 17
     r"150",  # 18
     r"\['waits', 'waits', 'ended'\]",  # 19
+    r"\[2.0, 2.0, 1.0\]",  # 22
 ]  # fmt: skip
 
 

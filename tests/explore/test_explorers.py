@@ -34,6 +34,7 @@ MOVES = [
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
+    ("ExpertExplorer", {"skew": 2}, "capacity", 100, "dropped"),
     ("WorldExplorer", {"per_node": 3}, "chosen_by", "RANK", "cuda:5 ?</text>"),
 ]
 NAMES = [name for name, *_ in MOVES]

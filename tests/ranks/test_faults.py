@@ -189,15 +189,21 @@ class Exchange(torch.autograd.Function):
     backward = staticmethod(lambda ctx, gradient: Exchange.forward(ctx, gradient))
 
 
-def test_a_graph_that_was_cut_in_one_rank():
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_graph_that_was_cut_in_one_rank(goes_on):
+    """The others wait in backward for a rank that ends, or that meets them with its next call."""
+
     def program(n):
         x = torch.ones(3, 2, device="cuda", requires_grad=True)
         y = Exchange.apply(x)
         (y if n else x).sum().backward()
+        if goes_on:
+            dist.all_reduce(x.grad)
 
     error = failing(program).error
     assert error.report.fault == "backward_in_some_ranks"
     assert "rank 0 did not make this all_to_all_single in backward" in str(error)
+    assert "An empty result" in error.report.advice
     assert "print" not in error.report.advice
 
 

@@ -113,8 +113,13 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
         away = [call.rank for call in calls if not call.makes_a_group]
         key = "split_alone"
         facts = {"names": format_ranks(away), "kind": split.kind, "members": format_ranks(split.ranks)}
-    meaning, advice = explain_fault(key, **facts)
     fault = "shapes_differ" if what in ("shape", "dtype") and key != "other_lines" else "calls_differ"
+    cut = next((call.kind for call in calls if call.backward and call.kind.startswith("all_to_all")), None)
+    if what == "kind" and cut:
+        here, away = ([call.rank for call in calls if (call.kind == cut) == same] for same in (True, False))
+        key, fault = "alone_in_backward", "backward_in_some_ranks"
+        facts = {"names": format_ranks(away), "kind": cut, "here": format_ranks(here)}
+    meaning, advice = explain_fault(key, **facts)
     return Report(
         fault, (head, *call_table(calls), meaning), advice, tuple(call.short_place for call in calls)
     )
