@@ -26,7 +26,13 @@ _ANEW = Random()
 )  # fmt: skip
 def _rows(ranks: int, tokens: int, k: int) -> dict[str, int]:
     every, stay = tokens * k, tokens * k // ranks
-    return {"all": every, "stay": stay, "leave": every - stay, "world": (every - stay) * ranks, "others": ranks - 1}
+    return {
+        "all": every,
+        "stay": stay,
+        "leave": every - stay,
+        "world": (every - stay) * ranks,
+        "others": ranks - 1,
+    }
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -66,7 +72,9 @@ def _dispatch(dispatch: Callable[..., Any]) -> Hints:
             count = _ANEW.randint(5, 9 if ranks > 2 else 5)  # two ranks have equally many
             expert = torch.randint(most, (count,)) * (rank > 1)
             expert[:most] = torch.randperm(most)
-            given.append((torch.randn(count, width), expert, torch.rand(count) + 0.5, torch.randn(count, width)))
+            given.append(
+                (torch.randn(count, width), expert, torch.rand(count) + 0.5, torch.randn(count, width))
+            )
         own = [(dispatch, *one, weights[rank].detach()) for rank, one in enumerate(given)]
         ran, facts = on_ranks(_send_and_return, ranks, own), {"ranks": ranks}
         if ran.failure and ran.failure.hangs:
@@ -91,9 +99,13 @@ def _dispatch(dispatch: Callable[..., Any]) -> Hints:
         for rank, (_, *gradients, _) in enumerate(found):
             wanted = (given[rank][0].grad, given[rank][2].grad, weights.grad[rank])  # type: ignore[index]
             for name, got, gradient in zip(("x", "score", "compute"), gradients, wanted, strict=True):
-                if gradient is not None and not _close(torch.zeros_like(gradient) if got is None else got, gradient):
+                if gradient is not None and not _close(
+                    torch.zeros_like(gradient) if got is None else got, gradient
+                ):
                     lost = got is None or not got.any()
-                    yield Named("cut" if lost else "gradient", name=name, by=_difference(got, gradient), **facts)
+                    yield Named(
+                        "cut" if lost else "gradient", name=name, by=_difference(got, gradient), **facts
+                    )
         if sum(one[-1] for one in found) > sum(len(one[0]) for one in given):
             yield Named("padded", found=found[0][-1], wanted=int(sum((one[1] == 0).sum() for one in given)))
 
@@ -127,7 +139,11 @@ def _finish(finish: Callable[..., Any]) -> Hints:
         for rank, (norm, *found) in enumerate(ran.require_success().results):
             norms.append(norm)
             for at, (name, got) in enumerate(zip(_NAMES, found, strict=True)):
-                facts, mean, own = {"ranks": ranks, "rank": rank, "name": name}, drawn[:, at].mean(0), drawn[rank, at]
+                facts, mean, own = (
+                    {"ranks": ranks, "rank": rank, "name": name},
+                    drawn[:, at].mean(0),
+                    drawn[rank, at],
+                )
                 right = own / ranks if name == "expert" else mean
                 if got is None:
                     yield Named("none", **facts)
@@ -152,7 +168,9 @@ def _check_norms(found: list[Any], drawn: Tensor, ranks: int) -> Hints:
     }  # fmt: skip
     for norm in norms:
         if abs(norm - right) > 1e-4 * right:
-            yield from (Named(name, ranks=ranks) for name, one in wrong.items() if abs(norm - one) < 1e-4 * one)
+            yield from (
+                Named(name, ranks=ranks) for name, one in wrong.items() if abs(norm - one) < 1e-4 * one
+            )
             name = "norm_apart" if max(norms) - min(norms) > 1e-4 * right else "norm"
             yield Named(name, found=norm, wanted=right, norms=series([f"{one:.3f}" for one in norms]))
 
@@ -234,7 +252,12 @@ def _mix(mixture: Callable[..., Any], matrices: Tensor, first: int, *given: Tens
     output = read_returned(mixture(*enter, given[2], experts, first))
     (output * given[3]).sum().backward()
     grads = [layer.weight.grad for layer in experts]
-    return [output.detach(), x.grad, *(torch.zeros(0) if grad is None else grad for grad in grads), weight.grad]
+    return [
+        output.detach(),
+        x.grad,
+        *(torch.zeros(0) if grad is None else grad for grad in grads),
+        weight.grad,
+    ]
 
 
 @judge("22.repair", a_function("mixture"))
