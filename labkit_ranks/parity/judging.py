@@ -87,6 +87,8 @@ class LayoutRun:
         """Return the reason if this training stands still, else ""."""
         norms, last, steps = self.norms(), losses[-1], len(losses)
         classes = max(one.classes for one in self.trainings)
+        if not all(map(math.isfinite, norms)):
+            return PHRASES["dead.infinite"]()
         if not max(norms):
             return PHRASES["dead.norm"]()
         if steps > 2 and max(losses) - min(losses) <= 1e-6 * abs(last):
@@ -154,11 +156,9 @@ class LayoutComparison:
             self.gaps = self.gaps or largest
             self.bad = [name for name, gap in largest.items() if not gap <= self.bound]
             differs = self._loss_gap() > self.bound
-            looks: list[Iterator[Difference]] = (
-                [self._other_rows(), self._other_masks(), self._own_counts()] if differs else []
-            )
-            if self.bad:
-                looks += [self._factors(), self._missing_sums(), self._cut_graph()]
+            looks: list[Iterator[Difference]] = [self._other_rows(), self._other_masks()] if differs else []
+            looks += [self._own_counts()] if differs or self.bad else []
+            looks += [self._factors(), self._missing_sums(), self._cut_graph()] if self.bad else []
             looks += [self._other_outputs()] if differs else []
             looks += [self._other_gradients()] if self.bad else [] if differs else [self._other_updates()]
             found = next((one for look in looks for one in look), Difference("order") if differs else None)
@@ -225,7 +225,8 @@ class LayoutComparison:
             here, there = self.run.read(self.step, what), self.reference.read(self.step, what)
             if here is not None and there is not None:
                 facts = {"here": len(here), "there": len(there), "what": PHRASES[what]()}
-                if len(here) > len(there) and len(here.unique()) > len(there.unique()):
+                more, unique = len(here) / len(there), len(here.unique()) - len(there.unique())
+                if more > 1 and (unique > 0 or more.is_integer()):
                     yield Difference("uncompared.rows", "", facts)
                 elif not torch.equal(here, there):
                     yield Difference("rows", "", facts)

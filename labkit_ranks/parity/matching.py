@@ -80,7 +80,7 @@ def _candidates(piece: RankPiece, wholes: Wholes) -> Iterator[Match]:
         parts = numbers.split(size, dim) if cut else [numbers]
         for at, part in enumerate(parts):
             places = part.reshape(-1)[piece.places]
-            equal = torch.equal(whole.reshape(-1)[places], piece.value)
+            equal = torch.allclose(whole.reshape(-1)[places], piece.value, rtol=0, atol=0, equal_nan=True)
             yield Match(name, places, (at, len(parts)), equal)
 
 

@@ -154,20 +154,23 @@ class Parity(Drawn):
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
-        """Return loss and norm by step and layout: at most eight steps, or the first and last of many layouts."""
-        steps = max(len(one.losses) for one in self.layouts)
-        most = 8 if len(self.layouts) < 5 else 2
-        shown = sorted({round(at * (steps - 1) / (most - 1)) for at in range(most)}) if steps else []
-        rows = [[say(en="step", zh="步"), *(f"{step + 1}" for step in shown)]]
-        for at, one in enumerate(self.layouts, 1):
-            for word, values in (
-                (say(en="loss", zh="损失"), one.losses),
-                (say(en="norm", zh="范数"), one.norms),
-            ):
-                rows.append(
-                    [f"{word} [{at}]", *(f"{values[s]:.6g}" if s < len(values) else "-" for s in shown)]
-                )
-        columns = rows if len(self.layouts) > 4 else [list(row) for row in zip(*rows, strict=True)]
+        """Return loss and norm by step and layout: of up to eight steps, or of the first and last with many layouts."""
+        steps, many = max(len(one.losses) for one in self.layouts), len(self.layouts) > 4
+        shown = sorted(
+            {round(at * (steps - 1) / (1 if many else 7)) for at in range(2 if many else 8)} if steps else ()
+        )
+        loss, norm, step = say(en="loss", zh="损失"), say(en="norm", zh="范数"), say(en="step", zh="步")
+        heads = (f"{word} {at + 1}" for at in shown for word in (loss, norm))
+        rows = [["", *heads]] if many else [[step, *(f"{at + 1}" for at in shown)]]
+        for number, one in enumerate(self.layouts, 1):
+            cells = [
+                f"{values[at]:.6g}" if at < len(values) else "-"
+                for at in shown
+                for values in (one.losses, one.norms)
+            ]
+            pair = ([f"{loss} [{number}]", *cells[::2]], [f"{norm} [{number}]", *cells[1::2]])
+            rows += [[f"[{number}]", *cells]] if many else pair
+        columns = rows if many else zip(*rows, strict=True)
         return ["  " + "".join(f"{cell:>12}" for cell in row) for row in columns]
 
 
@@ -213,7 +216,7 @@ def parity(
         for at, given in zip(ran, rows, strict=True):
             run = runs[at]
             run.matches = find_matches([one.weights[0] for one in run.trainings], wholes)
-            other = {key: one for key, one in run.matches.items() if not one.equal}
+            other = {key: one for key, one in run.matches.items() if at and not one.equal}
             if other or given:
                 start = {key: wholes[one.name].reshape(-1)[one.places] for key, one in other.items()}
                 again = _run(script, steps, chosen[at], start, given)
@@ -312,7 +315,7 @@ def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference
     losses = run.losses(reference.losses())
     facts |= {"losses": tuple(losses), "norms": tuple(run.norms())}
     if why := run.standstill(losses):
-        return ParityLayout(**facts, same=False, cause="dead", finding=CAUSES["dead"](who=run.who, why=why))
+        return ParityLayout(**facts, same=False, cause="dead", finding=CAUSES["dead"](why=why))
     if run is reference:
         return ParityLayout(**facts, same=True)
     one = LayoutComparison(run, reference)

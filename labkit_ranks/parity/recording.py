@@ -6,11 +6,11 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from labkit.base.patches import Patch
 from labkit.base.tree import map_tensors, tensors, tensors_in
@@ -110,12 +110,18 @@ class TrainingObserver(Observer):
         self.trainings = [RankTraining(*one) for one in enumerate(self.records)]
 
     def _table(self) -> Iterator[Patch]:
-        yield from super()._table()
-        yield Patch.wrap(torch.autograd, "backward", self._backward)
-        for name in LOSSES:
-            yield Patch.wrap(functional, name, self._lose)
-        for name in ("clip_grad_norm_", "clip_grads_with_norm_"):
-            yield self._watch(nn.utils, name, lambda *_, **__: self._here().keep_gradients())
+        ours: dict[str, Any] = {"backward": self._backward, "clip_grad_norm_": self._clip} | dict.fromkeys(
+            LOSSES, self._lose
+        )
+        for patch in super()._table():
+            mine = ours.get(patch.name)
+            yield patch if mine is None else Patch(patch.owner, patch.name, partial(mine, patch.value))
+        yield Patch.wrap(nn.utils, "clip_grads_with_norm_", self._clip)
+
+    def _clip(self, clip: Any, *args: Any, **kwargs: Any) -> Any:
+        if (here := self._here()) is not None:
+            here.keep_gradients()
+        return clip(*args, **kwargs)
 
     def _here(self) -> Any:
         rank = current_thread_rank()

@@ -1,0 +1,233 @@
+"""``labkit parity``: bugs are named, repaired twins and layouts of one sound model raise no alarm."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit_ranks.parity.layouts import read_layouts
+from labkit_ranks.parity.matching import assemble, find_matches
+from labkit_ranks.parity.recording import make_piece
+from labkit_ranks.parity.words import CAUSES
+
+FOLDER = Path(__file__).parent / "parity"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+MODEL = Path(__file__).parent / "parity_model.py"
+LAYOUTS = (
+    "--ddp 4", "--fsdp 2", "--tp 2", "--cp 2", "--pp 2", "--fsdp 2 --tp 2", "--ddp 2 --cp 2", "--cp 2 --ep 2",
+    "--tp 2 --pp 2", "--accumulate 2", "--fsdp 2 --tp 2 --seed-by-rank", "--ddp 2 --ep 2 --seed-by-rank",
+)  # fmt: skip
+
+
+def header(script: Path, key: str, otherwise: str) -> str:
+    found = re.search(rf"^# {key}: (.*\S)", script.read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else otherwise
+
+
+def layouts(script: Path) -> list[int | str]:
+    text = header(script, "layouts", "1, 2")
+    numbers = re.fullmatch(r"[\d, ]+", text)
+    return [int(one) for one in text.split(",")] if numbers else [one.strip() for one in text.split(":::")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_each_bug_is_named_and_its_repaired_twin_is_silent(script):
+    found = labkit.parity(script, layouts(script))
+    causes = {one.cause for one in found.layouts} - {""}
+    accepted = header(script, "cause", "").split("|")
+    assert all(word in {key.partition(".")[0] for key in CAUSES} for word in accepted if word != "none")
+    if accepted == ["none"]:
+        assert found.same is True, found
+    else:
+        assert causes
+        assert causes <= set(accepted), found
+        assert found.exit_code == 1
+
+
+def test_every_script_has_a_twin():
+    names = {script.stem for script in SCRIPTS}
+    assert {name.removesuffix("_repaired") for name in names} == {
+        name for name in names if f"{name}_repaired" in names
+    }
+    assert len(names) >= 16
+
+
+def test_layouts_of_one_sound_model_are_the_same_training():
+    found = labkit.parity(MODEL, ["--tp 1", *LAYOUTS], steps=4)
+    assert found.same is True, found
+    assert all(max(one.gaps.values()) < 1e-5 for one in found.layouts[1:])
+    assert all(len(one.gaps) == len(found.layouts[1].gaps) for one in found.layouts[1:])
+    assert [bool(one.notes) for one in found.layouts[-3:]] == [False, True, True]
+    assert max(map(max, found.differences().values())) < 1e-5
+
+
+def test_layouts_are_read_from_arguments():
+    texts = {
+        "--tp 2 --pp 2": 4,
+        "--cp 2 --ep 2": 2,
+        "--ep=2": 2,
+        "--x 3": 1,
+        "--nproc-per-node 3 --dp 2": 3,
+        "--fsdp": 1,
+    }
+    assert [one.ranks for one in read_layouts(list(texts))] == list(texts.values())
+    assert read_layouts(["--nproc 3 --dp 2", "--b"])[0].arguments == ("--dp", "2")
+    assert [one.ranks for one in read_layouts(["--a"], [1, 2])] == [1, 2]
+    for wrong in ((["--a"], []), (["--a", "--b", "--c"], [1, 2]), ([1, 0], [])):
+        with pytest.raises(ValueError, match="ranks|layouts"):
+            read_layouts(*wrong)
+
+
+def train(
+    rank, *, lines: str = "", seed: str = "0", data: str = "x, y = x.chunk(n)[r], y.chunk(n)[r]"
+) -> None:
+    """Train a small DDP model; ``lines`` run before the optimizer's step."""
+    code = f"""
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+dist.init_process_group("gloo")
+r, n = dist.get_rank(), dist.get_world_size()
+torch.manual_seed({seed})
+net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+torch.manual_seed(1)
+x, y = torch.randn(8, 6), torch.randint(3, (8,))
+{data}
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = F.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    {lines}
+    optimizer.step()
+"""
+    exec(code, {})
+
+
+def compare(ranks=2, **changes):
+    def script(rank):
+        train(rank, **changes)
+
+    return labkit.parity(script, [1, ranks])[1]
+
+
+@pytest.mark.parametrize(
+    ("cause", "changes"),
+    [
+        ("", {}),
+        ("", {"seed": "r + n"}),  # the start is made equal
+        ("denominator", {"lines": "[p.grad.mul_(n) for p in net.parameters()]"}),
+        ("rounding", {"lines": "[p.grad.copy_(p.grad.bfloat16()) for p in net.parameters() if n > 1]"}),
+        ("cut", {"lines": "net[0].bias.grad = None if n > 1 else net[0].bias.grad"}),
+        ("drift", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 + 0.001 * r"}),
+        ("update", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 * n"}),
+        ("rows", {"data": "x, y = x.chunk(n)[0], y.chunk(n)[0]"}),
+        ("denominator", {"data": "x, y = (t[:3] if r == 0 else t[3:] for t in (x, y)) if n > 1 else (x, y)"}),
+        ("later", {"lines": "x = x if step < 2 or n == 1 else x * 2"}),
+        ("norm", {"lines": "print('norm', float(net[0].weight.grad.norm()) * n ** 0.5)"}),
+        ("dead", {"lines": "[p.grad.zero_() for p in net.parameters()]"}),
+        ("fails", {"lines": "assert n == 1"}),
+    ],
+)
+def test_a_changed_line_is_named(cause, changes):
+    found = compare(**changes)
+    assert (found.cause, found.same) == (cause, not cause), found
+
+
+def test_what_was_not_compared_is_never_the_same():
+    dropped = compare(data="net.insert(1, nn.Dropout(0.5)); x, y = x.chunk(n)[r], y.chunk(n)[r]")
+    assert (dropped.same, bool(dropped.uncompared)) == (None, True)
+    more = compare(data="x, y = x[: 4 * n].chunk(n)[r], y[: 4 * n].chunk(n)[r]")
+    assert (more.same, bool(more.uncompared)) == (None, True)
+    extra = compare(data="x, y = x.chunk(n)[r], y.chunk(n)[r]; net.append(nn.Linear(3, 3)) if n > 1 else 0")
+    assert extra.same is not True
+    idle = labkit.parity(lambda rank: None, [1, 2])
+    assert (idle.same, idle.exit_code) == (None, 3)
+
+
+def test_loaders_give_the_shares_of_one_batch(tmp_path):
+    script = tmp_path / "loader.py"
+    script.write_text(
+        """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 5), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+model = nn.parallel.DistributedDataParallel(nn.Linear(5, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in loader:
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    found = labkit.parity(script, [1, 2, 4], steps=4)
+    assert found.same is True, found
+    assert [bool(one.notes) for one in found.layouts] == [True, True, False]
+    same = script.with_name("same.py")
+    same.write_text(
+        script.read_text().replace("DistributedSampler(data)", "DistributedSampler(data, rank=0)")
+    )
+    assert (
+        labkit.parity(same, [1, 2], steps=4)[1].notes == ()
+    )  # equal rows in replicas are a fault, not a batch
+
+
+def test_a_piece_finds_its_tensor_by_its_values():
+    import torch
+
+    wholes = {"layers.2.weight": torch.randn(6, 4), "layers.2.bias": torch.zeros(6), "head": torch.randn(4)}
+    stage = {"0.weight": make_piece(wholes["layers.2.weight"][3:]), "0.bias": make_piece(torch.zeros(3))}
+    found = find_matches([stage, stage], wholes)
+    assert {key: (one.name, one.part) for key, one in found.items() if key[0] == 0} == {
+        (0, "0.weight"): ("layers.2.weight", (1, 2)),
+        (0, "0.bias"): ("layers.2.bias", (1, 2)),
+    }
+    assert assemble([{"a": make_piece(torch.arange(4.0))}])["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_the_command_takes_layouts_and_prints_them(capsys):
+    from labkit_cli import main
+
+    script = str(FOLDER / "experts_not_divided.py")
+    assert main(["parity", "--nproc-per-node", "1,2", script]) == 1
+    assert main(["parity", script]) == 2
+    assert main(["parity", script, "--", ":::", "--tp", "2"]) == 2
+    assert main(["parity", "nothing.py"]) == 2
+    out, err = capsys.readouterr()
+    assert "denominator" in out
+    assert len(err.splitlines()) == 3
+    assert (
+        main(
+            [
+                "parity",
+                "--json",
+                "--steps",
+                "3",
+                str(FOLDER / "experts_not_divided_repaired.py"),
+                "--",
+                "--ep=1",
+                ":::",
+                "--ep=2",
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["same"] is True
+
+
+def test_json_has_all_facts():
+    found = labkit.parity(FOLDER / "experts_not_divided.py")
+    facts = json.loads(found.to_json())
+    assert facts["same"] is False
+    assert facts["layouts"][1]["finding"]["name"] == "denominator"
+    assert facts["layouts"][1]["first"] == found[1].first == "experts"
+    assert len(repr(found).splitlines()) < 50
+    assert "<svg" in found._repr_svg_()
