@@ -5,17 +5,14 @@ from functools import cache
 from labkit_classroom.draw import Draw
 from labkit_classroom.grade import submission as grading
 from labkit_classroom.sandbox import isolation
+from labkit_classroom.sandbox.inside import ranks
 
 SECRET = b"a secret"
-# What all assignments between them have imported beforehand: else each of hundreds of workers would import it.
-PRELOAD = (
-    "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", "labkit_classroom.sandbox.inside.ranks"
-)  # fmt: skip
 
 
 @cache
 def template():
-    return isolation.start_server(isolation.best_sandbox(trust=True), PRELOAD)
+    return isolation.start_server(isolation.best_sandbox(trust=True), ranks.MODULES)
 
 
 def close():

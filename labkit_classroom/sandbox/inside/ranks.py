@@ -34,6 +34,8 @@ from labkit_ranks.rank.rank import current_thread_rank
 
 from . import frames
 
+# To import before ranks are forked: torch._dynamo writes a file when it is first imported, and a rank may write none.
+MODULES = "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", __name__
 # The fields of a call, besides its tensors and its line in the source.
 _FACTS = ("kind", "op", "factor", "root", "splits", "tag", "group")
 Work = Callable[..., Any]  # work(student, **share), which returns plain data

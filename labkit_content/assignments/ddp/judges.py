@@ -10,12 +10,12 @@ from torch import Tensor
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part
+from labkit_classroom.sandbox.inside.ranks import MODULES
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("torch._dynamo", "labkit_ranks.threads.world", "labkit_classroom.sandbox.inside.ranks")
-APART = True
+PRELOAD, APART = MODULES, True
 WITHOUT = dict.fromkeys(
     ("start", "loader", "wrap", "step", "save"), ("labkit.engine", "torch.nn.DataParallel")
 )

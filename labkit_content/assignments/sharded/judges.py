@@ -9,12 +9,12 @@ from torch import Tensor
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part
+from labkit_classroom.sandbox.inside.ranks import MODULES
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD = ("labkit_ranks.threads.world", "torch.distributed.fsdp", "labkit_classroom.sandbox.inside.ranks")
-APART = True
+PRELOAD, APART = MODULES, True
 WITHOUT = dict.fromkeys(
     ("owners", "state", "step", "parts"), ("labkit", "torch.distributed.optim.ZeroRedundancyOptimizer")
 )
