@@ -13,7 +13,12 @@ from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 from ..plans.pipeline import Pipeline
 from .captions import caption
 
-_LEFT, _RIGHT, _HEAD, _TALL, _PALE = 76, 96, 30, 84, 0.55  # a backward is so much paler
+_LEFT, _RIGHT, _HEAD, _TALL = 76, 96, 30, 84
+_PALES = {
+    "F": 0.0,
+    "B": 0.55,
+    "W": 0.85,
+}  # how much paler a backward is, and the gradient of the weights alone
 
 
 def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
@@ -30,7 +35,8 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
             label = f"stage {stage} waits"
             sketch.add(lane.bar(stage, _LEFT, found.length * scale, dashed=True, label=label))
             for task in tasks:
-                number, tint = int(task.name[1:]), _PALE * (task.name[0] == "B")
+                number = task.micro_batch
+                tint = _PALES[task.name[0]] + 0.25 * task.chunk * (task.name[0] == "F")
                 left, width = _LEFT + task.start * scale, (task.stop - task.start) * scale
                 box = lane.bar(stage, left, width, number, tint=tint, label=f"stage {stage} {task.name}")
                 sketch.add(box)

@@ -1,8 +1,11 @@
 """Pipelines and meshes as integers: schedules against their formulas, groups against PyTorch's DeviceMesh."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
 
 import labkit
 from labkit_ranks.pictures.mesh_rows import mesh_picture
@@ -22,15 +25,49 @@ def test_both_schedules_are_equally_long_and_keep_what_the_formulas_say(stages, 
     assert [one.peak(stage) for stage in range(stages)] == [min(pieces, stages - at) for at in range(stages)]
 
 
-@pytest.mark.parametrize("name", ["GPipe", "1F1B"])
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "zero bubble"])
 def test_no_task_begins_before_what_it_needs_and_a_stage_does_one_at_a_time(name):
     found = labkit.pipeline(name, 4, 7)
     stops = {(at, task.name): task.stop for at, tasks in enumerate(found.stages) for task in tasks}
     for at, tasks in enumerate(found.stages):
         assert all(one.stop <= other.start for one, other in zip(tasks, tasks[1:], strict=False))
         for task in tasks:
-            before = (at - 1, task.name) if task.name[0] == "F" else (at + 1, task.name)
+            before = (at + {"F": -1, "B": 1, "W": 0}[task.name[0]], task.name.replace("W", "B"))
             assert task.start >= stops.get(before, 0)
+
+
+@pytest.mark.parametrize(("stages", "pieces"), [(p, m) for p, m in SIZES if m >= p])
+def test_zero_bubble_waits_a_forward_for_each_stage_and_keeps_as_much_on_each_as_1f1b_on_the_first(
+    stages, pieces
+):
+    found = labkit.pipeline("zero bubble", stages, pieces)
+    assert found.length == 3 * pieces + stages - 1
+    assert [found.peak(stage) for stage in range(stages)] == [stages] * stages
+
+
+@pytest.mark.parametrize(("stages", "rounds"), [(1, 1), (2, 1), (2, 3), (4, 2), (8, 2)])
+def test_an_interleaved_schedule_is_pytorchs_halves_the_bubble_and_keeps_more(stages, rounds):
+    pieces = stages * rounds
+    found = labkit.pipeline("interleaved 1F1B", stages, pieces)
+    assert found.length == 3 * (pieces + (stages - 1) / 2)
+    if rounds > 1:
+        assert found.peak(0) == stages + (stages - 1) / 2
+    theirs = SimpleNamespace(
+        n_local_stages=2, microbatches_per_round=stages, pp_group_size=stages, _n_microbatches=pieces
+    )
+    for rank in range(stages):
+        actions = ScheduleInterleaved1F1B._calculate_single_rank_operations(theirs, rank)
+        wanted = [
+            f"{'FB'[one.computation_type.name != 'FORWARD']}{one.microbatch_index}.{one.stage_index // stages}"
+            for one in actions
+            if one
+        ]
+        assert [task.name for task in found.stages[rank]] == wanted
+
+
+def test_an_interleaved_schedule_needs_whole_rounds():
+    with pytest.raises(ValueError, match="micro_batches must be a multiple of the 4 stages, got 6"):
+        labkit.pipeline("interleaved 1F1B", 4, 6)
 
 
 def test_orders_of_ones_own_are_run_and_those_that_cannot_be_are_refused():
@@ -40,7 +77,7 @@ def test_orders_of_ones_own_are_run_and_those_that_cannot_be_are_refused():
         labkit.pipeline(lambda stage, stages, count: ["B0", "F0"], 2, 1)
     with pytest.raises(ValueError, match=r"order\(0, 2, 2\) must be F and B of each micro-batch, once"):
         labkit.pipeline(lambda stage, stages, count: ["F0", "B0"], 2, 2)
-    with pytest.raises(ValueError, match="order must be one of 'GPipe', '1F1B', got '1F1b'"):
+    with pytest.raises(ValueError, match="order must be one of 'GPipe', '1F1B', .*, got '1F1b'"):
         labkit.pipeline("1F1b", 2, 2)
 
 
@@ -70,6 +107,17 @@ def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
     picture = pipelines_picture([labkit.pipeline(name, stages, pieces) for name in ("GPipe", "1F1B")])
     sound(picture)
     assert len([box for box in picture.boxes if " F" in box.label]) == 2 * stages * pieces
+
+
+@pytest.mark.parametrize("name", ["interleaved 1F1B", "zero bubble"])
+def test_schedules_with_chunks_and_split_backwards_are_drawn_whole(language, name, sound):
+    found = labkit.pipeline(name, 4, 8)
+    picture = pipelines_picture([found])
+    sound(picture)
+    drawn = [
+        box.label.partition(" ")[2].split()[1] for box in picture.boxes if box.label.startswith("stage 2 ")
+    ]
+    assert drawn == ["waits", *(task.name for task in found.stages[2])]
 
 
 def an_order_with_a_name_that_is_long(stage, stages, pieces):
