@@ -1,8 +1,10 @@
-"""Run a torchrun script once, and print the output of `torchrun --summary` and `diagnose --ranks` together.
+"""Run torchrun scripts once each, and print the output of `torchrun --summary` and `diagnose --ranks` together.
 
 The page shows memory and waiting time of each rank, faults with line and remedy, and the comparison with one GPU.
+Several scripts with arguments are separated by `:::`. Without a script, pyproject.toml names them, and options too:
+`[tool.labkit]` with `check = ["train.py --epochs 1"]`, `ranks = 8`.
 Exit code 0: no fault. 1: faults. 2: bad usage. 3: not judged, because the script trained no model, the ranks exchanged
-nothing, or there was nothing to compare with; the page says which.
+nothing, or there was nothing to compare with; the page says which. Of several scripts, 1 comes before 3.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
+import tomllib
+from collections.abc import Sequence
 from contextlib import redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +38,66 @@ WORDING = Wording(
     nodes={"type": at_least(1), "default": 1},
     sarif={"type": Path},
     fail_on={"choices": ("error", "warning"), "default": "warning"},
-    subject={"nargs": argparse.PARSER},
+    subject={"nargs": argparse.REMAINDER},
 )
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_SETTINGS = ("ranks", "nodes", "memory", "gpu-model", "fail-on")  # options that pyproject.toml may hold
+
+
+def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Put the options of pyproject.toml before those of the command line, which then count."""
+    at = argv.index("check") + 1
+    settings = _read_settings()
+    found = [f"--{name}={settings[name]}" for name in _SETTINGS if name in settings]
+    return [*argv[:at], *found, *argv[at:]], []
+
+
+def _read_settings() -> dict[str, Any]:
+    """Return the table ``[tool.labkit]`` of pyproject.toml in the current folder."""
+    path = Path("pyproject.toml")
+    if not path.is_file():
+        return {}
+    with bad_usage(file=path):
+        text = path.read_bytes()
+    try:
+        settings: dict[str, Any] = tomllib.loads(text.decode()).get("tool", {}).get("labkit", {})
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    unknown = sorted(set(settings) - {*_SETTINGS, "check"})
+    if unknown:
+        known = ", ".join((*_SETTINGS, "check"))
+        raise UsageError(
+            en=f"{path}: [tool.labkit] has no setting {unknown[0]}; its settings are {known}",
+            zh=f"{path}：[tool.labkit] 没有 {unknown[0]} 这一项，可用的是 {known}",
+        )
+    scripts = settings.get("check", [])
+    if not isinstance(scripts, list) or not all(isinstance(script, str) for script in scripts):
+        raise UsageError(
+            en=f'{path}: check must be a list of command lines such as ["train.py --epochs 1"], got {scripts!r}',
+            zh=f'{path}：check 要写成命令行的列表，如 ["train.py --epochs 1"]，现在是 {scripts!r}',
+        )
+    return settings
+
+
+def _list_scripts(words: Sequence[str]) -> list[list[str]]:
+    """Return each script with its arguments: those given, or else those of pyproject.toml."""
+    if words:
+        cuts = [-1, *(at for at, word in enumerate(words) if word == ":::"), len(words)]
+        found = [list(words[a + 1 : b]) for a, b in pairwise(cuts)]
+    else:
+        found = [shlex.split(line) for line in _read_settings().get("check", [])]
+    if not found or not all(found):
+        raise UsageError(
+            en='no script given: labkit check train.py, or check = ["train.py"] under [tool.labkit] in pyproject.toml',
+            zh='没有给出脚本：labkit check train.py，或者在 pyproject.toml 的 [tool.labkit] 里写 check = ["train.py"]',
+        )
+    return found
 
 
 def run(options: argparse.Namespace) -> int:
-    script, *arguments = options.subject
-    check_script_exists(script)
+    scripts = _list_scripts(options.subject)
+    for script, *_ in scripts:
+        check_script_exists(script)
     check_writable("--sarif", options.sarif)
     if options.ranks % options.nodes:
         raise UsageError(
@@ -46,6 +105,26 @@ def run(options: argparse.Namespace) -> int:
             zh=f"--nodes 必须能整除 --ranks：{options.nodes} 个节点分不匀 {options.ranks} 个 rank",
         )
     announce_loading()
+    checked, facts = [], []
+    for at, (script, *arguments) in enumerate(scripts):
+        found, kept, parts = _check(script, arguments, options)
+        checked.append((found, Path(script)))
+        if options.json:
+            facts.append(_facts(found, kept, parts))
+        else:
+            print(*[""] * (at > 0), found, "", summary(kept, parts), sep="\n")
+            if not any(total.calls for total in kept.totals.values()):
+                WORDING.tell("not-distributed", flush=True)
+    if options.json:
+        print(json.dumps(facts if len(facts) > 1 else facts[0], indent=1, ensure_ascii=False))
+    if options.sarif:
+        write(options.sarif, json.dumps(sarif(checked), indent=1, ensure_ascii=False), "--sarif")
+    codes = {exit_code(found, options.fail_on) for found, _ in checked}
+    return 1 if 1 in codes else max(codes)
+
+
+def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -> tuple[Diagnosis, Any, Any]:
+    """Run one script; return what was found, and the record and the ranks of its first run."""
     from labkit.trace import emitting
     from labkit_ranks.diagnosis import diagnose_ranks
     from labkit_ranks.rank.run_record import RankInfo, RunRecord, rank_info
@@ -67,16 +146,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         if not parts:
             emitting.end(trace)
-    if options.json:
-        print(json.dumps(_facts(found, kept, parts), indent=1, ensure_ascii=False))
-    else:
-        print(found, "", summary(kept, parts), sep="\n")
-        if not any(total.calls for total in kept.totals.values()):
-            WORDING.tell("not-distributed")
-    if options.sarif:
-        text = json.dumps(sarif(found, Path(script)), indent=1, ensure_ascii=False)
-        write(options.sarif, text, "--sarif")
-    return exit_code(found, options.fail_on)
+    return found, kept, parts
 
 
 def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
@@ -90,9 +160,10 @@ def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
     return facts
 
 
-def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
-    """Return the findings in SARIF 2.1.0, which code hosts show beside the lines of code."""
-    rules = {finding.name: {"id": finding.name, "help": {"text": finding.fix}} for finding in found.findings}
+def sarif(checked: Sequence[tuple[Diagnosis, Path]]) -> dict[str, Any]:
+    """Return the findings of scripts in SARIF 2.1.0, which code hosts show beside the lines of code."""
+    found = [(finding, script) for diagnosis, script in checked for finding in diagnosis.findings]
+    rules = {finding.name: _rule(finding) for finding, _ in found}
     driver = {"name": "labkit", "version": __version__, "rules": list(rules.values())}
     results = [
         {
@@ -101,14 +172,22 @@ def sarif(found: Diagnosis, script: Path) -> dict[str, Any]:
             "message": {"text": f"{finding.reason}\n{WORDING['do'](fix=finding.fix)}"},
             "locations": _locations(finding, script),
         }
-        for finding in found.findings
+        for finding, script in found
     ]
-    notes = [{"level": "warning", "message": {"text": found.summary()}}] * (
-        not getattr(found, "judged", True)
-    )
+    notes = [
+        {"level": "warning", "message": {"text": diagnosis.summary()}}
+        for diagnosis, _ in checked
+        if not getattr(diagnosis, "judged", True)
+    ]
     invocation = {"executionSuccessful": True, "toolExecutionNotifications": notes}
     one = {"tool": {"driver": driver}, "invocations": [invocation], "results": results}
-    return {"version": "2.1.0", "runs": [one]}
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [one]}
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    described = {"shortDescription": finding.name.replace("_", " "), "fullDescription": finding.reason}
+    texts = {key: {"text": text} for key, text in (described | {"help": finding.fix}).items()}
+    return {"id": finding.name, **texts, "defaultConfiguration": {"level": finding.severity}}
 
 
 def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:

@@ -72,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
     request = ending.EndingRequest(timeline, options.summary, options.times)
     environment = children.environment_with_machine(os.environ, _machine(options).text())
     environment = {**environment, children.RUN: f"{ending.__name__}:begin {request.text()}"}
+    if options.summary or timeline:
+        name = Path(found[found[0] == "--"]).name
+        environment[children.WITHOUT_TORCH] = WORDING["without-torch"](program=name)
     sys.stdout.flush()
     if options.alone and sys.platform != "win32":
         os.execve(command[0], command, environment)

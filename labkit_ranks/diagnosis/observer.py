@@ -7,6 +7,7 @@ and ends after a few steps.
 from __future__ import annotations
 
 import builtins
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from torch.utils.data import dataloader as loading
 
 from labkit import turns
 from labkit.base import as_main
+from labkit.base.language import say
 from labkit.base.patches import Patch, Patches
 from labkit.base.tree import map_tensors, tensors, tensors_in
 from simgpu import machine_in_use
@@ -47,6 +49,8 @@ from .records import (
 )
 
 _Look = Callable[..., Any]
+# Steps of the first run that are shown as progress.
+_SHOWN_STEPS = {digit * 10**power for digit in (1, 2, 5) for power in range(7)}
 # The most steps whose weights are compared between ranks.
 _MOST_STEPS = 200
 _REDUCES = frozenset(("all_reduce", "reduce_scatter", "reduce_scatter_single"))
@@ -216,6 +220,11 @@ class Observer:
         if len(record.steps) < _MOST_STEPS:
             record.digest_shared(at=len(record.steps) + 1)
         record.steps.append(record.step)
+        if not self._enough and record is self.records[0] and len(record.steps) in _SHOWN_STEPS:
+            number = len(record.steps)
+            logging.getLogger(__name__).info(
+                say(en=f"rank 0 has done step {number}", zh=f"rank 0 做完了第 {number} 步")
+            )
         record.step = StepRecord(place=record.step.place)
         record.unused = record.without_gradient()
         for loader in record.loaders:

@@ -26,6 +26,7 @@ from .gpu_models import with_model
 
 FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
 MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
+WITHOUT_TORCH = sitecustomize.WITHOUT_TORCH
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENTRIES = " ".join(_ENTRIES)
 

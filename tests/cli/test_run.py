@@ -148,6 +148,14 @@ def test_python_that_never_imports_torch_does_not_load_labkit(tmp_path):
     assert outcome([*LABKIT, "-c", code], tmp_path)[1] == "[]\n['LABKIT_MACHINE', 'LABKIT_ENTER']\n"
 
 
+def test_a_script_without_torch_is_told_that_there_is_no_summary(tmp_path):
+    (tmp_path / "plain.py").write_text("print('done')")
+    for options, said in ((["--summary"], True), (["--timeline", "t.html"], True), ([], False)):
+        code, out, err = outcome([*LABKIT, *options, "plain.py"], tmp_path)
+        assert (code, out, "plain.py never imported torch" in err) == (0, "done\n", said)
+    assert not (tmp_path / "t.html").exists()
+
+
 def test_errors_beside_torch_are_shown_as_without_a_machine(tmp_path):
     (tmp_path / "script.py").write_text(
         "import threading, sys\nimport torch\n"

@@ -100,3 +100,59 @@ def test_bad_usage(check, options):
 
 def test_no_script(capsys):
     assert main(["check", "nowhere.py"]) == 2
+
+
+WRONG = SCRIPT.replace(", sampler=sampler", "")
+
+
+def test_several_scripts_and_their_arguments(check, tmp_path, capsys):
+    sound = SCRIPT.replace("batch_size=4", "batch_size=int(os.sys.argv[1])")
+    (tmp_path / "sound.py").write_text(sound)
+    (tmp_path / "alone.py").write_text("import torch\n")
+    code, page = check(WRONG, "sound.py", "2", ":::", "alone.py", ":::")
+    assert code == 1  # a fault comes before a script that cannot be judged
+    assert [script in page for script in ("sound.py on 2", "alone.py on 2", "train.py on 2")] == [True] * 3
+    code, found = check(WRONG, "--json", "--sarif", "found.sarif", "sound.py", "2", ":::")
+    assert [facts["script"] for facts in json.loads(found)] == ["sound.py", "train.py"]
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    (result,) = run["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "train.py"
+    assert check(SCRIPT, "gone.py", ":::")[0] == 2
+    assert check(SCRIPT, ":::")[0] == 2
+
+
+def test_settings_of_pyproject(check, tmp_path, capsys):
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text('[tool.labkit]\ncheck = ["train.py 4", "train.py 2"]\nranks = 3\nfail-on = "error"\n')
+    (tmp_path / "train.py").write_text(SCRIPT.replace("batch_size=4", "batch_size=int(os.sys.argv[1])"))
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out.count("train.py on 3 ranks") == 2
+    assert main(["check", "--ranks", "2", "train.py", "4"]) == 0  # the command line counts
+    assert "train.py on 2 ranks" in capsys.readouterr().out
+    for text, word in (
+        ("[tool.labkit]\nrank = 2\n", "rank"),
+        ("[tool.labkit]\ncheck = 'train.py'\n", "check"),
+        ("[tool.labkit\n", "pyproject.toml"),
+        ("[tool.labkit]\nranks = 1\n", "--ranks"),
+        ("[tool.other]\nranks = 2\n", "no script"),
+    ):
+        settings.write_text(text)
+        assert main(["check"]) == 2
+        assert word in capsys.readouterr().err
+
+
+def test_sarif_names_its_schema_and_describes_its_rules(check, tmp_path):
+    check(WRONG, "--sarif", "found.sarif")
+    document = json.loads((tmp_path / "found.sarif").read_text())
+    assert document["$schema"].endswith("sarif-schema-2.1.0.json")
+    (rule,) = document["runs"][0]["tool"]["driver"]["rules"]
+    assert [bool(rule[key]["text"]) for key in ("shortDescription", "fullDescription", "help")] == [True] * 3
+
+
+def test_progress_shows_steps(check, caplog):
+    caplog.set_level("INFO", logger="labkit_ranks")
+    check(SCRIPT)
+    assert [record.message for record in caplog.records if "step" in record.message] == [
+        "rank 0 has done step 1",
+        "rank 0 has done step 2",
+    ]

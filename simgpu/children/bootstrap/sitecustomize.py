@@ -8,6 +8,7 @@ Any Python may find this file. So the syntax is old, labkit is imported by its f
 path), and no error ends the process.
 """
 
+import atexit
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -19,12 +20,22 @@ MACHINE, PATH = "LABKIT_MACHINE", "PYTHONPATH"
 # none of its children ("module:function TEXT", for `labkit run`).
 ENTER, RUN = "LABKIT_ENTER", "LABKIT_RUN"
 ONCE = os.environ.pop(RUN, None)
+# What to write at the end of this process if it never imports torch.
+WITHOUT_TORCH = "LABKIT_WITHOUT_TORCH"
+NOTE = os.environ.pop(WITHOUT_TORCH, "")
 
 
 def begin() -> None:
     """Wait for torch, if the environment describes a machine."""
     if MACHINE in os.environ and not any(map(waits, sys.meta_path)):
         sys.meta_path.insert(0, Finder())
+        if NOTE:
+            atexit.register(write_note)
+
+
+def write_note() -> None:
+    if "torch" not in sys.modules:
+        sys.stderr.write(NOTE + "\n")
 
 
 def follow(description: str, path: str, enter: str) -> None:
