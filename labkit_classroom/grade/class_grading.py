@@ -71,10 +71,9 @@ def mark_class(
         orders = []
         for student, found in done.answers.items():
             mark, share = marks.get(student), done.came.submissions[student].share
-            known = (
-                mark and not mark.has_failed and (mark.digest, mark.graded_with) == (found.digest, judged_by)
-            )
-            if mark and known and (again is None or (again and student not in again)):
+            known = mark and (mark.digest, mark.graded_with) == (found.digest, judged_by)
+            chosen = again is not None and (not again or student in again)
+            if mark and known and not mark.has_failed and not chosen:
                 if (mark.notes, mark.share) != (found.notes, share):  # a moved deadline, or another file
                     add(replace(mark, notes=found.notes, share=share))
                 done.kept.append(student)
@@ -84,17 +83,8 @@ def mark_class(
         for student, graded, seconds in judged:
             found, graded = done.answers[student], graded or _not_judged(assignment)
             hands = marks[student].by_hand if student in marks else {}
-            mark = StudentMark(
-                student,
-                found.digest,
-                current_time(),
-                graded.questions,
-                found.notes,
-                graded.troubles,
-                judged_by,
-                hands,
-                done.came.submissions[student].share,
-            )
+            facts = student, found.digest, current_time(), graded.questions, found.notes, graded.troubles
+            mark = StudentMark(*facts, judged_by, hands, done.came.submissions[student].share)
             add(mark)
             done.graded.append(mark)
             tell(mark, seconds, len(orders))

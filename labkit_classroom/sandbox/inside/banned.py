@@ -6,11 +6,13 @@ to the same function. So the code of the function itself is replaced by code tha
 
 from __future__ import annotations
 
+import gc
+import inspect
 import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -39,21 +41,28 @@ class Ban:
         A top-level package (``labkit``) stays, because simulated GPUs need it. Unknown names are ignored.
         """
         ban = cls()
-        for name in names:
-            found = _resolve_name(name)
-            if isinstance(found, types.ModuleType) and "." in name and getattr(found, "__file__", None):
-                modules = list(_modules(found))
-                files = {module.__file__ for module in modules}
-                for module in modules:
-                    for function in _functions(vars(module).values(), files, set()):
-                        ban.functions.append((function, _refusal(function, f"{name}.{function.__name__}")))
+        for name in filter(lambda name: "." in name, names):
+            found: Any = None
+            with suppress(ImportError, AttributeError, ValueError):
+                found = pkgutil.resolve_name(name)
+            if isinstance(found, types.ModuleType):
+                functions = _functions_from(_import_files(found))
                 file = str(found.__file__)
-                own = [file, getattr(found, "__cached__", None) or file]
-                paths = [os.path.dirname(file)] if hasattr(found, "__path__") else own
-                ban.paths += [path for path in dict.fromkeys(paths) if os.path.exists(path)]
+                paths = (
+                    {os.path.dirname(file)}
+                    if hasattr(found, "__path__")
+                    else {file, getattr(found, "__cached__", None)}
+                )
+                ban.paths += sorted(path for path in paths if path and os.path.exists(path))
             elif isinstance(found, (type, types.FunctionType)):
-                for function in _functions([found], {_file(found)}, set()):
-                    ban.functions.append((function, _refusal(function, name)))
+                where = set[str | None]()
+                with suppress(TypeError):  # a class of C has no file
+                    where = {inspect.getfile(found), inspect.getfile(inspect.unwrap(found))}
+                functions = _functions_from(where, found.__qualname__)
+            else:
+                continue
+            label = f"{name}.{{}}" if isinstance(found, types.ModuleType) else name
+            ban.functions += [(one, _refusal(one, label.format(one.__name__))) for one in functions]
         return ban
 
     def apply(self, hide: Callable[[str], None] = lambda path: None) -> None:
@@ -65,56 +74,30 @@ class Ban:
             hide(path)
 
 
-def _resolve_name(name: str) -> Any:
-    parts = name.split(".")
-    for at in range(len(parts), 0, -1):
-        with suppress(ImportError, AttributeError, TypeError, ValueError):
-            found: Any = import_module(".".join(parts[:at]))
-            for attribute in parts[at:]:
-                found = getattr(found, attribute)
-            return found
-    return None
-
-
-def _modules(module: types.ModuleType) -> Iterator[types.ModuleType]:
-    """Yield a module and its submodules. Import them first: their files may be hidden afterwards."""
+def _import_files(module: types.ModuleType) -> set[str | None]:
+    """Return the files of a module and its submodules. Import them first: the files may be hidden afterwards."""
     for path in getattr(module, "__path__", []):
         for inner in pkgutil.iter_modules([path], f"{module.__name__}."):
             with suppress(Exception):
                 import_module(inner.name)
-    begin = f"{module.__name__}."
-    yield module
-    yield from (other for name, other in list(sys.modules.items()) if name.startswith(begin) and _file(other))
+    below = [one for name, one in list(sys.modules.items()) if name.startswith(f"{module.__name__}.")]
+    return {getattr(one, "__file__", None) for one in (module, *below)}
 
 
-def _file(thing: Any) -> str | None:
-    if isinstance(thing, types.FunctionType):
-        return thing.__code__.co_filename
-    holder = sys.modules.get(thing.__module__) if isinstance(thing, type) else thing
-    return getattr(holder, "__file__", None)
+def _functions_from(files: set[str | None], qualname: str = "") -> list[types.FunctionType]:
+    """Return all functions whose code comes from ``files``: methods, closures and wrapped ones, too.
 
-
-def _functions(values: Iterable[Any], files: set[str | None], seen: set[int]) -> Iterator[types.FunctionType]:
-    """Yield the functions whose code comes from ``files``: among ``values``, in closures, wrappers and classes."""
-    for value in list(values):
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, types.FunctionType):
-            inside = [getattr(value, "__wrapped__", None)]
-            for cell in value.__closure__ or ():
-                with suppress(ValueError):
-                    inside.append(cell.cell_contents)
-            yield from _functions(inside, files, seen)
-            if value.__code__.co_filename in files:
-                yield value
-        elif isinstance(value, (staticmethod, classmethod)):
-            yield from _functions([value.__func__], files, seen)
-        elif isinstance(value, property):
-            yield from _functions([value.fget, value.fset], files, seen)
-        elif isinstance(value, type) and _file(value) in files:
-            # Keep __init__: simulated GPUs create objects of these classes.
-            yield from _functions([v for n, v in vars(value).items() if n != "__init__"], files, seen)
+    qualname   only this function or class, and functions inside it.
+    """
+    # Keep __init__: simulated GPUs create objects of these classes.
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) is types.FunctionType
+        and one.__code__.co_filename in files
+        and one.__name__ != "__init__"
+        and f"{one.__qualname__}.".startswith(f"{qualname}." if qualname else "")
+    ]
 
 
 def _refusal(function: types.FunctionType, name: str) -> types.CodeType:
