@@ -83,8 +83,9 @@ def _find_similar(folder: ClassFolder, assignment: Assignment, answers: Mapping[
         one.id: list({*given, *(one.stub(mine) for mine in numbers.values())}) for one in assignment.questions
     }
     defines = {one.id: one.defines for one in assignment.questions}
+    usual = assignment.numbers(None)
     solutions = {
-        student: {one.id: one.solution(mine) for one in assignment.questions}
+        student: {one.id: [one.solution(mine), one.solution(usual)] for one in assignment.questions}
         for student, mine in numbers.items()
     }
     return similar({student: found.answers for student, found in answers.items()}, stubs, solutions, defines)
@@ -225,10 +226,12 @@ def _hints(found: Class) -> str:
 
 def _addresses(found: Class) -> str:
     """Return a list of the students whose files cannot be graded, with one line of all addresses to copy."""
-    rows, addresses = [], []
-    for student, files in found.came.unreadable.items():
-        addresses.append(found.folder.students[student].email or student)
-        rows.append(f"{found.label_student(student)} {addresses[-1]}: {'; '.join(group_files(files))}")
+    unreadable = found.came.unreadable
+    addresses = [found.folder.students[student].email or student for student in unreadable]
+    rows = [
+        f"{found.label_student(student)} · {'; '.join(group_files(files))}"
+        for student, files in unreadable.items()
+    ]
     return f"<p><code>{escape(', '.join(addresses))}</code></p>{bullet_list(rows)}" if rows else ""
 
 

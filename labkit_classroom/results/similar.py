@@ -46,14 +46,14 @@ class Group:
 def similar(
     answers: Mapping[str, Mapping[str, str | None]],
     stubs: Mapping[str, Sequence[str]],
-    solutions: Mapping[str, Mapping[str, str]],
+    solutions: Mapping[str, Mapping[str, Sequence[str]]],
     defines: Mapping[str, Sequence[str]],
 ) -> list[Group]:
     """Return the groups of all questions: copies of the solution first, then by their share.
 
     answers    student -> question -> source.
     stubs      question -> the untouched cells.
-    solutions  student -> question -> the solution with the numbers of this student's edition.
+    solutions  student -> question -> the solution with this student's numbers, and with the default ones.
     defines    question -> the names that its answer defines.
     """
     found = []
@@ -66,12 +66,13 @@ def similar(
         }
         given = set().union(*(_runs(source) for source in stubs.get(question, [])))
         runs = {student: _runs(source).keys() - given for student, source in sources.items()}
-        copied = {}
+        copied: dict[str, float] = {}
         for student, mine in runs.items():
-            solution = _runs(solutions.get(student, {}).get(question, "")).keys() - given
-            share = len(mine & solution) / max(len(mine), len(solution), 1)
-            if share >= _AS_SOLUTION and len(solution) >= 2 * _RUN:
-                copied[student] = share
+            for text in solutions.get(student, {}).get(question, ()):
+                solution = _runs(text).keys() - given
+                share = len(mine & solution) / max(len(mine), len(solution), 1)
+                if share >= _AS_SOLUTION and len(solution) >= 2 * _RUN:
+                    copied[student] = max(share, copied.get(student, 0.0))
         if copied:
             who = tuple(sorted(copied))
             everything = _common(sources[who[0]], runs[who[0]])
