@@ -46,6 +46,7 @@ ONE_LANGUAGE = {
     ("labkit_ranks.group.process_group", "Could not find the backend type"): "PyTorch's own",
     ("labkit_ranks.group.process_group", "does not support allgather_coalesced"): "PyTorch's own",
     ("labkit_ranks.threads.store", ""): "PyTorch's own",
+    ("labkit_ranks.testing", "Expected exit code"): "PyTorch's own",
     ("labkit_ranks.processes.process_patches", "wait timeout after"): "PyTorch's own",
 }
 

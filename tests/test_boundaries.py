@@ -67,7 +67,7 @@ labkit_ranks.processes       | base turns simgpu trace labkit_ranks.calls labkit
 labkit_ranks.threads         | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
 labkit_ranks.torchrun        | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
-labkit_ranks.testing         | base turns simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook
+labkit_ranks.testing         | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.notebook
 labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
 labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks simgpu
 labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.threads labkit_ranks.pictures
@@ -97,7 +97,7 @@ labkit_content.hung          | base labkit_course labkit_content.exercises labki
 labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_classroom.sandbox.inside
 
 labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.sandbox labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
-labkit_ranks.pytest_plugin   | base labkit_ranks.testing
+labkit_ranks.pytest_plugin   | base simgpu.children labkit_ranks.testing
 """
 
 
@@ -128,6 +128,7 @@ LATE = {
     "labkit_cli.diagnose": "the user's module",
     "labkit_cli.doctor": "packages of an extra, to see whether they are there",
     "simgpu.features": "whatever lies beside it",
+    "labkit_ranks.testing.suites": "modules of torch, changed once they are imported",
     "labkit_ranks.torchrun.worker": "modules of the user's script",
 }
 

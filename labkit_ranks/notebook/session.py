@@ -86,6 +86,26 @@ def ranks(
     return made
 
 
+def check_ranks(size: Any, nodes: Any, memory: Any, gpu_model: str | None) -> tuple[int, int, Any]:
+    """Return the checked numbers of ranks and nodes, and the memory of each GPU.
+
+    Raises TypeError or ValueError, naming the argument.
+    """
+    size, nodes = integer("size", size, 1, MOST_GPUS), integer("nodes", nodes, 1, MOST_GPUS)
+    if size % nodes:
+        zh = f"能整除 size（{size}）"
+        raise ValueError(must("nodes", nodes, en=f"a divisor of size, {size}", zh=zh))
+    each = size // nodes
+    if isinstance(memory, (list, tuple)) and len(memory) != each:
+        en = f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}"
+        zh = f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}"
+        raise wrong(en=en, zh=zh)
+    limits = with_model(memory, gpu_model)[0]
+    for amount in memory if isinstance(memory, (list, tuple)) else [limits]:
+        parse_bytes(amount)  # type: ignore[arg-type]  # raises for wrong types
+    return size, nodes, limits
+
+
 class Session:
     """Ranks that live from call to call, until :meth:`close` or the end of the ``with`` block.
 
@@ -102,21 +122,8 @@ class Session:
         gpu_model: str | None = None,
     ) -> None:  # fmt: skip
         global _open
-        self.size, self.nodes = (
-            integer("size", size, 1, MOST_GPUS),
-            integer("nodes", nodes, 1, MOST_GPUS),
-        )
-        if self.size % self.nodes:
-            zh = f"能整除 size（{self.size}）"
-            raise ValueError(must("nodes", nodes, en=f"a divisor of size, {self.size}", zh=zh))
-        each = self.size // self.nodes
-        if isinstance(memory, (list, tuple)) and len(memory) != each:
-            en = f"memory must have one entry for each of a node's {each} GPUs, got {len(memory)}: {memory!r}"
-            zh = f"memory 必须给一个节点的 {each} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}"
-            raise wrong(en=en, zh=zh)
-        self.limits, self.gpu_model = with_model(memory, gpu_model)[0], gpu_model
-        for amount in memory if isinstance(memory, (list, tuple)) else [self.limits]:
-            parse_bytes(amount)  # type: ignore[arg-type]  # raises for wrong types
+        self.size, self.nodes, self.limits = check_ranks(size, nodes, memory, gpu_model)
+        self.gpu_model = gpu_model
         if _open is not None:
             _open.close()
         self.trace = Trace()

@@ -13,14 +13,14 @@ from .in_processes import InProcesses, prepare_as_rank
 from .item import OnRanks, RanksMark
 
 
-def prepare_item(item: Any, mark: pytest.Mark) -> None:
-    """Replace the setup and run of ``item``, so that ranks run the test."""
+def prepare_item(item: Any, *args: Any, **kwargs: Any) -> None:
+    """Replace the setup and run of ``item``, so that ranks run the test, by the arguments of its mark."""
     try:
-        wanted, wrong = RanksMark(*mark.args, **mark.kwargs), ""
-    except TypeError as error:
-        wrong = str(error).replace("Wanted.__init__()", "ranks()")
-    if wrong:
-        text = say(en=f"@pytest.mark.ranks(4): {wrong}", zh=f"@pytest.mark.ranks(4)：{wrong}")
+        wanted, fault = RanksMark(*args, **kwargs), ""
+    except (TypeError, ValueError) as error:
+        fault = str(error).replace("RanksMark.__init__()", "ranks()")
+    if fault:
+        text = say(en=f"@pytest.mark.ranks(4): {fault}", zh=f"@pytest.mark.ranks(4)：{fault}")
         pytest.fail(text, pytrace=False)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         prepare_as_rank(item, wanted.size)

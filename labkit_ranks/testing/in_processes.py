@@ -22,8 +22,10 @@ import torch
 import torch.distributed as dist
 from _pytest._code.code import ExceptionChainRepr
 
+from labkit import _ENTRIES
 from labkit.base.language import say, wrong
 from labkit.base.patches import Patch, Patches
+from simgpu.children import environment as children
 
 from ..calls.faults import format_ranks
 from .item import CALLS_LOG, RanksMark, clean_traceback, failure_elements, failure_heading
@@ -46,7 +48,8 @@ class InProcesses:
         item, wanted = self.item, self.wanted
         with TemporaryDirectory(prefix="labkit") as folder:
             paths = [Path(folder, f"{rank}.jsonl") for rank in range(wanted.size)]
-            code, printed = self._run({**os.environ, REPORTS: folder}, paths)
+            environment = {**os.environ, REPORTS: folder, children.ENTER: " ".join(_ENTRIES)}
+            code, printed = self._run(environment, paths)
             reports = {rank: _read_reports(item.config, path) for rank, path in enumerate(paths)}
         for rank, found in reports.items():
             for report in found[-1:]:  # the last report contains the sections of earlier ones

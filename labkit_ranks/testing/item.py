@@ -23,7 +23,7 @@ from labkit import turns
 from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..calls.faults import format_ranks
-from ..notebook.session import Session
+from ..notebook.session import Session, check_ranks
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..threads.world import RanksFailed
@@ -40,13 +40,19 @@ CALLS_LOG = "c10d-NullHandler-default"
 
 @dataclass(frozen=True)
 class RanksMark:
-    """The arguments of the mark: those of ``labkit.ranks``, and ``processes`` for real processes."""
+    """The arguments of the mark: those of ``labkit.ranks``, and ``processes`` for real processes.
+
+    Raises TypeError or ValueError, naming the argument.
+    """
 
     size: int
     nodes: int = 1
     memory: Any = None
     gpu_model: str | None = None
     processes: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranks(self.size, self.nodes, self.memory, self.gpu_model)
 
 
 class OnRanks:

@@ -21,7 +21,6 @@ import contextlib
 import faulthandler
 import functools
 import importlib
-import inspect
 import json
 import os
 import pkgutil
@@ -30,7 +29,6 @@ import signal
 import sys
 import tempfile
 import traceback
-import types
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +119,6 @@ REASONS = Path(__file__).with_suffix(".toml")
 class Report(own.Report):
     """Says of a test's end how many ranks it had; leaves out the tests of LocalTensor, which has ranks of its own."""
 
-    ranks = 0
     seconds = 90.0
 
     def startTest(self, test: unittest.TestCase) -> None:
@@ -135,269 +132,33 @@ class Report(own.Report):
     def say(self, **what: Any) -> None:
         if "tests" in what:
             what["tests"] = [name for name in what["tests"] if "LocalTensor" not in name]
+        ranks = importlib.import_module("labkit_ranks.testing.started_ranks").Ranks
         if "begins" in what:
-            Report.ranks = 0
+            ranks.largest = 0
             faulthandler.dump_traceback_later(0.9 * self.seconds)
         if "ends" in what:
             faulthandler.cancel_dump_traceback_later()
-            what["ranks"] = Report.ranks
+            what["ranks"] = ranks.largest
         super().say(**what)
 
 
-class Ranks:
-    """The ranks of one test, or of all tests of a class whose ranks go on from test to test."""
-
-    def __init__(self, size: int) -> None:
-        from torch import cuda
-
-        from labkit_ranks.threads.world import World
-
-        if size > cuda.device_count():  # it would have a machine of its own instead of ours
-            raise unittest.SkipTest(f"Need at least {size} CUDA devices")
-        self.size = size
-        self.world = World(size)
-
-    def run(self, body: Callable[[int], object]) -> list[int | None]:
-        """``body(rank)`` in every rank: the code with which each ended (None: another's error ended it).
-
-        Raises the first error, told with its rank and traceback.
-        """
-        from labkit_ranks.threads.world import RanksFailed
-
-        Report.ranks = max(Report.ranks, self.size)
-
-        variables = dict(os.environ)
-
-        def ending(rank: Any) -> int:
-            for (
-                name
-            ) in rank.environ:  # PyTorch starts these processes itself: torchrun's variables are not theirs
-                os.environ.pop(name, None)
-                if name in variables:
-                    os.environ[name] = variables[name]
-            try:
-                body(rank.number)
-            except SystemExit as ended:
-                return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-            except unittest.SkipTest as skipped:
-                self.skipped = str(skipped)
-                return GENERIC_SKIP
-            return 0
-
-        try:
-            return list(self.world.run(ending))
-        except RanksFailed as failed:
-            first = failed.rank
-            texts = (
-                f"Rank {rank}:\n{''.join(traceback.format_exception(failed.errors[rank]))}"
-                for rank in [first, *sorted(failed.errors.keys() - {first})]
-            )
-            raise RuntimeError("\n".join(texts)) from None
-
-    def close(self) -> None:
-        self.world.close()
-
-
-GENERIC_SKIP = 86
-
-
-def own_class(cls: type, **changed: object) -> Any:
-    """``cls`` for one rank: a class below it with its names, on which the rank may write."""
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    if hasattr(cls, "_tls"):  # of a device-generic class: what its main thread has set
-        names["_tls"] = types.SimpleNamespace(precision=cls._precision, rel_tol=cls._rel_tol)
-    return type(cls)(cls.__name__, (cls,), {**names, **changed})
-
-
-def skip_if(codes: list[int | None], told: str) -> None:
-    """SkipTest if the first rank ended as PyTorch's decorators end one whose test is not for this machine."""
-    from torch.testing._internal.common_distributed import TEST_SKIPS
-
-    for skip in TEST_SKIPS.values():
-        if codes[0] == skip.exit_code:
-            raise unittest.SkipTest(told if skip.exit_code == GENERIC_SKIP and told else skip.message)
-
-
 def on_ranks() -> None:
-    """PyTorch's classes of tests, which start processes or threads, run on ranks instead."""
-    _processes()
-    _threads()
-    _continuous()
+    """PyTorch's classes of tests, which start processes or threads, run on ranks instead, as `pytest --gpus` does."""
+    from labkit_ranks.testing import suites
 
-
-def _processes() -> None:
-    from torch import distributed
-    from torch.testing._internal import common_utils
-    from torch.testing._internal.common_distributed import MultiProcessTestCase
-
-    def start(self: Any, *_: object) -> None:
-        self.processes = []
-
-    def join(self: Any, test: Any) -> None:
-        name, file = self._current_test_name(), self.file_name
-        pipe = types.SimpleNamespace(send=lambda _: None, close=lambda: None)
-        options = {"fake_pg": getattr(self, "fake_pg", False)}
-        with contextlib.closing(Ranks(int(self.world_size))) as ranks:
-            codes = ranks.run(lambda rank: own_class(type(self))._run(rank, name, file, pipe, **options))
-        if test in self.skip_return_code_checks:
-            return
-        skip_if(codes, getattr(ranks, "skipped", ""))
-        wanted = self.special_return_code_checks.get(test, 0)
-        if codes[0] != wanted:
-            raise AssertionError(f"Expected exit code {wanted} but got {codes[0]}")
-
-    def run_test(self: Any, name: str, pipe: object) -> None:
-        common_utils.set_rng_seed()
-        getattr(self, name)()
-        if self.destroy_pg_upon_exit:
-            with contextlib.suppress(AssertionError, ValueError):
-                distributed.destroy_process_group()
-
-    MultiProcessTestCase._spawn_processes = start
-    MultiProcessTestCase._start_processes = start
-    MultiProcessTestCase._join_processes = join
-    MultiProcessTestCase.run_test = run_test
-
-
-def _threads() -> None:
-    from torch import distributed
-    from torch.testing._internal import common_distributed as common
-
-    def in_group(body: Callable[[], None], rank: int, size: int) -> None:
-        from torch import cuda
-
-        if cuda.device_count() >= size:  # their threads share one GPU, which NCCL's ranks could not
-            cuda.set_device(rank)
-        store = distributed.FileStore("their threads")
-        distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
-        try:
-            body()
-        finally:
-            if distributed.is_initialized():
-                distributed.destroy_process_group()
-
-    def spawn(self: Any) -> None:
-        self.threads = []
-
-    def join_or_run(self: Any, test: Any) -> Any:
-        @functools.wraps(test)
-        def wrapper(self: Any) -> None:
-            if self.rank != self.MAIN_THREAD_RANK:
-                test()
-                return
-
-            def body(rank: int) -> None:
-                mine = own_class(type(self))(self._testMethodName)
-                mine.rank = rank
-
-                def whole() -> None:
-                    mine.perThreadSetUp()
-                    try:
-                        getattr(mine, self._testMethodName)()
-                    finally:
-                        mine.perThreadTearDown()
-
-                in_group(whole, rank, self.world_size)
-
-            with contextlib.closing(Ranks(self.world_size)) as ranks:
-                codes = ranks.run(body)
-            skip_if(codes, getattr(ranks, "skipped", ""))
-
-        return types.MethodType(wrapper, self)
-
-    def spawn_threads_and_init_comms(
-        func: Any = None, timeout: object = None, world_size: int = common.DEFAULT_WORLD_SIZE
-    ) -> Any:
-        if func is None:
-            return functools.partial(spawn_threads_and_init_comms, world_size=world_size)
-
-        @functools.wraps(func)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
-            with contextlib.closing(Ranks(world_size)) as ranks:
-                ranks.run(lambda rank: in_group(lambda: func(self, *args, **kwargs), rank, world_size))
-
-        return wrapper
-
-    common.MultiThreadedTestCase._spawn_threads = spawn
-    common.MultiThreadedTestCase.join_or_run = join_or_run
-    common.spawn_threads_and_init_comms = spawn_threads_and_init_comms
-
-
-def _continuous() -> None:
-    from torch import distributed
-    from torch.testing._internal.common_distributed import MultiProcContinuousTest
-
-    ended = MultiProcContinuousTest.tearDownClass.__func__
-
-    def ensure(cls: Any) -> None:
-        if cls.__dict__.get("_ranks") is not None:
-            return
-        told = inspect.getattr_static(cls, "device_type")
-        device = told.fget(cls) if isinstance(told, property) else cls.device_type
-        cls.world_size = cls._get_world_size(device() if callable(device) else device)
-        with tempfile.NamedTemporaryFile(delete=False) as meeting:
-            cls.rdvz_file = meeting.name
-        cls._ranks = ranks = Ranks(cls.world_size)
-        cls._rank_classes = {rank: own_class(cls, rank=rank, _ranks=None) for rank in range(cls.world_size)}
-        try:
-            codes = ranks.run(
-                lambda rank: cls._rank_classes[rank]._init_pg(rank, cls.world_size, cls.rdvz_file)
-            )
-            skip_if(codes, "")
-        except BaseException:
-            close(cls)
-            raise
-
-    def close(cls: Any) -> None:
-        ranks, cls._ranks = cls.__dict__.get("_ranks"), None
-        if ranks is not None:
-            with contextlib.suppress(Exception):  # those of a test that failed have nothing to destroy
-                ranks.run(lambda _: distributed.is_initialized() and distributed.destroy_process_group())
-            ranks.close()
-            with contextlib.suppress(OSError):
-                os.remove(cls.rdvz_file)
-
-    def set_up(self: Any) -> None:
-        super(MultiProcContinuousTest, self).setUp()
-        if self.rank < 0:
-            self.rank = self.MAIN_PROCESS_RANK
-            type(self)._ensure_processes_spawned()
-
-    def tear_down_class(cls: Any) -> None:
-        close(cls)
-        cls._processes_spawned = False
-        ended(cls)
-
-    def run_main_wait(self: Any, test: Any) -> Any:
-        @functools.wraps(test)
-        def wrapper(self: Any) -> None:
-            if self.rank != self.MAIN_PROCESS_RANK:
-                test()
-                return
-            cls, identity = type(self), self.id()
-            Report.ranks = cls._ranks.size
-            try:
-                codes = cls._ranks.run(lambda rank: cls._rank_classes[rank]._run_test_given_id(identity))
-            except BaseException:  # the group has lost its step: the next test begins with other ranks
-                close(cls)
-                raise
-            skip_if(codes, getattr(cls._ranks, "skipped", ""))
-
-        return types.MethodType(wrapper, self)
-
-    MultiProcContinuousTest._ensure_processes_spawned = classmethod(ensure)
-    MultiProcContinuousTest.tearDownClass = classmethod(tear_down_class)
-    MultiProcContinuousTest.setUp = set_up
-    MultiProcContinuousTest._worker_run_main_wait = run_main_wait
+    suites.begin()
+    importlib.import_module("torch.testing._internal.common_distributed")
 
 
 def _in_one_rank() -> None:
     """Tests without ranks that make a group of their own, as a process that torchrun did not start can."""
+    from labkit_ranks.threads.world import World
+
     run = unittest.TestCase.run
 
     def run_in_rank(self: Any, result: Any = None) -> Any:
-        with contextlib.closing(Ranks(1)) as ranks:
-            return ranks.run(lambda _: run(self, result))[0]
+        with contextlib.closing(World(1)) as world:
+            return world.run(lambda _: run(self, result))[0]
 
     unittest.TestCase.run = run_in_rank
 

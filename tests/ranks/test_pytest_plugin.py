@@ -323,7 +323,48 @@ def test_without_the_mark_and_without_a_number(run):
     shown = run("def test(rank): pass\n\n@pytest.mark.ranks\ndef test_b(): pass", errors=2)
     assert "mark the test with @pytest.mark.ranks(4)" in shown
     assert "missing 1 required positional argument: 'size'" in shown
-    assert "ValueError: nodes must be" in run("@pytest.mark.ranks(4, nodes=3)\ndef test(): pass", failed=1)
+
+
+@pytest.mark.parametrize(
+    ("mark", "fault"),
+    [
+        ("0", "size must be from 1 to 1024, got 0"),
+        ("'four'", "size must be a whole number"),
+        ("4, nodes=3", "nodes must be a divisor of size, 4, got 3"),
+        ("2, gpu_model='foo'", "gpu_model must be one of"),
+        ("2, memory='lots'", "lots"),
+        ("2, colour=1", "ranks() got an unexpected keyword argument 'colour'"),
+        ("[0]", "size must be from 1 to 1024, got 0"),
+    ],
+)
+def test_a_wrong_mark_fails_in_one_line(run, mark, fault):
+    shown = run(f"@pytest.mark.ranks({mark})\ndef test(): pass", "--tb=short", errors=1)
+    line = next(line for line in shown.splitlines() if line.startswith("@pytest.mark.ranks(4): "))
+    assert fault in line
+    assert "Traceback" not in shown
+
+
+def test_a_mark_with_several_numbers_runs_the_test_once_for_each(run):
+    shown = run(
+        """
+@pytest.mark.ranks([2, 3], nodes=1)
+class Test:
+    @pytest.mark.parametrize("factor", [1, 10])
+    def test(self, rank, world_size, factor):
+        sizes.add((world_size, dist.get_world_size(), factor))
+
+sizes = set()
+def test_after():
+    assert sizes == {(2, 2, 1), (2, 2, 10), (3, 3, 1), (3, 3, 10)}
+
+@pytest.mark.ranks([2, 3])
+class Case(unittest.TestCase):
+    def test(self): pass
+""",
+        "-v", "--tb=short", passed=5, errors=1,
+    )  # fmt: skip
+    assert "ranks=2" in shown
+    assert "size must be a whole number" in shown
 
 
 TWO = """
