@@ -185,7 +185,11 @@ PLUGIN = ["-p", "labkit_ranks.pytest_plugin", "-p", "no:cacheprovider", "-vv", "
 def run(folder, source, *arguments, command=None):
     (folder / "test_theirs.py").write_text(source, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "PATH": os.defpath}
+    environment = os.environ | {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "OMP_NUM_THREADS": "1",
+        "PATH": os.defpath,
+    }
     whole = [*(command or python()), "-m", "pytest", *PLUGIN, *arguments]
     done = subprocess.run(whole, cwd=folder, env=environment, capture_output=True, text=True)
     return done.stdout + done.stderr
@@ -246,7 +250,10 @@ def test_workers_of_xdist_see_the_gpus(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "fault"),
-    [(["--gpus", "0"], "gpus must be from 1"), (["--gpus=2", "--gpu-model", "foo"], "gpu_model must be one of")],
+    [
+        (["--gpus", "0"], "gpus must be from 1"),
+        (["--gpus=2", "--gpu-model", "foo"], "gpu_model must be one of"),
+    ],
 )
 def test_a_wrong_option_is_refused_in_one_line(tmp_path, arguments, fault):
     shown = run(tmp_path, "def test(): pass", *arguments)
@@ -257,7 +264,9 @@ def test_a_wrong_option_is_refused_in_one_line(tmp_path, arguments, fault):
 def test_a_suite_may_have_such_an_option_itself(tmp_path):
     option = "def pytest_addoption(parser):\n    parser.addoption('--gpus', default='none')\n"
     (tmp_path / "conftest.py").write_text(option, "utf-8")
-    assert "1 passed" in run(tmp_path, "def test(pytestconfig): assert pytestconfig.getoption('gpus') == 'none'")
+    assert "1 passed" in run(
+        tmp_path, "def test(pytestconfig): assert pytestconfig.getoption('gpus') == 'none'"
+    )
 
 
 def test_torch_is_imported_by_tests_alone(tmp_path):
