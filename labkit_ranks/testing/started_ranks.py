@@ -1,4 +1,4 @@
-"""Ranks of tests that start their ranks themselves: threads of this process, without torchrun's variables."""
+"""Run the ranks that tests start themselves as threads of this process, without torchrun's variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GENERIC_SKIP = 86
 
 
 class Ranks:
-    """``size`` ranks of a test that starts its own processes: without torchrun's variables.
+    """Threads instead of the ``size`` processes that a test would start.
 
     largest   the most ranks that one test had, for reports.
     """
@@ -66,7 +66,7 @@ def fit_threads(size: int) -> bool:
 
 
 def errors_text(failed: RanksFailed) -> str:
-    """Return the tracebacks of the ranks that failed, the first one first."""
+    """Return the tracebacks of all failed ranks, in the order of failure."""
     numbers = [failed.rank, *sorted(failed.errors.keys() - {failed.rank})]
     return "\n".join(
         f"Rank {number}:\n{''.join(traceback.format_exception(failed.errors[number]))}" for number in numbers

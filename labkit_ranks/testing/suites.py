@@ -1,4 +1,4 @@
-"""Other people's tests under ``pytest --gpus N``: ranks that they start run as threads of the process that starts them.
+"""Run other people's tests under ``pytest --gpus N``, with ranks as threads of the process that starts them.
 
 :func:`begin` is an entry point of the bootstrap (simgpu/children): it runs in pytest's process and in every child
 process once torch is imported. Modules that torch has not imported yet are changed when somebody imports them.
@@ -28,7 +28,7 @@ from . import triton_stand_in
 
 @functools.cache
 def begin() -> None:
-    """Change torch in this process and its children, for good."""
+    """Change torch in this process and its children."""
     children.add_entry("labkit_ranks.testing.suites:begin")
     spawning = sys.modules["torch.multiprocessing.spawn"]
     start = Patch.wrap(spawning, "start_processes", _start_processes)

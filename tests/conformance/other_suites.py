@@ -44,10 +44,11 @@ def run(project: Path, tests: list[str], gpus: int, seconds: float) -> dict[str,
 def outcome(case: ElementTree.Element) -> tuple[str, tuple[str, str]]:
     """Return the name of a test, as pytest takes it, with its outcome and message."""
     file, where, name = case.get("file"), case.get("classname", ""), case.get("name", "")
-    if file is None:  # a file that could not be imported
-        test = (where or name).replace(".", "/") + ".py"
+    module = (file or f"{name.replace('.', '/')}.py").removesuffix(".py").replace("/", ".")
+    if name == module:  # a file that could not be imported
+        test = f"{name.replace('.', '/')}.py"
     else:
-        inner = where.removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
+        inner = where.removeprefix(module).strip(".")
         test = "::".join(filter(None, [file, *inner.split("."), name]))
     for part in case:
         if part.tag == "skipped":
