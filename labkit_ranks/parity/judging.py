@@ -57,8 +57,9 @@ class LayoutRun:
         found = dict[str, list[float]]()
         for (rank, name), match in self.matches.items():
             piece, sums = self.trainings[rank].weights[0][name], found.setdefault(match.name, [0.0, 0, 0])
-            sums[0] += self.trainings[rank].squares[step].get(name, 0.0)
-            sums[1], sums[2] = math.prod(piece.shape) * match.part[1], sums[2] + piece.value.numel()
+            square, held = self.trainings[rank].squares[step].get(name, (0.0, len(piece.value)))
+            sums[0], sums[2] = sums[0] + square, sums[2] + held
+            sums[1] = match.size
         return {name: square * size / max(held, 1) for name, (square, size, held) in found.items()}
 
     def losses(self, like: Sequence[float] = ()) -> list[float]:
@@ -196,10 +197,14 @@ class LayoutComparison:
         self.held = dict[str, dict[int, tuple[Tensor, Tensor]]]()
         for (rank, name), match in self.run.matches.items():
             if match.name in self.wholes:
-                piece = self.run.trainings[rank].gradients[self.step].get(name)
-                there = self.wholes[match.name].reshape(-1)[match.places].double()
+                piece, places = self.run.trainings[rank].gradients[self.step].get(name), match.places
+                if piece is not None and len(piece.places) != len(
+                    places
+                ):  # cut in another way than its parameter
+                    places = piece.places
+                there = self.wholes[match.name].reshape(-1)[places].double()
                 here = torch.zeros_like(there) if piece is None else piece.value.double()
-                self.held.setdefault(match.name, {})[rank] = match.places, here
+                self.held.setdefault(match.name, {})[rank] = places, here
                 squares, numbers = layers[_layer(match.name)]
                 # Judge a tensor with a tiny gradient against its layer.
                 size = max(

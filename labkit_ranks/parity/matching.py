@@ -18,12 +18,13 @@ class Match(NamedTuple):
     """A tensor of the reference, and the places of a piece's numbers in it.
 
     part    (number, count): the piece's tensor is this part of the reference's, cut in so many along a dimension.
-    equal   whether the piece had the same first values.
+    size    how many numbers the tensor has; ``equal`` whether the piece had the same first values.
     """
 
     name: str
     places: Tensor
     part: tuple[int, int]
+    size: int
     equal: bool
 
 
@@ -50,6 +51,8 @@ def find_matches(ranks: Sequence[Mapping[str, RankPiece]], wholes: Wholes) -> di
             equal = [one for one in _candidates(piece, named) if one.equal]
             if not equal and (piece.value != piece.value[:1]).any():  # constants such as zeros prove nothing
                 equal = [one for one in _candidates(piece, wholes) if one.equal]
+            if not equal and (places := _find_values(piece.value, wholes.get(name))) is not None:
+                equal = [Match(name, places, (0, 1), wholes[name].numel(), True)]
             if len(equal) == 1:
                 found[rank, name] = equal[0]
             else:
@@ -81,7 +84,19 @@ def _candidates(piece: RankPiece, wholes: Wholes) -> Iterator[Match]:
         for at, part in enumerate(parts):
             places = part.reshape(-1)[piece.places]
             equal = torch.allclose(whole.reshape(-1)[places], piece.value, rtol=0, atol=0, equal_nan=True)
-            yield Match(name, places, (at, len(parts)), equal)
+            yield Match(name, places, (at, len(parts)), whole.numel(), equal)
+
+
+def _find_values(values: Tensor, whole: Tensor | None) -> Tensor | None:
+    """Return the place of each value in ``whole``, however it was cut (as packed gates are); None if one is missing."""
+    if whole is None or not 1 < len(values) <= whole.numel():
+        return None
+    flat = whole.reshape(-1)
+    ordered, order = flat.sort()
+    places = order[torch.searchsorted(ordered, values).clamp(max=len(flat) - 1)]
+    follow = (places.roll(1) + 1).clamp(max=len(flat) - 1)  # of equal values, take the one beside the last
+    places = torch.where(flat[follow] == values, follow, places)
+    return places if torch.equal(flat[places], values) and len(places.unique()) == len(places) else None
 
 
 def _sibling_names(rank: int, name: str, found: Matches) -> Iterator[str]:

@@ -40,7 +40,7 @@ class RankTraining:
     """The training of one rank; see ``record`` for the rest.
 
     weights    step -> name -> piece; step 0 is before the first.
-    gradients  step -> name -> piece, before clipping; ``squares`` has each one's sum of squares in every step.
+    gradients  step -> name -> piece, before clipping; ``squares`` has sums of squares, and counts, of every step.
     losses     step -> scalars on which the rank called backward.
     read       (step, "targets" of losses or "inputs" of called modules) -> their numbers.
     classes    the number of classes of the cross entropy; ``printed`` the rank's output.
@@ -50,7 +50,7 @@ class RankTraining:
     record: RankRecord
     weights: dict[int, dict[str, RankPiece]] = field(default_factory=dict)
     gradients: dict[int, dict[str, RankPiece]] = field(default_factory=dict)
-    squares: dict[int, dict[str, float]] = field(default_factory=dict)
+    squares: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
     losses: dict[int, list[float]] = field(default_factory=dict)
     read: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
     classes: int = 0
@@ -75,9 +75,11 @@ class RankTraining:
         if self.step not in self.squares:
             found = {name: one.grad for name, one in self.parameters().items() if one.grad is not None}
             pieces = {name: make_piece(one) for name, one in found.items()}
-            self.squares[self.step] = {
-                k: float(one.value.double().square().sum()) for k, one in pieces.items()
+            sums = {
+                name: (float(one.value.double().square().sum()), len(one.value))
+                for name, one in pieces.items()
             }
+            self.squares[self.step] = sums
             if self.step <= WHOLE_STEPS:
                 self.gradients[self.step] = pieces
 
