@@ -59,6 +59,8 @@ def read_config(path: Path, seq: int = 0) -> Sizes:
     if not isinstance(config, dict):
         raise wrong(en=f"{path}: not the config.json of a model", zh=f"{path}：不是模型的 config.json")
     kind = config.get("model_type")
+    if kind == "qwen3_moe" and "num_local_experts" in config:  # as transformers 5 writes it
+        config = {"num_experts": config["num_local_experts"], **config}
     names = (_GPT2 if kind == "gpt2" else _COMMON) | _FAMILIES.get(str(kind), _DENSE)
     missing = ", ".join(key for key in names.values() if not isinstance(config.get(key), int))
     if kind not in _FAMILIES:
@@ -119,7 +121,7 @@ def _count_vectors(kind: str, config: Mapping[str, Any], sizes: Sizes) -> int:
     """Return the numbers in the norms and biases of a layer."""
     hidden, inner = sizes.hidden, sizes.query_width + sizes.kv_width + sizes.value_width
     if kind in ("gpt2", "gpt_neox"):
-        return 4 * hidden + inner + hidden + sizes.ffn + hidden
+        return 5 * hidden + sizes.ffn + (inner + hidden) * bool(config.get("attention_bias", True))
     count, bias = 2 * hidden, bool(config.get("attention_bias"))
     if sizes.kv_rank:
         count += sizes.q_rank + sizes.kv_rank

@@ -153,7 +153,10 @@ def candidate_plans(
             if rest or dp != searched.get("dp", dp) or batch % dp:
                 continue
             experts = [one for one in _divisors(dp * tp) if one % tp == 0] if sizes.experts else []
-            uneven = {"spread": "uneven"} if "pp" in searched and sizes.layers % pp else {}
+            some = (
+                "pp" in searched or sizes.layers >= 4 * pp
+            )  # stages with a layer more wait little for one another
+            uneven = {"spread": "uneven"} if some and sizes.layers % pp else {}
             for ep, micro, stage, recompute in product(
                 values("ep", sorted({1, *experts})), values("micro", (1,) if solve else _MICRO),
                 values("stage", _STAGES if dp > 1 else (0,)), values("recompute", (False, True)),

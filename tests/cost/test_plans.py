@@ -219,7 +219,10 @@ def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
         for found in errors(read_rows(PLANS / f"{name}.csv", {})):
             assert found.time is not None
             mean, worst = (f"{share:.1%}".replace("%", " %") for share in found.time)
-            assert re.search(rf"{mark} \| {found.rows} \| {mean} \| {worst}", page), found.set
+            regret = (
+                f"{found.regret[0]:.1%} \\({found.regret[1]}\\) ".replace("%", " %") if found.regret else ""
+            )
+            assert re.search(rf"{mark} \| {found.rows} \| {mean} \| {worst} \| {regret}\|", page), found.set
 
 
 def test_the_plan_chosen_costs_little() -> None:
