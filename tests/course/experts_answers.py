@@ -224,7 +224,7 @@ WRONG = {
     "22.finish": [
         (LESSON["finish"], "different experts are added up"),
         (finished(shared=""), "of its own tokens"),
-        (finished(shared="sum"), "*mean* over its tokens"),
+        (finished(shared="sum"), "a mean over its tokens"),
         (finished(owned=lambda grad, ranks: grad), "the router is right, an expert's gradient is 2 times"),
         (finished(owned=lambda grad, ranks: total(grad) / ranks), "different experts are added up"),
         (finished(owned=lambda grad, ranks: grad / ranks**2), "differs from one GPU's"),
@@ -234,11 +234,11 @@ WRONG = {
         (finished(norm=lambda s, o: (s + o).sqrt()), "counts its own experts only"),
         (finished(norm=lambda s, o: total(s + o).sqrt()), "count 2 times"),
         (finished(norm=lambda s, o: s.sqrt()), "leaves out the experts"),
-        (finished(norm=lambda s, o: s + total(o)), "the *root*"),
+        (finished(norm=lambda s, o: s + total(o)), "is the root of"),
         (finished(norm=lambda s, o: s.sqrt() + total(o.sqrt())), "the norm is"),
     ],
     "22.balance": [
-        (LESSON["balance"], "Whose choices does *f* count"),
+        (LESSON["balance"], "Whose choices does `f` count"),
         (balanced(mean=lambda probs: probs.detach().mean(0)), "no gradient goes back"),
         (balanced(factor=False), "an even choice gives 1"),
         (balanced(share=lambda count, chosen: count / count.sum() * chosen.shape[1]), "a share of all choices"),
