@@ -1,7 +1,7 @@
 """Store marks as lines of JSON, one line for each grading of a student. The last line counts.
 
-Points set by hand are a separate line. They count instead of the question's automatic points, also after another
-grading, until the teacher takes them back.
+Points set by hand count instead of the question's automatic points, also after another grading, until the teacher takes
+them back.
 
 Each line is on the disk before the next one is written, and no line is ever changed: a killed grading loses no mark,
 and the next one continues where it stopped.
@@ -52,17 +52,12 @@ class QuestionMark:
 
 @dataclass(frozen=True)
 class ByHand:
-    """Points that a teacher sets for a question, with the reason; ``points`` None takes back earlier ones.
+    """Points that a teacher sets for a question. ``digest``: of the answers graded before, "" without any."""
 
-    digest  of the answers graded before, "" without any.
-    """
-
-    student: str
-    question: str
-    points: float | None
+    points: float
     why: str
     when: str
-    digest: str = ""
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,8 @@ class StudentMark:
     @property
     def counted_points(self) -> dict[str, float]:
         """Return the points by question: set by hand, or from the grading."""
-        given = {id: hand.points for id, hand in self.by_hand.items() if hand.points is not None}
-        return {id: question.points for id, question in self.questions.items()} | given
+        automatic = {id: question.points for id, question in self.questions.items()}
+        return automatic | {id: hand.points for id, hand in self.by_hand.items()}
 
     @property
     def points(self) -> float:
@@ -104,11 +99,6 @@ class StudentMark:
     def has_failed(self) -> bool:
         """Return whether a judge failed on a question that has no points by hand."""
         return any(mark.state == "failed" and id not in self.by_hand for id, mark in self.questions.items())
-
-    def with_hand(self, hand: ByHand) -> StudentMark:
-        """Return this mark with points set by hand, or taken back."""
-        others = {id: other for id, other in self.by_hand.items() if id != hand.question}
-        return replace(self, by_hand=others | ({hand.question: hand} if hand.points is not None else {}))
 
 
 def current_time() -> str:
@@ -133,19 +123,12 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
     for number, line in enumerate(lines, 1):
         try:
             told = json.loads(line.decode("utf-8"))
-            if "question" in told:
-                hand = ByHand(**told)
-                mark = found.get(hand.student, [StudentMark(hand.student, "", hand.when, {})])[-1].with_hand(
-                    hand
-                )
-            else:
-                parts = {
-                    id: [PartMark(**one) for one in mark["parts"]] for id, mark in told["questions"].items()
-                }
-                questions = {id: QuestionMark(**told["questions"][id] | {"parts": parts[id]}) for id in parts}
-                notes = {name: [Remark(**note) for note in told[name]] for name in ("notes", "troubles")}
-                before = found[told["student"]][-1].by_hand if told["student"] in found else {}
-                mark = StudentMark(**told | notes | {"questions": questions, "by_hand": before})
+            for question in told["questions"].values():
+                question["parts"] = [PartMark(**one) for one in question["parts"]]
+            told["questions"] = {id: QuestionMark(**one) for id, one in told["questions"].items()}
+            told |= {name: [Remark(**one) for one in told[name]] for name in ("notes", "troubles")}
+            told["by_hand"] = {id: ByHand(**one) for id, one in told["by_hand"].items()}
+            mark = StudentMark(**told)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Problem(
                 en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
@@ -157,8 +140,8 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
-    """Lock the file, and return a function that writes a mark, or points set by hand, to the disk.
+def writing(path: Path) -> Iterator[Callable[[StudentMark], None]]:
+    """Lock the file, and return a function that writes a mark to the disk.
 
     Raise Problem if another grading holds the lock.
     """
@@ -179,10 +162,8 @@ def writing(path: Path) -> Iterator[Callable[[StudentMark | ByHand], None]]:
             if os.name == "posix":
                 os.chmod(path, 0o600)
 
-            def add(mark: StudentMark | ByHand) -> None:
-                told = asdict(mark)
-                told.pop("by_hand", None)  # stored as separate lines
-                line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+            def add(mark: StudentMark) -> None:
+                line = json.dumps(asdict(mark), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
                 while line:
                     line = line[stream.write(line) :]
                 os.fsync(stream.fileno())
@@ -209,11 +190,14 @@ def mark_by_hand(folder: ClassFolder, student: str, question: str, points: str, 
         raise Problem(
             en="say why: --why “…” stands beside the mark", zh="请写明理由：--why “……” 会显示在成绩旁边"
         )
-    given = None if points == TAKE_BACK else _points(points, found)
+    hand = {} if points == TAKE_BACK else {found.id: _points(points, found)}
     with writing(folder.marks) as add:
-        before = read(folder.marks).get(student)
-        add(ByHand(student, found.id, given, why.strip(), current_time(), before.digest if before else ""))
-        return read(folder.marks)[student]
+        mark = read(folder.marks).get(student) or StudentMark(student, "", current_time(), {})
+        others = {id: one for id, one in mark.by_hand.items() if id != found.id}
+        new = {id: ByHand(given, why.strip(), current_time(), mark.digest) for id, given in hand.items()}
+        mark = replace(mark, by_hand=others | new)
+        add(mark)
+    return mark
 
 
 def check_student(folder: ClassFolder, student: str) -> None:

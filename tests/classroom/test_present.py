@@ -79,6 +79,8 @@ def grade(folder, scores, hint="wrong-rule"):
                 ]
                 questions["split"] = QuestionMark(question.points * score, question.points, parts)
             mark = StudentMark(student, answers.digest, "2026-12-02T10:00:00+00:00", questions, answers.notes)
+            if before := read(folder.marks).get(student):
+                mark = replace(mark, by_hand=before.by_hand)  # as a grading does
             stream.write(json.dumps(asdict(mark)) + "\n")
 
 
