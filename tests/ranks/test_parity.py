@@ -223,6 +223,20 @@ def test_the_command_takes_layouts_and_prints_them(capsys):
     assert json.loads(capsys.readouterr().out)["same"] is True
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_each_cause_names_a_section_of_a_lesson(language):
+    names = {key.partition(".")[0] for key in CAUSES}
+    assert names >= {word for script in SCRIPTS for word in header(script, "cause", "").split("|")} - {"none"}
+    for kind in CAUSES.values():
+        notebook = Path(labkit.__file__).parents[1] / f"notebooks/{language}/{kind.topic.lesson}.ipynb"
+        headings = [
+            line.strip().lstrip("# ")
+            for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "markdown"
+            for line in "".join(cell["source"]).split("\n") if line.startswith("#")
+        ]  # fmt: skip
+        assert kind.topic.heading.in_language(language) in headings, kind.key
+
+
 def test_json_has_all_facts():
     found = labkit.parity(FOLDER / "experts_not_divided.py")
     facts = json.loads(found.to_json())
