@@ -71,6 +71,10 @@ PURPOSE = {
     "readable engine, lessons in English and Chinese.",
     "zh": "在任何电脑上学习、调试、讲授 PyTorch 的多 GPU 数据并行：模拟 GPU、一目了然的引擎、中英双语课程。",
 }
+SHORT = {
+    "en": "Learn, debug and teach multi-GPU data parallelism",
+    "zh": "学习、调试、讲授多 GPU 数据并行",
+}
 LIMIT = 280_000  # characters of a lesson that its explorers may take
 PICTURES = (".png", ".gif", ".svg", ".webp")
 EXPLORERS = tuple(name for name in labkit.__all__ if name.endswith("Explorer") and name != "Explorer")
@@ -105,7 +109,9 @@ def main() -> int:
                 + [sources, str(folder / language)]
             )  # fmt: skip
     shutil.rmtree(folder / "jupyter_execute", ignore_errors=True)  # myst-nb's own, nothing to publish
-    (folder / "index.html").write_text(DOOR.format(sharing=sharing("en", "labkit", PURPOSE["en"])), "utf-8")
+    title = f"labkit: {SHORT['en']}"
+    door = DOOR.format(title=title, sharing=sharing("en", title, PURPOSE["en"]))
+    (folder / "index.html").write_text(door, "utf-8")
     (folder / ".nojekyll").touch()  # else a host leaves out _static
     return code
 
@@ -282,9 +288,8 @@ def preview(path: Path) -> None:
     with using(language):
         labkit.draw_split(18, 8, ax=figure.add_axes((0.05, 0.05, 0.9, 0.6)))
     font = {"family": ["DejaVu Sans", *filter(None, [chinese_font()])]}
-    first, _, rest = PURPOSE[language].partition(", " if language == "en" else "：")
     figure.text(0.05, 0.85, "labkit", fontsize=48, weight="bold", **font)
-    figure.text(0.05, 0.76, first, fontsize=24, **font)
+    figure.text(0.05, 0.76, SHORT[language], fontsize=24, **font)
     figure.savefig(path)
 
 
@@ -344,7 +349,7 @@ h1 {{ font-size: 1.4em }} .embedded header {{ display: none }}
 """
 
 DOOR = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>labkit</title>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="en/_static/icon.svg">
 {sharing}

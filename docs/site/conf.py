@@ -84,9 +84,12 @@ def _for_sharing(app, pagename, templatename, context, doctree):
         node.astext() for node in doctree.findall(nodes.paragraph) if not isinstance(node[0], nodes.emphasis)
     )
     language = app.config.language[:2]
-    first = next((" ".join(text.split()) for text in texts if len(text) > 30), build.PURPOSE[language])
+    sentences = (" ".join(text.split()) for text in texts if len(text) > 30 and "<" not in text)
+    first = next(sentences, build.PURPOSE[language])
     text = first if len(first) <= 200 else first[:200].rpartition(" ")[0] + " …"
     title = re.sub("<.*?>", "", context["title"])
+    if pagename == "index":  # the heading is only the name
+        title = context["title"] = f"{title}: {build.SHORT[language]}"
     context["metatags"] = context.get("metatags", "") + build.sharing(language, title, text)
 
 

@@ -94,9 +94,12 @@ def test_every_page_says_what_a_shared_link_to_it_shows(site):
     for page in pages(site):
         text = page.read_text("utf-8")
         if page.name not in ("genindex.html", "search.html"):
-            assert re.search(r'<meta property="og:description" content="[^"]{20,}">', text), page
+            (description,) = re.findall(r'<meta property="og:description" content="([^"]{20,})">', text)
+            assert "&lt;" not in description, page
             (image,) = re.findall(r'<meta property="og:image" content="[^"]*?/labkit/([^"]+)">', text)
             assert (site / image).is_file()
+        if page.name == "index.html":
+            assert re.search(r"<title>labkit: [^<]{10,}</title>", text), page
 
 
 def left(request):
