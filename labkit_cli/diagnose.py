@@ -32,6 +32,7 @@ from .usage import (
     announce_loading,
     at_least,
     bad_usage,
+    check_script_exists,
 )
 from .wording import Wording
 
@@ -79,6 +80,9 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
             en=f"--ranks must precede the script: labkit diagnose --ranks {options.ranks} {factory}",
             zh=f"--ranks 要写在脚本前面：labkit diagnose --ranks {options.ranks} {factory}",
         )
+    name = _split_factory(factory)[0]
+    if name.endswith(".py") and not Path(name).is_file():
+        raise UsageError(en=f"there is no file {name}", zh=f"没有文件 {name}")
     announce_loading()
     from labkit_diagnose import diagnose
     from simgpu import simulate
@@ -108,6 +112,7 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
 
 
 def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
+    check_script_exists(script)
     announce_loading()
     from labkit_ranks.diagnosis import diagnose_ranks
 
@@ -129,18 +134,22 @@ def exit_code(found: Diagnosis, fail_on: str) -> int:
     return int(not found.ok if fail_on == "warning" else found.count("error") > 0)
 
 
-def _load_factory(factory: str) -> Callable[[], Any]:
-    """Return the function named ``module:function``, with the current folder on the path as in ``python -m``."""
-    name, colon, function = factory.rpartition(":")
-    if not colon or not name or not function:
+def _split_factory(factory: str) -> tuple[str, str]:
+    """Return the module or file of a factory, and the function."""
+    name, _, function = factory.rpartition(":")
+    if not name or not function:
         raise UsageError(
             en=f"FACTORY must be module:function or file.py:function, got {factory!r}",
             zh=f"FACTORY 要写成 module:function 或 file.py:function，现在是 {factory!r}",
         )
+    return name, function
+
+
+def _load_factory(factory: str) -> Callable[[], Any]:
+    """Return the function named ``module:function``, with the current folder on the path as in ``python -m``."""
+    name, function = _split_factory(factory)
     if name.endswith(".py"):
         path = Path(name)
-        if not path.is_file():
-            raise UsageError(en=f"there is no file {name}", zh=f"没有文件 {name}")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None  # a .py file has a loader
