@@ -48,7 +48,7 @@ def run(
     *,
     gpus: int | None = None,
     joins: bool = True,
-    notice: Callable[[int], Any] = lambda rank: None,
+    notice: Callable[[int, Any, set[int]], Any] = lambda rank, told, waiting: None,
     threads: bool = False,
     isolated: bool = True,
 ) -> dict[str, Any]:
@@ -56,11 +56,12 @@ def run(
 
     gpus      GPUs of one machine, if there are several machines.
     joins     let the ranks join a group before ``work`` begins.
-    notice    called in this process with the number of each rank that calls :func:`tell_judge`.
+    notice    called in this process when a rank calls :func:`tell_judge`: with the rank's number, what it told, and the
+              numbers of the ranks that wait for a call or for ``notice``.
     threads   let ranks be threads of this process where no fork server starts them, as in a student's notebook.
     isolated  forbid the ranks to write files and open sockets, by which they could reach one another.
     """
-    size, results, stuck = len(shares), list[Any](), list[str]()
+    size, results, stuck, waiting = len(shares), list[Any](), list[str](), set[int]()
     torch.manual_seed(0)
     with ExitStack() as stack:
         links, start = [], getattr(student, "start_rank", None)
@@ -72,7 +73,9 @@ def run(
 
         def on_rank() -> Any:
             rank = dist.get_rank()
-            return _relay_calls(links[rank], rank, notice) if links else work(student, **shares[rank])
+            return (
+                _relay_calls(links[rank], rank, notice, waiting) if links else work(student, **shares[rank])
+            )
 
         try:
             results = list(ranks.run(on_rank))
@@ -139,7 +142,9 @@ def _start_rank(
     return link
 
 
-def _relay_calls(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
+def _relay_calls(
+    link: Link, rank: int, notice: Callable[[int, Any, set[int]], Any], waiting: set[int]
+) -> Any:
     """Make the calls of the rank's process in this thread; return the result of its work."""
     default: Any = dist.distributed_c10d._get_default_group()
     known, works = {default._name: default}, list[Any]()
@@ -154,12 +159,14 @@ def _relay_calls(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
             if asked["error"]:
                 raise type(str(asked["error"]["kind"]), (Exception,), {})(asked["error"]["message"])
             return asked["value"]
+        if do in ("wait", "notice"):
+            waiting.add(rank)
         if do == "call":
             works.append(_make_call(known[asked["group"]], asked))
         elif do == "new_group":
             known[asked["name"]] = dist.new_group(list(asked["ranks"]))
         elif do == "notice":
-            reply["value"] = notice(rank)
+            reply["value"] = notice(rank, asked["told"], waiting)
         elif do == "test":
             reply["done"] = works[asked["number"]].is_completed()
         elif do == "wait":
@@ -171,7 +178,15 @@ def _relay_calls(link: Link, rank: int, notice: Callable[[int], Any]) -> Any:
                 reply["values"] = [tensor.cpu() for tensor in work.results]
                 reply["source"] = work.slot.calls[0].at if work.slot.pair else 0
                 work.wait()
+        waiting.discard(rank)
         link.send(reply)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait for ``condition`` while other ranks' calls go on. For a ``notice`` that delays its rank."""
+    end, task = time.monotonic() + seconds, here.task
+    while not condition() and time.monotonic() < end:
+        task.run_outside(partial(time.sleep, 0.01))  # type: ignore[union-attr]  # a rank's thread has a task
 
 
 def _make_call(group: Any, asked: dict[str, Any]) -> Any:
@@ -199,10 +214,10 @@ def _dtype(name: str) -> torch.dtype:
 _link: Link | None = None
 
 
-def tell_judge() -> Any:
-    """Report this rank to the driver's process; return the value of ``notice``, an argument of :func:`run`."""
+def tell_judge(told: Any = None) -> Any:
+    """Tell the driver's process; return the value of ``notice``, an argument of :func:`run`."""
     assert _link is not None
-    return _link.ask(do="notice")["value"]
+    return _link.ask(do="notice", told=told)["value"]
 
 
 def join_group(rank: int, size: int) -> None:

@@ -4,35 +4,37 @@ import torch
 from torch import nn
 
 import labkit
+from labkit_classroom.sandbox.inside.replicas import ScaledDataParallel
 from labkit_classroom.sandbox.inside.restore import restore_names
 
 
 def values(student, names):
-    return [student[name] for name in names]
+    found = [student[name] for name in names]
+    return [one.tolist() if hasattr(one, "tolist") else one for one in found]  # a tensor or an array of NumPy
 
 
-def reader(student, state, images, gpus):
+def reader(student, state, images, gpus, factors=()):
     """The reader's output for the images, its weights being ``state``, and the names of its parameters."""
     model = student["Repaired"]()
     names = list(model.state_dict())
     with torch.no_grad():
-        output = on_gpus(_loaded(model, state), gpus, images)
+        output = on_gpus(_loaded(model, state), gpus, factors, images)
     return {"output": _plain(output), "names": names}
 
 
-def stream(student, state, strips, gpus, start):
+def stream(student, state, strips, gpus, start, factors=()):
     """Scores and hidden states, strip after strip, from the hidden state ``start`` (None: none)."""
     model, hidden, found = _loaded(student["Stream"](), state), start, []
     with torch.no_grad():
         for strip in strips:
-            scores, hidden = on_gpus(model, gpus, strip, hidden)
+            scores, hidden = on_gpus(model, gpus, factors, strip, hidden)
             found.append((_plain(scores), _plain(hidden)))
     return found
 
 
 def nearest(student, table, features, gpus):
     """The numbers found, on ``gpus`` GPUs."""
-    return _plain(on_gpus(student["Nearest"](table), gpus, features))
+    return _plain(on_gpus(student["Nearest"](table), gpus, (), features))
 
 
 def nearest_state(student, table):
@@ -71,14 +73,15 @@ def ctc(student, weight, images, targets, lengths, gpus):
         return {"loss": _plain(_to_cpu(loss)), "gradient": None if gradient is None else gradient.cpu()}
 
 
-def on_gpus(model, gpus, *inputs):
+def on_gpus(model, gpus, factors, *inputs):
     """The model's output, wrapped on ``gpus`` GPUs; on the CPU, without a wrapper, for 0."""
     if not gpus:
         return model(*inputs)
     with labkit.simulate(gpus=gpus):
         model = model.to("cuda:0")
         restore_names()  # a model's own methods may have replaced what wraps it
-        output = nn.DataParallel(model, list(range(gpus)))(*inputs)
+        names = [name for name, _ in nn.Module.named_parameters(model)]
+        output = ScaledDataParallel(model, gpus, factors, names)(*inputs)
         output = _to_cpu(output)
         model.to("cpu")
         return output

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.sandbox.inside.replicas import compute_by_pieces
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
@@ -71,13 +73,24 @@ def _weights(model: nn.Module, draw: Draw) -> dict[str, Tensor]:
     return state
 
 
+def _compute_by(model: nn.Module) -> Callable[..., Any]:
+    """Return a function of weights and inputs."""
+    return lambda weights, *inputs: functional_call(model, weights, inputs)
+
+
+def _factors(draw: Draw, gpus: int) -> list[float]:
+    """Draw a factor for each GPU's weights; none on a single device."""
+    return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
+
+
 def _read(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor]:
     model = _Reader(int(draw.numbers["characters"]))
     state = _weights(model, draw)
     batch = draw.tensor(images, 1, 32, int(draw.numbers["width"])) / 4
+    factors = _factors(draw, gpus)
     with torch.no_grad():
-        right = model(batch)
-    return ask(drivers.reader, state=state, images=batch, gpus=gpus), right
+        right = compute_by_pieces(_compute_by(model), state, factors, batch)
+    return ask(drivers.reader, state=state, images=batch, gpus=gpus, factors=factors), right
 
 
 @part(
@@ -116,16 +129,16 @@ def keys(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 class _Stream(nn.Module):
-    """The reader of strips, with the hidden state of PyTorch's GRU."""
+    """The reader of strips, whose hidden state has the batch first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.GRU(4, 6, num_layers=2, batch_first=True)
         self.scores = nn.Linear(6, 5)
 
-    def forward(self, strip: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        output, hidden = self.rnn(strip, hidden)
-        return self.scores(output), hidden
+    def forward(self, strip: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        output, hidden = self.rnn(strip, hidden.transpose(0, 1).contiguous())
+        return self.scores(output), hidden.transpose(0, 1)
 
 
 def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Iterator[Hint]:
@@ -133,12 +146,12 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
     state = _weights(model, draw)
     strips = [draw.tensor(rows, draw.integer(2, 5), 4) / 4 for _ in range(3)]
     first = draw.tensor(rows, 2, 6) / 4 if start else None
-    hidden, right = None if first is None else first.transpose(0, 1).contiguous(), []
+    hidden, right, factors = torch.zeros(rows, 2, 6) if first is None else first, [], _factors(draw, gpus)
     with torch.no_grad():
         for strip in strips:
-            scores, hidden = model(strip, hidden)
-            right.append((scores, hidden.transpose(0, 1)))
-    got = ask(drivers.stream, state=state, strips=strips, gpus=gpus, start=first)
+            right.append(compute_by_pieces(_compute_by(model), state, factors, strip, hidden))
+            hidden = right[-1][1]
+    got = ask(drivers.stream, state=state, strips=strips, gpus=gpus, start=first, factors=factors)
     yield from checks.wrong_strips(got, right, gpus)
 
 

@@ -181,13 +181,23 @@ def wrong_start(told: list[Any], weight: Tensor) -> Iterator[Hint]:
         )
 
 
-def wrong_step(weights: list[Tensor], right: Tensor, before: Tensor, rows: list[int]) -> Iterator[Hint]:
-    """Checks the weights after one step with learning rate 1."""
+ALONE = Hint(
+    "no-exchange",
+    "no gradient is averaged between the ranks: each is to compute its own rows, and the ranks exchange gradients",
+    "各 rank 之间没有对梯度求平均：每个 rank 只算自己的行，交换的是梯度",
+)
+
+
+def wrong_step(told: Any, right: Tensor, before: Tensor, rows: list[int]) -> Iterator[Hint]:
+    """Check the weights after one step with learning rate 1, and that the ranks have averaged gradients."""
+    weights = [after for after, _ in told["results"]]
     if any(not same(weight, weights[0], 1e-5) for weight in weights):
         yield Hint(
             "drift", "after the step the ranks have different weights", "走完一步，各 rank 的权重不一样了"
         )
     if same(weights[0], right, 1e-4):
+        if not any("reduce" in name and size >= 4 * before.numel() for name, size in told["calls"]):
+            yield ALONE
         return
     if same(weights[0], before):
         yield Hint("no-step", "the weights have not changed", "权重没有变")
@@ -407,7 +417,11 @@ def _step(student: Student) -> Iterator[Hint]:
 
     told, weight = alone(work)
     # One rank: the mean of (3, 4) squared is 12.5, and its gradient (1 * 3 + 3 * 4, 2 * 3 + 1 * 4).
-    yield from wrong_step([weight], before - torch.tensor([[15.0, 10.0]]), before, [2])
+    alone_told = {
+        "results": [(weight, told)],
+        "calls": [("all_reduce", 8)],
+    }  # a single rank cannot show its calls
+    yield from wrong_step(alone_told, before - torch.tensor([[15.0, 10.0]]), before, [2])
     yield from wrong_told([told], 12.5, [-1])
 
 

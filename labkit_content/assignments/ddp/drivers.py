@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import time
 from unittest import mock
 
 import torch
@@ -15,6 +14,8 @@ from torch.utils.data import TensorDataset
 from labkit_classroom.meeting import globals_of
 from labkit_classroom.sandbox.inside import ranks
 
+_PATIENCE = 20  # seconds on the clock for ranks that wait by looking for the file again and again
+
 
 def start(student, nodes, gpus):
     """Return of every rank what ``start`` returned, the current GPU, and what the group says of the rank.
@@ -23,7 +24,9 @@ def start(student, nodes, gpus):
     """
     numbers = [int.from_bytes(os.urandom(4), "big") for _ in range(nodes * gpus)]
     shares = [{} for _ in numbers]
-    told = ranks.run(student, start_rank, shares, gpus=gpus, joins=False, notice=numbers.__getitem__)
+    told = ranks.run(
+        student, start_rank, shares, gpus=gpus, joins=False, notice=lambda rank, *_: numbers[rank]
+    )
     return [one | {"number": number} for one, number in zip(told["results"], numbers, strict=True)]
 
 
@@ -100,9 +103,9 @@ def wrap_own_model(student, weight, x):
 
 
 def step(student, weight, x, y):
-    """Return of every rank the weights after one step with learning rate 1, and what ``step`` returned."""
+    """Return of every rank the weights after one step with learning rate 1, and what ``step`` returned; and the calls."""
     shares = [{"weight": weight, "x": rows, "y": wanted} for rows, wanted in zip(x, y, strict=True)]
-    return ranks.run(student, take_own_step, shares)["results"]
+    return ranks.run(student, take_own_step, shares)
 
 
 def take_own_step(student, weight, x, y):
@@ -120,8 +123,11 @@ def save(student, weight, size):
     with tempfile.TemporaryDirectory() as folder:
         path, found = os.path.join(folder, "net.pt"), {}
 
-        def look(rank):
-            found[rank] = os.path.exists(path) and os.path.getsize(path) > 0
+        def look(rank, writes, waiting):
+            if writes:  # hold the file back until the other ranks wait, or have returned without it
+                ranks.wait_until(lambda: len(waiting | set(found)) == size, _PATIENCE)
+            else:
+                found[rank] = os.path.exists(path) and os.path.getsize(path) > 0
 
         shares = [{"weight": weight, "path": path}] * size
         written = ranks.run(student, save_own_model, shares, notice=look, isolated=False)["results"]
@@ -142,7 +148,7 @@ def save_own_model(student, weight, path):
             written.append(event)
 
     def save_slowly(obj, f, *arguments, **more):
-        time.sleep(0.3)  # so that a rank that does not wait returns first
+        ranks.tell_judge(True)
         if isinstance(f, (str, os.PathLike)):
             real(obj, f"{os.fspath(f)}.{dist.get_rank()}", *arguments, **more)
             os.replace(f"{os.fspath(f)}.{dist.get_rank()}", f)
@@ -155,7 +161,7 @@ def save_own_model(student, weight, path):
         mock.patch.object(torch.serialization, "save", save_slowly),
     ):
         _call(student, "save", {real: save_slowly}, model, path)
-    ranks.tell_judge()
+    ranks.tell_judge(False)
     return len(written)
 
 

@@ -108,8 +108,8 @@ def begin(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 def _stepped(
     ask: Ask, draw: Draw, rows: list[int]
-) -> tuple[list[Tensor], list[Any], Tensor, Tensor, float, list[float]]:
-    """Weights and means as told; the right weights, those before, the right mean, and each rank's own."""
+) -> tuple[Any, list[Any], Tensor, Tensor, float, list[float]]:
+    """What the ranks told, and their means; the right weights, those before, the right mean, and each rank's own."""
     before = draw.tensor(2, 3) / 4
     x = [draw.tensor(count, 3) / 4 for count in rows]
     y = [draw.tensor(count, 2) / 4 + rank for rank, count in enumerate(rows)]  # no two ranks have a like mean
@@ -119,9 +119,9 @@ def _stepped(
     mean.backward()
     assert weight.grad is not None
     told = ask(drivers.step, weight=before, x=x, y=y)
-    weights = [after for after, _ in told]
     own = [float(loss.detach().mean()) for loss in losses]
-    return weights, [one for _, one in told], before - weight.grad, before, float(mean.detach()), own
+    means = [one for _, one in told["results"]]
+    return told, means, before - weight.grad, before, float(mean.detach()), own
 
 
 @part(
@@ -132,8 +132,8 @@ def _stepped(
 )
 def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
     rows = [draw.integer(2, 5)] * draw.integer(2, 3)
-    weights, _, right, before, _, _ = _stepped(ask, draw, rows)
-    yield from checks.wrong_step(weights, right, before, rows)
+    told, _, right, before, _, _ = _stepped(ask, draw, rows)
+    yield from checks.wrong_step(told, right, before, rows)
 
 
 @part(
@@ -144,8 +144,8 @@ def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
     rows = draw.sample(range(1, 9), draw.integer(2, 3))
-    weights, _, right, before, _, _ = _stepped(ask, draw, rows)
-    yield from checks.wrong_step(weights, right, before, rows)
+    told, _, right, before, _, _ = _stepped(ask, draw, rows)
+    yield from checks.wrong_step(told, right, before, rows)
 
 
 @part("step", 1, en="Returns the mean over all rows of all ranks", zh="返回所有 rank 所有行的平均")

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import labkit
+from labkit.plans.split import split as split_rows
 from labkit_classroom.meeting import globals_of
 
 
@@ -72,17 +73,26 @@ def replicate(student, weights, batch, gpus, tied, buffer):
         before = {
             name: (id(value), str(value.device)) for name, value in model.state_dict(keep_vars=True).items()
         }
+        used = [torch.cuda.memory_allocated(gpu) for gpu in range(gpus)]
         replicas = student["replicate"](model, devices(gpus))
         if len({id(replica) for replica in replicas}) < len(replicas):
             return {"replicas": [], "gradient": None, "unchanged": False, "distinct": False}
-        seen, total = [], 0
+        seen, total, kept = [], 0, [parameter.detach().clone() for parameter in model.parameters()]
         for at, replica in enumerate(replicas):
+            if (
+                at == 1
+            ):  # replicas from here on must compute with copies, so take the model's own weights away
+                _set_parameters(model, map(torch.zeros_like, kept))
             output = replica(batch.to(f"cuda:{at}"))
-            layers = (replica.body[0], replica.body[1][1])
-            places = {place(value) for layer in layers for value in (layer.weight, layer.bias)}
-            shared = layers[0].weight is layers[1].weight
+            grown = torch.cuda.max_memory_allocated(at) - used[at] if at else 0
+            places, shared = {f"cuda:{at}"}, grown < 1.5 * used[0]  # of a replica that is no Net
+            if hasattr(replica, "body"):
+                layers = (replica.body[0], replica.body[1][1])
+                places = {place(value) for layer in layers for value in (layer.weight, layer.bias)}
+                shared = layers[0].weight is layers[1].weight
             seen.append((told(output), sorted(places), shared))
             total = total + (output.to("cuda:0") * (at + 1)).sum()
+        _set_parameters(model, kept)
         gradient = None
         if total.requires_grad:
             total.backward()
@@ -98,11 +108,24 @@ def replicate(student, weights, batch, gpus, tied, buffer):
         }
 
 
+def _set_parameters(model, values):
+    for parameter, value in zip(model.parameters(), values, strict=True):
+        parameter.data.copy_(value)
+
+
 def replicate_buffer(student, weights, gpus):
     """The buffer of every replica."""
     with labkit.simulate(gpus=gpus):
         model = Net(weights, False).to("cuda:0")
-        return [told(replica.shift) for replica in student["replicate"](model, devices(gpus))]
+        zeros, found = torch.zeros(1, weights.shape[-1]), []
+        for at, replica in enumerate(student["replicate"](model, devices(gpus))):
+            if at == 1:
+                model.shift.zero_()
+            # Of zeros, a replica returns its buffer, as the layers have no biases.
+            found.append(
+                told(replica.shift if hasattr(replica, "shift") else replica(zeros.to(f"cuda:{at}"))[0])
+            )
+        return found
 
 
 def apply_order(student, pieces):
@@ -200,7 +223,12 @@ def call(student, weights, batch, gpus):
             one.made = made
         return replicas
 
-    given = {"scatter": labkit.scatter, "replicate": replicate, "gather": labkit.gather}
+    given = {
+        "split": lambda rows, gpus: list(split_rows(rows, gpus).sizes),
+        "scatter": labkit.scatter,
+        "replicate": replicate,
+        "gather": labkit.gather,
+    }
     given["parallel_apply"] = lambda replicas, pieces: labkit.parallel_apply(
         replicas, [(piece,) for piece in pieces]
     )

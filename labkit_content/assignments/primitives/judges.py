@@ -148,7 +148,7 @@ def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 def _net(draw: Draw, *, tied: bool) -> tuple[Tensor, Tensor, list[Tensor], Any]:
     """Weights and a batch, the outputs of three replicas for it, and the gradient of the first weight."""
-    weights, batch = checks.scaled(draw.tensor(3, 4, 4)), draw.tensor(draw.integer(2, 5), 4)
+    weights, batch = checks.scaled(draw.tensor(3, 96, 96)) / 5, draw.tensor(draw.integer(2, 5), 96)
     model = drivers.Net(weights, tied, buffer=False)
     output = model(batch)
     (output.sum() * (1 + 2 + 3)).backward()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.sandbox.inside.replicas import compute_by_pieces
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
@@ -38,13 +39,23 @@ def _share(draw: Draw) -> float:
     return int(draw.numbers["percent"]) / 100
 
 
+def _factors(draw: Draw, gpus: int) -> list[float]:
+    """Draw a factor for each GPU's weights; none on a single device."""
+    return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
+
+
+def _apply_linear(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    return F.linear(x, state["fc.weight"], state["fc.bias"])
+
+
 def _counted(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
     """Runs some calls; gives what came, how many there were, and the right last output."""
     size, calls = _size(draw), draw.integer(2, 5)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(draw.integer(3, 8), size) for _ in range(calls)]
-    right = F.linear(batches[-1], state["fc.weight"], state["fc.bias"])
-    return ask(drivers.counter, state=state, batches=batches, gpus=gpus), calls, right
+    factors = _factors(draw, gpus)
+    right = compute_by_pieces(_apply_linear, state, factors, batches[-1])
+    return ask(drivers.counter, state=state, batches=batches, gpus=gpus, factors=factors), calls, right
 
 
 @part(
@@ -77,11 +88,18 @@ def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: Hint) -> 
     size = _size(draw)
     state = _state(draw, fc_weight=(3, size), fc_bias=(3,))
     batches = [draw.tensor(draw.integer(4, 7), count, size) for count in steps]
+    counts = gpus if isinstance(gpus, list) else [gpus] * len(batches)
+    factors = _factors(draw, max(counts))
     right = [
-        F.linear(x + torch.arange(1, x.shape[1] + 1).sin()[:, None], state["fc.weight"], state["fc.bias"])
-        for x in batches
+        compute_by_pieces(
+            _apply_linear,
+            state,
+            factors if count > 1 else (),
+            x + torch.arange(1, x.shape[1] + 1).sin()[:, None],
+        )
+        for x, count in zip(batches, counts, strict=True)
     ]
-    got = ask(drivers.outputs, name="Positions", state=state, batches=batches, gpus=gpus)
+    got = ask(drivers.outputs, name="Positions", state=state, batches=batches, gpus=gpus, factors=factors)
     yield from checks.wrong_outputs(got, right, gpus if isinstance(gpus, int) else 0, why)
 
 
@@ -111,16 +129,19 @@ def cache_moved(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 def _remembered(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
     size, rows = _size(draw), draw.integer(4, 8)
-    cell = torch.nn.GRUCell(size, 5)
-    state = {f"cell.{name}": draw.tensor(*value.shape) / 4 for name, value in cell.state_dict().items()}
-    cell.load_state_dict({name.removeprefix("cell."): value for name, value in state.items()})
-    batches = [draw.tensor(rows, size) / 2 for _ in range(3)]
-    hidden, right = None, []
-    with torch.no_grad():
-        for batch in batches:
-            hidden = cell(batch, hidden)
-            right.append(hidden)
-    return ask(drivers.memory, state=state, batches=batches, gpus=gpus), right
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    shapes = ((15, size), (15, 5), (15,), (15,))
+    state = {f"cell.{name}": draw.tensor(*shape) / 4 for name, shape in zip(names, shapes, strict=True)}
+    batches, factors = [draw.tensor(rows, size) / 2 for _ in range(3)], _factors(draw, gpus)
+    hidden, right = torch.zeros(rows, 5), []
+
+    def compute(weights: dict[str, Tensor], x: Tensor, hidden: Tensor) -> Tensor:
+        return torch.gru_cell(x, hidden, *weights.values())
+
+    for batch in batches:
+        hidden = compute_by_pieces(compute, state, factors, batch, hidden)
+        right.append(hidden)
+    return ask(drivers.memory, state=state, batches=batches, gpus=gpus, factors=factors), right
 
 
 @part("memory", 1, en="Alone it goes on from call to call", zh="单独运行时，一次次接着往下算")
@@ -153,11 +174,11 @@ def _observed(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
     size, share = _size(draw), _share(draw)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(rows, size) + 1 for _ in range(3)]
-    mean, right = torch.zeros(size), []
+    mean, right, factors = torch.zeros(size), [], _factors(draw, gpus)
     for batch in batches:
         mean = mean + share * (batch.mean(0) - mean)
-        right.append(F.linear(batch - mean, state["fc.weight"], state["fc.bias"]))
-    return ask(drivers.running, state=state, batches=batches, gpus=gpus), mean, right
+        right.append(compute_by_pieces(_apply_linear, state, factors, batch - mean))
+    return ask(drivers.running, state=state, batches=batches, gpus=gpus, factors=factors), mean, right
 
 
 @part(
@@ -204,14 +225,18 @@ def _branched(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
     state: dict[str, Tensor] = {}
     for name, (rows, columns) in shapes.items():
         state |= {f"{name}.weight": draw.tensor(rows, columns) / 4, f"{name}.bias": draw.tensor(rows) / 4}
-    batch = draw.tensor(draw.integer(4, 7), size)
-    x = batch
-    for at in range(3):
-        x = F.linear(x, state[f"layers.{at}.weight"], state[f"layers.{at}.bias"]).tanh() * 0.5
-    ends = [
-        F.linear(x, state[f"heads.{name}.weight"], state[f"heads.{name}.bias"]) for name in ("mean", "peak")
-    ]
-    return ask(drivers.lists, state=state, batch=batch, gpus=gpus), torch.cat(ends, 1)
+    batch, factors = draw.tensor(draw.integer(4, 7), size), _factors(draw, gpus)
+
+    def compute(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        def layer(name: str, x: Tensor) -> Tensor:
+            return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+        for at in range(3):
+            x = layer(f"layers.{at}", x).tanh() * 0.5
+        return torch.cat([layer("heads.mean", x), layer("heads.peak", x)], 1)
+
+    right = compute_by_pieces(compute, state, factors, batch)
+    return ask(drivers.lists, state=state, batch=batch, gpus=gpus, factors=factors), right
 
 
 @part(
@@ -245,13 +270,17 @@ def _lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tens
     size = _size(draw)
     state = _state(draw, first_weight=(6, size), first_bias=(6,), second_weight=(3, 6), second_bias=(3,))
     x, y = draw.tensor(rows, size), torch.tensor([draw.integer(0, 2) for _ in range(rows)])
-    weight = state["first.weight"].clone().requires_grad_()
-    hidden = F.linear(x, weight, state["first.bias"]).relu()
-    scores, penalty = F.linear(hidden, state["second.weight"], state["second.bias"]), hidden.abs().mean(1)
+    weight, factors = state["first.weight"].clone().requires_grad_(), _factors(draw, gpus)
+
+    def compute(weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = F.linear(x, weights["first.weight"], weights["first.bias"]).relu()
+        return F.linear(hidden, weights["second.weight"], weights["second.bias"]), hidden.abs().mean(1)
+
+    scores, penalty = compute_by_pieces(compute, state | {"first.weight": weight}, factors, x)
     loss = F.cross_entropy(scores, y) + _share(draw) * penalty.mean()
     loss.backward()
     assert weight.grad is not None
-    got = ask(drivers.lost, state=state, x=x, y=y, gpus=gpus)
+    got = ask(drivers.lost, state=state, x=x, y=y, gpus=gpus, factors=factors)
     return got, scores.detach(), penalty.detach(), loss.detach(), weight.grad
 
 
