@@ -64,7 +64,7 @@ def _send_and_return(
 
 @judge("22.dispatch", a_function("dispatch"))
 def _dispatch(dispatch: Callable[..., Any]) -> Hints:
-    for ranks, empty in ((2, False), (4, False), (3, True)):  # empty: nobody chooses the last expert
+    for ranks, empty in ((2, False), (4, False), (3, True)):  # empty: no token chooses the last expert
         most, width, given = ranks - empty, _ANEW.randint(3, 5), []
         weights = torch.randn(ranks, width, width, requires_grad=True)
         for rank in range(ranks):

@@ -127,7 +127,7 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
 def _not_the_gradients(
     plain: Any, loss: float, gradients: Sequence[Tensor | None], calls: list[int]
 ) -> Hints:
-    """Yield hints on gradients that recomputation must leave as they are."""
+    """Yield hints on gradients that recomputation must not change."""
     each = len(gradients) // (len(calls) - 1)
     missing = [at // each for at, gradient in enumerate(gradients) if gradient is None]
     if missing:
@@ -243,7 +243,7 @@ _ORDERS = {
 @judge("20.step", a_function("step"))
 def _scaling(step: Callable[..., Any]) -> Hints:
     for ranks in (2, 3):
-        # A gradient that needs no clipping, one that does, and one that overflows on the last rank alone.
+        # Three gradients: no clipping, clipping, and an overflow on the last rank alone.
         for size, over in ((0.1, False), (3.0, False), (0.1, True)):
             seed = _ANEW.randrange(1000)
 

@@ -1,4 +1,4 @@
-"""Broken scripts that hang: a call that some ranks never make, or calls in an order that blocks every rank."""
+"""Broken scripts that hang because of a missing call or the order of calls."""
 
 from __future__ import annotations
 

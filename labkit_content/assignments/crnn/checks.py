@@ -19,7 +19,7 @@ Numbers = Mapping[str, Any]
 
 
 def wrong_shape(name: str, got: object, gpus: int, numbers: Numbers) -> Iterator[Hint]:
-    """Checks the shape that is to come out on ``gpus`` GPUs."""
+    """Check the shape of an output on ``gpus`` GPUs."""
     images, columns, characters = (numbers[key] for key in ("images", "columns", "characters"))
     shape = list(read(A_SHAPE, got, en=f"`{name}`", zh=f"`{name}` "))
     right = [gpus * columns, images // gpus, characters]
@@ -130,7 +130,7 @@ def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Number
 
 
 def uneven(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
-    """Checks the output on several GPUs, where that on one is right."""
+    """Check the output on several GPUs when the output on one is right."""
     output = tensor(got, "forward")
     if not same(output, right, 1e-3):
         yield Hint(
@@ -287,7 +287,7 @@ def _shape(student: Student) -> Iterator[Hint]:
     en="the class `Repaired`, not an object of it",
     zh="类 `Repaired` 本身，不是它的对象",
 )
-def _repaired(student: Student) -> Iterator[Hint]:
+def _check_repaired(student: Student) -> Iterator[Hint]:
     numbers = student["numbers"]
     torch.manual_seed(0)
     images = torch.randn(3, 1, 32, numbers["width"])

@@ -18,13 +18,13 @@ def reader(student, state, images, gpus, factors=()):
     model = student["Repaired"]()
     names = list(model.state_dict())
     with torch.no_grad():
-        output = on_gpus(_loaded(model, state), gpus, factors, images)
+        output = on_gpus(_load_weights(model, state), gpus, factors, images)
     return {"output": _plain(output), "names": names}
 
 
 def stream(student, state, strips, gpus, start, factors=()):
     """Scores and hidden states, strip after strip, from the hidden state ``start`` (None: none)."""
-    model, hidden, found = _loaded(student["Stream"](), state), start, []
+    model, hidden, found = _load_weights(student["Stream"](), state), start, []
     with torch.no_grad():
         for strip in strips:
             scores, hidden = on_gpus(model, gpus, factors, strip, hidden)
@@ -38,7 +38,7 @@ def nearest(student, table, features, gpus):
 
 
 def nearest_state(student, table):
-    """Gives what is saved with the model, the number of its parameters, and the devices of both after ``.to``."""
+    """Return the saved tensors of the model, the number of its trained parameters, and the devices after ``.to``."""
     model = student["Nearest"](table)
     saved = [value.clone() for value in nn.Module.state_dict(model).values()]
     with labkit.simulate(gpus=2):
@@ -79,7 +79,7 @@ def on_gpus(model, gpus, factors, *inputs):
         return model(*inputs)
     with labkit.simulate(gpus=gpus):
         model = model.to("cuda:0")
-        restore_names()  # a model's own methods may have replaced what wraps it
+        restore_names()  # the model's methods may have replaced DataParallel
         names = [name for name, _ in nn.Module.named_parameters(model)]
         output = ScaledDataParallel(model, gpus, factors, names)(*inputs)
         output = _to_cpu(output)
@@ -87,7 +87,7 @@ def on_gpus(model, gpus, factors, *inputs):
         return output
 
 
-def _loaded(model, state):
+def _load_weights(model, state):
     """The model with the values of ``state``, by name, or else in order."""
     own = model.state_dict()
     if list(own) != list(state) and len(own) == len(state):

@@ -177,7 +177,7 @@ def nothing(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 def _features(draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    """A table, features each near one of its rows, and which."""
+    """Draw a table, features near some of its rows, and the numbers of these rows."""
     rows, count = draw.integer(6, 12), draw.integer(7, 12)
     table = torch.eye(rows) * 8 + draw.tensor(rows, rows) / 16
     right = torch.tensor([draw.integer(0, rows - 1) for _ in range(count)])

@@ -57,7 +57,7 @@ def _has_nccl(backend: str) -> bool:
 
 
 def wrong_exchange(told: list[Any]) -> Iterator[Hint]:
-    """Check that what each rank was given reached all others through their group, in the order of the ranks."""
+    """Check that the number given to each rank has reached all others through their group."""
     sent = [one["number"] for one in told]
     if any(one["heard"] != sent for one in told):
         yield Hint(
@@ -148,7 +148,7 @@ def wrong_order(epochs: list[Any]) -> Iterator[Hint]:
 
 
 def wrong_gradient(told: list[Any], wanted: Tensor) -> Iterator[Hint]:
-    """Checks that all ranks have the average gradient, on their own devices."""
+    """Check that all ranks have the average gradient, on their own devices."""
     if any(one["place"] != f"cuda:{rank}" for rank, one in enumerate(told)):
         yield Hint(
             "place",
@@ -224,7 +224,7 @@ def wrong_step(told: Any, right: Tensor, before: Tensor, rows: list[int]) -> Ite
 
 
 def wrong_told(told: list[Any], right: float, own: list[float]) -> Iterator[Hint]:
-    """Checks the means that the ranks returned; ``own``: those of their own rows."""
+    """Check the returned means. ``own``: the means over each rank's rows."""
     if any(type(one) not in (int, float) for one in told):
         raise NoAnswer(Hint("kind", "`step` should return a number", "`step` 应该返回一个数"))
     if all(abs(one - right) < 1e-4 * (1 + abs(right)) for one in told):

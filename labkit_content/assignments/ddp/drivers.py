@@ -1,4 +1,4 @@
-"""The student's functions in several ranks, each a process of its own on simulated GPUs. It knows no expected value."""
+"""Call the student's functions on several ranks, each in a process with simulated GPUs. No expected value is known here."""
 
 import os
 import sys
@@ -79,7 +79,7 @@ def read_rows(student, rows, batch_size):
 
 
 def wrap(student, weights, x):
-    """Return of every rank its device and that of the weights, the first weights, and the gradient for its own rows.
+    """Return every rank's device, first weights and gradient.
 
     Rank k begins with ``weights[k]``, and has the rows ``x[k]``.
     """
@@ -112,14 +112,14 @@ def take_own_step(student, weight, x, y):
     device = f"cuda:{dist.get_rank()}"
     model = DistributedDataParallel(_linear(weight).to(device), device_ids=[dist.get_rank()])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    for parameter in model.parameters():  # so that a step that forgets to clear them is seen
+    for parameter in model.parameters():  # shows a step that does not clear them
         parameter.grad = torch.ones_like(parameter)
     mean = student["step"](model, x.to(device), y.to(device), optimizer)
     return model.module.weight.detach().cpu(), mean.item() if isinstance(mean, torch.Tensor) else mean
 
 
 def save(student, weight, size):
-    """Return how often each rank wrote the file, whether it was there when ``save`` returned, and what is in it."""
+    """Return how often each rank wrote the file, on which ranks ``save`` returned after the writing, and the saved weights."""
     with tempfile.TemporaryDirectory() as folder:
         path, found = os.path.join(folder, "net.pt"), {}
 
@@ -141,7 +141,7 @@ def save_own_model(student, weight, path):
     real, written = torch.save, []
 
     def watch(event, facts):
-        """Count what replaces the file or opens it to write, as Python's audit events tell."""
+        """Count the audit events that replace the file or open it for writing."""
         renamed = event == "os.rename" and str(facts[1]) == path
         opened = event == "open" and str(facts[0]) == path and (facts[2] or 0) & (os.O_WRONLY | os.O_RDWR)
         if renamed or opened:
@@ -181,7 +181,7 @@ def _linear(weight):
 
 
 def _call(student, name, instead, *arguments):
-    """Call the student's function; where its names hold a function of PyTorch's that is watched, they get the other."""
+    """Call the student's function with PyTorch's functions replaced by the watched ones."""
     names = globals_of(student[name])
     for key, value in list(names.items()):
         for real, other in instead.items():

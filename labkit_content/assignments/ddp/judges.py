@@ -82,8 +82,8 @@ def shuffled(ask: Ask, draw: Draw) -> Iterator[Hint]:
         yield from checks.wrong_rows(epochs, rows)
 
 
-def _wrapped(ask: Ask, draw: Draw, size: int) -> tuple[list[Any], list[Tensor], Tensor]:
-    """Gives what the ranks told, their first weights, and the average gradient."""
+def _run_wrap(ask: Ask, draw: Draw, size: int) -> tuple[list[Any], list[Tensor], Tensor]:
+    """Return the reply, the ranks' first weights, and the average gradient."""
     weights = [draw.tensor(2, 3) for _ in range(size)]
     x = [draw.tensor(draw.integer(2, 5), 3) / 4 for _ in range(size)]
     weight = weights[0].clone().requires_grad_()
@@ -96,20 +96,20 @@ def _wrapped(ask: Ask, draw: Draw, size: int) -> tuple[list[Any], list[Tensor], 
     "wrap", 2, en="The average gradient, on each rank's own device", zh="每个 rank 在自己的设备上得到平均梯度"
 )
 def average(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    told, _, gradient = _wrapped(ask, draw, draw.integer(2, 3))
+    told, _, gradient = _run_wrap(ask, draw, draw.integer(2, 3))
     yield from checks.wrong_gradient(told, gradient)
 
 
 @part("wrap", 1, en="All begin with the weights of rank 0", zh="一开始大家都用 rank 0 的权重")
 def begin(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    told, weights, _ = _wrapped(ask, draw, draw.integer(2, 3))
+    told, weights, _ = _run_wrap(ask, draw, draw.integer(2, 3))
     yield from checks.wrong_start(told, weights[0])
 
 
-def _stepped(
+def _run_step(
     ask: Ask, draw: Draw, rows: list[int]
 ) -> tuple[Any, list[Any], Tensor, Tensor, float, list[float]]:
-    """What the ranks told, and their means; the right weights, those before, the right mean, and each rank's own."""
+    """Return the reply, its means, the right weights, the first weights, the right mean, and the mean of each rank."""
     before = draw.tensor(2, 3) / 4
     x = [draw.tensor(count, 3) / 4 for count in rows]
     y = [draw.tensor(count, 2) / 4 + rank for rank, count in enumerate(rows)]  # no two ranks have a like mean
@@ -132,7 +132,7 @@ def _stepped(
 )
 def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
     rows = [draw.integer(2, 5)] * draw.integer(2, 3)
-    told, _, right, before, _, _ = _stepped(ask, draw, rows)
+    told, _, right, before, _, _ = _run_step(ask, draw, rows)
     yield from checks.wrong_step(told, right, before, rows)
 
 
@@ -144,13 +144,13 @@ def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
     rows = draw.sample(range(1, 9), draw.integer(2, 3))
-    told, _, right, before, _, _ = _stepped(ask, draw, rows)
+    told, _, right, before, _, _ = _run_step(ask, draw, rows)
     yield from checks.wrong_step(told, right, before, rows)
 
 
 @part("step", 1, en="Returns the mean over all rows of all ranks", zh="返回所有 rank 所有行的平均")
 def mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    _, told, _, _, right, own = _stepped(ask, draw, draw.sample(range(1, 9), 2))
+    _, told, _, _, right, own = _run_step(ask, draw, draw.sample(range(1, 9), 2))
     yield from checks.wrong_told(told, right, own)
 
 

@@ -84,7 +84,7 @@ def wrong_sizes(rows: int, gpus: int, got: object, right: Sequence[int]) -> Iter
 
 
 def wrong_entries(got: object, right: list[Any]) -> Iterator[Hint]:
-    """Checks the entries that scatter gave for one tensor: (device, values) each."""
+    """Check scatter's entries for one tensor, each (device, values)."""
     entries = pairs(got, "scatter")
     counts, wanted = [len(values) for _, values in entries], [len(values) for _, values in right]
     rows = sum(wanted)
@@ -255,8 +255,8 @@ NO_GATHER_GRADIENT = Hint(
 
 
 def wrong_call(got: Any, right: Tensor, sizes: Sequence[int]) -> Iterator[Hint]:
-    """Checks the output of one call, and that each row was computed in its piece of these ``sizes``, on its GPU."""
-    place, values, where = _computed(got, right)
+    """Check the output of one call, and that the GPU of each row agrees with ``sizes``."""
+    place, values, where = _row_places(got, right)
     if not same(values, right, 1e-5):
         yield Hint(
             "output",
@@ -279,7 +279,7 @@ def wrong_call(got: Any, right: Tensor, sizes: Sequence[int]) -> Iterator[Hint]:
 
 def wrong_count(got: Any, right: Tensor, pieces: int) -> Iterator[Hint]:
     """Checks that no more replicas were made than there are pieces."""
-    made = int(_computed(got, right)[2][:, 2].amax())
+    made = int(_row_places(got, right)[2][:, 2].amax())
     if made != pieces:
         yield Hint(
             "too-many",
@@ -288,7 +288,7 @@ def wrong_count(got: Any, right: Tensor, pieces: int) -> Iterator[Hint]:
         )
 
 
-def _computed(got: Any, right: Tensor) -> tuple[str, Tensor, Tensor]:
+def _row_places(got: Any, right: Tensor) -> tuple[str, Tensor, Tensor]:
     """The device of the output of a call, what the model computed, and where, row by row."""
     ((place, values),) = pairs([got["output"]], "data_parallel")
     if values.dim() == 2 and values.shape[1] == right.shape[1] + 3 and len(values):
@@ -342,8 +342,8 @@ def pieces_of(batch: Tensor, sizes: Sequence[int]) -> list[tuple[str, Tensor]]:
     return [(f"cuda:{gpu}", piece) for gpu, piece in enumerate(batch.split(list(sizes)))]
 
 
-def scaled(weights: Tensor) -> Tensor:
-    """Weights small enough that tanh tells them apart."""
+def scale_weights(weights: Tensor) -> Tensor:
+    """Return weights that do not saturate tanh."""
     return weights / 8
 
 
@@ -381,7 +381,7 @@ def _scatter(student: Student) -> Iterator[Hint]:
     zh="一个以 `model` 和 `devices` 为参数的函数",
 )
 def _replicate(student: Student) -> Iterator[Hint]:
-    weights, batch = scaled(torch.eye(3).repeat(3, 1, 1)), torch.ones(2, 3)
+    weights, batch = scale_weights(torch.eye(3).repeat(3, 1, 1)), torch.ones(2, 3)
     got = drivers.replicate(student, weights, batch, 2, False, False)
     with torch.no_grad():
         output = drivers.Net(weights, False, False)(batch)
@@ -421,7 +421,7 @@ def _gather(student: Student) -> Iterator[Hint]:
     zh="一个以 `model`、`batch`、`devices` 为参数的函数",
 )
 def _call(student: Student) -> Iterator[Hint]:
-    weights, batch = scaled(torch.eye(3)), torch.arange(15.0).reshape(5, 3) / 4
+    weights, batch = scale_weights(torch.eye(3)), torch.arange(15.0).reshape(5, 3) / 4
     right = (batch @ weights).tanh()
     got = drivers.call(student, weights, batch, 3)
     yield from wrong_call(got, right, planned(len(batch), 3).sizes)
@@ -429,7 +429,7 @@ def _call(student: Student) -> Iterator[Hint]:
 
 
 def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:
-    """Checks the outputs of replicas of which number k adds 100 k."""
+    """Check the outputs of replicas: replica k adds 100 k."""
     right = [piece + 100 * at for at, piece in enumerate(pieces)]
     if same(got, right):
         return
@@ -455,7 +455,7 @@ def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:
 
 
 def wrong_meeting(got: object, met: list[int], count: int) -> Iterator[Hint]:
-    """Checks outputs that are the numbers of those who met: any of them, wherever an output stands."""
+    """Check that the outputs are the numbers given at the meeting, in any order."""
     outputs = got if isinstance(got, (list, tuple)) else []
     numbers = {one.item() for one in outputs if isinstance(one, Tensor) and one.numel() == 1}
     if len(met) != count or not numbers <= set(met):

@@ -1,4 +1,4 @@
-"""Calls of the student's functions: what is sent to the worker. It knows no expected value."""
+"""Call the student's functions in the worker. No expected value is known here."""
 
 import threading
 
@@ -18,7 +18,7 @@ def split(student, cases):
 def scatter(student, inputs, gpus):
     """The entries of ``scatter``, each tensor as (device, values)."""
     with labkit.simulate(gpus=gpus):
-        return told(student["scatter"](inputs, devices(gpus)))
+        return describe_tensors(student["scatter"](inputs, devices(gpus)))
 
 
 def scatter_backward(student, batch, gpus):
@@ -42,7 +42,7 @@ def scatter_sizes(student, rows, columns, gpus):
 
 
 class Net(nn.Module):
-    """Layers within layers, a buffer, and, if ``tied``, two layers that share their weight."""
+    """A model with nested layers and a buffer. With ``tied``, two layers share a weight."""
 
     def __init__(self, weights, tied, buffer=True):
         super().__init__()
@@ -90,7 +90,7 @@ def replicate(student, weights, batch, gpus, tied, buffer):
                 layers = (replica.body[0], replica.body[1][1])
                 places = {place(value) for layer in layers for value in (layer.weight, layer.bias)}
                 shared = layers[0].weight is layers[1].weight
-            seen.append((told(output), sorted(places), shared))
+            seen.append((describe_tensors(output), sorted(places), shared))
             total = total + (output.to("cuda:0") * (at + 1)).sum()
         _set_parameters(model, kept)
         gradient = None
@@ -121,9 +121,11 @@ def replicate_buffer(student, weights, gpus):
         for at, replica in enumerate(student["replicate"](model, devices(gpus))):
             if at == 1:
                 model.shift.zero_()
-            # Of zeros, a replica returns its buffer, as the layers have no biases.
+            # For zeros, a replica returns the buffer: all biases are zero.
             found.append(
-                told(replica.shift if hasattr(replica, "shift") else replica(zeros.to(f"cuda:{at}"))[0])
+                describe_tensors(
+                    replica.shift if hasattr(replica, "shift") else replica(zeros.to(f"cuda:{at}"))[0]
+                )
             )
         return found
 
@@ -145,7 +147,7 @@ def apply_order(student, pieces):
 
 
 def apply_together(student, meet, count):
-    """Gives of each replica the number that it gets when all have met."""
+    """Return each replica's number from the meeting."""
     outputs = student["parallel_apply"]([lambda piece: piece + meet()] * count, [torch.zeros(1)] * count)
     return plain(outputs)
 
@@ -155,7 +157,7 @@ class Planned(ValueError):
 
 
 def apply_error(student, count, failing):
-    """The type of the error that reaches the caller, and whether it names what the replica said."""
+    """Return the type of the caller's error, and whether the replica's message is in it."""
 
     def replica(piece):
         if int(piece) == failing:
@@ -181,10 +183,10 @@ def apply_grad_mode(student, enabled):
 
 
 def gather(student, outputs, device, gpus):
-    """Gathers outputs of which the k-th is on cuda:k."""
+    """Gather outputs from several GPUs: output k is on cuda:k."""
     with labkit.simulate(gpus=gpus):
-        placed = [_placed(output, f"cuda:{at}") for at, output in enumerate(outputs)]
-        return told(student["gather"](placed, device))
+        placed = [_put_on(output, f"cuda:{at}") for at, output in enumerate(outputs)]
+        return describe_tensors(student["gather"](placed, device))
 
 
 def gather_backward(student, outputs):
@@ -214,7 +216,7 @@ class Watched(nn.Module):
 
 
 def call(student, weights, batch, gpus):
-    """One call of ``data_parallel``, with labkit's own four steps behind their names."""
+    """Call ``data_parallel`` with labkit's four steps as globals."""
 
     def replicate(model, devices):
         made = model.made + len(devices)
@@ -239,7 +241,7 @@ def call(student, weights, batch, gpus):
         with labkit.simulate(gpus=gpus):
             model = Watched(weights).to("cuda:0")
             output = student["data_parallel"](model, batch, devices(gpus))
-            value = told(output)
+            value = describe_tensors(output)
             if getattr(output, "requires_grad", False):
                 output.sum().backward()
             gradient = model.weight.grad
@@ -255,18 +257,18 @@ def devices(gpus):
 
 
 def place(tensor):
-    """The device of a tensor, whatever a class of its own says."""
+    """Return a tensor's device, even if its class overrides ``device``."""
     return str(torch.Tensor.as_subclass(tensor, torch.Tensor).device)
 
 
-def told(value):
+def describe_tensors(value):
     """Gives ``value`` with each tensor as (device, values)."""
     if isinstance(value, torch.Tensor):
         return place(value), value.detach().cpu()
     if isinstance(value, dict):
-        return {key: told(item) for key, item in value.items()}
+        return {key: describe_tensors(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)([told(item) for item in value])
+        return type(value)([describe_tensors(item) for item in value])
     return value
 
 
@@ -275,9 +277,9 @@ def plain(value):
     return [item.detach() if isinstance(item, torch.Tensor) else item for item in value]
 
 
-def _placed(value, device):
+def _put_on(value, device):
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, dict):
-        return {key: _placed(item, device) for key, item in value.items()}
-    return type(value)([_placed(item, device) for item in value])
+        return {key: _put_on(item, device) for key, item in value.items()}
+    return type(value)([_put_on(item, device) for item in value])

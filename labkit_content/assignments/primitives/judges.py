@@ -15,7 +15,7 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-# What does the work: of torch, of the machine, and of labkit's own engine. The last question is given the four steps.
+# Functions of torch, the machine and labkit that would be an answer. The last question gets the four steps.
 _THEIRS = (
     "torch.nn.parallel", "torch.nn.DataParallel", "torch.cuda.comm", "torch._C",
     "torch.nn.Module._replicate_for_data_parallel",
@@ -32,7 +32,7 @@ NEEDS = {"scatter": ("split",), "call": ("scatter", "replicate", "apply", "gathe
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:
-    """Rows and GPUs of the example in question 1, of which some stay idle."""
+    """Draw rows and GPUs for question 1, with idle GPUs."""
     rows, gpus = (9, 4) if draw is None else draw.choice(_idle(range(5, 40), range(4, 9)))
     return {"rows": rows, "gpus": gpus, "idle": gpus - len(planned(rows, gpus).sizes)}
 
@@ -43,7 +43,7 @@ def _idle(rows: range, gpus: range) -> list[tuple[int, int]]:
 
 
 def _uneven(draw: Draw) -> tuple[int, int]:
-    """A batch of which every GPU gets a piece, the last one shorter by at least two rows."""
+    """Draw rows and GPUs without idle GPUs; the last piece is shorter by at least two rows."""
     cases = [(r, g) for r in range(9, 99) for g in range(2, 9)]
     return draw.choice([(r, g) for r, g in cases if len(s := planned(r, g).sizes) == g and s[0] - s[-1] > 1])
 
@@ -105,7 +105,7 @@ def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.choice(_idle(range(5, 60), range(3, 9)))
     x, y = draw.tensor(count, 3), draw.tensor(count, 2, 2)
-    # A wrong rule costs its own part: a nested tensor is to be cut as one by itself is.
+    # A wrong rule costs points in its own part only, so use the sizes of the student's pieces here.
     alone = checks.pairs(ask(drivers.scatter, inputs=x, gpus=gpus), "scatter")
     sizes = checks.cut([len(values) for _, values in alone], count) or planned(count, gpus).sizes
     pieces = list(zip(checks.pieces_of(x, sizes), checks.pieces_of(y, sizes), strict=True))
@@ -148,7 +148,7 @@ def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 def _net(draw: Draw, *, tied: bool) -> tuple[Tensor, Tensor, list[Tensor], Any]:
     """Weights and a batch, the outputs of three replicas for it, and the gradient of the first weight."""
-    weights, batch = checks.scaled(draw.tensor(3, 96, 96)) / 5, draw.tensor(draw.integer(2, 5), 96)
+    weights, batch = checks.scale_weights(draw.tensor(3, 96, 96)) / 5, draw.tensor(draw.integer(2, 5), 96)
     model = drivers.Net(weights, tied, buffer=False)
     output = model(batch)
     (output.sum() * (1 + 2 + 3)).backward()
@@ -306,9 +306,9 @@ def scalars(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_joined(got, ("cuda:0", losses))
 
 
-def _called(ask: Ask, draw: Draw, rows: int, gpus: int) -> tuple[Any, Tensor, Tensor, tuple[int, ...]]:
+def _run_call(ask: Ask, draw: Draw, rows: int, gpus: int) -> tuple[Any, Tensor, Tensor, tuple[int, ...]]:
     """Makes one call; gives what came, the right output and gradient, and the sizes of the pieces."""
-    weights, batch = checks.scaled(draw.tensor(4, 3)), draw.tensor(rows, 4)
+    weights, batch = checks.scale_weights(draw.tensor(4, 3)), draw.tensor(rows, 4)
     weight = weights.clone().requires_grad_()
     output = (batch @ weight).tanh()
     output.sum().backward()
@@ -324,19 +324,19 @@ def _called(ask: Ask, draw: Draw, rows: int, gpus: int) -> tuple[Any, Tensor, Te
     zh="整个批次的输出，放在第一个设备上，由所有设备一起算出",
 )
 def output(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right, _, sizes = _called(ask, draw, *_uneven(draw))
+    got, right, _, sizes = _run_call(ask, draw, *_uneven(draw))
     yield from checks.wrong_call(got, right, sizes)
 
 
 @part("call", 1, en="No replica for a GPU without rows", zh="没有分到行的 GPU 不制作副本")
 def few(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right, _, sizes = _called(ask, draw, *draw.choice(_idle(range(5, 60), range(3, 9))))
+    got, right, _, sizes = _run_call(ask, draw, *draw.choice(_idle(range(5, 60), range(3, 9))))
     yield from checks.wrong_call(got, right, sizes)
     yield from checks.wrong_count(got, right, len(sizes))
 
 
 @part("call", 1, en="Gradients reach the model", zh="梯度能传到模型")
 def reached(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, _, right, _ = _called(ask, draw, *_uneven(draw))
+    got, _, right, _ = _run_call(ask, draw, *_uneven(draw))
     checks.pairs([got["output"]], "data_parallel")
     yield from checks.wrong_gradient(got["gradient"], right)

@@ -15,7 +15,7 @@ from labkit_classroom.verdict import Hint
 
 from . import drivers, right
 
-# What a question is given: the halves, and then the whole.
+# Sources for later questions: the two halves, and then the whole.
 HALVES = "\n\n".join([getsource(right.around), getsource(right.reduce_scatter), getsource(right.all_gather)])
 WHOLE = f"{HALVES}\n\n{getsource(right.all_reduce)}"
 
@@ -75,7 +75,7 @@ def wrong_first(told: Any, given: Sequence[Tensor]) -> Iterator[Hint]:
 
 
 def wrong_second(told: Any, given: Sequence[Tensor], total: Tensor) -> Iterator[Hint]:
-    """Checks that all chunks of all ranks are those of ``total``."""
+    """Check that all chunks of all ranks equal ``total``."""
     yield from wrong_way(told)
     ranks = len(given)
     for rank, got in enumerate(told["results"]):
@@ -145,7 +145,7 @@ def wrong_bytes(told: Any, most: int) -> Iterator[Hint]:
 
 
 def wrong_average(told: Any, gradients: Sequence[Sequence[Any]]) -> Iterator[Hint]:
-    """Checks that every gradient is the average, and those that were not there still are not."""
+    """Check that every gradient is the average, and missing ones are still missing."""
     yield from wrong_way(told)
     ranks = len(gradients)
     for rank, found in enumerate(told["results"]):
@@ -220,7 +220,7 @@ def _second(student: Student) -> Iterator[Hint]:
 
 
 @visible("whole", "all_reduce", en="a function of `x`", zh="一个以 `x` 为参数的函数")
-def _whole(student: Student) -> Iterator[Hint]:
+def _run_whole(student: Student) -> Iterator[Hint]:
     for given in (_some(8), _some(2, 5)):
         told = drivers.change_tensors(student, "all_reduce", given, HALVES)
         yield from wrong_sum(told, given)

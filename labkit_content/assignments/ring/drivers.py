@@ -43,12 +43,12 @@ def average_own_gradients(student, weights, gradients, right):
     return [None if parameter.grad is None else parameter.grad.cpu() for parameter in model]
 
 
-_inside = []  # an entry for each rank of this process that is inside; the last one out puts the names back
+_inside = []  # an entry for each rank within the context; the last rank restores the names
 
 
 @contextmanager
 def _replaced_functions(function, source):
-    """Inside, the functions that ``source`` defines have the names that ``function`` looks up."""
+    """Within the context, let ``function`` find the functions that ``source`` defines."""
     made = {"torch": torch, "dist": dist}
     exec(source, made)
     names = globals_of(function)

@@ -40,13 +40,13 @@ def _tensors(draw: Draw, ranks: int, *shape: int) -> list[Tensor]:
     return [draw.tensor(*shape) + 10.0 * rank for rank in range(ranks)]
 
 
-def _drawn(draw: Draw) -> list[int]:
+def _draw_ranks(draw: Draw) -> list[int]:
     """Two numbers of ranks, and two: with them some mistakes cannot be seen, and others only."""
     return [2, *draw.sample((3, 4, 5, 6), 2)]
 
 
 def _first(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor]]]:
-    for ranks in _drawn(draw):
+    for ranks in _draw_ranks(draw):
         given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
         yield ask(drivers.change_tensors, name="reduce_scatter", given=given), given
 
@@ -82,7 +82,7 @@ def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
-    for ranks in _drawn(draw):
+    for ranks in _draw_ranks(draw):
         given = _tensors(draw, ranks, ranks, draw.integer(1, 4))
         total = torch.stack([given[chunk - 1][chunk] for chunk in range(ranks)])
         yield ask(drivers.change_tensors, name="all_gather", given=given), given, total
@@ -106,8 +106,8 @@ def sent_on(ask: Ask, draw: Draw) -> Iterator[Hint]:
         yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
 
 
-def _whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]]]:
-    for ranks in _drawn(draw):
+def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]]]:
+    for ranks in _draw_ranks(draw):
         rows = ranks * draw.integer(1, 3) if even else draw.integer(1, 3) * ranks + 1
         for shape in ((rows, 1), (rows,)) if even else ((rows,), (1, ranks - 1), ()):
             given = _tensors(draw, ranks, *shape)
@@ -121,13 +121,13 @@ def _whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]
     zh="元素个数是 rank 数的倍数时，得到总和",
 )
 def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, given in _whole(ask, draw, True):
+    for told, given in _run_whole(ask, draw, True):
         yield from checks.wrong_sum(told, given)
 
 
 @part("whole", 2, en="The sum, for every size and shape", zh="任何大小、任何形状，都得到总和")
 def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, given in _whole(ask, draw, False):
+    for told, given in _run_whole(ask, draw, False):
         yield from checks.wrong_sum(told, given)
 
 
@@ -140,7 +140,7 @@ def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_bytes(told, 8 * (ranks - 1) * -(-given[0].numel() // ranks))
 
 
-def _averaged(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]:
+def _run_average(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]:
     ranks = draw.integer(2, 4)
     shapes = [(draw.integer(1, 3), 2), (3,), (draw.integer(1, 4),), (2, 2)]
     weights = [draw.tensor(*shape) for shape in shapes]
@@ -156,16 +156,16 @@ def _averaged(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]
 
 @part("average", 2, en="Every gradient is the average over the ranks", zh="每一份梯度都是各个 rank 的平均")
 def average(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    yield from checks.wrong_average(*_averaged(ask, draw, False))
+    yield from checks.wrong_average(*_run_average(ask, draw, False))
 
 
 @part("average", 1, en="All gradients travel in one ring", zh="所有梯度只绕一次环")
 def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    told, gradients = _averaged(ask, draw, False)
+    told, gradients = _run_average(ask, draw, False)
     yield from checks.wrong_average(told, gradients)
     yield from checks.wrong_rings(told)
 
 
 @part("average", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
 def unused(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    yield from checks.wrong_average(*_averaged(ask, draw, True))
+    yield from checks.wrong_average(*_run_average(ask, draw, True))

@@ -1,11 +1,11 @@
-"""Correct versions of what later questions stand on; their source is sent to the worker with those questions alone."""
+"""Solve the earlier questions of the ring. Later questions get the source of this module."""
 
 import torch
 import torch.distributed as dist
 
 
 def around(chunks: torch.Tensor, first: int, adds: bool) -> None:
-    """Half of a ring: in each step every rank passes on what it has just received, chunk ``first`` + rank to begin."""
+    """Run half of a ring: each rank passes on the chunk that has just arrived, beginning with ``first`` + rank."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for at in range(rank + first, rank + first - ranks + 1, -1):
         box = torch.empty_like(chunks[0])

@@ -14,7 +14,7 @@ from labkit_classroom.verdict import Hint
 
 from . import drivers
 
-# What a rank sends in a collective, for each byte of its tensor, but for a factor (n - 1)/n.
+# Bytes that a rank sends in a collective for each byte of its tensor, without the factor (n - 1)/n.
 _TIMES = {"all_reduce": 2, "send": 1, "recv": 0}
 
 
@@ -86,7 +86,7 @@ def wrong_owners(found: Sequence[Any], cases: Sequence[tuple[Sequence[int], int]
         )
 
 
-def _ended(told: Any) -> Iterator[Hint]:
+def _report_end(told: Any) -> Iterator[Hint]:
     """Checks that the ranks came to an end."""
     if told["stuck"]:
         who = " ".join(str(told["stuck"][0]).split())[:160]
@@ -98,7 +98,7 @@ def _ended(told: Any) -> Iterator[Hint]:
 
 
 def wrong_state(told: Any, owner: Sequence[int]) -> Iterator[Hint]:
-    yield from _ended(told)
+    yield from _report_end(told)
     for rank, found in enumerate(told["results"]):
         wanted = [at for at, mine in enumerate(owner) if mine == rank]
         if found is None or not wanted:
@@ -145,7 +145,7 @@ def weights_after(
     return [parameter.detach() for parameter in model]
 
 
-def _over_ranks(gradients: Any, divided: int) -> list[list[Any]]:
+def _join_ranks(gradients: Any, divided: int) -> list[list[Any]]:
     return [
         [None if own[0] is None else torch.stack(own).sum(0) / divided for own in zip(*each, strict=True)]
         for each in gradients
@@ -156,10 +156,10 @@ def wrong_step(
     told: Any, weights: Sequence[Tensor], gradients: Any, owner: Sequence[int], rates: Sequence[float]
 ) -> Iterator[Hint]:
     """Check every rank's weights after all steps."""
-    yield from _ended(told)
+    yield from _report_end(told)
     ranks, own_rates = len(gradients[0]), [rates[rank] for rank in owner]
-    right = weights_after(weights, _over_ranks(gradients, ranks), own_rates)
-    total = weights_after(weights, _over_ranks(gradients, 1), own_rates)
+    right = weights_after(weights, _join_ranks(gradients, ranks), own_rates)
+    total = weights_after(weights, _join_ranks(gradients, 1), own_rates)
     own = [weights_after(weights, [each[rank] for each in gradients], own_rates) for rank in range(ranks)]
     for rank, found in enumerate(told["results"]):
         for at, got in enumerate(found):
@@ -220,7 +220,7 @@ def wrong_bytes(told: Any, numbers: int) -> Iterator[Hint]:
 
 def wrong_parts(told: Any, weights: Sequence[Tensor], parts: Sequence[Tensor], once: bool) -> Iterator[Hint]:
     """Checks the gradients, that the model ran for each part; ``once``: that each unit reduced once."""
-    yield from _ended(told)
+    yield from _report_end(told)
     count, ranks = len(parts[0]), len(parts)
     leaves = [weight.clone().requires_grad_() for weight in weights]
     for own in parts:

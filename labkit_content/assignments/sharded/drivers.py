@@ -60,7 +60,7 @@ def take_own_steps(student, weights, gradients, owner, rate):
 
 
 def accumulate(student, weights, parts):
-    """Return every rank's whole gradients and how often its model ran, and what was reduced."""
+    """Return every rank's whole gradients, its number of forward passes, and the calls."""
     shares = [{"weights": weights, "parts": own} for own in parts]
     return ranks.run(student, accumulate_own, shares, threads=True)
 
@@ -78,7 +78,7 @@ def accumulate_own(student, weights, parts):
 
 
 class Unit(nn.Linear):
-    """A layer that takes the mean over the batch away: several batches at once have other outputs than one by one."""
+    """A layer that subtracts the mean over the batch, so joined batches have other outputs than single ones."""
 
     def __init__(self, weight):
         super().__init__(weight.shape[1], weight.shape[0], bias=False)

@@ -56,7 +56,7 @@ def wrong_restored(restored: object, calls: int) -> Iterator[Hint]:
 
 
 def wrong_outputs(got: Any, right: list[Tensor], gpus: int, why: Hint) -> Iterator[Hint]:
-    """The hint ``why`` for outputs that are not right; what is no tensor is said to be so."""
+    """Yield the hint ``why`` for wrong outputs, or a hint about the type."""
     for at, (output, wanted) in enumerate(zip(got, right, strict=True), 1):
         output = tensor(output)
         if output.shape != wanted.shape:
@@ -116,12 +116,12 @@ def wrong_mean(got: Any, right: Tensor, gpus: int) -> Iterator[Hint]:
     if not same(mean, right, 1e-4):
         yield Hint(
             "mean",
-            f"on {gpus} GPUs `mean` is {shown(mean)}; with the means of the whole batches it would be {shown(right)}"
+            f"on {gpus} GPUs `mean` is {format_values(mean)}; with the means of the whole batches it would be {format_values(right)}"
             if gpus
-            else f"`mean` is {shown(mean)}; with the means of the whole batches it would be {shown(right)}",
-            f"在 {gpus} 块 GPU 上 `mean` 是 {shown(mean)}；按整个批次的均值应该是 {shown(right)}"
+            else f"`mean` is {format_values(mean)}; with the means of the whole batches it would be {format_values(right)}",
+            f"在 {gpus} 块 GPU 上 `mean` 是 {format_values(mean)}；按整个批次的均值应该是 {format_values(right)}"
             if gpus
-            else f"`mean` 是 {shown(mean)}；按整个批次的均值应该是 {shown(right)}",
+            else f"`mean` 是 {format_values(mean)}；按整个批次的均值应该是 {format_values(right)}",
         )
 
 
@@ -197,7 +197,7 @@ def tensor(got: object) -> Tensor:
     raise NoAnswer(Hint("kind", f"a tensor is wanted, not a {name}", f"这里要的是张量，而不是 {name}"))
 
 
-def shown(value: Tensor) -> str:
+def format_values(value: Tensor) -> str:
     return "[" + ", ".join(f"{number:.3f}" for number in value.flatten()[:3].tolist()) + ", …]"
 
 
@@ -279,7 +279,7 @@ def _lists(student: Student) -> Iterator[Hint]:
 @visible(
     "lost", "Sparse", "loss", en="the class `Sparse` and the function `loss`", zh="类 `Sparse` 和函数 `loss`"
 )
-def _lost(student: Student) -> Iterator[Hint]:
+def _run_lost(student: Student) -> Iterator[Hint]:
     state = _example(student["Sparse"]())
     x, y = _batch(student, 5, student["numbers"]["size"]), torch.tensor([0, 1, 2, 0, 1])
     one = drivers.lost(student, state, x, y, 0)

@@ -12,9 +12,9 @@ from labkit_classroom.sandbox.inside.restore import restore_names
 
 def counter(student, state, batches, gpus, factors=()):
     """The count after the calls; that of a new model which loaded the old one's state; an output."""
-    model = loaded(student["Counted"](), state)
+    model = load_weights(student["Counted"](), state)
     with room(gpus):
-        wrapped = placed(model, gpus, factors, state)
+        wrapped = put_on_gpus(model, gpus, factors, state)
         for batch in batches:
             output = wrapped(batch)
         count, output = int(model.calls), values(output)
@@ -26,20 +26,20 @@ def counter(student, state, batches, gpus, factors=()):
 
 def outputs(student, name, state, batches, gpus, factors=()):
     """The output for each batch. gpus: a number, or for each batch its own number."""
-    model, found = loaded(student[name](), state), []
+    model, found = load_weights(student[name](), state), []
     counts = gpus if isinstance(gpus, list) else [gpus] * len(batches)
     with torch.no_grad(), room(max(counts)):
         for batch, count in zip(batches, counts, strict=True):
-            found.append(values(placed(model, count, factors, state)(batch)))
+            found.append(values(put_on_gpus(model, count, factors, state)(batch)))
     return found
 
 
 def memory(student, state, batches, gpus, factors=()):
     """The hidden states, from call to call, and the gradient of the first batch when the last is added up."""
-    model, hidden, found = loaded(student["Memory"](), state), None, []
+    model, hidden, found = load_weights(student["Memory"](), state), None, []
     first = batches[0].clone().requires_grad_()
     with room(gpus):
-        wrapped = placed(model, gpus, factors, state)
+        wrapped = put_on_gpus(model, gpus, factors, state)
         for batch in [first, *batches[1:]]:
             hidden = wrapped(batch, hidden) if hidden is not None else wrapped(batch)
             found.append(values(hidden))
@@ -50,9 +50,9 @@ def memory(student, state, batches, gpus, factors=()):
 
 def running(student, state, batches, gpus, factors=()):
     """The output for each batch after ``observe``; the mean at the end, and whether it is saved."""
-    model, found = loaded(student["Standard"](), state), []
+    model, found = load_weights(student["Standard"](), state), []
     with room(gpus):
-        wrapped = placed(model, gpus, factors, state)
+        wrapped = put_on_gpus(model, gpus, factors, state)
         for batch in batches:
             model.observe(batch)
             found.append(values(wrapped(batch)))
@@ -64,20 +64,20 @@ def running(student, state, batches, gpus, factors=()):
 
 def lists(student, state, batch, gpus, factors=()):
     """The output; how many numbers are parameters; where the fixed scale is after ``.to``, and if it is trained."""
-    model = loaded(student["Branches"](), state)
+    model = load_weights(student["Branches"](), state)
     count = sum(value.numel() for value in nn.Module.parameters(model) if value.requires_grad)
     trained = getattr(model.scale, "requires_grad", False)
     with torch.no_grad(), room(gpus):
-        output = values(placed(model, gpus, factors, state)(batch))
+        output = values(put_on_gpus(model, gpus, factors, state)(batch))
         moved = str(getattr(model.to("cuda:1").scale, "device", "-")) if gpus else "-"
     return {"output": output, "count": count, "trained": trained, "moved": moved}
 
 
 def lost(student, state, x, y, gpus, factors=()):
     """Gives what the wrapped model returns, the loss, and the gradient of the first layer."""
-    model = loaded(student["Sparse"](), state)
+    model = load_weights(student["Sparse"](), state)
     with room(gpus):
-        wrapped = placed(model, gpus, factors, state)
+        wrapped = put_on_gpus(model, gpus, factors, state)
         result = wrapped(x)
         loss = student["loss"](wrapped, x, y)
         if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:
@@ -97,8 +97,8 @@ def room(gpus):
     return labkit.simulate(gpus=gpus) if gpus else nullcontext()
 
 
-def placed(model, gpus, factors=(), state=()):
-    """The model wrapped on ``gpus`` GPUs, or, for 0, as it is on the CPU; for 1, as it is on the last GPU."""
+def put_on_gpus(model, gpus, factors=(), state=()):
+    """Wrap the model on ``gpus`` GPUs. For 1, put it on the last GPU; for 0, leave it on the CPU."""
     if gpus == 0:
         return model
     if gpus == 1:
@@ -106,12 +106,12 @@ def placed(model, gpus, factors=(), state=()):
         model.to(f"cuda:{last}")
         return lambda *inputs: model(*[item.to(f"cuda:{last}") for item in inputs])
     model = model.to("cuda:0")
-    restore_names()  # a model's own methods may have replaced what wraps it
+    restore_names()  # the model's methods may have replaced DataParallel
     wrapped = ScaledDataParallel(model, gpus, factors, list(state))
     return lambda *inputs: (restore_names(), wrapped(*inputs))[1]
 
 
-def loaded(model, state):
+def load_weights(model, state):
     """The model with these weights, found by the way to each: ``layers.0.weight``."""
     with torch.no_grad():
         for path, value in state.items():

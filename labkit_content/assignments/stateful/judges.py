@@ -48,7 +48,7 @@ def _apply_linear(state: dict[str, Tensor], x: Tensor) -> Tensor:
     return F.linear(x, state["fc.weight"], state["fc.bias"])
 
 
-def _counted(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
+def _run_counter(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
     """Runs some calls; gives what came, how many there were, and the right last output."""
     size, calls = _size(draw), draw.integer(2, 5)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
@@ -66,7 +66,7 @@ def _counted(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
 )
 def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
-        got, calls, right = _counted(ask, draw, gpus)
+        got, calls, right = _run_counter(ask, draw, gpus)
         yield from checks.wrong_count(got["count"], calls, gpus)
         yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
 
@@ -78,7 +78,7 @@ def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="计数随模型一起保存；计算结果和原来一样",
 )
 def count_saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, calls, right = _counted(ask, draw, 0)
+    got, calls, right = _run_counter(ask, draw, 0)
     yield from checks.wrong_count(got["count"], calls, 0)
     yield from checks.wrong_restored(got["restored"], calls)
     yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
@@ -127,7 +127,7 @@ def cache_moved(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from _positions(ask, draw, [steps] * 3, [2, 1, 2], checks.POSITIONS)
 
 
-def _remembered(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
+def _run_memory(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
     size, rows = _size(draw), draw.integer(4, 8)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     shapes = ((15, size), (15, 5), (15,), (15,))
@@ -146,7 +146,7 @@ def _remembered(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
 
 @part("memory", 1, en="Alone it goes on from call to call", zh="单独运行时，一次次接着往下算")
 def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right = _remembered(ask, draw, 0)
+    got, right = _run_memory(ask, draw, 0)
     yield from checks.wrong_outputs(got["states"], right, 0, checks.STATES)
 
 
@@ -158,19 +158,19 @@ def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def remembers_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
-        got, right = _remembered(ask, draw, gpus)
+        got, right = _run_memory(ask, draw, gpus)
         yield from checks.wrong_outputs(got["states"], right, gpus, checks.STATES)
 
 
 @part("memory", 1, en="Training does not run back into earlier calls", zh="训练时梯度不会传回以前的调用")
 def cut_off(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right = _remembered(ask, draw, 2)
+    got, right = _run_memory(ask, draw, 2)
     yield from checks.wrong_outputs(got["states"], right, 2, checks.STATES)
     if got["runs_back"] is not False:
         yield checks.RUNS_BACK
 
 
-def _observed(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, list[Tensor]]:
+def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, list[Tensor]]:
     size, share = _size(draw), _share(draw)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(rows, size) + 1 for _ in range(3)]
@@ -189,7 +189,7 @@ def _observed(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
 )
 def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, rows in ((0, draw.integer(3, 8)), (2, 2 * draw.integer(2, 4)), (3, draw.choice((5, 7, 8)))):
-        got, mean, _ = _observed(ask, draw, gpus, rows)
+        got, mean, _ = _run_running(ask, draw, gpus, rows)
         yield from checks.wrong_mean(got, mean, gpus)
 
 
@@ -201,7 +201,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def only_reads(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
-        got, _, right = _observed(ask, draw, gpus, draw.choice((5, 7, 8)))
+        got, _, right = _run_running(ask, draw, gpus, draw.choice((5, 7, 8)))
         yield from checks.wrong_outputs(got["outputs"], right, gpus, checks.READS)
 
 
@@ -212,12 +212,12 @@ def only_reads(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="`mean` 会保存，也一直和模型在同一个设备上",
 )
 def kept(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, mean, _ = _observed(ask, draw, 2, 6)
+    got, mean, _ = _run_running(ask, draw, 2, 6)
     yield from checks.wrong_mean(got, mean, 2)
     yield from checks.wrong_kept(got, 2)
 
 
-def _branched(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
+def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
     size = _size(draw)
     shapes = {f"layers.{at}": (size, size) for at in range(3)} | {
         f"heads.{name}": (1, size) for name in ("mean", "peak")
@@ -247,7 +247,7 @@ def _branched(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
 )
 def found(ask: Ask, draw: Draw) -> Iterator[Hint]:
     size = _size(draw)
-    got, right = _branched(ask, draw, 0)
+    got, right = _run_lists(ask, draw, 0)
     yield from checks.wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
     yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
 
@@ -255,17 +255,17 @@ def found(ask: Ask, draw: Draw) -> Iterator[Hint]:
 @part("lists", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
 def branches(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
-        got, right = _branched(ask, draw, gpus)
+        got, right = _run_lists(ask, draw, gpus)
         yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
 
 
 @part("lists", 1, en="`scale` goes along, and is not trained", zh="`scale` 跟着模型走，而且不参与训练")
 def fixed(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, _ = _branched(ask, draw, 2)
+    got, _ = _run_lists(ask, draw, 2)
     yield from checks.wrong_scale(got)
 
 
-def _lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tensor, Tensor, Tensor]:
+def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tensor, Tensor, Tensor]:
     """Gives what came, and the right scores and penalties, loss and gradient of the first layer."""
     size = _size(draw)
     state = _state(draw, first_weight=(6, size), first_bias=(6,), second_weight=(3, 6), second_bias=(3,))
@@ -286,27 +286,27 @@ def _lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tens
 
 @part("lost", 1, en="`forward` returns a penalty for each row", zh="`forward` 为每一行返回一个惩罚值")
 def per_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, scores, penalty, _, _ = _lost(ask, draw, 2, draw.integer(5, 8))
+    got, scores, penalty, _, _ = _run_lost(ask, draw, 2, draw.integer(5, 8))
     yield from checks.wrong_result(got, scores, penalty)
 
 
 @part("lost", 1, en="The loss, alone and on even pieces", zh="单独运行和分块大小相同时，损失正确")
 def loss_even(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (0, 2):
-        got, _, _, loss, _ = _lost(ask, draw, gpus, 2 * draw.integer(2, 4))
+        got, _, _, loss, _ = _run_lost(ask, draw, gpus, 2 * draw.integer(2, 4))
         yield from checks.wrong_loss(got, loss)
 
 
 @part("lost", 1, en="The loss on uneven pieces", zh="分块大小不一时，损失正确")
 def loss_uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, rows in ((2, draw.choice((5, 7))), (3, draw.choice((5, 7, 8)))):
-        got, _, _, loss, _ = _lost(ask, draw, gpus, rows)
+        got, _, _, loss, _ = _run_lost(ask, draw, gpus, rows)
         yield from checks.wrong_loss(got, loss)
 
 
 @part("lost", 1, en="The penalty is trained too", zh="惩罚项也参与训练")
 def penalty_trained(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, _, _, loss, gradient = _lost(ask, draw, 2, 2 * draw.integer(2, 4))
+    got, _, _, loss, gradient = _run_lost(ask, draw, 2, 2 * draw.integer(2, 4))
     yield from checks.wrong_loss(got, loss)
     if not same(got["gradient"], gradient, 1e-4):
         yield Hint(
