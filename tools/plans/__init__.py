@@ -4,4 +4,7 @@
 Whole problems were kept back, chosen before looking at them: those with a SHA-256 divisible by 3. A problem is the
 text, joined by "/", of vTrain's ``set, layers, hidden, seq, gbs_seqs, gpus``, MosaicML's ``set, gpu, model``, or
 InternEvo's ``set, note, seq, gpus``.
+
+``bloom.csv`` is another site's table, BLOOM's prequel. Nothing was fitted to it, but its rows were seen when terms were
+added. Its authors repaired their machines on 25 February and say that earlier and later times must not be compared.
 """
