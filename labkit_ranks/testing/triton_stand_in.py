@@ -6,6 +6,7 @@ The first ``import`` outside of torch gets the stand-in. torch itself, and whoev
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import sys
@@ -93,6 +94,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         asking = "" if frame is None else frame.f_globals.get("__name__") or ""
         if asking.partition(".")[0] in ("torch", "importlib"):
             return None
+        # torch's compiler looks for triton once, and would find the stand-in in sys.modules.
+        importlib.import_module("torch._inductor.runtime.triton_compat")
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> None:

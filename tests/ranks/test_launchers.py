@@ -21,6 +21,8 @@ ROWS = [
     ("accelerates", "accelerate", "labkit torchrun --nproc-per-node 2 train.py", "[0, 1], 2 batches, cuda:{rank}"),
     ("accelerates", "accelerate", "labkit run --gpus 2 accelerate launch --multi_gpu --num_processes 2 train.py",
      "[0, 1], 2 batches, cuda:{rank}"),
+    ("deepspeeds", "deepspeed", "labkit run --gpus 2 deepspeed --num_gpus 2 train.py",
+     "3 steps, better True, cuda:{rank}"),
     ("lightnings", "lightning", "labkit run --gpus 2 train.py ddp", "4 steps"),
     ("lightnings", "lightning", "labkit run --gpus 2 train.py fsdp", "4 steps"),
     ("lightnings", "lightning", "labkit torchrun --nproc-per-node 2 train.py ddp", "4 steps"),
