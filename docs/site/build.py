@@ -38,7 +38,7 @@ REFERENCE = (
     ("The simulated machine", "模拟机器", "simulate use_gpus Machine Gpu RealGpus OutOfHostMemory Deadlock"),
     ("The engine", "引擎", "DataParallel data_parallel scatter replicate parallel_apply gather"),
     ("Ranks", "多个 rank", "ranks Session"),
-    ("The check-up", "体检", "diagnose Diagnosis Finding GpuMemory"),
+    ("The check-up", "体检", "diagnose Diagnosis Finding GpuMemory parity Parity ParityLayout"),
     (
         "Plans", "切分计划",
         "split Split Piece placement Placement batches Batches ring_all_reduce star_all_reduce Ring "
