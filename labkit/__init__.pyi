@@ -11,6 +11,7 @@ from labkit_diagnose import diagnose as diagnose
 from labkit_ranks.calls.wait_graph import Wait as Wait
 from labkit_ranks.calls.wait_graph import WaitForGraph as WaitForGraph
 from labkit_ranks.explorers import BucketExplorer as BucketExplorer
+from labkit_ranks.explorers import ContextExplorer as ContextExplorer
 from labkit_ranks.explorers import ExpertExplorer as ExpertExplorer
 from labkit_ranks.explorers import MeshExplorer as MeshExplorer
 from labkit_ranks.explorers import PipelineExplorer as PipelineExplorer

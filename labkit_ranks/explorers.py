@@ -19,6 +19,7 @@ from labkit.plans.shards import Shards
 from labkit.view.picture import Picture
 
 from .pictures.bucket_lanes import bucket_picture
+from .pictures.context_triangle import context_picture
 from .pictures.expert_lanes import experts_picture
 from .pictures.heat_maps import heat_picture
 from .pictures.mesh_rows import mesh_picture
@@ -27,6 +28,7 @@ from .pictures.plan_stacks import forecast_picture
 from .pictures.recompute_lanes import staircases_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
+from .plans.context import LAYOUTS, Ring
 from .plans.experts import Routing
 from .plans.heat import HeatMaps
 from .plans.mesh import Mesh, bytes_sent
@@ -154,15 +156,17 @@ class RecomputeExplorer(Explorer):
     """Memory over one forward and backward of ``layers`` layers (1 to 36), three ways: nothing recomputed, all but the
     products of matrices, and everything but the input of every ``every``-th layer.
 
-    every  1 to 36; more than there are layers makes a single segment.
     kept   what a layer keeps for backward if nothing is recomputed, in sizes of its input, 1 to 34.
     """
 
-    limits = {"every": (1, 36), "layers": (1, 36), "kept": (1, 34)}
+    limits = {"layers": (1, 36), "kept": (1, 34), "every": (1, 36)}
     unfolds = "every"
 
     def __init__(self, every: int = 1, layers: int = 8, kept: int = 16) -> None:
-        super().__init__(every=every, layers=layers, kept=kept)
+        super().__init__(layers=layers, kept=kept, every=every)
+
+    def span(self, name: str) -> tuple[int, int]:
+        return (1, self.layers) if name == "every" else super().span(name)
 
     def make_picture(self) -> Picture:
         every = min(self.every, self.layers)
@@ -171,6 +175,29 @@ class RecomputeExplorer(Explorer):
             say(en="selective", zh="选择性"): staircase(self.layers, self.kept, products=True),
             say(en=f"full, every {every}", zh=f"完全，每 {every} 层"): staircase(self.layers, self.kept, every),
         })  # fmt: skip
+
+
+class ContextExplorer(Explorer):
+    """Causal attention over a sequence on a ring of 2 to the ``doublings`` (1 to 3) ranks, at ``step`` of the ring.
+
+    layout   how the tokens are split: "contiguous", "zig-zag", "striped".
+    """
+
+    limits = {"doublings": (1, 3), "step": (0, 7)}
+    choices = {"layout": LAYOUTS}
+    unfolds = plays = "step"
+    powers = ("doublings",)
+    labels = {"doublings": "ranks"}
+
+    def __init__(self, step: int = 0, doublings: int = 2, layout: str = "contiguous") -> None:
+        super().__init__(layout=layout, doublings=doublings, step=step)
+
+    def span(self, name: str) -> tuple[int, int]:
+        return (0, 2**self.doublings - 1) if name == "step" else super().span(name)
+
+    def make_picture(self) -> Picture:
+        ranks = 2**self.doublings
+        return context_picture(Ring(ranks, self.layout), min(self.step, ranks - 1))
 
 
 class MeshExplorer(Explorer):

@@ -30,6 +30,7 @@ MOVES = [
     ("MeshExplorer", {"node": 8}, "lit", "dp", "(1, 1, 1)"),
     ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
+    ("ContextExplorer", {"doublings": 2}, "layout", "zig-zag", "100% of it work"),
     ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "at most 11"),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),

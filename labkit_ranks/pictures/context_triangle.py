@@ -1,0 +1,69 @@
+"""Draw the triangle of causal attention by the rank that computes it, the ranks' time, and the bytes that they send."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from labkit.base.language import say
+from labkit.view.layout import Lanes
+from labkit.view.picture import WIDTH, Box, Label, Picture, Sketch
+
+from ..plans.context import Ring, owners, sent
+from .captions import caption
+
+_LEFT, _TOP, _SIDE, _RIGHT = 12, 30, 320, 372
+
+
+def context_picture(ring: Ring, step: int) -> Picture:
+    """Draw the pairs of ``step`` in full colour, those of steps before it pale, and later ones as outlines."""
+    sketch, cell = Sketch(), _SIDE / ring.tokens
+    owner = owners(ring.tokens, ring.ranks, ring.layout)
+    sketch.add(Label(_LEFT, 20, caption("context", "pairs"), 12, bold=True))
+    for query, rank in enumerate(owner):
+        y = _TOP + query * cell
+        for source, run in groupby(range(query + 1), lambda key: owner[key]):
+            keys, at = list(run), (rank - source) % ring.ranks
+            place = _LEFT + keys[0] * cell, y, len(keys) * cell, cell
+            label = f"query {query} keys {keys[0]}–{keys[-1]} step {at}"
+            if at > step:
+                sketch.add(Box(*place, None, label, dashed=True))
+            else:
+                sketch.add(Box(*place, rank, label, tint=0.0 if at == step else 0.7, tip=f"rank {rank}, {label}"))
+    _time(sketch, ring, step)
+    _bytes(sketch, ring.ranks)
+    high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
+    busiest = [max(steps) for steps in ring.work()]
+    said = caption("context", ranks=ring.ranks, layout=ring.layout, step=step, pairs=ring.work()[step],
+                   time=sum(busiest), share=ring.efficiency)  # fmt: skip
+    return sketch.picture(high, said)
+
+
+def _time(sketch: Sketch, ring: Ring, step: int) -> None:
+    """Draw each rank's work in each step of the ring; a step ends with its busiest rank."""
+    work = ring.work()
+    lane = Lanes(_TOP, _RIGHT + 56, 12, 22, 11)
+    each = (WIDTH - _RIGHT - 68) / sum(map(max, work))
+    sketch.add(Label(_RIGHT, 20, caption("context", "time", share=ring.efficiency), 12, bold=True))
+    for rank in range(ring.ranks):
+        sketch.add(lane.name(rank, f"rank {rank}"))
+        x = lane.left
+        for at, pairs in enumerate(work):
+            wide, label = max(pairs) * each, f"rank {rank} step {at}"
+            sketch.add(lane.bar(rank, x, wide, dashed=True, label=f"{label} waits"))
+            if pairs[rank]:
+                tint = 0.0 if at == step else 0.7
+                sketch.add(lane.bar(rank, x, pairs[rank] * each, rank, tint=tint, label=label, tip=str(pairs[rank])))
+            x += wide
+
+
+def _bytes(sketch: Sketch, ranks: int) -> None:
+    """Draw what a rank sends in a layer's forward, three ways."""
+    top = _TOP + ranks * 22 + 34
+    found = sent(ranks)
+    each = (WIDTH - _RIGHT - 150) / max(found.values())
+    sketch.add(Label(_RIGHT, top - 8, caption("context", "bytes"), 12, bold=True))
+    for at, (name, share) in enumerate(found.items()):
+        y = top + 6 + at * 26
+        sketch.add(Label(_RIGHT, y + 13, say(en=name, zh=name.replace("ring", "环形")), 11))
+        sketch.add(Box(_RIGHT + 66, y, share * each, 17, -1, f"bytes {name}", tint=0.4))
+        sketch.add(Label(_RIGHT + 72 + share * each, y + 13, f"{share:.2f}", 11))

@@ -1,0 +1,78 @@
+"""Context parallelism: which rank computes which pair of tokens at which step of the ring, and what ranks send.
+
+Pairs are (query, key) with the key not after the query. In step 0 a rank's queries meet its own keys, in step t those
+that the rank t places before it had at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TOKENS = 32
+LAYOUTS = ("contiguous", "zig-zag", "striped")
+
+
+def owners(tokens: int, ranks: int, layout: str) -> list[int]:
+    """Return the rank of each token. "zig-zag" gives each rank one chunk of the first half and one of the second."""
+    if layout == "striped":
+        return [token % ranks for token in range(tokens)]
+    if layout == "contiguous":
+        return [token * ranks // tokens for token in range(tokens)]
+    chunks = [token * 2 * ranks // tokens for token in range(tokens)]
+    return [min(chunk, 2 * ranks - 1 - chunk) for chunk in chunks]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Causal attention over ``tokens`` tokens on a ring of ``ranks`` ranks."""
+
+    ranks: int
+    layout: str = "contiguous"
+    tokens: int = TOKENS
+
+    def step(self, query: int, key: int) -> int:
+        """Return the step in which the pair is computed, on the query's rank."""
+        owner = owners(self.tokens, self.ranks, self.layout)
+        return (owner[query] - owner[key]) % self.ranks
+
+    def work(self) -> list[list[int]]:
+        """Return the number of pairs, by step and rank."""
+        owner, found = owners(self.tokens, self.ranks, self.layout), [[0] * self.ranks for _ in range(self.ranks)]
+        for query in range(self.tokens):
+            for key in range(query + 1):
+                found[(owner[query] - owner[key]) % self.ranks][owner[query]] += 1
+        return found
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of the ranks' time that is work, if each step takes as long as its busiest rank."""
+        work = self.work()
+        return sum(map(sum, work)) / (self.ranks * sum(map(max, work)))
+
+
+# Of a layer's forward: heads in all, and heads of keys and values.
+HEADS, KV_HEADS = 32, 8
+
+
+def sent(ranks: int) -> dict[str, float]:
+    """Return what a rank sends in a layer's forward, counted by messages, as a share of the activations s·b·h."""
+    messages = {"ring": _ring(ranks), "Ulysses": _ulysses(ranks), "TP + SP": _tensor(ranks)}
+    return {name: sum(found) for name, found in messages.items()}
+
+
+def _ring(ranks: int) -> Iterator[float]:
+    for _ in range(ranks - 1):  # keys and values, to the next rank
+        yield from (KV_HEADS / HEADS / ranks,) * 2
+
+
+def _ulysses(ranks: int) -> Iterator[float]:
+    for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS):  # queries, keys, values; then the output back
+        for _ in range(1, ranks):
+            yield heads / HEADS / ranks / ranks
+
+
+def _tensor(ranks: int) -> Iterator[float]:
+    for _ in range(4):  # all-gather and reduce-scatter around attention, and around the MLP
+        for _ in range(ranks - 1):
+            yield 1 / ranks
