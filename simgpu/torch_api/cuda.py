@@ -5,6 +5,7 @@ The Python code of ``torch.cuda`` and ``torch.accelerator`` runs unmodified on t
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -302,6 +303,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     yield Patch(cuda.nccl, "is_available", lambda tensors: False)
     if has_gpus and torch.version.cuda is None:
         yield Patch(torch.version, "cuda", "13.0")
+        # A build for CUDA brings triton along: torch warns where it is missing, which here says nothing to the user.
+        yield Patch(logging.getLogger("torch.utils.flop_counter"), "disabled", True)
     yield Patch(torch._C, "_has_cudnn", has_gpus or torch._C._has_cudnn)
     if has_gpus and not torch.backends.cudnn.version():
         yield Patch(torch.backends.cudnn, "version", lambda: _CUDNN)

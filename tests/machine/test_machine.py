@@ -1,5 +1,6 @@
 """A machine comes and goes: torch sees its GPUs while it is there, and is itself again afterwards."""
 
+import logging
 import sys
 import threading
 import traceback
@@ -232,11 +233,14 @@ def test_a_tensor_of_another_machine_is_refused_by_name():
 
 def test_use_gpus_simulates_where_there_are_none():
     built_for = torch.version.cuda
+    triton = logging.getLogger("torch.utils.flop_counter")  # warns that a build for CUDA lacks triton
     assert labkit.use_gpus(3).gpus[2].device == torch.device("cuda:2")
     assert torch.cuda.device_count() == 3
+    assert triton.disabled
     labkit.use_gpus(0)
     assert not torch.cuda.is_available()
     assert torch.version.cuda == built_for
+    assert not triton.disabled
     with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
         torch.ones(2).cuda()
     with pytest.raises(TypeError, match="gpus must be a whole number"):
