@@ -12,6 +12,7 @@ from ..plans.context import Ring, owners, sent
 from .captions import caption
 
 _LEFT, _TOP, _SIDE, _RIGHT = 12, 30, 320, 372
+_LAYOUTS = {"contiguous": "连续", "zig-zag": "之字形", "striped": "条纹"}
 
 
 def context_picture(ring: Ring, step: int) -> Picture:
@@ -28,12 +29,14 @@ def context_picture(ring: Ring, step: int) -> Picture:
             if at > step:
                 sketch.add(Box(*place, None, label, dashed=True))
             else:
-                sketch.add(Box(*place, rank, label, tint=0.0 if at == step else 0.7, tip=f"rank {rank}, {label}"))
+                sketch.add(
+                    Box(*place, rank, label, tint=0.0 if at == step else 0.7, tip=f"rank {rank}, {label}")
+                )
     _time(sketch, ring, step)
     _bytes(sketch, ring.ranks)
     high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
     busiest = [max(steps) for steps in ring.work()]
-    said = caption("context", ranks=ring.ranks, layout=ring.layout, step=step, pairs=ring.work()[step],
+    said = caption("context", ranks=ring.ranks, layout=say(en=ring.layout, zh=_LAYOUTS[ring.layout]), step=step, pairs=ring.work()[step],
                    time=sum(busiest), share=ring.efficiency)  # fmt: skip
     return sketch.picture(high, said)
 
@@ -52,7 +55,9 @@ def _time(sketch: Sketch, ring: Ring, step: int) -> None:
             sketch.add(lane.bar(rank, x, wide, dashed=True, label=f"{label} waits"))
             if pairs[rank]:
                 tint = 0.0 if at == step else 0.7
-                sketch.add(lane.bar(rank, x, pairs[rank] * each, rank, tint=tint, label=label, tip=str(pairs[rank])))
+                sketch.add(
+                    lane.bar(rank, x, pairs[rank] * each, rank, tint=tint, label=label, tip=str(pairs[rank]))
+                )
             x += wide
 
 

@@ -38,7 +38,10 @@ class Ring:
 
     def work(self) -> list[list[int]]:
         """Return the number of pairs, by step and rank."""
-        owner, found = owners(self.tokens, self.ranks, self.layout), [[0] * self.ranks for _ in range(self.ranks)]
+        owner, found = (
+            owners(self.tokens, self.ranks, self.layout),
+            [[0] * self.ranks for _ in range(self.ranks)],
+        )
         for query in range(self.tokens):
             for key in range(query + 1):
                 found[(owner[query] - owner[key]) % self.ranks][owner[query]] += 1
