@@ -35,9 +35,12 @@ def context_picture(ring: Ring, step: int) -> Picture:
     _time(sketch, ring, step)
     _bytes(sketch, ring.ranks)
     high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
-    busiest = [max(steps) for steps in ring.work()]
-    said = caption("context", ranks=ring.ranks, layout=say(en=ring.layout, zh=_LAYOUTS[ring.layout]), step=step, pairs=ring.work()[step],
-                   time=sum(busiest), share=ring.efficiency)  # fmt: skip
+    busiest = sum(max(steps) for steps in ring.work())
+    layout = say(en=ring.layout, zh=_LAYOUTS[ring.layout])
+    said = caption(
+        "context", ranks=ring.ranks, layout=layout, step=step, pairs=ring.work()[step], time=busiest,
+        share=ring.efficiency,
+    )  # fmt: skip
     return sketch.picture(high, said)
 
 
