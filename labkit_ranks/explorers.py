@@ -28,7 +28,7 @@ from .pictures.plan_stacks import forecast_picture
 from .pictures.recompute_lanes import staircases_picture
 from .pictures.shard_lanes import shards_picture
 from .pictures.world_lanes import CHOSEN_BY, world_picture
-from .plans.context import LAYOUTS, Ring
+from .plans.context import LAYOUTS, ContextRing
 from .plans.experts import Routing
 from .plans.heat import HeatMaps
 from .plans.mesh import Mesh, bytes_sent
@@ -197,7 +197,7 @@ class ContextExplorer(Explorer):
 
     def make_picture(self) -> Picture:
         ranks = 2**self.doublings
-        return context_picture(Ring(ranks, self.layout), min(self.step, ranks - 1))
+        return context_picture(ContextRing(ranks, self.layout), min(self.step, ranks - 1))
 
 
 class MeshExplorer(Explorer):

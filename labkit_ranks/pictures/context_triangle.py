@@ -8,14 +8,14 @@ from labkit.base.language import say
 from labkit.view.layout import Lanes
 from labkit.view.picture import WIDTH, Box, Label, Picture, Sketch
 
-from ..plans.context import Ring, owners, sent
+from ..plans.context import ContextRing, owners, sent
 from .captions import caption
 
 _LEFT, _TOP, _SIDE, _RIGHT = 12, 30, 320, 372
 _LAYOUTS = {"contiguous": "连续", "zig-zag": "之字形", "striped": "条纹"}
 
 
-def context_picture(ring: Ring, step: int) -> Picture:
+def context_picture(ring: ContextRing, step: int) -> Picture:
     """Draw the pairs of ``step`` in full colour, those of steps before it pale, and later ones as outlines."""
     sketch, cell = Sketch(), _SIDE / ring.tokens
     owner = owners(ring.tokens, ring.ranks, ring.layout)
@@ -44,7 +44,7 @@ def context_picture(ring: Ring, step: int) -> Picture:
     return sketch.picture(high, said)
 
 
-def _time(sketch: Sketch, ring: Ring, step: int) -> None:
+def _time(sketch: Sketch, ring: ContextRing, step: int) -> None:
     """Draw each rank's work in each step of the ring; a step ends with its busiest rank."""
     work = ring.work()
     lane = Lanes(_TOP, _RIGHT + 56, 12, 22, 11)

@@ -24,7 +24,7 @@ def owners(tokens: int, ranks: int, layout: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Ring:
+class ContextRing:
     """Causal attention over ``tokens`` tokens on a ring of ``ranks`` ranks."""
 
     ranks: int

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from labkit_course.content import module
 from labkit_course.exercise import find
-from labkit_ranks.plans.context import HEADS, KV_HEADS, LAYOUTS, Ring, sent
+from labkit_ranks.plans.context import HEADS, KV_HEADS, LAYOUTS, ContextRing, sent
 
 on_ranks = module("exercises.on_ranks").on_ranks
 context = module("exercises.context")
@@ -241,12 +241,13 @@ def test_gradients_are_averaged_over_data_and_context(answer, hint):
 def test_work_of_the_ring_by_layout():
     """Pairs on four ranks, as lesson 21 has them, and the formula for neighbouring tokens."""
     by_rank = {
-        layout: [sum(own) for own in zip(*Ring(4, layout, 64).work(), strict=True)] for layout in LAYOUTS
+        layout: [sum(own) for own in zip(*ContextRing(4, layout, 64).work(), strict=True)]
+        for layout in LAYOUTS
     }
     assert by_rank["contiguous"] == [136, 392, 648, 904]
     assert by_rank["zig-zag"] == [520] * 4
     for ranks in (2, 4, 8):
-        assert Ring(ranks, tokens=1024).efficiency == pytest.approx(ranks / (2 * ranks - 1), abs=0.01)
+        assert ContextRing(ranks, tokens=1024).efficiency == pytest.approx(ranks / (2 * ranks - 1), abs=0.01)
 
 
 def test_bytes_of_the_picture_are_those_of_messages():
