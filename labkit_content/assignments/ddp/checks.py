@@ -165,11 +165,7 @@ def wrong_gradient(told: list[Any], wanted: Tensor) -> Iterator[Hint]:
             f"各 rank 的梯度不一样：模型是 {told[0]['kind']}，没有谁去取平均",
         )
     if not same(gradients[0], wanted, 1e-4):
-        yield Hint(
-            "gradient",
-            "the gradient is not the average over the ranks",
-            "梯度不是各 rank 的平均",
-        )
+        yield Hint("gradient", "the gradient is not the average over the ranks", "梯度不是各 rank 的平均")
 
 
 def wrong_start(told: list[Any], weight: Tensor) -> Iterator[Hint]:
