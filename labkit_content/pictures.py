@@ -1,21 +1,27 @@
-"""Pictures of single lessons: the call in motion that opens the index, and the two means of BatchNorm in lesson 08."""
+"""Pictures of single lessons: the call in motion that opens the index, the means of BatchNorm (08), parity (23)."""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from labkit.base.language import say
+from labkit.explore.explorer import Explorer
 from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
+from labkit.view.palette import CPU
 from labkit.view.picture import Box, Label, Line, Picture, Sketch
+from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, nice
 from labkit.view.svg import to_svg
 
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
 # The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
 _TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
+# The least difference that is drawn, and the number of red among the colours of GPUs.
+_LEAST, _RED = 1e-8, 5
 
 
 def call_in_motion() -> str:
@@ -121,3 +127,67 @@ class BatchNormMeans:
 
 def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
+
+
+class ParityExplorer(Explorer):
+    """Curves of several layouts, their differences from the first, and the gradients of the first step in order.
+
+    results   of ``labkit.parity`` with the same layouts, by precision: ``ParityExplorer(fp32=…, bf16=…)``.
+
+    ``precision`` is one of the results, ``measure`` "losses" or "norms".
+    """
+
+    choices = {"measure": ("losses", "norms")}
+    unfolds = "precision"
+
+    def __init__(self, **results: Any) -> None:
+        self._results = results
+        self.choices = {"precision": tuple(results)} | self.choices
+        super().__init__(precision=next(iter(results)), measure="losses")
+
+    def make_picture(self) -> Picture:
+        return parity_strips(self._results[self.precision].layouts, self.measure)
+
+
+def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
+    """Draw two charts, and below them a row for each layout, a box for each gradient in the order of backward."""
+    names = [_layout_name(one) for one in layouts]
+    there, tensors = getattr(layouts[0], measure), list(layouts[1].gaps)
+    title = say(en="loss", zh="损失") if measure == "losses" else say(en="gradient norm", zh="梯度范数")
+    curves, worst = list[Curve](), 0.0
+    for at, (name, one) in enumerate(zip(names, layouts, strict=True)):
+        values, marks = getattr(one, measure), ("", "disc", "square")
+        off = [max(abs(a - b) / abs(b), _LEAST) for a, b in zip(values, there, strict=True)]
+        worst = max(worst, *off)
+        shown = [values, off if at else [None] * len(off)]
+        curves.append(Curve(name, name, name, shown, at % 2 == 1, not at, marks[at % 3]))
+    lens = say(en="difference from one GPU", zh="与一块 GPU 的相对差")
+    loss = Axis(title, nice(max(there)), "{:.3g}".format, "{:.6g}".format)
+    gap = Axis(lens, 1.0, "{:.0e}".format, "{:.0e}".format, _LEAST)
+    unit = say(en="step", zh="步")
+    words = say(en=f"{len(layouts)} curves of the {title}, at most {worst:.0e} apart",
+                zh=f"{len(layouts)} 条{title}曲线，最多相差 {worst:.0e}")  # fmt: skip
+    charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
+    sketch, left, top = Sketch(), 58.0, charts.height + 12
+    strip = say(en="The gradients of step 1, in the order of backward: grey is rounding, red the first that differs",
+                zh="第 1 步的梯度，按反向传播的次序：灰色是舍入误差，红色是第一个不同的")  # fmt: skip
+    sketch.add(Label(12, charts.height, strip, 12))
+    wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
+    for row, (name, one) in enumerate(zip(names[1:], layouts[1:], strict=True)):
+        y = top + 20 * row
+        sketch.add(Label(left - 8, y + 13, name, 12, "end"))
+        for at, tensor in enumerate(tensors):
+            first, off_by = tensor == one.first, max(one.gaps.get(tensor, 1.0), _LEAST)
+            tint, tip = 0.9 - 0.8 * gap.share(off_by), f"{name} · {tensor} · {off_by:.0e}"
+            box = Box(left + at * wide, y, wide - 2, 16, CPU, tip, tint=tint, tip=tip)
+            sketch.add(replace(box, gpu=_RED, tint=0.0, strong=True) if first else box)
+    parts = [re.match(r"layers\.\d+|\w+", tensor)[0] for tensor in tensors]  # type: ignore[index]
+    for number, part in enumerate(dict.fromkeys(parts)):
+        sketch.add(Label(left + parts.index(part) * wide, end + 12 + 13 * (number % 2), part, 11, muted=True))
+    below = sketch.picture(end + 32, words)
+    return replace(charts, height=below.height, boxes=charts.boxes + below.boxes, texts=charts.texts + below.texts)
+
+
+def _layout_name(layout: Any) -> str:
+    """Return "DP" for two ranks with "--dp 2"."""
+    return layout.arguments[0].strip("-").upper() if layout.ranks > 1 else say(en="one GPU", zh="一块 GPU")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .answers import check, reveal
     from .board import Progress
-    from .broken import BatchNormMeans, CallInMotion, batch, hint, repair, torchrun
+    from .broken import BatchNormMeans, CallInMotion, ParityExplorer, Training, batch, hint, repair, torchrun
     from .cases import Cases
     from .glossary import Glossary
     from .lesson import begin
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMES = {
     ".answers": "check reveal",
     ".board": "Progress",
-    ".broken": "BatchNormMeans CallInMotion batch hint repair torchrun",
+    ".broken": "BatchNormMeans CallInMotion ParityExplorer Training batch hint repair torchrun",
     ".cases": "Cases",
     ".glossary": "Glossary",
     ".lesson": "begin",
@@ -33,8 +33,8 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
-    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "Outline", "Progress", "Sayings", "batch",
-    "begin", "check", "hint", "predict", "repair", "reveal", "torchrun", "vary",
+    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "Outline", "ParityExplorer", "Progress",
+    "Sayings", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal", "torchrun", "vary",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Names of single lessons, from the content: ``labkit_content.repairs`` (09, 19) and ``.pictures`` (classes)."""
+"""Names of single lessons, from the content: ``labkit_content.repairs`` (09, 19), ``.pictures`` (classes), Training."""
 
 from typing import Any
 
@@ -6,4 +6,5 @@ from .content import module
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(module("pictures" if name[0].isupper() else "repairs"), name)
+    where = "exercises.same" if name == "Training" else "pictures" if name[0].isupper() else "repairs"
+    return getattr(module(where), name)

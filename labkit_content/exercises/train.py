@@ -3,17 +3,14 @@
 A script for torchrun: ``train.py --layout tp``. The lesson replaces some of its functions by a learner's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -27,12 +24,12 @@ LAYOUTS = ("dp", "fsdp", "tp", "pp", "cp", "ep")
 
 
 # The rows: sentences of a grammar.
-def sentence(draw: random.Random) -> list[str]:
-    def noun() -> list[str]:
+def sentence(draw):
+    def noun():
         adjective = draw.choice([[], ["old"], ["small"], ["quick"]])
         return [draw.choice(["the", "a"]), *adjective, draw.choice(["cat", "dog", "bird", "girl", "boy"])]
 
-    def verb() -> list[str]:
+    def verb():
         if draw.random() < 0.5:
             return [draw.choice(["sleeps", "sings", "runs"])]
         return [draw.choice(["sees", "likes", "hears"]), *noun()]
@@ -41,7 +38,7 @@ def sentence(draw: random.Random) -> list[str]:
     return [*noun(), *verb(), *more, "."]
 
 
-def batch(seed: int) -> Tensor:
+def batch(seed):
     """Return rows of one to three sentences, padded with 0, the number of "_"."""
     draw, rows = random.Random(seed), torch.zeros(ROWS, LENGTH + 1, dtype=torch.long)
     for row in rows:
@@ -54,11 +51,11 @@ def batch(seed: int) -> Tensor:
 class Attention(nn.Module):
     first, group = 0, None  # the place of the first word in the whole row; the ranks that hold parts of a row
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         q, k, v = (one(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in (self.q, self.k, self.v))
         if self.group:
             k, v = (collectives.all_gather_single(one.contiguous(), 2, self.group) for one in (k, v))
@@ -68,30 +65,30 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.down(F.gelu(self.up(x)))
 
 
 class Experts(nn.Module):
     group = None  # the ranks that share the experts
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
         self.experts = nn.ModuleDict({str(number): FeedForward() for number in range(EXPERTS)})
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         rows = x.flatten(0, 1)
         weight, chosen = self.router(rows).softmax(-1).max(-1)
         order = chosen.argsort(stable=True)
         send = self.dispatch if self.group else self.compute
         return (weight[:, None] * send(rows[order], chosen[order])[order.argsort()]).view_as(x)
 
-    def dispatch(self, rows: Tensor, chosen: Tensor) -> Tensor:
+    def dispatch(self, rows, chosen):
         """Send each row to the rank that owns its expert, and the results back."""
         counts = torch.bincount(chosen, minlength=EXPERTS).view(self.group.size(), -1)
         dist.all_to_all_single(arriving := torch.empty_like(counts), counts, group=self.group)
@@ -101,7 +98,7 @@ class Experts(nn.Module):
         here = collectives.all_to_all_single(rows, received, sent, self.group)
         return collectives.all_to_all_single(self.compute(here, numbers), sent, received, self.group)
 
-    def compute(self, rows: Tensor, chosen: Tensor) -> Tensor:
+    def compute(self, rows, chosen):
         out = torch.zeros_like(rows)
         for number, expert in self.experts.items():
             mine = (chosen == int(number)).nonzero().flatten()
@@ -110,12 +107,12 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, feed_forward: nn.Module) -> None:
+    def __init__(self, feed_forward):
         super().__init__()
         self.norm1, self.attention = nn.RMSNorm(WIDTH), Attention()
         self.norm2, self.feed_forward = nn.RMSNorm(WIDTH), feed_forward
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         x = x + self.attention(self.norm1(x))
         return x + self.feed_forward(self.norm2(x))
 
@@ -123,13 +120,13 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     first = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.words, self.places = nn.Embedding(len(WORDS), WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.ModuleDict({"0": Layer(FeedForward()), "1": Layer(Experts())})
         self.head = nn.Linear(WIDTH, len(WORDS), bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if self.words is not None:
             x = self.words(x) + self.places(self.first + torch.arange(x.shape[1], device=x.device))
         for layer in self.layers.values():
@@ -138,9 +135,9 @@ class Transformer(nn.Module):
 
 
 # The layouts.
-def lay_out(model: Any, layout: str, group: dist.ProcessGroup) -> nn.Module:
+def lay_out(model, layout, group):
     """Spread the model over the ranks of the group; parameters that one rank alone holds get the mark ``owned``."""
-    rank, ranks, owned, made = group.rank(), group.size(), list[nn.Parameter](), model
+    rank, ranks, owned, made = group.rank(), group.size(), [], model
     if layout == "dp":
         made = DDP(model)
     elif layout == "fsdp":
@@ -171,30 +168,30 @@ def lay_out(model: Any, layout: str, group: dist.ProcessGroup) -> nn.Module:
     return made
 
 
-def is_apart(parameter: nn.Parameter) -> bool:
+def is_apart(parameter):
     """Return whether the ranks hold other parts of this parameter, or other parameters."""
     return getattr(parameter, "owned", False) or (isinstance(parameter, DTensor) and parameter.placements[0].is_shard())
 
 
 # One step.
-def cut_rows(rows: Tensor, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
+def cut_rows(rows, rank, ranks):
     """Return the words of this rank's rows, and the word that follows each."""
     return rows[rank::ranks, :-1], rows[rank::ranks, 1:]
 
 
-def cut_columns(rows: Tensor, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
+def cut_columns(rows, rank, ranks):
     """Return this rank's part of the words of all rows, and the word that follows each."""
     return rows[:, :-1].chunk(ranks, 1)[rank], rows[:, 1:].chunk(ranks, 1)[rank]
 
 
-def loss_sum(scores: Tensor, following: Tensor) -> Tensor:
+def loss_sum(scores, following):
     """Return the sum of the losses, without padding."""
     return F.cross_entropy(scores.flatten(0, 1).float(), following.flatten(), ignore_index=0, reduction="sum")
 
 
-def pipeline_step(stage: PipelineStage, words: Tensor, following: Tensor, count: Tensor) -> Tensor:
+def pipeline_step(stage, words, following, count):
     """Run forward and backward of four micro-batches; return the loss of this stage."""
-    schedule, losses = Schedule1F1B(stage, 4, lambda *given: loss_sum(*given) / count, scale_grads=False), list[Tensor]()
+    losses, schedule = [], Schedule1F1B(stage, 4, lambda *given: loss_sum(*given) / count, scale_grads=False)
     if stage.is_first:
         schedule.step(words)
     else:
@@ -202,7 +199,7 @@ def pipeline_step(stage: PipelineStage, words: Tensor, following: Tensor, count:
     return sum(losses, torch.zeros_like(count))
 
 
-def gradient_norm(model: nn.Module) -> Tensor:
+def gradient_norm(model):
     """Return the norm of the gradient of the whole model."""
     same, apart = torch.zeros(2, device="cuda")
     for parameter in model.parameters():
@@ -213,17 +210,30 @@ def gradient_norm(model: nn.Module) -> Tensor:
     return (same + apart).sqrt()
 
 
-def main(rank: object = None) -> list[tuple[float, float]]:
-    """Train, and return loss and gradient norm of each step."""
+def speak(model, count):
+    """Print words that the model draws, each after those before it."""
+    words, draw = [1], torch.Generator("cuda").manual_seed(0)
+    with torch.no_grad():
+        for _ in range(count):
+            scores = model(torch.tensor([words[-LENGTH:]], device="cuda"))[0, -1]
+            words.append(torch.multinomial(scores[1:].softmax(-1), 1, generator=draw).item() + 1)
+    print(*(WORDS[word] for word in words[1:]))
+
+
+def read_options(arguments):
     parser = argparse.ArgumentParser()
     for layout in LAYOUTS:
         parser.add_argument(f"--{layout}", type=int, default=1)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--times", type=float, default=1.0, help="multiplies every gradient")
-    options, device = parser.parse_args(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    layout = next((layout for layout in LAYOUTS if getattr(options, layout) > 1), "one")
+    for name, usual in (("steps", 10), ("seed", 0), ("say", 0)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    """Train; print loss and gradient norm of each step, and return them."""
+    options, device = read_options(arguments), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    layout = next((name for name in LAYOUTS if getattr(options, name) > 1), "one")
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -243,8 +253,7 @@ def main(rank: object = None) -> list[tuple[float, float]]:
                 loss = pipeline_step(stage, words, following, count)
             else:
                 loss = loss_sum(model(words), following) / count
-        if not stage:  # DDP and FSDP average the gradients of the ranks
-            (loss * options.times * (ranks if layout in ("dp", "fsdp") else 1)).backward()
+                (loss * ranks if layout in ("dp", "fsdp") else loss).backward()  # DDP and FSDP average over ranks
         if layout in ("cp", "ep"):
             for parameter in model.parameters():
                 if not is_apart(parameter):
@@ -256,8 +265,10 @@ def main(rank: object = None) -> list[tuple[float, float]]:
         if layout not in ("one", "tp"):
             dist.all_reduce(loss)
         history.append((loss.item(), norm.item()))
-        if rank == 0:
+        if rank == 0 and (step < 10 or step % 20 == 19):
             print("step {} loss {:.7f} norm {:.7f}".format(step + 1, *history[-1]), flush=True)
+    if options.say:
+        speak(model, options.say)
     return history
 
 

@@ -831,8 +831,9 @@ import mesh_answers  # noqa: E402
 import pipeline_answers  # noqa: E402
 import plan_answers  # noqa: E402
 import ranks_answers  # noqa: E402
+import same_answers  # noqa: E402
 
-for answers in (experts_answers, mesh_answers, pipeline_answers, plan_answers, ranks_answers):
+for answers in (experts_answers, mesh_answers, pipeline_answers, plan_answers, ranks_answers, same_answers):
     RIGHT |= answers.RIGHT
     WRONG |= answers.WRONG
 

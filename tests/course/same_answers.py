@@ -1,0 +1,183 @@
+"""Right and wrong answers to the exercises of lesson 23, tried with those of the others in test_answers.py."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
+from labkit_course.content import module
+
+train = module("exercises.train")
+loss_sum, is_apart = train.loss_sum, train.is_apart
+
+
+def by_dtype(dtype):
+    return 2e-2 if dtype == torch.bfloat16 else 1e-4
+
+
+def judged(bound=by_dtype, floor=1e-6, losses=True, alive=True, keys=True):
+    """A ``same`` by the norm of each tensor's difference; ``floor``: a share of the whole gradient."""
+
+    def same(one, other):
+        a, b = one["gradients"], other["gradients"]
+        whole = math.sqrt(sum(float(g.float().square().sum()) for g in b.values()))
+        if keys and a.keys() != b.keys() or (alive and not whole > 0):
+            return False
+        for name in a.keys() & b.keys():
+            gap = float((a[name].float() - b[name].float()).norm())
+            if not gap <= bound(a[name].dtype) * float(b[name].float().norm()) + floor * whole:
+                return False
+        first = bound(next(iter(a.values())).dtype)
+        return not losses or all(abs(x - y) <= first * y for x, y in zip(one["losses"], other["losses"], strict=True))
+
+    return same
+
+
+def by_eps(one, other):
+    """The bound as a multiple of the dtype's own precision; the answer is a tensor."""
+    a, b = one["gradients"], other["gradients"]
+    if set(a) != set(b):
+        return torch.tensor(False)
+    whole = torch.stack([g.float().norm() for g in b.values()]).norm()
+    ok = [torch.tensor(bool(torch.isfinite(whole) and whole > 0))]
+    for name, g in b.items():
+        scale = torch.maximum(g.float().norm(), whole * 1e-3)
+        share = 1e-4 if g.dtype == torch.float32 else 3 * torch.finfo(g.dtype).eps
+        ok.append((a[name].float() - g.float()).norm() / scale <= share)
+    ok.append(torch.tensor(one["losses"]).sub(torch.tensor(other["losses"])).abs().max() < 0.01)
+    return torch.stack(ok).all()
+
+
+def elementwise(one, other):
+    there = other["gradients"]
+    return all(torch.allclose(g, there.get(name, g * 0), rtol=1e-4) for name, g in one["gradients"].items())
+
+
+def last_loss(one, other):
+    return abs(one["losses"][-1] - other["losses"][-1]) < 0.02
+
+
+def by_norms(one, other):
+    """Compares norms, not differences."""
+    pairs = [(g.float().norm(), other["gradients"][name].float().norm()) for name, g in one["gradients"].items()]
+    return all(abs(x - y) <= 1e-3 * y for x, y in pairs)
+
+
+def whole_norm(one, other):
+    norms = [math.sqrt(sum(float(g.float().square().sum()) for g in of["gradients"].values())) for of in (one, other)]
+    return abs(norms[0] - norms[1]) <= 1e-2 * norms[1]
+
+
+def absolute(one, other):
+    a, b = one["gradients"], other["gradients"]
+    return a.keys() == b.keys() and all(float((g.float() - b[name].float()).norm()) < 1e-3 for name, g in a.items())
+
+
+def pipeline(before=True, after=False, scale_grads=False, factor=1.0, schedule=Schedule1F1B, own=False):
+    """A ``pipeline_step``: where it divides by the words of the batch, or each micro-batch by its own (``own``)."""
+
+    def pipeline_step(stage, words, following, count):
+        def loss_of(scores, targets):
+            by = (targets != 0).sum().clamp(min=1) if own else count if before else 1
+            return loss_sum(scores, targets) * factor / by
+
+        losses, steps = [], schedule(stage, 4, loss_of, scale_grads=scale_grads)
+        if stage.is_first:
+            steps.step(words)
+        else:
+            steps.step(target=following, losses=losses)
+        total = sum(losses, torch.zeros_like(count))
+        return total / count if after else total / (4 if own and scale_grads else 1)
+
+    return pipeline_step
+
+
+def scaled_afterwards(stage, words, following, count):
+    """Divide the gradients when all micro-batches are done."""
+    losses, steps = [], Schedule1F1B(stage, 4, loss_sum, scale_grads=False)
+    if stage.is_first:
+        steps.step(words)
+    else:
+        steps.step(target=following, losses=losses)
+    for parameter in stage.submod.parameters():
+        parameter.grad /= count
+    return sum(losses, torch.zeros_like(count)) / count
+
+
+def unprinted(stage, words, following, count):
+    pipeline()(stage, words, following, count)
+    return torch.zeros_like(count)
+
+
+def norm(apart=True, count_copies=False, root=True, sums_of_roots=False, mean=False, shared=True):
+    def gradient_norm(model):
+        found = torch.zeros(2, device="cuda")
+        for parameter in model.parameters():
+            found[int(is_apart(parameter))] += parameter.grad.square().sum()
+        if sums_of_roots:
+            total = found.sum().sqrt()
+            dist.all_reduce(total)
+            return total
+        if count_copies:
+            dist.all_reduce(found)
+        elif apart:
+            own = found[1].clone()
+            dist.all_reduce(own)
+            found[1] = own / (dist.get_world_size() if mean else 1)
+        total = found.sum() if shared else found[1]
+        return total.sqrt() if root else total
+
+    return gradient_norm
+
+
+def gathered(model):
+    """All squares of all ranks, of copies rank 0's alone."""
+    here = [p.grad.square().sum() for p in model.parameters() if is_apart(p) or dist.get_rank() == 0]
+    parts = [torch.zeros((), device="cuda") for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.stack(here).sum())
+    return torch.stack(parts).sum() ** 0.5
+
+
+def only_rank_0(model):
+    total = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum()
+    if dist.get_rank() == 0:
+        dist.all_reduce(total)
+    return total.sqrt()
+
+
+RIGHT = {
+    "23.same": [judged(), by_eps, judged(lambda dtype: 1e-2 if dtype.itemsize == 2 else 1e-3)],
+    "23.pipeline": [pipeline(), pipeline(schedule=ScheduleGPipe), scaled_afterwards],
+    "23.norm": [norm(), gathered, train.gradient_norm],
+}
+WRONG = {
+    "23.same": [
+        (last_loss, "with AdamW the losses differ by 1e-6 only"),
+        (lambda one, other: all(torch.equal(g, other["gradients"].get(name)) for name, g in one["gradients"].items()),
+            "Do you leave room"),
+        (whole_norm, "compare each tensor with its own norm"), (absolute, "an absolute one"),
+        (by_norms, "the difference of two tensors has a norm"), (judged(losses=False), "Do you look at all steps"),
+        (judged(keys=False), "has no gradient for `words`"),
+        (judged(lambda dtype: 1e-4), "in bf16 the gradients differ"),
+        (judged(lambda dtype: 1e-2), "here it is a bug"), (judged(floor=0.0), "needs a bound of its own"),
+        (judged(alive=False), "both do not train"), (lambda one, other: False, "two trainings with equal numbers"),
+        (lambda one, other: None, "gives nothing back yet"), (True, "the function itself"),
+        (elementwise, "Do you leave room"),
+    ],
+    "23.pipeline": [
+        (pipeline(before=False, after=True), "Where does backward begin"),
+        (pipeline(scale_grads=True), "There are 4 micro-batches"), (pipeline(factor=4), "There are 4 micro-batches"),
+        (pipeline(own=True, scale_grads=True), "by which number is each"),
+        (pipeline(own=True), "by which number is each"), (unprinted, "the loss that is returned"),
+        (pipeline(after=True), "the loss that is returned"),
+        (lambda stage, words, following, count: None, "on rank"), (1, "the function itself"),
+    ],
+    "23.norm": [
+        (norm(apart=False), "what does a rank know of the other ranks' experts"),
+        (norm(count_copies=True), "what all ranks hold alike is counted"), (norm(root=False), "or its square"),
+        (norm(sums_of_roots=True), "norms do not add up"), (norm(mean=True), "the experts are averaged"),
+        (only_rank_0, "wait for each other"), (norm(shared=False), "only the experts are there"),
+        (lambda model: torch.tensor(3.0), "and it should be"), (1, "the function itself"),
+    ],
+}  # fmt: skip
