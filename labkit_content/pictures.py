@@ -133,17 +133,16 @@ class ParityExplorer(Explorer):
     """Curves of several layouts, their differences from the first, and the gradients of the first step in order.
 
     results   of ``labkit.parity`` with the same layouts, by precision: ``ParityExplorer(fp32=…, bf16=…)``.
-
-    ``precision`` is one of the results, ``measure`` "losses" or "norms".
+    measure   the curves: "losses" or "norms".
     """
 
     choices = {"measure": ("losses", "norms")}
     unfolds = "precision"
 
-    def __init__(self, **results: Any) -> None:
+    def __init__(self, *, measure: str = "losses", **results: Any) -> None:
         self._results = results
         self.choices = {"precision": tuple(results)} | self.choices
-        super().__init__(precision=next(iter(results)), measure="losses")
+        super().__init__(precision=next(iter(results)), measure=measure)
 
     def make_picture(self) -> Picture:
         return parity_strips(self._results[self.precision].layouts, self.measure)
