@@ -32,6 +32,7 @@ TRIED = [
     r"150",  # 18
     r"\['waits', 'waits', 'ended'\]",  # 19
     r"\[2.0, 2.0, 1.0\]",  # 22
+    r"True",  # 23
 ]  # fmt: skip
 
 
