@@ -184,7 +184,9 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     for number, part in enumerate(dict.fromkeys(parts)):
         sketch.add(Label(left + parts.index(part) * wide, end + 12 + 13 * (number % 2), part, 11, muted=True))
     below = sketch.picture(end + 32, words)
-    return replace(charts, height=below.height, boxes=charts.boxes + below.boxes, texts=charts.texts + below.texts)
+    return replace(
+        charts, height=below.height, boxes=charts.boxes + below.boxes, texts=charts.texts + below.texts
+    )
 
 
 def _layout_name(layout: Any) -> str:

@@ -47,7 +47,9 @@ class Training:
 
     def __call__(self, given: object = None) -> list[tuple[float, float]]:
         """Train with the arguments ``given``, a text, or those of ``sys.argv``; return losses and gradient norms."""
-        history: list[tuple[float, float]] = self.names["main"](given.split() if isinstance(given, str) else None)
+        history: list[tuple[float, float]] = self.names["main"](
+            given.split() if isinstance(given, str) else None
+        )
         return history
 
     def __repr__(self) -> str:
@@ -79,7 +81,9 @@ def _pairs(draw: torch.Generator) -> Iterator[tuple[str, bool, Any, Any]]:
 
     def training(scale: float = 1.0, dtype: torch.dtype = torch.float32, **changed: Any) -> dict[str, Any]:
         sizes = dict.fromkeys(names, scale) | {"layers.1.router": 0.01 * scale}
-        gradients = {name: (size * base[name] * changed.get(name, 1)).to(dtype) for name, size in sizes.items()}
+        gradients = {
+            name: (size * base[name] * changed.get(name, 1)).to(dtype) for name, size in sizes.items()
+        }
         return {"losses": list(fall), "gradients": gradients}
 
     def shaken(one: dict[str, Any], gap: float, **more: Any) -> dict[str, Any]:
@@ -140,7 +144,12 @@ def _pipeline(answer: Callable[..., Any]) -> Hints:
     yield from _waits(ran)
     count = int((train.batch(1000 * seed)[:, 1:] != 0).sum())
     for (loss, norm), (right, true) in zip(ran.require_success().results[1], wanted, strict=True):
-        facts = {"ratio": f"{norm / true:.4g}", "count": count, "loss": f"{loss:.6g}", "right": f"{right:.6g}"}
+        facts = {
+            "ratio": f"{norm / true:.4g}",
+            "count": count,
+            "loss": f"{loss:.6g}",
+            "right": f"{right:.6g}",
+        }
         for name, factor in (("sum", count), ("parts", 0.25), ("parts", 4), ("twice", 1 / count)):
             if abs(norm / true / factor - 1) < 1e-3:
                 yield Named(name, **facts)

@@ -56,7 +56,9 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def forward(self, x):
-        q, k, v = (one(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in (self.q, self.k, self.v))
+        q, k, v = (
+            one(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in (self.q, self.k, self.v)
+        )
         if self.group:
             k, v = (collectives.all_gather_single(one.contiguous(), 2, self.group) for one in (k, v))
         place = self.first + torch.arange(q.shape[2], device=x.device)
@@ -170,7 +172,9 @@ def lay_out(model, layout, group):
 
 def is_apart(parameter):
     """Return whether the ranks hold other parts of this parameter, or other parameters."""
-    return getattr(parameter, "owned", False) or (isinstance(parameter, DTensor) and parameter.placements[0].is_shard())
+    return getattr(parameter, "owned", False) or (
+        isinstance(parameter, DTensor) and parameter.placements[0].is_shard()
+    )
 
 
 # One step.
@@ -253,7 +257,9 @@ def main(arguments=None):
                 loss = pipeline_step(stage, words, following, count)
             else:
                 loss = loss_sum(model(words), following) / count
-                (loss * ranks if layout in ("dp", "fsdp") else loss).backward()  # DDP and FSDP average over ranks
+                (
+                    loss * ranks if layout in ("dp", "fsdp") else loss
+                ).backward()  # DDP and FSDP average over ranks
         if layout in ("cp", "ep"):
             for parameter in model.parameters():
                 if not is_apart(parameter):

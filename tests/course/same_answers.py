@@ -29,7 +29,9 @@ def judged(bound=by_dtype, floor=1e-6, losses=True, alive=True, keys=True):
             if not gap <= bound(a[name].dtype) * float(b[name].float().norm()) + floor * whole:
                 return False
         first = bound(next(iter(a.values())).dtype)
-        return not losses or all(abs(x - y) <= first * y for x, y in zip(one["losses"], other["losses"], strict=True))
+        return not losses or all(
+            abs(x - y) <= first * y for x, y in zip(one["losses"], other["losses"], strict=True)
+        )
 
     return same
 
@@ -55,18 +57,25 @@ def last_loss(one, other):
 
 def by_norms(one, other):
     """Compares norms, not differences."""
-    pairs = [(g.float().norm(), other["gradients"][name].float().norm()) for name, g in one["gradients"].items()]
+    pairs = [
+        (g.float().norm(), other["gradients"][name].float().norm()) for name, g in one["gradients"].items()
+    ]
     return all(abs(x - y) <= 1e-3 * y for x, y in pairs)
 
 
 def whole_norm(one, other):
-    norms = [math.sqrt(sum(float(g.float().square().sum()) for g in of["gradients"].values())) for of in (one, other)]
+    norms = [
+        math.sqrt(sum(float(g.float().square().sum()) for g in of["gradients"].values()))
+        for of in (one, other)
+    ]
     return abs(norms[0] - norms[1]) <= 1e-2 * norms[1]
 
 
 def absolute(one, other):
     a, b = one["gradients"], other["gradients"]
-    return a.keys() == b.keys() and all(float((g.float() - b[name].float()).norm()) < 1e-3 for name, g in a.items())
+    return a.keys() == b.keys() and all(
+        float((g.float() - b[name].float()).norm()) < 1e-3 for name, g in a.items()
+    )
 
 
 def pipeline(before=True, after=False, scale_grads=False, factor=1.0, schedule=Schedule1F1B, own=False):
