@@ -1,4 +1,4 @@
-"""Run a learner's function on ranks for the judges of lessons 10 to 19; keep each rank's result and the calls."""
+"""Run a learner's function on ranks for the judges of lessons 10 to 23; keep each rank's result and the calls."""
 
 from __future__ import annotations
 
