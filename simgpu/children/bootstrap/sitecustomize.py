@@ -29,8 +29,6 @@ def begin() -> None:
     """Wait for torch, if the environment describes a machine."""
     if MACHINE in os.environ and not any(map(waits, sys.meta_path)):
         sys.meta_path.insert(0, Finder())
-        if NOTE:
-            atexit.register(write_note)
 
 
 def write_note() -> None:
@@ -147,6 +145,8 @@ def run_hidden() -> None:
 
 
 if __name__ == "sitecustomize":
+    if NOTE:
+        atexit.register(write_note)
     begin()
     run_hidden()
 elif "FOLLOWED" in globals():  # run by path, in a child of multiprocessing
