@@ -53,7 +53,7 @@ def pytest_load_initial_conftests(
     if beside not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), beside]))
     path = children.with_bootstrap(os.environ.get(children.PATH))
-    sitecustomize.follow(machine.text(), path, children.entries())
+    sitecustomize.follow(machine.text(), path, " ".join(children.ENTRIES))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

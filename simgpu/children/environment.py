@@ -25,10 +25,10 @@ from .bootstrap import sitecustomize
 from .gpu_models import with_model
 
 FOLDER, BOOTSTRAP = sitecustomize.HERE, sitecustomize.__file__
+ENTRIES = list(_ENTRIES)  # the entry points that child processes call, in order
 MACHINE, PATH, ENTER, RUN = sitecustomize.MACHINE, sitecustomize.PATH, sitecustomize.ENTER, sitecustomize.RUN
 WITHOUT_TORCH = sitecustomize.WITHOUT_TORCH
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_entries = list(_ENTRIES)
 
 
 @dataclass(frozen=True)
@@ -132,20 +132,20 @@ def uuid(number: int) -> str:
     return f"00000000-0000-0000-0000-{number:012x}"
 
 
-def entries() -> str:
-    """Return the entry points for child processes, as the bootstrap reads them."""
-    return " ".join(_entries)
-
-
 def add_entry(entry: str) -> None:
     """Let the child processes call ``entry``, "module:function", before they open the machine."""
-    if entry not in _entries:
-        _entries.insert(0, entry)
+    if entry not in ENTRIES:
+        ENTRIES.insert(0, entry)
 
 
 def environment_with_machine(environment: Mapping[str, str], text: str) -> dict[str, str]:
     """Return ``environment`` with the machine that ``text`` describes."""
-    return {**environment, MACHINE: text, ENTER: entries(), PATH: with_bootstrap(environment.get(PATH))}
+    return {
+        **environment,
+        MACHINE: text,
+        ENTER: " ".join(ENTRIES),
+        PATH: with_bootstrap(environment.get(PATH)),
+    }
 
 
 def with_bootstrap(path: str | None) -> str:

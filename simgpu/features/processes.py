@@ -42,7 +42,7 @@ from ..state.placement import gpu_of
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Describe the machine in the environment, and tell torch.cuda about forks."""
     yield Patch(ENVIRONMENT, children.MACHINE, machine.description)
-    yield Patch(ENVIRONMENT, children.ENTER, children.entries())
+    yield Patch(ENVIRONMENT, children.ENTER, " ".join(children.ENTRIES))
     yield Patch(PYTHONPATH, _BOOTSTRAP, True)
     yield Patch(torch.cuda, "_is_in_bad_fork", lambda: machine.gpu is _refuse)
 
@@ -118,7 +118,10 @@ class _Follow(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         # Named by its file: labkit may not be on the path of the process yet.
         path = children.with_bootstrap(os.environ.get(children.PATH))
-        return run_path, (children.BOOTSTRAP, {"FOLLOWED": (self.description, path, children.entries())})
+        return run_path, (
+            children.BOOTSTRAP,
+            {"FOLLOWED": (self.description, path, " ".join(children.ENTRIES))},
+        )
 
 
 @replaces(multiprocessing.forkserver.ForkServer, "ensure_running")
