@@ -161,7 +161,9 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
         shown = [values, off if at else [None] * len(off)]
         curves.append(Curve(name, name, name, shown, at % 2 == 1, not at, marks[at % 3]))
     lens = say(en="difference from one GPU", zh="与一块 GPU 的相对差")
-    loss = Axis(title, nice(max(there)), "{:.3g}".format, "{:.6g}".format)
+    loss = Axis(
+        title, nice(max(max(getattr(one, measure)) for one in layouts)), "{:.3g}".format, "{:.6g}".format
+    )
     gap = Axis(lens, 1.0, "{:.0e}".format, "{:.0e}".format, _LEAST)
     unit = say(en="step", zh="步")
     words = say(en=f"{len(layouts)} curves of the {title}, at most {worst:.0e} apart",
