@@ -51,7 +51,7 @@ def test_every_script_has_a_twin():
     assert {name.removesuffix("_repaired") for name in names} == {
         name for name in names if f"{name}_repaired" in names
     }
-    assert len(names) >= 16
+    assert len(names) >= 34
 
 
 def test_layouts_of_one_sound_model_are_the_same_training():
