@@ -16,7 +16,7 @@ import torch
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "docs" / "benchmarks.md"
-NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("pairs", "published", "table"))
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("pairs", "table"))
 # A line of ``pairs.report`` or ``pairs.bound``.
 _LINE = re.compile(r"(ok    |MISSED|      ) (\S.*?) +(-?[\d.]+)(\S*| \S+?)(?:  \(target (.*)\))?$")
 

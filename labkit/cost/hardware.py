@@ -1,7 +1,7 @@
 """GPUs, their links, and the time of collectives over the links: one model for DDP and for plans.
 
 A ring's time is its bytes over its slowest link plus a latency for each step; collectives beside computing slow it. The
-numbers were fitted to published measurements (benchmarks/published.txt, docs/plan.md) or are the makers' own.
+numbers were fitted to published measurements (published.txt, docs/plan.md) or are the makers' own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import labkit
-from benchmarks.published import FIGURES, mean_errors, report
 from labkit.cost import (
     PROFILES,
     Hardware,
@@ -17,7 +16,7 @@ from labkit.cost import (
     predict_scaling,
     step_trace,
 )
-from labkit.cost.published import BERT, GPT2, RESNET50
+from labkit.cost.published import BERT, FIGURES, GPT2, RESNET50, mean_errors, report
 
 NVLINK = PROFILES["v100-nvlink"]
 

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
-from benchmarks.published import FIGURES
 from labkit.cost import PROFILES, all_reduce_seconds, ddp_step, overlap
-from labkit.cost.published import GPT2, GPT2_GRADIENTS
+from labkit.cost.published import FIGURES, GPT2, GPT2_GRADIENTS
 from labkit.plans.buckets import BUCKET, FIRST, MIB, buckets
 from labkit_ranks.explorers import BucketExplorer
 
