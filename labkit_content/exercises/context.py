@@ -24,9 +24,9 @@ Attention = tuple[Tensor, Tensor]
 
 @derive_facts(
     "21.targets",
-    ranks=(4, 2, 8),
-    tokens=(64, 16, 128),
-    fresh=lambda random: {"ranks": random.choice((2, 4, 8)), "tokens": random.choice((64, 128))},
+    ranks=(4, 4, 8),
+    tokens=(64, 16, 256),
+    fresh=lambda random: {"ranks": random.choice((4, 8)), "tokens": 16 * random.randrange(2, 17)},
 )
 def _targets(ranks: int, tokens: int) -> dict[str, int]:
     return {"missing": ranks - 1, "each": tokens // ranks, "there": tokens - 1}

@@ -24,13 +24,13 @@ OTHERS = set(
     _default_context _loggerClass _logRecordFactory _module_locks _showwarnmsg_impl _pylab_helpers _instances
     _filename_map _shared_state _render_traceback_ _frozen_importlib _load_unlocked _run_module_as_main
     _initrequest _fixturemanager _excinfo _instance _explicit_tearDown _fixtureinfo _obj _fixture_defs _setupstate
-    _request _finalizers _threads_queues""".split()
+    _request _finalizers _threads_queues _name_or_path _testMethodName""".split()
 )
 # Pieces of names that are put together, and names that are only printed (_dump_nccl_trace: of builds with NCCL).
 PIECES = set(
     """_ALLGATHER_BASE _all_gather_base _collective _json _dump_nccl_trace _REDUCE_SCATTER_BASE _broadcast_oop
     _reduce_oop _bincount_cuda _histc_cuda _orig _out _transpose _get_accel _group _foreach_ _sdp_enabled
-    _global_""".split()
+    _global_ _moe _proj _internal""".split()
 )
 # Where torch's own private names may be asked for on an object whose class cannot be seen from its name here.
 HOSTS = (nn.Module(), torch.Tensor, torch.nn.parallel._functions, torch.cuda, torch._C, torch.Generator)

@@ -1219,7 +1219,7 @@ def test_a_deadlock_is_told_once(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["train.py", "--ranks", "2"], "--ranks must precede the script"),
-    (["--ranks", "2", "nowhere.py"], "there is no file nowhere.py"),
+    (["--ranks", "2", "nowhere.py"], "no such script: nowhere.py"),
     (["--ranks", "1", "train.py"], "--ranks"),
 ])  # fmt: skip
 def test_bad_usage_is_one_line(capsys, arguments, said):

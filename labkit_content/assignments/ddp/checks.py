@@ -303,6 +303,7 @@ def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[di
         "get_world_size": lambda group=None: size,
         "all_reduce": reduce,
         "barrier": wait,
+        "broadcast_object_list": wait,
     }
     environment = mock.patch.dict(os.environ, {name: str(value) for name, value in variables.items()})
     with environment, mock.patch.multiple(dist, **instead):
@@ -383,9 +384,10 @@ def _loader(student: Student) -> Iterator[Hint]:
 def _wrap(student: Student) -> Iterator[Hint]:
     def work() -> str:
         model = student["wrap"](_linear(torch.ones(1, 2)), torch.device("cuda", 0))
-        if isinstance(model, DistributedDataParallel):
-            model(torch.ones(3, 2, device="cuda:0")).sum().backward()
-        return "" if isinstance(model, DistributedDataParallel) else type(model).__name__
+        model(torch.ones(3, 2, device="cuda:0")).sum().backward()
+        # Alone in its group, only a model without wrapper and hooks surely averages nothing.
+        hooked = any(one._backward_hooks or one._post_accumulate_grad_hooks for one in model.parameters())
+        return type(model).__name__ if isinstance(model, (nn.Linear, nn.DataParallel)) and not hooked else ""
 
     if kind := alone(work):
         yield Hint(
@@ -437,6 +439,8 @@ def _save(student: Student) -> Iterator[Hint]:
                 barriers.append(asked["barriers"] + asked["reduced"])
                 if written[-1]:
                     saved = torch.load(path, map_location="cpu", weights_only=True)
+                    if isinstance(saved, dict):  # a Parameter counts as its tensor
+                        saved = {name: getattr(value, "data", value) for name, value in saved.items()}
         return written, barriers, saved
 
     written, barriers, saved = alone(work)

@@ -204,7 +204,8 @@ def format_values(value: Tensor) -> str:
 def _example(model: nn.Module) -> dict[str, Tensor]:
     """Weights for an open example."""
     torch.manual_seed(0)
-    return {name: torch.randn_like(value) for name, value in model.named_parameters()}
+    drawn = {name: torch.randn_like(value) for name, value in model.named_parameters()}
+    return {name: value for name, value in drawn.items() if model.get_parameter(name).requires_grad}
 
 
 def _batch(student: Student, *shape: int) -> Tensor:
