@@ -89,7 +89,7 @@ def _for_sharing(app, pagename, templatename, context, doctree):
     text = first if len(first) <= 200 else first[:200].rpartition(" ")[0] + " …"
     title = re.sub("<.*?>", "", context["title"])
     if pagename == "index":  # the heading is only the name
-        title = context["title"] = f"{title}: {build.SHORT[language]}"
+        title = context["docstitle"] = f"{title}: {build.SHORT[language]}"
     context["metatags"] = context.get("metatags", "") + build.sharing(language, title, text)
 
 
