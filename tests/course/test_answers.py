@@ -837,6 +837,28 @@ for answers in (experts_answers, mesh_answers, pipeline_answers, plan_answers, r
     RIGHT |= answers.RIGHT
     WRONG |= answers.WRONG
 
+# The numbers that lessons 20 and 21 ask for; their functions are in test_fit_answers.py and test_context_answers.py.
+RIGHT |= {"20.kept": [1, 1.0], "20.every": [6, "6"], "21.bytes": [8, "8"], "21.targets": [3]}
+WRONG |= {
+    "20.kept": [
+        (0, "if nothing of it were left"),
+        (0.125, "that is one input"),
+        (2, "one block keeps"),
+        (5, "count for one"),
+    ],
+    "20.every": [
+        (1, "every layer's input is kept"),
+        (36, "one segment"),
+        (2, "a segment of 2"),
+        (5, "k layers"),
+    ],
+    "21.bytes": [(2, "32 heads as well"), (4, "how many tensors does the ring")],
+    "21.targets": [
+        (4, "no target on one GPU"),
+        (0, "comes after the last one"),
+        (1, "last token of the sequence"),
+    ],
+}
 # What lessons 14 and 15 ask for beside what test_sharding_answers.py and test_tensor_answers.py try.
 RIGHT |= {"14.full": [16], "14.llama": [8, "8"], "14.travel": [1.5, "3/2", "1.5"], "15.saved": [192]}
 WRONG |= {
