@@ -98,7 +98,7 @@ def test_every_page_says_what_a_shared_link_to_it_shows(site):
             assert "&lt;" not in description, page
             (image,) = re.findall(r'<meta property="og:image" content="[^"]*?/labkit/([^"]+)">', text)
             assert (site / image).is_file()
-        if page.name == "index.html":
+        if page.name == "index.html" and page.parent.name != "lessons":
             assert re.search(r"<title>labkit: [^<]{10,}</title>", text), page
 
 
