@@ -151,7 +151,7 @@ def _pipeline(answer: Callable[..., Any]) -> Hints:
             "right": f"{right:.6g}",
         }
         for name, factor in (("sum", count), ("parts", 0.25), ("parts", 4), ("twice", 1 / count)):
-            if abs(norm / true / factor - 1) < 1e-3:
+            if abs(norm / true / factor - 1) < 2e-5:  # rounding; micro-batches' own counts come close to 4
                 yield Named(name, **facts)
         if abs(norm / true - 1) > 1e-4:
             yield Named("average", **facts)
