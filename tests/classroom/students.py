@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
@@ -14,6 +16,23 @@ def sections(path):
         r"^=== (.*)\n((?:(?!===).*\n)*)", path.read_text("utf-8"), re.MULTILINE
     ):
         yield *(field.strip() for field in heading.split("|")), source
+
+
+def by_question(name):
+    """Read a file of answers into parameters of a test, each with its name: assignment, question, other fields, source.
+
+    `make test` tries those of `primitives` and the first of each other assignment, which take seconds each;
+    `make test-more` tries the rest.
+    """
+    seen, found = {"primitives"}, []
+    for title, question, *rest in sections(HERE / name):
+        assignment, _, short = question.rpartition(".")
+        first = assignment and assignment not in seen
+        seen.add(assignment)
+        marks = () if first or not assignment else pytest.mark.more
+        row = (assignment or "primitives", short, *rest)
+        found.append(pytest.param(*row, id=f"{question}: {title}", marks=marks))
+    return found
 
 
 def lost_by(parts):
