@@ -1,6 +1,6 @@
 """Run an unmodified torch.distributed script on simulated GPUs, with torchrun's arguments.
 
-PyTorch's own parser reads the arguments. Ranks are threads of one process that take turns, or with ``--processes`` real
+Ranks are threads of one process that take turns, or with ``--processes`` real
 processes under PyTorch's elastic launcher. Arguments without effect are reported.
 """
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from simgpu.children import environment as children
 
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import (
+    Parser,
     UsageError,
     add_memory,
     add_options,
@@ -56,36 +58,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, WORDING, "gpus")
     add_memory(parser)
     add_options(parser, WORDING, "options")
-    translated = chinese() if get_language() == "zh" else {}
-    for action in _torchrun_arguments():
-        action.help = translated.get(action.dest, action.help or "")
+    for action in torchrun_parser()._actions:
         # Suppress defaults, to know which arguments the user typed.
-        _defaults[action.dest], action.default = action.default, argparse.SUPPRESS
-        action.required = False
+        action.default = argparse.SUPPRESS
         parser._add_action(action)
+    if get_language() != "zh":
+        vars(parser)["format_help"] = partial(_format_english_help, parser)
 
 
-_defaults: dict[str, Any] = {}
-
-
-def chinese() -> dict[str, str]:
-    """Return the Chinese help of torchrun's arguments by name."""
-    lines = Path(__file__).with_name("torchrun_zh.txt").read_text("utf-8").splitlines()
-    return dict(line.split(maxsplit=1) for line in lines)
-
-
-def _torchrun_arguments() -> list[argparse.Action]:
-    """Return the arguments of torchrun's parser, in its order."""
+def _format_english_help(parser: argparse.ArgumentParser) -> str:
+    """Return the help of the command, with PyTorch's own texts for its arguments."""
     from torch.distributed.run import get_args_parser  # slow: imports torch
 
-    return [action for action in get_args_parser()._actions if action.dest != "help"]
+    texts = {action.dest: action.help for action in get_args_parser()._actions}
+    for action in parser._actions:
+        action.help = texts.get(action.dest, action.help) if action.dest != "help" else action.help
+    return type(parser).format_help(parser)
+
+
+_DEFAULTS: dict[str, Any] = {"-": None, "''": "", "[]": []}
+
+
+def torchrun_parser() -> Parser:
+    """Return a parser like PyTorch's, made without torch: bad arguments are refused at once."""
+    parser = Parser(add_help=False)
+    for line in Path(__file__).with_name("torchrun_options.txt").read_text("utf-8").splitlines()[1:]:
+        names, kind, default, text = line.split(maxsplit=3)
+        name, _, short = names.partition("/")
+        flags = dict.fromkeys([f"-{short}"] * bool(short) + [f"--{name.replace('_', '-')}", f"--{name}"])
+        given = os.environ.get(f"PET_{name.upper()}")  # PyTorch's variables
+        more: dict[str, Any] = {"help": text, "default": _DEFAULTS.get(default, default)}
+        if kind == "switch":
+            more |= {"action": "store_true", "default": bool(int(given or 0))}
+        elif kind.startswith("word"):
+            flags = dict.fromkeys([name])
+            more |= {"nargs": argparse.REMAINDER} if kind == "words" else {}
+        else:
+            more["choices"] = kind.split(",") if "," in kind else None
+            more["type"] = {"int": int, "float": float, "list": _split_commas}.get(kind, str)
+            more["default"] = more["default"] if given is None else given
+        parser.add_argument(*flags, **more).required = False
+    return parser
+
+
+def _split_commas(text: str) -> list[str]:
+    """Split at commas; two commas stand for one in a part."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
 def run(options: argparse.Namespace) -> int:
-    given = _defaults.keys() & vars(options).keys()
-    for name, default in _defaults.items():
-        if name not in given:
-            setattr(options, name, default)
+    defaults = vars(torchrun_parser().parse_args([]))
+    given = defaults.keys() & vars(options).keys()
+    vars(options).update({name: value for name, value in defaults.items() if name not in given})
     if not options.training_script:
         raise UsageError(
             en="no script given: labkit torchrun --nproc-per-node 8 train.py",
@@ -207,7 +231,7 @@ def _run_in_processes(
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
     """Return torchrun's arguments as the user typed them."""
     found = []
-    for action in _torchrun_arguments():
+    for action in torchrun_parser()._actions:
         value = getattr(options, action.dest)
         if action.dest not in given or not action.option_strings:
             continue

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from labkit.base.language import check_language, series, set_language, wrong
-from labkit.base.numbers import integer, must
+from labkit.base.numbers import must
 from labkit.base.texts import texts_beside
 from simgpu import Machine, RealGpus, use_gpus
 
 from .names import watch
+from .parameters import LIMITS, checked_parameters
 
 _TEXTS = texts_beside(__file__)
-# The lessons' parameters and limits: the first three for part one, the last for part two, with a GPU for each rank.
-LIMITS = {
-    "num_gpus": (0, 64), "batch_size": (1, 1_000_000), "data_size": (1, 1_000_000), "num_ranks": (1, 64),
-}  # fmt: skip
-
 _begun: str | None = None
 
 
@@ -48,11 +43,6 @@ class RunningLesson:
         if isinstance(self.machine, RealGpus):
             return _TEXTS["real",](count=count, names=names, model=torch.cuda.get_device_name(0))
         return _TEXTS["simulated",](count=count, names=names)
-
-
-def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
-    """Return the given parameters that lessons have. Raises TypeError or ValueError for a bad value."""
-    return {name: integer(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}
 
 
 def begin(name: str, *, language: str, **numbers: int) -> RunningLesson:

@@ -17,7 +17,7 @@ from labkit.base.numbers import must
 from labkit.base.texts import texts_beside
 from labkit.base.widgets import live
 
-from .lesson import LIMITS, checked_parameters
+from .parameters import LIMITS, checked_parameters
 
 _TEXTS = texts_beside(__file__)
 

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import torch
 from nbclient.exceptions import CellTimeoutError
 from nbformat import NotebookNode
 
@@ -27,7 +27,7 @@ from labkit.base.files import write_whole
 from labkit.base.language import named_language, say, wrong
 from labkit.base.numbers import must
 
-from ..lesson import checked_parameters
+from ..parameters import checked_parameters
 from . import kernel
 from .execute import store, strip_volatile
 
@@ -76,7 +76,7 @@ class Sweep:
             "lesson": hashlib.sha256(self.lesson.read_bytes()).hexdigest(),
             **{f"-p {name}": repr(value) for name, value in given.items()},
             "labkit": __version__,
-            "torch": torch.__version__,
+            "torch": version("torch"),  # torch itself takes seconds to import
         }
 
     def find_occupied_files(self) -> list[str]:

@@ -182,6 +182,33 @@ def test_bad_usage_is_one_line_and_exit_code_2(labkit, arguments, text, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bad_usage_is_refused_before_torch_is_imported(tmp_path):
+    Path(tmp_path, "train.py").touch()
+    lines = [
+        "run missing.py", "check missing.py", "parity missing.py", "explain missing", "diagnose missing",
+        "plan --model x.json", "torchrun missing.py", "torchrun --nproc-per-node x train.py",
+        "torchrun --nproc-per-node 2 --gpus 1 train.py", "torchrun --node-rank 1 train.py",
+        "torchrun --no-such train.py", "torchrun --no-python train.py", "sweep missing --gpus 2",
+        "sweep 03_split --gpus 99", "sweep 03_split --gpus 2 -p rows 1", "lab missing", "lessons missing",
+    ]  # fmt: skip
+    code = (
+        "import sys; from labkit_cli import main\n"
+        f"for line in {lines}:\n"
+        "    assert main(line.split()) == 2, line\n"
+        "    assert 'torch' not in sys.modules, line"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(lines)
+
+
 @pytest.mark.parametrize(("line", "text"), [
     ("doctr", "did you mean doctor? (see labkit --help)"),
     ("run --sumary x.py", "--sumary; did you mean --summary? (see labkit run --help)"),
