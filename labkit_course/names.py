@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dis
 import json
 import os
+import re
 import sys
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,25 @@ from .verdict_html import as_html, frame_html
 _TEXTS = texts_beside(__file__)
 
 
-def advice_on(error: BaseException | None, lesson: str | None) -> str:
-    """Return advice on a NameError in ``lesson``, with section and cell that define the name, or ""."""
+def advice_on(error: BaseException | None, lesson: str | None, has: Container[str] = ()) -> str:
+    """Return advice on a NameError in ``lesson``, with section and cell that define the name, or "".
+
+    A name that the notebook ``has`` is missing in the ranks, so only their cells count.
+    """
     name = error.name if type(error) is NameError else None
     if not name or not lesson:
         return ""
     with suppress(Exception):  # the notebook may be unsaved or half-written: add no advice then
-        for section, line, made in _cells(Path(f"{lesson}.ipynb")):
-            if name in made:
-                return _TEXTS["made",](name=name, line=line, section=section)
+        for section, source in _cells(Path(f"{lesson}.ipynb")):
+            kind = "made_in_ranks" if source.startswith("#%%ranks") else "made"
+            if name in _assigned_names(source) and not (kind == "made" and name in has):
+                first = next(line for line in source.strip().splitlines() if not line.startswith("#"))
+                return _TEXTS[kind,](name=name, line=first, section=section)
     return ""
 
 
-def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
-    """Return (section, first line, defined names) of each code cell."""
+def _cells(notebook: Path) -> list[tuple[str, str]]:
+    """Return (section, code) of each code cell, with magics as comments."""
     section, found = "", []
     for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
@@ -40,14 +46,16 @@ def _cells(notebook: Path) -> list[tuple[str, str, set[str]]]:
             heads = [line.lstrip("# ") for line in source.splitlines() if line.startswith("#")]
             section = heads[-1] if heads else section
         elif cell["cell_type"] == "code" and source.strip():
-            with suppress(SyntaxError, ValueError):  # a magic, or unfinished code
-                found.append((section, source.strip().splitlines()[0], _assigned_names(source)))
+            found.append((section, re.sub(r"(?m)^%", "#%", source)))
     return found
 
 
 def _assigned_names(source: str) -> set[str]:
-    """Return the global names that the code of a cell assigns."""
-    code = compile(ast.parse(source), "cell", "exec")
+    """Return the global names that the code of a cell assigns; none if it is unfinished."""
+    try:
+        code = compile(source, "cell", "exec")
+    except (SyntaxError, ValueError):
+        return set()
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
 
 
@@ -58,7 +66,7 @@ class NameErrorAdvice:
         self.shell, self.lesson = shell, lesson
 
     def __call__(self, result: Any = None) -> None:
-        text = advice_on(getattr(result, "error_in_exec", None), self.lesson)
+        text = advice_on(getattr(result, "error_in_exec", None), self.lesson, self.shell.user_ns)
         if text:
             self.shell.display_pub.publish({"text/plain": text, "text/html": frame_html(as_html(text))})
 

@@ -93,13 +93,17 @@ def test_a_notebook_that_cannot_be_read_costs_the_word_alone(tmp_path, monkeypat
     error = NameError("name 'a' is not defined", name="a")
     assert names.advice_on(error, "x") == ""
     cells = [
-        {"cell_type": "code", "source": ["%matplotlib inline\n", "a = 1"]},
-        {"cell_type": "code", "source": ["import os as a"]},
+        {"cell_type": "code", "source": ["a = ("]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "import os as a"]},
+        {"cell_type": "code", "source": ["%%ranks 2\n", "import sys as a"]},
     ]
     Path("x.ipynb").write_text(json.dumps({"cells": cells}))
-    assert "begins with `import os as a`" in names.advice_on(error, "x"), (
-        "a cell that is no Python is passed over"
+    assert "begins with `import os as a`" in names.advice_on(error, "x"), "unfinished code is passed over"
+    in_ranks = names.advice_on(error, "x", has={"a"})
+    assert "`%%ranks` cell that begins with `import sys as a`" in in_ranks, (
+        "the notebook has it, the ranks do not"
     )
+    assert names.advice_on(error, "x", has={"b"}) == names.advice_on(error, "x")
     labkit.set_language("zh")
     assert "开头的单元格给出" in names.advice_on(error, "x")
 
