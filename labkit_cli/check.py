@@ -20,6 +20,7 @@ from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from labkit import __version__
 
@@ -197,11 +198,13 @@ def _locations(finding: Finding, script: Path) -> list[dict[str, Any]]:
     for name, line in dict.fromkeys(named):
         folder = script.parent
         path = folder / name if (folder / name).is_file() else next(folder.rglob(name), script)
-        region = {"artifactLocation": {"uri": _relative(path)}, "region": {"startLine": int(line)}}
+        region = {"artifactLocation": {"uri": _uri(path)}, "region": {"startLine": int(line)}}
         found.append({"physicalLocation": region})
     return found
 
 
-def _relative(path: Path) -> str:
+def _uri(path: Path) -> str:
     whole = path.resolve()
-    return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()
+    if not whole.is_relative_to(Path.cwd()):
+        return whole.as_uri()
+    return quote(whole.relative_to(Path.cwd()).as_posix())

@@ -29,21 +29,30 @@ _INPUTS, _OUTPUTS = "_labkit_inputs", "_labkit_outputs"
 def _init(_: TheMachine, real: Any, self: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
     self._labkit_inputs = self._labkit_outputs = ()
     self._labkit_streams = {}
-    user_hooks = [_wrap_hook(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
-    user_pre_hooks = [_wrap_hook(hook, self, _OUTPUTS) for hook in user_pre_hooks]
+    user_hooks = [_HookOnGpu(hook, self, _INPUTS, _OUTPUTS) for hook in user_hooks]
+    user_pre_hooks = [_HookOnGpu(hook, self, _OUTPUTS) for hook in user_pre_hooks]
     real(self, module, user_hooks, user_pre_hooks)
 
 
-def _wrap_hook(hook: Callable[..., Any], owner: Any, *kinds: str) -> Callable[..., Any]:
-    @functools.wraps(hook, updated=())
-    def on_gpu(module: Any, *groups: Any) -> Any:
-        if machine_in_use() is None:  # closed since the forward pass
-            return hook(module, *groups)
-        places = (getattr(owner, kind) for kind in kinds)
-        with restore_stream(owner._labkit_streams.get(kinds[0])):
-            return call_with_machine(hook, module, *map(_mark_group, groups, places))
+class _HookOnGpu:
+    """A user's hook, called with marked gradients; equal to the hook, which others may look for in ``user_hooks``."""
 
-    return on_gpu
+    def __init__(self, hook: Callable[..., Any], owner: Any, *kinds: str) -> None:
+        functools.update_wrapper(self, hook, updated=())
+        self._hook, self._owner, self._kinds = hook, owner, kinds
+
+    def __call__(self, module: Any, *groups: Any) -> Any:
+        if machine_in_use() is None:  # closed since the forward pass
+            return self._hook(module, *groups)
+        places = (getattr(self._owner, kind) for kind in self._kinds)
+        with restore_stream(self._owner._labkit_streams.get(self._kinds[0])):
+            return call_with_machine(self._hook, module, *map(_mark_group, groups, places))
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._hook == getattr(other, "_hook", other))
+
+    def __hash__(self) -> int:
+        return hash(self._hook)
 
 
 def _set_up(kind: str, _: TheMachine, real: Any, self: Any, args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from unittest import mock
 
 import pytest
 import torch
@@ -73,6 +74,25 @@ def test_module_hooks():
     layer.register_full_backward_pre_hook(lambda m, go: seen.append(go[0].device))
     layer(leaf(CUDA1)).sum().backward()
     assert seen == [CUDA1, (CUDA1, CUDA1)]
+
+
+def test_a_module_hook_is_found_among_the_hooks():
+    known, found = set(), []
+
+    def look(module, grad_input, grad_output):
+        return None
+
+    def setup(self, args):
+        found.extend(hook in known for hook in self.user_hooks)
+        return real(self, args)
+
+    known.add(look)
+    layer = nn.Linear(3, 3).to(CUDA1)
+    layer.register_full_backward_hook(look)
+    real = torch.utils.hooks.BackwardHook.setup_input_hook
+    with mock.patch.object(torch.utils.hooks.BackwardHook, "setup_input_hook", setup):
+        layer(leaf(CUDA1))
+    assert found == [True]
 
 
 class Double(Function):

@@ -141,12 +141,24 @@ def test_settings_of_pyproject(check, tmp_path, capsys):
         assert word in capsys.readouterr().err
 
 
-def test_sarif_names_its_schema_and_describes_its_rules(check, tmp_path):
-    check(WRONG, "--sarif", "found.sarif")
+def test_sarif_has_what_its_schema_requires(check, tmp_path, monkeypatch):
+    (tmp_path / "my 训练").mkdir()
+    (tmp_path / "my 训练" / "other.py").write_text(WRONG)
+    check(WRONG, "--sarif", "found.sarif", "my 训练/other.py", ":::")
     document = json.loads((tmp_path / "found.sarif").read_text())
     assert document["$schema"].endswith("sarif-schema-2.1.0.json")
-    (rule,) = document["runs"][0]["tool"]["driver"]["rules"]
-    assert [bool(rule[key]["text"]) for key in ("shortDescription", "fullDescription", "help")] == [True] * 3
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
+    assert run["tool"]["driver"]["name"] == "labkit"
+    assert [one["executionSuccessful"] for one in run["invocations"]] == [True]
+    (rule,) = run["tool"]["driver"]["rules"]
+    assert all(rule[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
+    assert all(result["message"]["text"] for result in run["results"])
+    assert {result["ruleId"] for result in run["results"]} == {rule["id"]}
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    uris = [place["artifactLocation"]["uri"] for place in places]
+    assert uris == ["my%20%E8%AE%AD%E7%BB%83/other.py", "train.py"]
+    assert all(place["region"]["startLine"] >= 1 for place in places)
 
 
 def test_progress_shows_steps(check, caplog):
