@@ -25,7 +25,7 @@ test-more: $(VENV)/.more  ## run the tests marked "more": what `make test` holds
 
 lint: $(VENV)/.test  ## check style and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --exclude labkit_content labkit* simgpu tests benchmarks tools && $(BIN)/mypy
-	@$(BIN)/python -m tools.plain_words labkit simgpu labkit_diagnose labkit_ranks labkit_course labkit_classroom labkit_cli tools
+	@$(BIN)/python -m tools.plain_words labkit simgpu labkit_diagnose labkit_ranks labkit_course labkit_classroom labkit_cli labkit_content tools
 
 bench: $(VENV)/.test  ## measure the claims, each as a ratio, into docs/benchmarks.md (ARGS="engine cost" for some)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/table.py $(ARGS)

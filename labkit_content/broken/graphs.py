@@ -21,7 +21,7 @@ def _city(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     )
 
 
-@problem("roads", models.Roads, repaired.Roads, _city)
+@problem("roads", models.Roads, repaired.RepairedRoads, _city)
 def _road_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if "same device" in seen.failure.words:
@@ -46,7 +46,7 @@ def _shop(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return torch.randint(0, 40, (int(counts.sum()),), generator=generator), counts
 
 
-@problem("clicks", models.Clicks, repaired.Clicks, _shop)
+@problem("clicks", models.Clicks, repaired.RepairedClicks, _shop)
 def _click_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if "split_with_sizes" in seen.failure.words or seen.failure.step == "scatter":

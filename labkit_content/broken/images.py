@@ -24,7 +24,7 @@ def pad_to_largest(photos: list[Tensor]) -> list[Tensor]:
     return [F.pad(photo, (0, width - photo.size(2), 0, height - photo.size(1))) for photo in photos]
 
 
-@problem("photos", models.Photos, repaired.Photos, _photos)
+@problem("photos", models.Photos, repaired.RepairedPhotos, _photos)
 def _photo_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         words, step = seen.failure.words, seen.failure.step
@@ -47,7 +47,7 @@ def _captions(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return torch.randn(rows, 12, generator=generator), torch.randn(rows, 6, generator=generator)
 
 
-@problem("pairs", models.Pairs, repaired.Pairs, _captions)
+@problem("pairs", models.Pairs, repaired.RepairedPairs, _captions)
 def _pair_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if (

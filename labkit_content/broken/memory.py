@@ -17,7 +17,7 @@ def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return (torch.randn(rows, steps, 8, generator=generator),)
 
 
-@problem("waves", models.Waves, repaired.Waves, _series)
+@problem("waves", models.Waves, repaired.RepairedWaves, _series)
 def _wave_hints(seen: ModelRun) -> Hints:
     if seen.got.names.keys() - seen.want.names.keys():
         yield Named("saved")
@@ -36,7 +36,7 @@ def _readings(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return (torch.randn(rows, 5, generator=generator) + offsets,)
 
 
-@problem("surprise", models.Surprise, repaired.Surprise, _readings)
+@problem("surprise", models.Surprise, repaired.RepairedSurprise, _readings)
 def _surprise_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if seen.failure.step == "after":

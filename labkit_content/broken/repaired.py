@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from . import models
 
 
-class Tagger(models.Tagger):
+class RepairedTagger(models.Tagger):
     def forward(self, tokens, lengths):
         embedded = self.embed(tokens)
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -19,7 +19,7 @@ class Tagger(models.Tagger):
         return self.tag(states)
 
 
-class Typist(models.Typist):
+class RepairedTypist(models.Typist):
     def before(self, typed, state):
         return typed, tuple(part.transpose(0, 1) for part in state)
 
@@ -33,7 +33,7 @@ class Typist(models.Typist):
         return scores, tuple(part.transpose(0, 1) for part in state)
 
 
-class Photos(models.Photos):
+class RepairedPhotos(models.Photos):
     def before(self, photos):
         sizes = torch.tensor([photo.shape[1:] for photo in photos])
         height, width = sizes.amax(dim=0).tolist()
@@ -46,7 +46,7 @@ class Photos(models.Photos):
         )
 
 
-class Pairs(models.Pairs):
+class RepairedPairs(models.Pairs):
     def forward(self, photos, captions):
         photos = F.normalize(self.photo(photos), dim=1)
         captions = F.normalize(self.caption(captions), dim=1)
@@ -59,7 +59,7 @@ class Pairs(models.Pairs):
         return F.cross_entropy(scores, own)
 
 
-class Roads(models.Roads):
+class RepairedRoads(models.Roads):
     def before(self, traffic, roads):
         return traffic, roads.expand(len(traffic), -1, -1)
 
@@ -67,7 +67,7 @@ class Roads(models.Roads):
         return super().forward(traffic, roads[0])
 
 
-class Clicks(models.Clicks):
+class RepairedClicks(models.Clicks):
     def before(self, clicks, counts):
         return pad_sequence(clicks.split(counts.tolist()), batch_first=True), counts
 
@@ -76,7 +76,7 @@ class Clicks(models.Clicks):
         return super().forward(clicks, counts)
 
 
-class Words(models.Words):
+class RepairedWords(models.Words):
     def forward(self, tokens, targets):
         scores = self.word(self.rnn(self.embed(tokens))[0])
         losses = F.cross_entropy(scores.transpose(1, 2), targets, ignore_index=-1, reduction="none")
@@ -87,13 +87,13 @@ class Words(models.Words):
         return sums.sum() / counts.sum()
 
 
-class Experts(models.Experts):
+class RepairedExperts(models.Experts):
     def __init__(self, experts=3):
         super().__init__(experts)
         self.experts = nn.ModuleList(self.experts)
 
 
-class Waves(models.Waves):
+class RepairedWaves(models.Waves):
     def forward(self, x):
         times = torch.arange(x.size(1), device=x.device).unsqueeze(1)
         speeds = 0.4 ** torch.arange(4, device=x.device)
@@ -101,7 +101,7 @@ class Waves(models.Waves):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
-class Surprise(models.Surprise):
+class RepairedSurprise(models.Surprise):
     def forward(self, x):
         features = self.features(x)
         return (features - self.usual) ** 2, features.detach()

@@ -26,7 +26,7 @@ def _sentences(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return tokens.where(torch.arange(tokens.size(1)) < lengths.unsqueeze(1), 0), lengths
 
 
-@problem("tagger", models.Tagger, repaired.Tagger, _sentences)
+@problem("tagger", models.Tagger, repaired.RepairedTagger, _sentences)
 def _tagger(seen: ModelRun) -> Hints:
     if seen.failure and seen.failure.step == "gather":
         yield Named("own_length")
@@ -55,7 +55,7 @@ def _letters(rows: int, generator: Generator) -> tuple[Tensor | tuple[Tensor, ..
     return typed, (state[0].clone(), state[1].clone())
 
 
-@problem("typist", models.Typist, repaired.Typist, _letters)
+@problem("typist", models.Typist, repaired.RepairedTypist, _letters)
 def _typist(seen: ModelRun) -> Hints:
     if seen.failure:
         if "Expected hidden" in seen.failure.words:

@@ -21,7 +21,7 @@ def _text(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return tokens, targets.where(torch.arange(9) < lengths.unsqueeze(1), -1)
 
 
-@problem("words", models.Words, repaired.Words, _text)
+@problem("words", models.Words, repaired.RepairedWords, _text)
 def _word_hints(seen: ModelRun) -> Hints:
     if seen.failure:
         if "'float' object" in seen.failure.words:
@@ -60,7 +60,7 @@ def _numbers(rows: int, generator: Generator) -> tuple[Tensor, ...]:
     return (torch.randn(rows, 6, generator=generator),)
 
 
-@problem("experts", models.Experts, repaired.Experts, _numbers)
+@problem("experts", models.Experts, repaired.RepairedExperts, _numbers)
 def _expert_hints(seen: ModelRun) -> Hints:
     names, wanted = seen.got.names.keys(), seen.want.names.keys()
     if names and not any("expert" in name or name not in wanted for name in names):

@@ -26,7 +26,7 @@ _MIB = 2**20
 
 
 @derive_facts("20.every", layers=(36, 9, 196), fresh=lambda random: {"layers": random.randrange(3, 15) ** 2})
-def _every(layers: int) -> dict[str, int]:
+def _recompute_period(layers: int) -> dict[str, int]:
     root = round(layers**0.5)
     return {"root": root, "segment": root * root - root, "peak": 2 * root - 1}
 

@@ -75,7 +75,7 @@ class FeedForward(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-class Experts(nn.Module):
+class ExpertLayer(nn.Module):
     group = None  # the ranks that share the experts
 
     def __init__(self):
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
         self.words, self.places = nn.Embedding(len(WORDS), WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.layers = nn.ModuleDict({"0": Layer(FeedForward()), "1": Layer(Experts())})
+        self.layers = nn.ModuleDict({"0": Layer(FeedForward()), "1": Layer(ExpertLayer())})
         self.head = nn.Linear(WIDTH, len(WORDS), bias=False)
 
     def forward(self, x):

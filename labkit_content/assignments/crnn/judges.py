@@ -46,7 +46,7 @@ def four(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("shape", 2, en="Whose scores: image (1) and column (1)", zh="是谁的分数：图像（1 分）、列（1 分）")
-def whose(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def image_and_column(ask: Ask, draw: Draw) -> Iterator[Hint]:
     (got,) = ask(drivers.values, names=["image_and_column"])
     yield from checks.wrong_place(got, draw.numbers)
 
@@ -161,7 +161,7 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
     en="On one device: hidden state in and out with the batch first",
     zh="在一个设备上：隐藏状态进出都是批次在最前",
 )
-def hidden(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def lstm_state(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from _strips(ask, draw, draw.integer(3, 6), 0, start=True)
 
 
@@ -190,7 +190,7 @@ def _features(draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     en="On two and three GPUs the right rows of the whole table",
     zh="在两块、三块 GPU 上找到的都是整张表里的行号",
 )
-def whole_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def table_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (0, 2, 3):
         table, features, right = _features(draw)
         got = ask(drivers.nearest, table=table, features=features, gpus=gpus)
@@ -198,7 +198,7 @@ def whole_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("nearest", 1, en="The table is saved with the model", zh="表随模型一起保存")
-def saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def saves_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
     table, _, _ = _features(draw)
     yield from checks.wrong_saved(ask(drivers.nearest_state, table=table), table)
 
@@ -209,7 +209,7 @@ def saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="It goes to any device with the model, and is not trained",
     zh="模型到哪个设备它就到哪个设备，而且不参与训练",
 )
-def along(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def moves_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
     table, _, _ = _features(draw)
     got = ask(drivers.nearest_state, table=table)
     yield from checks.wrong_saved(got, table)
@@ -245,7 +245,7 @@ def odd(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("ctc", 1, en="Its gradient reaches the model", zh="梯度能传到模型")
-def trained(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def trains_model(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, right = _loss(ask, draw, draw.integer(3, 6), 2)
     if not same(got["gradient"], right, 1e-3):
         yield Hint(

@@ -64,7 +64,7 @@ def _read(ask: Ask, draw: Draw) -> Iterator[tuple[list[Any], int, int]]:
 
 
 @part("loader", 2, en="Every row is read by one rank", zh="每一行都由一个 rank 读到")
-def every_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def one_rank_per_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for epochs, rows, _ in _read(ask, draw):
         yield from checks.wrong_rows(epochs, rows)
 
@@ -76,7 +76,7 @@ def per_step(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("loader", 1, en="Shuffled, and anew in every epoch", zh="打乱顺序，而且每一轮（epoch）都重新打乱")
-def shuffled(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def shuffle(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for epochs, rows, _ in _read(ask, draw):
         yield from checks.wrong_order(epochs)
         yield from checks.wrong_rows(epochs, rows)
@@ -155,7 +155,7 @@ def mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("save", 2, en="One rank writes, with the script's names", zh="只有一个 rank 写文件，名字和原脚本的一样")
-def once(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def writes_once(ask: Ask, draw: Draw) -> Iterator[Hint]:
     weight = draw.tensor(2, 3)
     got = ask(drivers.save, weight=weight, size=draw.integer(2, 3))
     yield from checks.wrong_writes(got["written"])
@@ -165,7 +165,7 @@ def once(ask: Ask, draw: Draw) -> Iterator[Hint]:
 @part(
     "save", 1, en="When it returns, the file is there, on every rank", zh="在每个 rank 上，返回时文件都已写好"
 )
-def there(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def file_exists(ask: Ask, draw: Draw) -> Iterator[Hint]:
     weight = draw.tensor(2, 3)
     got = ask(drivers.save, weight=weight, size=draw.integer(2, 3))
     yield from checks.wrong_waiting(got["found"])

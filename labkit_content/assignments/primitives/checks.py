@@ -153,7 +153,7 @@ NO_SCATTER_GRADIENT = Hint(
 
 def wrong_replicas(got: Any, right: list[Tensor], *, tied: bool) -> Iterator[Hint]:
     """Checks replicas and their outputs, without the gradient."""
-    yield from moved(got)
+    yield from wrong_device(got)
     if len(got["replicas"]) != len(right):
         yield Hint(
             "count",
@@ -188,7 +188,7 @@ def wrong_replicas(got: Any, right: list[Tensor], *, tied: bool) -> Iterator[Hin
         )
 
 
-def moved(got: Any) -> Iterator[Hint]:
+def wrong_device(got: Any) -> Iterator[Hint]:
     """Checks that the model itself was not made to be several replicas."""
     if not got["distinct"]:
         yield Hint(

@@ -102,7 +102,7 @@ def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="Nested inputs: tuples, lists and dicts are walked, the rest is shared",
     zh="嵌套的输入：元组、列表、字典要递归处理，其余的共用",
 )
-def nested(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def nesting(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count, gpus = draw.choice(_idle(range(5, 60), range(3, 9)))
     x, y = draw.tensor(count, 3), draw.tensor(count, 2, 2)
     # A wrong rule costs points in its own part only, so use the sizes of the student's pieces here.
@@ -177,7 +177,7 @@ def copies(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def gradients(ask: Ask, draw: Draw) -> Iterator[Hint]:
     weights, batch, _, right = _net(draw, tied=False)
     got = ask(drivers.replicate, weights=weights, batch=batch, gpus=3, tied=False, buffer=False)
-    yield from checks.moved(got)
+    yield from checks.wrong_device(got)
     yield from checks.wrong_gradient(got["gradient"], right)
 
 
@@ -197,7 +197,7 @@ def buffers(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("replicate", 1, en="A weight that two layers share stays one weight", zh="两层共用的权重仍是同一个权重")
-def shared(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def sharing(ask: Ask, draw: Draw) -> Iterator[Hint]:
     weights, batch, right, gradient = _net(draw, tied=True)
     got = ask(drivers.replicate, weights=weights, batch=batch, gpus=3, tied=True, buffer=False)
     yield from checks.wrong_replicas(got, right, tied=True)
@@ -216,7 +216,7 @@ def order(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("apply", 2, en="All replicas run at the same time", zh="所有副本同时运行")
-def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def runs_in_parallel(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count = draw.integer(3, 6)
     yield from checks.wrong_meeting(*ask.meeting(count, drivers.apply_together, count=count), count)
 
@@ -265,7 +265,7 @@ def grad_mode(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="Tensors are joined along dimension 0, on the device",
     zh="张量沿第 0 维拼接，放在指定的设备上",
 )
-def joined(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def concatenation(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for device in ("cuda:0", "cuda:2"):
         count, gpus = draw.integer(8, 30), 3
         batch = draw.tensor(count, 2)
@@ -336,7 +336,7 @@ def few(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("call", 1, en="Gradients reach the model", zh="梯度能传到模型")
-def reached(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def model_gradients(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, right, _ = _run_call(ask, draw, *_uneven(draw))
     checks.pairs([got["output"]], "data_parallel")
     yield from checks.wrong_gradient(got["gradient"], right)

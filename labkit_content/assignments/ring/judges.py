@@ -68,7 +68,7 @@ def sums(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="Each rank sends n − 1 chunks to the next one",
     zh="每个 rank 发出 n − 1 个分块，发给下一个 rank",
 )
-def sent(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def sends(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given in _first(ask, draw):
         yield from checks.wrong_first(told, given)
         yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
@@ -89,7 +89,7 @@ def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
 
 
 @part("second", 2, en="All chunks of all ranks are finished", zh="所有 rank 的所有分块都是加完的")
-def gathered(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def chunks(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given, total in _second(ask, draw):
         yield from checks.wrong_second(told, given, total)
 
@@ -100,7 +100,7 @@ def gathered(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="Each rank sends n − 1 chunks to the next one",
     zh="每个 rank 发出 n − 1 个分块，发给下一个 rank",
 )
-def sent_on(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def sends_again(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given, total in _second(ask, draw):
         yield from checks.wrong_second(told, given, total)
         yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
@@ -132,7 +132,7 @@ def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("whole", 2, en="No rank sends more than a ring needs", zh="没有哪个 rank 发得比环形要的更多")
-def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def traffic(ask: Ask, draw: Draw) -> Iterator[Hint]:
     ranks = draw.integer(4, 6)
     given = _tensors(draw, ranks, ranks * draw.integer(5, 9) - 1)
     told = ask(drivers.change_tensors, name="all_reduce", given=given, right=checks.HALVES)
@@ -160,12 +160,12 @@ def average(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("average", 1, en="All gradients travel in one ring", zh="所有梯度只绕一次环")
-def together(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def one_ring(ask: Ask, draw: Draw) -> Iterator[Hint]:
     told, gradients = _run_average(ask, draw, False)
     yield from checks.wrong_average(told, gradients)
     yield from checks.wrong_rings(told)
 
 
 @part("average", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
-def unused(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def no_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_average(*_run_average(ask, draw, True))

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 
-def around(chunks: torch.Tensor, first: int, adds: bool) -> None:
+def pass_around(chunks: torch.Tensor, first: int, adds: bool) -> None:
     """Run half of a ring: each rank passes on the chunk that has just arrived, beginning with ``first`` + rank."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for at in range(rank + first, rank + first - ranks + 1, -1):
@@ -17,11 +17,11 @@ def around(chunks: torch.Tensor, first: int, adds: bool) -> None:
 
 
 def reduce_scatter(chunks: torch.Tensor) -> None:
-    around(chunks, 0, True)
+    pass_around(chunks, 0, True)
 
 
 def all_gather(chunks: torch.Tensor) -> None:
-    around(chunks, 1, False)
+    pass_around(chunks, 1, False)
 
 
 def all_reduce(x: torch.Tensor) -> None:

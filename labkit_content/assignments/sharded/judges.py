@@ -104,12 +104,12 @@ def weights(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("step", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
-def unused(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def no_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_step(*_take_steps(ask, draw, True)[0])
 
 
 @part("step", 2, en="No more travels than in an all-reduce", zh="传的不比一次全归约多")
-def carried(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def traffic(ask: Ask, draw: Draw) -> Iterator[Hint]:
     steps, numbers = _take_steps(ask, draw, False)
     yield from checks.wrong_step(*steps)
     yield from checks.wrong_bytes(steps[0], numbers)
@@ -132,6 +132,6 @@ def mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("parts", 2, en="Each unit reduces once", zh="每个单元只归约一次")
-def once(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def reduces_once(ask: Ask, draw: Draw) -> Iterator[Hint]:
     told, weights, parts = _parts(ask, draw)
     yield from checks.wrong_parts(told, weights, parts, True)

@@ -283,12 +283,12 @@ def _lists(student: Student) -> Iterator[Hint]:
 def _run_lost(student: Student) -> Iterator[Hint]:
     state = _example(student["Sparse"]())
     x, y = _batch(student, 5, student["numbers"]["size"]), torch.tensor([0, 1, 2, 0, 1])
-    one = drivers.lost(student, state, x, y, 0)
+    one = drivers.loss_and_gradient(student, state, x, y, 0)
     if isinstance(one["result"], list) and len(one["result"]) == 2:
         scores, penalty = map(tensor, one["result"])
         if penalty.dim() == 0:
             penalty = penalty.repeat(len(x))
-        two = drivers.lost(student, state, x, y, 2)
+        two = drivers.loss_and_gradient(student, state, x, y, 2)
         yield from wrong_result(two, scores, penalty)
         yield from wrong_loss(two, tensor(one["loss"]))
     else:

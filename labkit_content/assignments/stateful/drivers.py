@@ -73,7 +73,7 @@ def lists(student, state, batch, gpus, factors=()):
     return {"output": output, "count": count, "trained": trained, "moved": moved}
 
 
-def lost(student, state, x, y, gpus, factors=()):
+def loss_and_gradient(student, state, x, y, gpus, factors=()):
     """Gives what the wrapped model returns, the loss, and the gradient of the first layer."""
     model = load_weights(student["Sparse"](), state)
     with room(gpus):

@@ -199,7 +199,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="`forward` gives on several GPUs what it gives on one",
     zh="`forward` 在几块 GPU 上的结果和一块上的一样",
 )
-def only_reads(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, _, right = _run_running(ask, draw, gpus, draw.choice((5, 7, 8)))
         yield from checks.wrong_outputs(got["outputs"], right, gpus, checks.READS)
@@ -211,7 +211,7 @@ def only_reads(ask: Ask, draw: Draw) -> Iterator[Hint]:
     en="`mean` is saved, and stays with the model",
     zh="`mean` 会保存，也一直和模型在同一个设备上",
 )
-def kept(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def saves_mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, mean, _ = _run_running(ask, draw, 2, 6)
     yield from checks.wrong_mean(got, mean, 2)
     yield from checks.wrong_kept(got, 2)
@@ -245,7 +245,7 @@ def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
     en="The optimizer finds every layer, and nothing else",
     zh="优化器能找到每一层，而且只找到这些层",
 )
-def found(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def finds_layers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     size = _size(draw)
     got, right = _run_lists(ask, draw, 0)
     yield from checks.wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
@@ -260,7 +260,7 @@ def branches(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 @part("lists", 1, en="`scale` goes along, and is not trained", zh="`scale` 跟着模型走，而且不参与训练")
-def fixed(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def constant_scale(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _ = _run_lists(ask, draw, 2)
     yield from checks.wrong_scale(got)
 
@@ -280,7 +280,7 @@ def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
     loss = F.cross_entropy(scores, y) + _share(draw) * penalty.mean()
     loss.backward()
     assert weight.grad is not None
-    got = ask(drivers.lost, state=state, x=x, y=y, gpus=gpus, factors=factors)
+    got = ask(drivers.loss_and_gradient, state=state, x=x, y=y, gpus=gpus, factors=factors)
     return got, scores.detach(), penalty.detach(), loss.detach(), weight.grad
 
 

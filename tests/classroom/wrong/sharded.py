@@ -55,26 +55,26 @@ WRONG = {
         state(returns="make([weight.detach().clone() for weight in own]) if own else None")),
     "another optimizer": ("state", {"own": "not-made", "nothing": "not-made"},
         state(returns="torch.optim.SGD(own, lr=0.1) if own else None")),
-    "nothing is reduced": ("step", {"weights": "own-gradient", "unused": "own-gradient", "carried": "own-gradient"},
+    "nothing is reduced": ("step", {"weights": "own-gradient", "no_gradient": "own-gradient", "traffic": "own-gradient"},
         step(reduce="pass", divided="pass")),
-    "the sum": ("step", {"weights": "sum", "unused": "sum", "carried": "sum"}, step(divided="pass")),
-    "nothing is sent": ("step", {"weights": "not-sent", "unused": "not-sent", "carried": "not-sent"},
+    "the sum": ("step", {"weights": "sum", "no_gradient": "sum", "traffic": "sum"}, step(divided="pass")),
+    "nothing is sent": ("step", {"weights": "not-sent", "no_gradient": "not-sent", "traffic": "not-sent"},
         step(sends="pass")),
-    "an all-reduce and a broadcast": ("step", {"carried": "bytes"}, step(reduce="dist.all_reduce(weight.grad)")),
-    "only the owner takes part": ("step", {"weights": "stuck", "unused": "stuck", "carried": "stuck"},
+    "an all-reduce and a broadcast": ("step", {"traffic": "bytes"}, step(reduce="dist.all_reduce(weight.grad)")),
+    "only the owner takes part": ("step", {"weights": "stuck", "no_gradient": "stuck", "traffic": "stuck"},
         step(reduce="mine != dist.get_rank() or dist.reduce(weight.grad, mine)")),
-    "every parameter has a gradient": ("step", {"unused": "raised"}, step(used="True")),
-    "ZeroRedundancyOptimizer": ("step", {"weights": "raised", "unused": "raised", "carried": "raised"},
+    "every parameter has a gradient": ("step", {"no_gradient": "raised"}, step(used="True")),
+    "ZeroRedundancyOptimizer": ("step", {"weights": "raised", "no_gradient": "raised", "traffic": "raised"},
         """def step(model, owner, optimizer):
     from torch.distributed.optim import ZeroRedundancyOptimizer
     ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1.0).step()
 """),
-    "no switch": ("parts", {"once": "each"}, parts(switch="pass")),
-    "never": ("parts", {"mean": "never", "once": "never"}, parts(switch="model.set_requires_gradient_sync(False)")),
-    "the sum of the parts": ("parts", {"mean": "sum", "once": "sum"}, parts(loss="loss(model(part))")),
-    "the first part reduces": ("parts", {"mean": "gradient", "once": "gradient"},
+    "no switch": ("parts", {"reduces_once": "each"}, parts(switch="pass")),
+    "never": ("parts", {"mean": "never", "reduces_once": "never"}, parts(switch="model.set_requires_gradient_sync(False)")),
+    "the sum of the parts": ("parts", {"mean": "sum", "reduces_once": "sum"}, parts(loss="loss(model(part))")),
+    "the first part reduces": ("parts", {"mean": "gradient", "reduces_once": "gradient"},
         parts(switch="model.set_requires_gradient_sync(number == 1)")),
-    "all parts at once": ("parts", {"mean": "runs", "once": "runs"}, parts(before="parts = parts.flatten(0, 1)[None]")),
+    "all parts at once": ("parts", {"mean": "runs", "reduces_once": "runs"}, parts(before="parts = parts.flatten(0, 1)[None]")),
 }  # fmt: skip
 
 ALSO_RIGHT = {
