@@ -16,7 +16,9 @@ from labkit_classroom.verdict import Hint
 from . import drivers, right
 
 # Sources for later questions: the two halves, and then the whole.
-HALVES = "\n\n".join([getsource(right.pass_around), getsource(right.reduce_scatter), getsource(right.all_gather)])
+HALVES = "\n\n".join(
+    [getsource(right.pass_around), getsource(right.reduce_scatter), getsource(right.all_gather)]
+)
 WHOLE = f"{HALVES}\n\n{getsource(right.all_reduce)}"
 
 
