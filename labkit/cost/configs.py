@@ -108,11 +108,7 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
         tied=bool(config.get("tie_word_embeddings", kind == "gpt2")), name=called.split("/")[-1],
     )  # fmt: skip
     rest = hidden * (2 if old else 1) + (longest * hidden if kind == "gpt2" else 0)
-    if kind in (
-        "qwen2_moe",
-        "deepseek_v3",
-        "kimi_k2",
-    ):  # the shared expert's gate; the bias that balances experts
+    if kind in ("qwen2_moe", "deepseek_v3", "kimi_k2"):  # the shared expert's gate; the bias that balances
         rest += (layers - sizes.dense_layers) * (hidden if kind == "qwen2_moe" else sizes.experts)
     return replace(sizes, vectors=_count_vectors(kind, config, sizes), rest=rest)
 

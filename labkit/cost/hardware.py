@@ -68,7 +68,7 @@ class Hardware:
                 en=f"gpus must be at most {most}, the GPUs of {self.name}, which has no network, got {span}",
                 zh=f"gpus 不能大于 {most}：{self.name} 只有一台机器，没有网络；现在是 {span}",
             )
-        shared = 1 + self.crowding * (self.machines(span).bit_length() - 1)
+        shared = 1 + self.crowding * (self.machines(span).bit_length() - 2) / max(rings, 1)
         network = self.network_bandwidth / min(max(rings, 1), self.machine_size)
         return nbytes * shared / min(self.reduce_bandwidth, network) + self.network_latency
 
@@ -135,9 +135,9 @@ def all_to_all_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
     """Return the seconds in which each of ``gpus`` neighbours sends ``nbytes``, in equal parts to all of them."""
     near = min(gpus, hardware.machine_size)
     seconds = send_seconds(nbytes * (near - 1) / gpus, hardware, near)
-    return (seconds + send_seconds(nbytes * (gpus - near) / gpus, hardware, gpus) * (gpus > near)) * (
-        gpus > 1
-    )
+    if gpus > near:
+        seconds += send_seconds(nbytes * (gpus - near) / gpus, hardware, gpus)
+    return seconds if gpus > 1 else 0.0
 
 
 def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardware) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..base.texts import Text
-from .settings import SOFTWARE, Plan, Software, trained_matrices
+from .settings import SOFTWARE, Plan, Software, adapted_matrices
 from .sizes import Sizes
 
 # The kinds of bytes.
@@ -51,9 +51,10 @@ def stage_layers(sizes: Sizes, plan: Plan) -> list[tuple[int, int]]:
 def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> tuple[float, float]:
     """Return the bytes that a layer keeps for backward, and those that exist while its backward works."""
     tokens, tp, sp = plan.micro * sizes.seq, plan.tp, plan.sp
-    names = trained_matrices(sizes, plan)
+    number = plan.number_bytes
     kept = sizes.activation_bytes(
-        plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated, ep=plan.ep, dense=dense, trained=names
+        plan.micro, tp, sequence=sp, flash=plan.flash, gated=software.gated, ep=plan.ep, dense=dense,
+        adapted=adapted_matrices(sizes, plan), number=number,
     )  # fmt: skip
     if software.packed:
         together = 0 if 0 < sizes.kv_heads < sizes.heads else 2 * sizes.hidden
@@ -61,7 +62,7 @@ def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> t
     each = kept
     if plan.recompute:
         way = plan.recompute if isinstance(plan.recompute, str) else "full"
-        each = sizes.activation_bytes(plan.micro, tp, sequence=sp, recompute=way, dense=dense)
+        each = sizes.activation_bytes(plan.micro, tp, sequence=sp, recompute=way, dense=dense, number=number)
     # The gradients of the widest result and of its input; with sequence parallelism, of whole sequences, gathered.
     made, widths = 1 + sizes.gated, [float(sizes.hidden)]
     if sizes.experts and not dense:
@@ -69,8 +70,8 @@ def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> t
         widths += [sent, sizes.top_k * sizes.expert_ffn * made / tp, sizes.shared_ffn * made / tp]
     else:
         widths.append(sizes.ffn * made / tp)
-    scores = 0.0 if plan.flash else 4.0 * plan.micro * sizes.seq**2 * sizes.heads / tp
-    working = max(4.0 * tokens * max(widths), scores) + (kept if plan.recompute else 0.0)
+    scores = 0.0 if plan.flash else 2.0 * number * plan.micro * sizes.seq**2 * sizes.heads / tp
+    working = max(2.0 * number * tokens * max(widths), scores) + (kept if plan.recompute else 0.0)
     if plan.bits == 4:  # a matrix in 16 bits
         matrices = [one for part in sizes.layer_matrices(dense) for one in part.values()]
         working += 2.0 * max(reads * makes for reads, makes in matrices) / tp
@@ -80,7 +81,7 @@ def _layer_bytes(sizes: Sizes, plan: Plan, software: Software, dense: bool) -> t
 def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str, float]]:
     """Yield the bytes of each stage at the start of backward, at its end, and in the optimizer's step."""
     tokens, tp = plan.micro * sizes.seq, plan.tp
-    weight = 2.0 if plan.bits == 16 else 0.5 + 4 / 64  # bytes of a number in a layer's matrix
+    number, weight = plan.number_bytes, plan.bits / 8 + (4 / 64) * (plan.bits == 4)  # of a layer's matrix
     (each, working), plain = (_layer_bytes(sizes, plan, software, dense) for dense in (False, True))
     mask = tokens * sizes.hidden / (tp if plan.sp else 1) * sizes.dropout  # of the embedding
     table, low = float(sizes.vocab * sizes.hidden), software.low if plan.grads == 4 else 0.0
@@ -107,15 +108,16 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         held = (matrices[0] + outside, matrices[1] + outside)
         trained = count(layers, dense, plan.lora) if plan.lora else held
         alive = min(plan.many, plan.pp - stage) * chunks
-        logits = software.logits * tokens * sizes.vocab / tp if last else 0.0
+        # With LoRA, transformers: it holds the model's logits beside the loss's three copies in 32 bits.
+        logits = (12 + number if plan.lora else software.logits) * tokens * sizes.vocab / tp * last
         buckets = 0.0
         if plan.dp > 1:
             shared = software.bucket * trained[0] if plan.stage == 0 and software.bucket else 2 * moving
             buckets = 2 * weight * unit + 2 * moving + 2 * ends / tp if plan.stage == 3 else shared
         if software.fixed:
             buckets += plan.grads * max(software.fixed, min(ends, table) / tp)
-        own, short = shard_parameters(trained, 1), plan.grads == 2
-        weights = 2 * shard_parameters(held, 3) + (weight - 2) * shard_parameters(matrices, 3)
+        own, short = shard_parameters(trained, 1), plan.grads == 2 and not plan.lora
+        weights = number * shard_parameters(held, 3) + (weight - number) * shard_parameters(matrices, 3)
         states = {
             "weights": weights + (2 * shard_parameters(trained, 3) if plan.lora else 0),
             "gradients": (plan.grads + low) * shard_parameters(trained, 2),
@@ -123,7 +125,7 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         }
         # Gradients of 16 bits are copied to 32 for Adam, unless FSDP's shards are in 32 bits already.
         copies = 4 if short and (plan.stage < 3 or software.flat) else 0
-        step = (copies + software.adam * (short or plan.stage == 3)) * own
+        step = (copies + software.adam * (short or plan.stage == 3 or plan.lora > 0)) * own
         step = max(step, software.norm * min(ends / tp, own) * short)
         one = (layers - dense) * each + dense * plain[0] + first * mask
         buckets += step * software.flat

@@ -123,12 +123,9 @@ class Forecast:
         """The reason why the plan does not fit; "" if it does."""
         if self.fits:
             return ""
-        needed, there, most = (
-            bytes_text(int(self.peak)), bytes_text(int(self.gpu.usable)), KINDS[self.largest],
-        )  # fmt: skip
-        return say(
-            en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}"
-        )
+        needed, there = bytes_text(int(self.peak)), bytes_text(int(self.gpu.usable))
+        most = KINDS[self.largest]
+        return say(en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}")
 
     why_not = no_fit_reason  # the former name
 
@@ -155,7 +152,7 @@ def _seconds(sizes: Sizes, plan: Plan, gpu: Accelerator, software: Software) -> 
     head += LOSS_BYTES * tokens * sizes.vocab / plan.tp / gpu.bandwidth
     passed = 0.0
     if plan.pp > 1:  # to the next stage and back, each micro-batch
-        passed = 2 * plan.chunks * send_seconds(2.0 * tokens * sizes.hidden, links, plan.gpus)
+        passed = 2 * plan.chunks * send_seconds(2.0 * tokens * sizes.hidden / plan.tp, links, plan.gpus)
     tables = (1 if sizes.tied or plan.pp > 1 else 2) * sizes.vocab * sizes.hidden / plan.tp
 
     def count_held(rank: int = 0) -> float:
@@ -203,9 +200,8 @@ def _layer_seconds(
         ranks, mine = plan.ep, sizes.experts / plan.ep
         rows = tokens / (tp if ranks > 1 else 1) * sizes.top_k
         inside, last = feed(rows / mine, sizes.expert_ffn / (tp if ranks == 1 else 1))
-        read = (
-            2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth
-        )  # few tokens: reading weights lasts longer
+        # With few tokens, reading weights lasts longer.
+        read = 2 * sizes.layer_counts()[1] / plan.expert_ranks / gpu.bandwidth
         products += max(mine * inside, read) + product_seconds(tokens, hidden, sizes.experts, gpu)
         products += feed(tokens, sizes.shared_ffn / tp)[0] if sizes.shared_ffn else 0.0
         moved += ROUTING_PASSES * 2.0 * rows * hidden / gpu.bandwidth
@@ -213,9 +209,8 @@ def _layer_seconds(
     else:
         both, last = feed(tokens, sizes.ffn / tp)
         products += both
-    attention = (
-        tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp / (gpu.flops * gpu.attention)
-    )
+    attention = tokens * sizes.seq * (sizes.query_width + sizes.output_width) / tp
+    attention /= gpu.flops * gpu.attention
     if not plan.flash:
         moved += SCORE_BYTES * plan.micro * sizes.heads / tp * sizes.seq**2 / gpu.bandwidth
         if sizes.query_width // sizes.heads % ALIGNED:

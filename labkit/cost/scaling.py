@@ -95,10 +95,7 @@ class Race(Drawn):
 def race(nbytes: int, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8)) -> Race:
     """Predict how a ring and a star sum gradients of ``nbytes`` bytes on each number of GPUs in ``counts``."""
     instance("hardware", hardware, Hardware)
-    nbytes, gpus = (
-        integer("nbytes", nbytes, 1),
-        tuple(integer("counts", count, 1) for count in counts),
-    )
+    nbytes, gpus = integer("nbytes", nbytes, 1), tuple(integer("counts", count, 1) for count in counts)
     return Race(
         hardware.name, nbytes, gpus,
         {

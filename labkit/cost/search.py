@@ -136,11 +136,8 @@ def candidate_plans(
     and experts; fields of ``layout`` as given.
     """
     fixed = dict(layout or {})
-    searched = {
-        name: fixed.pop(name)
-        for name in ("dp", "tp", "pp", "ep", "micro", "stage", "recompute")
-        if name in fixed
-    }
+    names = ("dp", "tp", "pp", "ep", "micro", "stage", "recompute")
+    searched = {name: fixed.pop(name) for name in names if name in fixed}
 
     def values(name: str, usual: Iterable[Any]) -> Iterable[Any]:
         return (searched[name],) if name in searched else usual
@@ -153,9 +150,7 @@ def candidate_plans(
             if rest or dp != searched.get("dp", dp) or batch % dp:
                 continue
             experts = [one for one in _divisors(dp * tp) if one % tp == 0] if sizes.experts else []
-            some = (
-                "pp" in searched or sizes.layers >= 4 * pp
-            )  # stages with a layer more wait little for one another
+            some = "pp" in searched or sizes.layers >= 4 * pp  # a layer more is little to wait for
             uneven = {"spread": "uneven"} if some and sizes.layers % pp else {}
             for ep, micro, stage, recompute in product(
                 values("ep", sorted({1, *experts})), values("micro", (1,) if solve else _MICRO),
@@ -167,9 +162,8 @@ def candidate_plans(
                 if stage > 1 and pp > 1 and "stage" not in searched:
                     continue  # gradients stay whole while a pipeline fills them
                 sp = tp > 1 and ("gathered" if stage == 3 else True)  # PyTorch's, or Megatron's
-                yield Plan(
-                    dp, tp, pp, stage, micro, many, recompute, **{"sp": sp, "ep": ep, **uneven, **fixed}
-                )
+                rest = {"sp": sp, "ep": ep, **uneven, **fixed}
+                yield Plan(dp, tp, pp, stage, micro, many, recompute, **rest)
 
 
 def _largest(sizes: Sizes, plan: Plan, gpu: Accelerator, batch: int) -> Forecast:

@@ -114,6 +114,13 @@ class Plan:
         return self.dp * self.tp * self.pp
 
     @property
+    def number_bytes(self) -> int:
+        """The bytes of an activation, and of a weight that is not quantised: beside weights of 4 bits, PEFT's
+        prepare_model_for_kbit_training keeps them in 32 bits.
+        """
+        return 4 if self.bits == 4 else 2
+
+    @property
     def shards(self) -> int:
         """The number of ranks that shard the optimizer's state."""
         return min(self.group or self.dp, self.dp) if self.stage else 1
@@ -124,15 +131,10 @@ class Plan:
         return self.ep if self.ep > 1 else self.tp
 
     def __str__(self) -> str:
-        experts = f" ep{self.ep}" * (self.ep > 1)
-        words = [
-            f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}"
-        ]
-        return " ".join(
-            words
-            + [f"sp {self.sp}".removesuffix(" True")] * bool(self.sp)
-            + ["recompute"] * bool(self.recompute)
-        )
+        experts = f" ep{self.ep}" if self.ep > 1 else ""
+        cut = f" sp {self.sp}".removesuffix(" True") if self.sp else ""
+        words = f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}{cut}"
+        return words + (" recompute" if self.recompute else "")
 
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:
@@ -142,7 +144,7 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     integer("stage", plan.stage, 0, 3)
     integer("lora", plan.lora, 0)
     for name in plan.adapted:
-        one_of("lora", name, sorted(trained_matrices(sizes, replace(plan, lora=1, adapted=())) or ()))
+        one_of("lora", name, sorted(adapted_matrices(sizes, replace(plan, lora=1, adapted=())) or ()))
     for name, known in _WORDS.items():
         one_of(name, str(getattr(plan, name)), known)
     tp, kv, parts = plan.tp, sizes.kv_heads or sizes.heads, plan.pp * plan.chunks
@@ -165,8 +167,8 @@ def check_plan(sizes: Sizes, plan: Plan) -> None:
     integer("pp", plan.pp, 1, sizes.layers // plan.chunks)
 
 
-def trained_matrices(sizes: Sizes, plan: Plan) -> Collection[str] | None:
-    """Return the names of the matrices that LoRA's adapters change; None: all are trained themselves."""
+def adapted_matrices(sizes: Sizes, plan: Plan) -> Collection[str] | None:
+    """Return the names of the matrices with LoRA's adapters; None: without LoRA."""
     if not plan.lora:
         return None
     return plan.adapted or {name for part in sizes.layer_matrices() for name in part} - {"router"}

@@ -165,15 +165,14 @@ class Sizes:
         """
         outside = self.layers * self.layer_vectors + (self.rest or self.hidden)
         products = self.active_parameters - outside - self.vocab * self.hidden * (not self.tied)
-        return (4.0 if frozen else 6.0) * products + 3.0 * self.layers * self.seq * (
-            self.query_width + self.output_width
-        )
+        attention = 3.0 * self.layers * self.seq * (self.query_width + self.output_width)
+        return (4.0 if frozen else 6.0) * products + attention
 
     def activation_bytes(
         self, rows: int, tp: int, *, sequence: bool | str = False, recompute: str = "none", flash: bool = True,
-        gated: int = 4, ep: int = 1, dense: bool = False, trained: Collection[str] | None = None,
+        gated: int = 4, ep: int = 1, dense: bool = False, adapted: Collection[str] | None = None, number: int = 2,
     ) -> float:  # fmt: skip
-        """Return the bytes of a layer's activations in 16 bits for ``rows`` sequences on each of ``tp`` ranks.
+        """Return the bytes of a layer's activations for ``rows`` sequences on each of ``tp`` ranks.
 
         sequence    whether norms and residuals are cut along the sequence (sequence parallelism); "gathered": gathered
                     inputs of products are saved, not gathered again in backward.
@@ -184,7 +183,9 @@ class Sizes:
         ep          ranks that share the experts. With 1, tp cuts each expert; otherwise a rank has whole experts, and
                     a share of the sequence.
         dense       whether it is a layer without experts.
-        trained     the matrices whose inputs are saved for a gradient of their weights; None: all.
+        adapted     the matrices with adapters, each of which saves a copy of its input in 32 bits; None: no adapters,
+                    all weights are trained.
+        number      bytes of an activation: 2, or 4 where what is not quantised is in 32 bits.
 
         Inputs of the products, of the norms (in 16 bits and what the norm keeps), of the activation function. For
         GPT-2's layer, this is the 34 + 5as/h of Korthikanti et al. (arXiv 2205.05198), with tp 10 + (24 + 5as/h)/t.
@@ -193,31 +194,37 @@ class Sizes:
         tokens, share, hidden = rows * self.seq, 1 / tp if sequence else 1.0, self.hidden
         mixture = bool(self.experts) and not dense
         if recompute == "full":
-            return 2.0 * tokens * hidden * share
-        known = (
-            trained if trained is not None else {name for one in self.layer_matrices(dense) for name in one}
-        )
-        kept, down = (gated if self.gated else 2), 0 if "down_proj" in known else 1
-        routed, split = self.top_k * mixture, 1 / tp
+            return number * tokens * hidden * share
+        kept, routed, split = (gated if self.gated else 2), self.top_k * mixture, 1 / tp
         if recompute == "selective":
-            products = (
-                self.query_width + self.kv_width + self.gated * (self.shared_ffn if mixture else self.ffn)
-            )
-            return 2.0 * tokens * (2 * hidden * share + (self.output_width + products) / tp)
-        read = 2 * hidden * (bool({"q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj"} & {*known}))
-        wide = 2 * hidden * (bool({"gate_proj", "up_proj"} & {*known}))
-        norms = 2 * 2 * hidden + (0 if sequence == "gathered" else read + wide)
+            products = self.query_width + self.kv_width
+            products += self.gated * (self.shared_ffn if mixture else self.ffn)
+            return number * tokens * (2 * hidden * share + (self.output_width + products) / tp)
+
+        def input_bytes(*names: str) -> int:
+            """Return the bytes per number of what matrices with the same input save of it."""
+            count = 1 if adapted is None else len({*names} & {*adapted})
+            return number * min(count, 1) if adapted is None or number == 4 else 4 * count
+
+        read = hidden * input_bytes("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj")
+        wide = hidden * input_bytes("gate_proj", "up_proj")
+        # RMSNorm of models in Python keeps its input in 32 bits; if its weight is trained, this is left out.
+        norm = 4 if self.gated and adapted is not None else number
+        norms = 2 * norm * hidden + (0 if sequence == "gathered" else read + wide)
         masks = 2 * hidden if self.dropout else 0
-        attention = 2 * (self.query_width + self.kv_width + self.value_width + self.output_width)
+        attention = number * (self.query_width + self.kv_width + self.value_width + self.output_width)
+        if adapted is not None and number == 2:
+            attention += self.output_width * input_bytes("o_proj")
         if self.kv_rank:  # values are a view of what kv_b_proj made, keys a copy of a part of it
-            norms += 2 * 2 * (self.q_rank + self.kv_rank)
-            attention += 2 * (self.query_width - self.heads * self.rope)
-        feed = 2 * (kept - down) * (self.shared_ffn if mixture else self.ffn)
-        rest = 4 * self.heads if flash else (5 if self.dropout else 2) * self.heads * self.seq
+            norms += 2 * number * (self.q_rank + self.kv_rank)
+            attention += number * (self.query_width - self.heads * self.rope)
+        each = number * (kept - 1) + input_bytes("down_proj")
+        feed = each * (self.shared_ffn if mixture else self.ffn)
+        rest = 4 * self.heads if flash else (5 if self.dropout else number) * self.heads * self.seq
         read_whole = read + wide if sequence == "gathered" else 0
         # Of each token sent: its numbers, the expert's result, and what the expert keeps.
-        sent = routed * (wide + 2 * hidden) * (split if ep > 1 else 1)
-        sent += (routed * 2 * (kept - down) * self.expert_ffn + 8 * self.experts * mixture) * split
+        sent = routed * (wide + number * hidden) * (split if ep > 1 else 1)
+        sent += (routed * each * self.expert_ffn + 8 * self.experts * mixture) * split
         return tokens * (read_whole + (norms + masks) * share + (attention + feed + rest) / tp + sent)
 
     kept_bytes = activation_bytes  # the former name

@@ -284,7 +284,7 @@ def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_sa
     ([], "no script given"),
     (["--model", "nowhere.toml", "--gpus", "8"], "nowhere.toml"), (["--check", "nowhere.csv"], "nowhere.csv"),
     (["--cp", "2", "--model", "nowhere.toml"], "--cp is not supported"),
-    (["--processes", "train.py"], "--processes is not supported"),
+    (["--ep", "2", "train.py"], "unrecognized arguments: --ep"),
     (["--nproc-per-node", "0", "train.py"], "at least 1"),
 ])  # fmt: skip
 def test_what_cannot_be_planned_is_one_line(
