@@ -23,7 +23,8 @@ _MPT = {
 _INTERN = {"7b": (32, 4096, 32, 11008), "20b": (60, 5120, 40, 13824)}
 # Part of a GPU's name -> key in ACCELERATORS.
 _GPUS = {
-    "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100": "a100", "a800": "a100",
+    "h200": "h200", "h100": "h100", "b200": "b200", "a100_40": "a100-40", "a100 400g": "a100-400g", "a100": "a100",
+    "a800": "a100",
 }  # fmt: skip
 # Usual words for ZeRO's stages, in lower case, without blanks, dashes and underscores. Digits are read first.
 _STAGES = {

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..base.texts import Text
 from .settings import SOFTWARE, Plan, Software, adapted_matrices
@@ -32,6 +33,8 @@ KINDS = {
 def memory(sizes: Sizes, plan: Plan, software: Software | None = None) -> dict[str, float]:
     """Return the bytes of the fullest GPU by kind, at the moment when it holds most."""
     software = software or SOFTWARE["fsdp" if plan.stage == 3 else "megatron"]
+    if not plan.stage:  # these buffers are those of the optimizers that shard
+        software = replace(software, fixed=0.0, norm=0.0, low=0.0, flat=False)
     return max(_moments(sizes, plan, software), key=lambda kinds: sum(kinds.values()))
 
 
@@ -109,7 +112,8 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         trained = count(layers, dense, plan.lora) if plan.lora else held
         alive = min(plan.many, plan.pp - stage) * chunks
         # With LoRA, transformers: it holds the model's logits beside the loss's three copies in 32 bits.
-        logits = (12 + number if plan.lora else software.logits) * tokens * sizes.vocab / tp * last
+        logits = (12 + number if plan.lora else software.logits) * tokens * sizes.vocab * last
+        logits /= 1 if software.whole else tp
         buckets = 0.0
         if plan.dp > 1:
             shared = software.bucket * trained[0] if plan.stage == 0 and software.bucket else 2 * moving

@@ -20,6 +20,7 @@ class Software:
     stops_early   whether recomputation stops before the layer's last product, whose result is not needed.
     moved         memory traffic of a layer, relative to a plain one.
     logits        bytes for each logit in the loss: 16-bit logits, 32-bit copies, gradients.
+    whole         whether each tensor-parallel rank has the logits of all words (PyTorch's without loss_parallel).
     gated         numbers that a gated layer saves per unit of width: 4, or 3 if one kernel multiplies them.
     bucket        bytes per parameter of DDP's buckets in stage 0; 0: two layers' worth.
     fixed         the least numbers in a buffer of gradients; the largest tensor may need more.
@@ -38,6 +39,7 @@ class Software:
     stops_early: bool = False
     moved: float = 1.0
     logits: float = 6.0
+    whole: bool = False
     gated: int = 3
     bucket: float = 0.0
     fixed: float = 0.0
@@ -55,7 +57,7 @@ class Software:
 # nanotron: FP32GradientAccumulator, DDP's buckets, two fp32 logits, flash-attention's rotary.py. MosaicML: a fused
 # loss. InternEvo: flat copies of gradients in 16 and 32 bits, foreach AdamW of torch 2.0.
 SOFTWARE = {
-    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, gated=4, adam=4),
+    "fsdp": Software(0.0004, 0.714, step=0.0371, stops_early=True, logits=12, whole=True, gated=4, adam=4),
     "megatron": Software(0.0004, 1, step=0.168, moved=1.83),
     "megatron-2021": Software(
         0.00112, 0.538, 0.00422, moved=0.4, fixed=5e8, adam=2, norm=8, low=2, flat=True

@@ -73,6 +73,23 @@ def test_logits_are_the_last_stages() -> None:
     )
 
 
+def test_ranks_of_a_tensor_group_share_the_logits_if_their_trainer_does() -> None:
+    """Megatron-LM's loss does; PyTorch's column-wise head with replicated output does not."""
+    wide = Sizes(2, 512, 8, 1024, 131_072, 4096)
+    for name, ranks in (("megatron", 4), ("fsdp", 1)):
+        software = SOFTWARE[name]
+        found = memory(wide, Plan(tp=4, stage=0, micro=4), software)["activations"]
+        assert found == pytest.approx(software.logits * 4 * 4096 * 131_072 / ranks, rel=0.1)
+
+
+def test_without_zero_there_are_none_of_its_buffers() -> None:
+    """Of vTrain's runs without ZeRO, none may be said not to fit (tools/plans/vtrain_multi.csv): all of them ran."""
+    software, layout = SOFTWARE["megatron-2021"], {"dp": 8, "tp": 8, "recompute": True}
+    with_zero, without = (memory(GPT2_22B, Plan(stage=stage, **layout), software) for stage in (1, 0))
+    assert without["activations"] == 0  # in the optimizer's step, with gradients in 32 bits and Adam's temporary
+    assert without["buckets"] - (4 + 2) * GPT2_22B.parameters / 8 < 2 * 5e8 < with_zero["buckets"]
+
+
 def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
     small = Sizes(8, 512, 8, 2048, 1000, 2048)
     few, many = (memory(small, Plan(pp=4, stage=0, micro=16, many=many))["activations"] for many in (1, 8))
@@ -154,7 +171,7 @@ def test_nothing_that_was_out_of_memory_is_said_to_fit() -> None:
     width = student * stdev(logs) * sqrt(1 + 1 / len(logs))
     assert exp(mean(logs) + width) == pytest.approx(PEAK_ABOVE, abs=0.001)
     assert exp(min(logs)) == pytest.approx(PEAK_BELOW, abs=0.001)
-    for name in ("fitted", "kept_back", "bloom"):
+    for name in ("fitted", "kept_back", "bloom", "vtrain_multi"):
         for found in errors(read_rows(PLANS / f"{name}.csv", {})):
             assert found.failed[2] == found.ran[0] == 0, found.set
     assert sum(found.failed[0] for found in errors(read_rows(PLANS / "bloom.csv", {}))) == 3
@@ -215,7 +232,8 @@ def test_what_fits_nowhere_is_said() -> None:
 
 def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
     page = (ROOT / "docs" / "plan.md").read_text("utf-8")
-    for name, mark in (("fitted", r"\*fitted\*"), ("kept_back", r"\*\*kept back\*\*"), ("bloom", "seen")):
+    sets = {"fitted": r"\*fitted\*", "kept_back": r"\*\*kept back\*\*", "bloom": "seen", "vtrain_multi": r"\*\*new\*\*"}
+    for name, mark in sets.items():
         for found in errors(read_rows(PLANS / f"{name}.csv", {})):
             assert found.time is not None
             mean, worst = (f"{share:.1%}".replace("%", " %") for share in found.time)
@@ -226,7 +244,7 @@ def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
 
 
 def test_the_plan_chosen_costs_little() -> None:
-    for name in ("kept_back", "bloom"):
+    for name in ("kept_back", "bloom", "vtrain_multi"):
         for found in errors(read_rows(PLANS / f"{name}.csv", {})):
             assert found.regret is None or found.regret[0] < 0.05
 
