@@ -45,8 +45,8 @@ SHARPNESS = 3.98  # of the maximum of two times
 # Measured over forecast peaks, of the seven rows of fitted.csv that have one: the upper end of their 99 % prediction
 # interval (Student's t, of logarithms), and the lowest.
 PEAK_ABOVE, PEAK_BELOW = 1.288, 0.905
-# Five products of scores in backward, two in forward (FlashAttention-2, arXiv 2307.08691); without it, four.
-FLASH_BACKWARD = 2.5
+# Five products of scores in backward, two in forward (FlashAttention-2, arXiv 2307.08691); four if it saves the scores.
+FLASH_BACKWARD, BACKWARD = 2.5, 2.0
 # Adam's traffic for each parameter: 4 bytes of gradient, 8 each of weight and two moments in 32 bits.
 STEP_BYTES = 28.0
 # Without flash attention, products of heads whose rows do not start at multiples of 16 bytes run on CUDA cores (cuBLAS
@@ -223,7 +223,8 @@ def _layer_seconds(
 
     forward = products + attention + moved
     # Frozen weights need no gradients. The adapters' products are left out, which takes a few percent.
-    backward = computing((1 if plan.lora else 2) * products + (FLASH_BACKWARD if plan.flash else 2) * attention + 2 * moved)
+    scores = FLASH_BACKWARD if plan.flash else BACKWARD
+    backward = computing((1 if plan.lora else 2) * products + scores * attention + 2 * moved)
     if plan.recompute:
         again = forward - last if software.stops_early else forward
         backward += computing(again * (0.5 if plan.recompute == "selective" else 1))
