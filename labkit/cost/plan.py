@@ -125,7 +125,9 @@ class Forecast:
             return ""
         needed, there = bytes_text(int(self.peak)), bytes_text(int(self.gpu.usable))
         most = KINDS[self.largest]
-        return say(en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}")
+        return say(
+            en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}"
+        )
 
     why_not = no_fit_reason  # the former name
 

@@ -86,7 +86,8 @@ def test_without_zero_there_are_none_of_its_buffers() -> None:
     """Of vTrain's runs without ZeRO, none may be said not to fit (tools/plans/vtrain_multi.csv): all of them ran."""
     software, layout = SOFTWARE["megatron-2021"], {"dp": 8, "tp": 8, "recompute": True}
     with_zero, without = (memory(GPT2_22B, Plan(stage=stage, **layout), software) for stage in (1, 0))
-    assert without["activations"] == 0  # in the optimizer's step, with gradients in 32 bits and Adam's temporary
+    # The peak is the optimizer's step, with gradients in 32 bits and Adam's temporary.
+    assert without["activations"] == 0
     assert without["buckets"] - (4 + 2) * GPT2_22B.parameters / 8 < 2 * 5e8 < with_zero["buckets"]
 
 
@@ -232,7 +233,12 @@ def test_what_fits_nowhere_is_said() -> None:
 
 def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
     page = (ROOT / "docs" / "plan.md").read_text("utf-8")
-    sets = {"fitted": r"\*fitted\*", "kept_back": r"\*\*kept back\*\*", "bloom": "seen", "vtrain_multi": r"\*\*new\*\*"}
+    sets = {
+        "fitted": r"\*fitted\*",
+        "kept_back": r"\*\*kept back\*\*",
+        "bloom": "seen",
+        "vtrain_multi": r"\*\*new\*\*",
+    }
     for name, mark in sets.items():
         for found in errors(read_rows(PLANS / f"{name}.csv", {})):
             assert found.time is not None
