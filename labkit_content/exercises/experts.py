@@ -1,4 +1,4 @@
-"""Exercises of lesson 22: tokens sent to experts, gradients and their norm, balance, a gradient of a hidden weight."""
+"""Exercises of lesson 22: tokens sent to experts, gradients and their norm, a gradient of a hidden weight."""
 
 from __future__ import annotations
 
@@ -94,8 +94,12 @@ def _dispatch(dispatch: Callable[..., Any]) -> Hints:
             for name, value in (("both", early * by_score), ("before", early), ("unscored", plain)):
                 if _close(mine, value):
                     yield Named(name, **facts)
-            sort = _close(mine, plain[expert.argsort(stable=True)] * by_score)
-            yield Named("order" if sort else "other", rank=rank, by=_difference(mine, right), **facts)
+            name, order = "other", expert.argsort(stable=True)
+            if any(_close(mine, plain * by_score[way]) for way in (order, order.argsort())):
+                name = "scores"
+            elif mine.shape == plain.shape and torch.cdist(mine / by_score, plain).amin(1).max() < 1e-4:
+                name = "order"
+            yield Named(name, rank=rank, by=_difference(mine, right), **facts)
         for rank, (_, *gradients, _) in enumerate(found):
             wanted = (given[rank][0].grad, given[rank][2].grad, weights.grad[rank])  # type: ignore[index]
             for name, got, gradient in zip(("x", "score", "compute"), gradients, wanted, strict=True):
@@ -163,64 +167,19 @@ def _check_norms(found: list[Any], drawn: Tensor, ranks: int) -> Hints:
     norms = [read_returned(one, A_NUMBER) for one in found]
     shared, owned = float(drawn[:, :2].mean(0).square().sum()), float((drawn[:, 2] / ranks).square().sum())
     right = (shared + owned) ** 0.5
-    wrong = {
-        "norm_shared": (ranks * shared + owned) ** 0.5, "norm_without": shared**0.5, "norm_squared": shared + owned,
-    }  # fmt: skip
+    parts = [*drawn[:, :2].mean(0).flatten(1).norm(dim=1), *(drawn[:, 2] / ranks).flatten(1).norm(dim=1)]
+    wrong = (
+        ("norm_shared", (ranks * shared + owned) ** 0.5), ("norm_without", shared**0.5),
+        ("norm_squared", shared + owned), ("norm_added", shared**0.5 + owned**0.5), ("norm_added", float(sum(parts))),
+        ("norm_added", shared**0.5 + float(sum(parts[2:]))),
+    )  # fmt: skip
     for norm in norms:
         if abs(norm - right) > 1e-4 * right:
             yield from (
-                Named(name, ranks=ranks) for name, one in wrong.items() if abs(norm - one) < 1e-4 * one
+                Named(name, ranks=ranks) for name, one in wrong if abs(norm - one) < 1e-4 * one
             )
             name = "norm_apart" if max(norms) - min(norms) > 1e-4 * right else "norm"
             yield Named(name, found=norm, wanted=right, norms=series([f"{one:.3f}" for one in norms]))
-
-
-# The auxiliary loss of all ranks.
-
-
-def _auxiliary(probs: Tensor, chosen: Tensor) -> Tensor:
-    count = chosen.flatten().bincount(minlength=probs.shape[1])
-    return probs.shape[1] * (count / count.sum() * probs.mean(0)).sum()
-
-
-def _balance_step(balance: Callable[..., Any], probs: Tensor, chosen: Tensor) -> list[Any]:
-    value = read_returned(balance(probs.requires_grad_(), chosen))
-    if value.requires_grad:
-        value.backward()
-    return [value.detach(), probs.grad]
-
-
-@judge("22.balance", a_function("balance"))
-def _balance(balance: Callable[..., Any]) -> Hints:
-    for ranks, k in ((2, 2), (3, 1)):
-        experts = _ANEW.randint(3, 5)
-        scores = torch.randn(ranks, _ANEW.randint(6, 9), experts)
-        scores[range(ranks), :, range(ranks)] += 2  # each rank has a favourite
-        probs = scores.softmax(-1)
-        chosen = probs.topk(k).indices
-        ran = on_ranks(_balance_step, ranks, [(balance, *one) for one in zip(probs, chosen, strict=True)])
-        facts: dict[str, Any] = {"ranks": ranks, "experts": experts, "k": k}
-        if ran.failure and ran.failure.hangs:
-            yield Named("hangs", **facts)
-        values, gradients = zip(*ran.require_success().results, strict=True)
-        every = probs.flatten(0, 1).requires_grad_()
-        right, mean = _auxiliary(every, chosen.flatten(0, 1)), torch.stack(values).float().mean()
-        (wanted,) = torch.autograd.grad(right * ranks, every)
-        soft = experts * every.mean(0).square().sum()
-        if not _close(mean, right):
-            for rank, value in enumerate(values):
-                if _close(value, _auxiliary(probs[rank], chosen[rank])):
-                    yield Named("local", rank=rank, found=float(value), **facts)
-            for name, wrong in (("factor", right / experts), ("per_token", right * k), ("soft", soft)):
-                if _close(mean, wrong):
-                    yield Named(name, found=float(mean), **facts)
-            yield Named("value", found=float(mean), wanted=float(right.detach()), **facts)
-        for gradient, one in zip(gradients, wanted.chunk(ranks), strict=True):
-            if gradient is None or not gradient.any():
-                yield Named("cut", **facts)
-            if not _close(gradient, one):
-                small = _close(gradient * ranks, one)
-                yield Named("small" if small else "gradient", by=_difference(gradient, one), **facts)
 
 
 # The gradient of a weight that is 0.

@@ -34,7 +34,7 @@ class Routing:
     @property
     def room(self) -> int:
         """Return the number of rows that an expert takes."""
-        return ceil(self.capacity * self.k * TOKENS / 100)
+        return ceil(self.capacity * min(self.k, self.ranks) * TOKENS / 100)
 
     @cached_property
     def _drawn(self) -> list[list[tuple[list[float], list[float]]]]:

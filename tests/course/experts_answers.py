@@ -20,7 +20,7 @@ def of_lesson(*cells):
     return made
 
 
-LESSON = of_lesson("exchange", "padded", "dispatch", "finish", "balance", "ends", "mixture")
+LESSON = of_lesson("exchange", "padded", "dispatch", "finish", "ends", "mixture")
 exchange = LESSON["Exchange"].apply
 
 
@@ -31,7 +31,8 @@ def sizes(expert):
     return give.tolist(), get.tolist()
 
 
-def dispatched(there=exchange, back=exchange, turned=False, ordered=True, early=False, late=True, empty=True):
+def dispatched(there=exchange, back=exchange, turned=False, ordered=True, early=False, late=True, empty=True,
+               undo=torch.argsort):  # fmt: skip
     """A ``dispatch``: exchanges, swapped sizes, the order restored, the score before and after, zero rows called."""
 
     def dispatch(x, expert, score, compute):
@@ -41,10 +42,17 @@ def dispatched(there=exchange, back=exchange, turned=False, ordered=True, early=
         rows = there(x[order], *((get, give) if turned else (give, get)))
         made = compute(rows) if empty or len(rows) else torch.empty(0, x.shape[1], device="cuda")
         made = back(made, get, give)
-        made = made[order.argsort()] if ordered else made
+        made = made[undo(order)] if ordered else made
         return score[:, None] * made if late else made
 
     return dispatch
+
+
+def misplaced(x, expert, score, compute):
+    """The order is restored after the scores."""
+    order = expert.argsort()
+    one = dispatched(ordered=False)(x, expert, score, compute)
+    return one[order.argsort()]
 
 
 def bare(rows, give, get):
@@ -138,37 +146,6 @@ def by_groups(model):
     )
 
 
-def balanced(
-    count=True, mean=lambda probs: probs.mean(0), factor=True, share=lambda count, chosen: count / count.sum()
-):
-    """A ``balance``: whether choices are counted over all ranks, the mean probability, the factor, and *f*."""
-
-    def balance(probs, chosen):
-        found = chosen.flatten().bincount(minlength=probs.shape[1]).float()
-        found = total(found) if count else found
-        return (probs.shape[1] if factor else 1) * (share(found, chosen) * mean(probs)).sum()
-
-    return balance
-
-
-def softly(probs, chosen):
-    mean = probs.mean(0)
-    return (
-        probs.shape[1]
-        * (mean.detach() * 0 + differentiable.all_reduce(mean) / dist.get_world_size()).square().sum()
-    )
-
-
-def differentiable_mean(probs):
-    return differentiable.all_reduce(probs.mean(0)) / dist.get_world_size()
-
-
-def mean_of_all(probs):
-    every = probs.mean(0)
-    dist.all_reduce(every)
-    return every / dist.get_world_size()
-
-
 def mixed(
     hide=lambda weight, here: weight * here,
     result=LESSON["Sum"].apply,
@@ -201,7 +178,6 @@ RIGHT = {
     "22.rows": [24],
     "22.dispatch": [dispatched(), dispatched(pytorchs, pytorchs), by_lists],
     "22.finish": [finished(), by_groups],
-    "22.balance": [balanced(), balanced(mean=differentiable_mean)],
     "22.repair": [mixed(), mixed(lambda weight, here: weight.masked_fill(~here, 0)),
                   mixed(lambda weight, here: torch.where(here, weight, 0)), by_expert],
 }  # fmt: skip
@@ -212,11 +188,13 @@ WRONG = {
         (LESSON["dispatch"], "how does it get to know how many come"),
         (dispatched(turned=True), "on the way back"),
         (dispatched(ordered=False), "not in the order of `x`"),
+        (dispatched(undo=lambda order: order), "not in the order of `x`"),
+        (misplaced, "the scores of other tokens"),
         (dispatched(early=True), "twice"),
         (dispatched(early=True, late=False), "already multiplied"),
         (dispatched(late=False), "without the score"),
         (LESSON["padded"], "rows of zeros"),
-        (dispatched(bare, bare), "unknown to autograd"), (dispatched(there=bare), "unknown to autograd"),
+        (dispatched(bare, bare), "What cuts the graph"), (dispatched(there=bare), "What cuts the graph"),
         (dispatched(empty=False), "even with zero rows"),
         (to_all, "rank that `expert` says"),
         (lambda *given: dispatched()(*given) * 1.5, "rank that `expert` says"),
@@ -235,17 +213,8 @@ WRONG = {
         (finished(norm=lambda s, o: total(s + o).sqrt()), "count 2 times"),
         (finished(norm=lambda s, o: s.sqrt()), "leaves out the experts"),
         (finished(norm=lambda s, o: s + total(o)), "is the root of"),
-        (finished(norm=lambda s, o: s.sqrt() + total(o.sqrt())), "the norm is"),
-    ],
-    "22.balance": [
-        (LESSON["balance"], "Whose choices does `f` count"),
-        (balanced(mean=lambda probs: probs.detach().mean(0)), "no gradient goes back"),
-        (balanced(factor=False), "an even choice gives 1"),
-        (balanced(share=lambda count, chosen: count / count.sum() * chosen.shape[1]), "a share of all choices"),
-        (softly, "computed from the probabilities"),
-        (balanced(mean=mean_of_all), "only 1/2"),
-        (lambda *given: balanced()(*given) + 1, "the mean over the ranks is"),
-        (lambda *given: balanced(count=dist.get_rank() > 0)(*given), "wait for each other"),
+        (finished(norm=lambda s, o: s.sqrt() + total(o.sqrt())), "norms do not add up"),
+        (finished(norm=lambda s, o: 2 * (s + total(o)).sqrt()), "the norm is"),
     ],
     "22.repair": [
         (LESSON["mixture"], "Does autograd know of these zeros"),
