@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from math import isclose
 from random import Random
 from traceback import walk_stack
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
+from labkit_ranks.plans.recompute import staircase
 
 from .on_ranks import on_ranks
 
@@ -26,9 +27,11 @@ _MIB = 2**20
 
 
 @derive_facts("20.every", layers=(36, 9, 196), fresh=lambda random: {"layers": random.randrange(3, 15) ** 2})
-def _recompute_period(layers: int) -> dict[str, int]:
+def _recompute_period(layers: int) -> dict[str, object]:
     root = round(layers**0.5)
-    return {"root": root, "segment": root * root - root, "peak": 2 * root - 1}
+    peaks = {every: staircase(layers, 1, every).peak for every in range(1, layers + 1)}
+    lowest = [str(every) for every, peak in peaks.items() if peak == min(peaks.values())]
+    return {"root": root, "peak": peaks[root], "lowest": " or ".join(lowest), "tied": ", ".join(lowest)}
 
 
 # Which blocks to recompute.
@@ -93,14 +96,17 @@ def _wrap_first(count: int, model: nn.Sequential) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
+@cache
+def _run_step_with(count: int, blocks: int) -> Any:
+    """Return a step in which the first ``count`` blocks are recomputed; it is the same in every try."""
+    return on_ranks(_step, 1, [(partial(_wrap_first, count), blocks)]).require_success().results[0]
+
+
 @judge("20.recompute", a_function("recompute"))
 def _recompute(recompute: Callable[..., Any]) -> Hints:
     blocks = 8
     for fewest in (3, _ANEW.choice((2, 4, 5)), 0):
-        plain, before, enough = (
-            on_ranks(_step, 1, [(partial(_wrap_first, count), blocks)]).require_success().results[0]
-            for count in (0, max(fewest - 1, 0), fewest)
-        )
+        plain, before, enough = (_run_step_with(count, blocks) for count in (0, max(fewest - 1, 0), fewest))
         room = (before[0] + enough[0]) // 2 if fewest else plain[0] + _MIB
 
         def change(model: nn.Sequential, room: int = room) -> Any:
@@ -117,11 +123,11 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
             yield Named("one_unit", **facts)
         if calls[0] > 1:
             yield Named("embedding")
+        late = again and again[0] > 1
         if peak > room:
-            late = again and again[0] > 1
             yield Named("last" if late else "over" if again else "nothing", **facts)
         if len(again) > fewest:
-            yield Named("many" if fewest else "none_needed", **facts)
+            yield Named("last_many" if late and fewest else "many" if fewest else "none_needed", **facts)
 
 
 def _not_the_gradients(
@@ -162,7 +168,10 @@ def _norm(norm: Callable[..., Any]) -> Hints:
             found = norm(model)
             return found.full_tensor() if hasattr(found, "full_tensor") else found, squares
 
-        ran = on_ranks(work, ranks, [(own,) for own in rows]).require_success()
+        ran = on_ranks(work, ranks, [(own,) for own in rows])
+        if ran.failure and "mixed torch.Tensor and DTensor" in ran.failure.words:
+            yield Named("mixed", error="mixed torch.Tensor and DTensor")
+        ran.require_success()
         found = [read_returned(one, A_NUMBER, en="`norm`", zh="`norm`") for one, _ in ran.results]
         yield from _wrong_norm(found, [squares for _, squares in ran.results])
 
@@ -263,7 +272,7 @@ def _scaling(step: Callable[..., Any]) -> Hints:
 
             ran = on_ranks(work, ranks, [(step,)] * ranks)
             if ran.failure and ran.failure.hangs:
-                yield Named("apart" if over else "hangs", words=ran.failure.words)
+                yield Named("apart" if over else "hangs", words=ran.failure.words.rstrip("."))
             found = ran.require_success().results
             scales = [read_returned(scale, A_NUMBER, en="`step`", zh="`step`") for scale, _ in found]
             moved = [change for _, change in found]

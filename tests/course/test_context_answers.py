@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from labkit_course.content import module
@@ -58,7 +59,7 @@ def test_two_blocks_are_merged(answer, hint):
     assert hinted("21.merge", answer) == hint
 
 
-def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, same_buffer=False):
+def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, same_buffer=False, waits=True):  # fmt: skip
     rank, ranks = dist.get_rank(), dist.get_world_size()
     rows = torch.arange(len(q), device=q.device)
     out, lse = torch.zeros_like(q), torch.full_like(q[:, 0], float("-inf"))
@@ -79,7 +80,7 @@ def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, sam
         own, other = (rank * len(q), source * len(q)) if mask == "whole" else (0, 0)
         seen = (own + rows)[:, None] >= other + rows
         out, lse = merge(out, lse, *block(q, k, v, seen | (mask == "none")))
-        for work in works:
+        for work in works if waits else ():
             work.wait()
         k, v = fresh
     return out
@@ -147,6 +148,7 @@ def late(q, k, v):
     (partial(ring, blocking=True), "hangs"), (by_parity, None), (partial(ring, mask="local"), "local_mask"),
     (partial(ring, mask="none"), "not_causal"), (partial(ring, hops=1), "hops"),
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "hangs"),
+    (partial(ring, waits=False), "early"), (lambda q, k, v: ring(q, k, v) * float("nan"), "other"),
     (partial(ring, same_buffer=True), "other"), (lambda q, k, v: ring(q, k, v) * 2, "other"),
 ])  # fmt: skip
 def test_attention_goes_around_the_ring(answer, hint):
@@ -228,7 +230,7 @@ def scaled(model, data, context, by):
     (lambda model, data, context: DDP(model), None), (by_hooks, None),
     (lambda model, data, context: by_hooks(DDP(model, process_group=data), context, None, groups=1), None),
     (lambda model, data, context: DDP(model, process_group=data), "alone"),
-    (lambda model, data, context: model, "alone"),
+    (lambda model, data, context: model, "alone"), (lambda model, data, context: fully_shard(model), None),
     (lambda model, data, context: DDP(model, process_group=data if dist.get_world_size() > 2 else None), "data_only"),
     (lambda model, data, context: DDP(model, process_group=context), "context_only"),
     (partial(scaled, by=lambda size: size), "times"), (partial(scaled, by=lambda size: 1 / size), "divided"),

@@ -18,8 +18,8 @@ on_ranks = module("exercises.on_ranks").on_ranks
 fit = module("exercises.fit")
 
 
-def hinted(id, answer):
-    hint = find(id).hint(answer)
+def hinted(id, answer, **facts):
+    hint = find(id).hint(answer, **facts)
     return hint and hint.id
 
 
@@ -96,11 +96,16 @@ def other_dropout(model, room):
     (lambda model, room: [wrap(block) for block in model[1:3]], "over"),
     (lambda model, room: [wrap(block) for block in model[1:]], "many"),
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[1:]], "many"),
+    (lambda model, room: peak(model) <= room or [wrap(block) for block in model[2:]], "last_many"),
     (one_more, "none_needed"),
 ])  # fmt: skip
 def test_the_fewest_blocks_are_recomputed(answer, hint):
     found = hinted("20.recompute", answer)
     assert found == hint
+
+
+def test_every_length_with_the_lowest_peak_is_right():
+    assert [hinted("20.every", every, layers=36) for every in (4, 5, 6, 7, 8, 9)] == ["…", None, None, None, None, "…"]
 
 
 def norm(model, times=1, root=True, share=True):
@@ -144,6 +149,7 @@ def gathered(model):
     (partial(norm, root=False), "no_root"), (partial(norm, share=False), "own_shard"),
     (partial(norm, times=0), "forgotten"), (all_added, "whole_often"),
     (partial(all_added, op=dist.ReduceOp.AVG), "averaged"), (of_norms, "sum_of_norms"),
+    (lambda model: nn.utils.get_total_norm([weight.grad for weight in model.parameters()]), "mixed"),
     (lambda model: sum(nn.utils.get_total_norm(list(part.parameters())) for part in model), "other"),
 ])  # fmt: skip
 def test_shards_and_whole_gradients_make_one_norm(answer, hint):
