@@ -105,7 +105,14 @@ def test_the_fewest_blocks_are_recomputed(answer, hint):
 
 
 def test_every_length_with_the_lowest_peak_is_right():
-    assert [hinted("20.every", every, layers=36) for every in (4, 5, 6, 7, 8, 9)] == ["…", None, None, None, None, "…"]
+    assert [hinted("20.every", every, layers=36) for every in (4, 5, 6, 7, 8, 9)] == [
+        "…",
+        None,
+        None,
+        None,
+        None,
+        "…",
+    ]
 
 
 def norm(model, times=1, root=True, share=True):
