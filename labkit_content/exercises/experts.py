@@ -175,9 +175,7 @@ def _check_norms(found: list[Any], drawn: Tensor, ranks: int) -> Hints:
     )  # fmt: skip
     for norm in norms:
         if abs(norm - right) > 1e-4 * right:
-            yield from (
-                Named(name, ranks=ranks) for name, one in wrong if abs(norm - one) < 1e-4 * one
-            )
+            yield from (Named(name, ranks=ranks) for name, one in wrong if abs(norm - one) < 1e-4 * one)
             name = "norm_apart" if max(norms) - min(norms) > 1e-4 * right else "norm"
             yield Named(name, found=norm, wanted=right, norms=series([f"{one:.3f}" for one in norms]))
 

@@ -59,9 +59,7 @@ def test_two_blocks_are_merged(answer, hint):
     assert hinted("21.merge", answer) == hint
 
 
-def ring(
-    q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, same_buffer=False, waits=True
-):  # fmt: skip
+def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, same_buffer=False, waits=True):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     rows = torch.arange(len(q), device=q.device)
     out, lse = torch.zeros_like(q), torch.full_like(q[:, 0], float("-inf"))
