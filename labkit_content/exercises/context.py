@@ -229,7 +229,7 @@ def _wrap(wrap: Callable[..., Any]) -> Hints:
             model = nn.Linear(3, 2).cuda()
             made = read_returned(wrap(model, along[0][rank % context], along[1][rank // context]))
             made(own).square().mean().backward()
-            grads = [weight.grad for weight in model.parameters()]
+            grads: list[Any] = [weight.grad for weight in model.parameters()]
             return [one.full_tensor() if hasattr(one, "full_tensor") else one for one in grads]  # of FSDP2
 
         ran = on_ranks(work, ranks, [(own,) for own in pieces]).require_success()
