@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from labkit.base.language import say, wrong
 from labkit.base.numbers import integer
 from labkit.base.tree import map_tensors, tensors_in
 from labkit.view import picture_registry
-from labkit.view.picture import Picture
 from labkit_diagnose.findings import list_some
 from labkit_diagnose.result import Finding, finding_lines
 
@@ -31,11 +30,10 @@ from ..rank.rank import Rank, current_thread_rank
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
-from .judging import LayoutComparison, LayoutRun
+from .judging import CAUSES, PHRASES, LayoutComparison, LayoutRun
 from .layouts import RunLayout, read_layouts
 from .matching import assemble, find_matches
 from .recording import TrainingObserver
-from .words import CAUSES, PHRASES
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,10 @@ class ParityLayout:
 
     def verdict(self) -> str:
         """Return the verdict, with the cause and the largest difference of a gradient."""
+        worst = max(self.gaps, key=self.gaps.__getitem__, default="")
+        gap = f" ({self.gaps[worst]:.1e} {worst})" if worst else ""
         if self.same is None:
             return say(en="not compared", zh="没有比较")
-        worst = max(self.gaps.items(), key=lambda one: one[1], default=None)
-        gap = f" ({worst[1]:.1e} {worst[0]})" if worst else ""
         if self.same:
             return (
                 say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照")
@@ -91,10 +89,6 @@ class Parity(Drawn):
     layouts: tuple[ParityLayout, ...]
 
     @property
-    def reference(self) -> ParityLayout:
-        return self.layouts[0]
-
-    @property
     def same(self) -> bool | None:
         """Whether all layouts are the same training; None if none differs and something was not compared."""
         found = [one.same for one in self.layouts]
@@ -105,43 +99,40 @@ class Parity(Drawn):
         """0: the same training. 1: a layout differs, fails or does not train. 3: something was not compared."""
         return {True: 0, False: 1, None: 3}[self.same]
 
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        return tuple(one.finding for one in self.layouts if one.finding is not None)
-
-    def differences(self, of: str = "losses") -> dict[str, tuple[float, ...]]:
-        """Return for each layout the relative differences of its ``losses`` or ``norms`` from the reference's."""
-        there = getattr(self.reference, of)
-        return {
-            one.name: tuple(
-                abs(a - b) / max(abs(b), 1e-30) for a, b in zip(getattr(one, of), there, strict=False)
-            )
-            for one in self.layouts
-        }
-
-    def __getitem__(self, at: int | str) -> ParityLayout:
-        """Return a layout by number, or by a part of its name."""
-        return (
-            self.layouts[at] if isinstance(at, int) else next(one for one in self.layouts if at in one.name)
-        )
-
     def to_json(self) -> str:
         facts = {"script": self.script, "same": self.same, "layouts": [asdict(one) for one in self.layouts]}
         return json.dumps(facts, indent=1, ensure_ascii=False)
 
     def summary(self) -> str:
         """Return the verdict in one line."""
-        count = sum(one.same is False for one in self.layouts)
         key = {True: "same", False: "differs", None: "unknown"}[self.same]
-        facts = {"script": self.script, "count": count, "all": len(self.layouts)}
-        text = PHRASES[f"summary.{key}"]
-        return text(**{name: facts[name] for name in text.facts})
+        facts = {
+            "script": self.script,
+            "count": sum(one.same is False for one in self.layouts),
+            "all": len(self.layouts),
+        }
+        return str(PHRASES[f"summary.{key}"].fill(facts))
 
     def __repr__(self) -> str:
-        colon = say(en=": ", zh="：")
-        lines = [self.summary(), ""]
+        """Return one page: verdicts, loss and norm of up to eight steps, the differences, and what was not compared."""
+        lines, colon = [self.summary(), ""], say(en=": ", zh="：")
         lines += [f"  [{at}] {one.name}{colon}{one.verdict()}" for at, one in enumerate(self.layouts, 1)]
-        lines += ["", *self._table()]
+        last = max(len(one.losses) for one in self.layouts) - 1
+        shown = sorted({round(at * last / 7) for at in range(8)} if last >= 0 else ())
+        rows = [[say(en="step", zh="步"), *(f"{at + 1}" for at in shown)]]
+        for number, one in enumerate(self.layouts, 1):
+            for word, values in (
+                (say(en="loss", zh="损失"), one.losses),
+                (say(en="norm", zh="范数"), one.norms),
+            ):
+                rows.append(
+                    [
+                        f"{word} [{number}]",
+                        *(f"{values[at]:.6g}" if at < len(values) else "-" for at in shown),
+                    ]
+                )
+        columns = rows if len(self.layouts) > 4 else zip(*rows, strict=True)
+        lines += ["", *("  " + "".join(f"{cell:>12}" for cell in row) for row in columns)]
         said = dict[tuple[str, ...], list[str]]()
         for one in self.layouts:
             if one.finding is not None:
@@ -153,28 +144,8 @@ class Parity(Drawn):
             lines += ["", PHRASES[f"title.{key}"](), *told] if told else []
         return "\n".join(lines)
 
-    def _table(self) -> list[str]:
-        """Return loss and norm by step and layout: of up to eight steps, or of the first and last with many layouts."""
-        steps, many = max(len(one.losses) for one in self.layouts), len(self.layouts) > 4
-        shown = sorted(
-            {round(at * (steps - 1) / (1 if many else 7)) for at in range(2 if many else 8)} if steps else ()
-        )
-        loss, norm, step = say(en="loss", zh="损失"), say(en="norm", zh="范数"), say(en="step", zh="步")
-        heads = (f"{word} {at + 1}" for at in shown for word in (loss, norm))
-        rows = [["", *heads]] if many else [[step, *(f"{at + 1}" for at in shown)]]
-        for number, one in enumerate(self.layouts, 1):
-            cells = [
-                f"{values[at]:.6g}" if at < len(values) else "-"
-                for at in shown
-                for values in (one.losses, one.norms)
-            ]
-            pair = ([f"{loss} [{number}]", *cells[::2]], [f"{norm} [{number}]", *cells[1::2]])
-            rows += [[f"[{number}]", *cells]] if many else pair
-        columns = rows if many else zip(*rows, strict=True)
-        return ["  " + "".join(f"{cell:>12}" for cell in row) for row in columns]
 
-
-def _picture(found: Parity) -> Picture:
+def _picture(found: Parity) -> Any:
     from ..pictures.parity_curves import parity_picture
 
     return parity_picture({one.name: one.losses for one in found.layouts if one.losses}, found.summary())
@@ -219,51 +190,45 @@ def parity(
             other = {key: one for key, one in run.matches.items() if at and not one.equal}
             if other or given:
                 start = {key: wholes[one.name].reshape(-1)[one.places] for key, one in other.items()}
-                again = _run(script, steps, chosen[at], start, given)
-                runs[at], again.matches = again, run.matches
+                runs[at] = replace(_run(script, steps, chosen[at], start, given), matches=run.matches)
                 names = list_some(sorted({one.name for one in other.values()}))
                 said = [PHRASES["equalized"](who=run.who, names=names)] * bool(other)
                 notes[at] = (*said, *[PHRASES["equalized.rows"](who=run.who, source=source)] * bool(given))
-    results = (_result(*one, runs[0]) for one in zip(chosen, runs, notes, strict=True))
-    return Parity(name, tuple(results))
+    return Parity(name, tuple(_result(*one, runs[0]) for one in zip(chosen, runs, notes, strict=True)))
 
 
 def _share_rows(runs: Sequence[LayoutRun]) -> tuple[list[dict[Any, Any]], str]:
     """Return the batches for each run, shares of the largest one, and the name of the run with the largest."""
     joined, shares = [], []
     for run in runs:
-        loaders = [one.loaders for one in run.records]
+        loaders = [one.loaders for one in run.trainings]
         if not all(some and some[0].batches for some in loaders):
             return [{} for _ in runs], ""  # rows that no DataLoader reads
         keys = [batch_key(some[0].batches[0]) for some in loaders]
         different = list(dict.fromkeys(keys))
-        copied = any(len({keys[rank] for rank in one.replicas}) < len(one.replicas) for one in run.records)
-        shares.append([(different.index(key), len(different), copied) for key in keys])
+        # Ranks that reduce gradients and read the same rows are a fault: don't hide it.
+        copied = any(len({keys[rank] for rank in one.replicas}) < len(one.replicas) for one in run.trainings)
+        shares.append([] if copied else [(different.index(key), len(different)) for key in keys])
         count = min(len(some[0].batches) for some in loaders)
         joined.append([join_batches([some[0].batches[at] for some in loaders]) for at in range(count)])
     sizes = [max(len(one) for one in tensors_in(batches[0]) if one.dim()) for batches in joined]
-    source, found = sizes.index(max(sizes)), list[dict[Any, Any]]()
-    for size, share in zip(sizes, shares, strict=True):
-        # Ranks that reduce gradients and read the same rows are a fault: don't hide it.
-        give = size < max(sizes) and not any(copied for *_, copied in share)
-        found.append({
-            (rank, 0, at): map_tensors(batch, partial(_take_part, part, parts))
-            for at, batch in enumerate(joined[source]) for rank, (part, parts, _) in enumerate(share)
-        } if give else {})  # fmt: skip
-    return found, runs[source].who
+    largest = joined[sizes.index(max(sizes))]
+    found: list[dict[Any, Any]] = [
+        {
+            (rank, 0, at): map_tensors(batch, partial(_take_part, *part))
+            for at, batch in enumerate(largest)
+            for rank, part in enumerate(share if size < max(sizes) else [])
+        }
+        for size, share in zip(sizes, shares, strict=True)
+    ]
+    return found, runs[sizes.index(max(sizes))].who
 
 
 def _take_part(part: int, parts: int, _: Any, tensor: Tensor) -> Tensor:
     return tensor.chunk(parts)[part] if tensor.dim() else tensor
 
 
-def _run(
-    script: Any,
-    steps: int,
-    layout: RunLayout,
-    start: Mapping[Any, Any] | None = None,
-    rows: Mapping[Any, Any] | None = None,
-) -> LayoutRun:
+def _run(script: Any, steps: int, layout: RunLayout, start: Any = (), rows: Any = ()) -> LayoutRun:
     """Run the script in ``layout`` to its end or ``steps`` optimizer steps, without output."""
     logging.getLogger(__name__).info(str(layout))
     program = RankProgram(os.fspath(script), layout.arguments) if not callable(script) else script
@@ -299,34 +264,29 @@ class _RankOutput(io.TextIOBase):
 
 
 def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference: LayoutRun) -> ParityLayout:
-    facts: dict[str, Any] = {
-        "name": str(layout),
-        "ranks": layout.ranks,
-        "arguments": layout.arguments,
-        "notes": notes,
-    }
+    result = ParityLayout(str(layout), layout.ranks, layout.arguments, notes=notes)
     if run.failure is not None:
         rank, error = run.failure
         found = CAUSES["fails"](raising_line(error), who=f"rank {rank}", problem=describe_error(error))
-        return ParityLayout(**facts, same=False, cause="fails", finding=found)
+        return replace(result, same=False, cause="fails", finding=found)
     if not run.matches:
-        why = "steps" if not run.steps else "others"
-        return ParityLayout(**facts, uncompared=(PHRASES[f"uncompared.{why}"](who=run.who),))
-    losses = run.losses(reference.losses())
-    facts |= {"losses": tuple(losses), "norms": tuple(run.norms())}
+        why = "others" if run.steps else "steps"
+        return replace(result, uncompared=(PHRASES[f"uncompared.{why}"](who=run.who),))
+    losses = run.losses(reference)
+    result = replace(result, losses=tuple(losses), norms=tuple(run.norms()))
     if why := run.standstill(losses):
-        return ParityLayout(**facts, same=False, cause="dead", finding=CAUSES["dead"](why=why))
+        return replace(result, same=False, cause="dead", finding=CAUSES["dead"](why=why))
     if run is reference:
-        return ParityLayout(**facts, same=True)
+        return replace(result, same=True)
     one = LayoutComparison(run, reference)
-    known = {name for training in reference.trainings for name in training.weights[0]}
-    lost = known - {match.name for match in run.matches.values()}
+    lost = {name for training in reference.trainings for name in training.weights[0]}
+    lost -= {match.name for match in run.matches.values()}
     lost |= {n for at, o in enumerate(run.trainings) for n in o.weights[0] if (at, n) not in run.matches}
-    missed = one.uncompared
+    missed = [one.uncompared] * bool(one.uncompared)
     if lost:
-        missed += (PHRASES["uncompared.names"](who=run.who, names=list_some(sorted(lost))),)
-    return ParityLayout(
-        **facts, same=False if one.finding else None if missed or not one.gaps else True, cause=one.cause,
+        missed.append(PHRASES["uncompared.names"](who=run.who, names=list_some(sorted(lost))))
+    return replace(
+        result, same=False if one.finding else None if missed or not one.gaps else True, cause=one.cause,
         finding=one.finding, first=one.first, step=one.step if one.finding else 0, gaps=one.gaps,
-        tolerance=one.tolerance, uncompared=missed,
+        tolerance=one.tolerance, uncompared=tuple(missed),
     )  # fmt: skip

@@ -1,0 +1,45 @@
+"""A pipeline that keeps the gradients of earlier micro-batches when it prepares its stages anew."""
+# cause: none
+# source: NVIDIA-NeMo/Automodel#3530, 2026-08-13
+# layouts: --pp 1 ::: --pp 2
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.nn import functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--pp", type=int)
+stages = parser.parse_args().pp
+dist.init_process_group("nccl")
+rank, device = dist.get_rank(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.manual_seed(0)
+parts = nn.ModuleDict({"0": nn.Sequential(nn.Linear(6, 16), nn.Tanh()), "1": nn.Linear(16, 4)})
+x, y = torch.randn(16, 6).to(device), torch.randint(4, (16,)).to(device)
+model = nn.Sequential(*parts.values()).to(device) if stages == 1 else parts[str(rank)].to(device)
+
+
+def loss_of(scores, target):
+    return F.cross_entropy(scores, target) / 2
+
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+for _ in range(4):
+    optimizer.zero_grad()
+    for some, target in zip(x.chunk(2), y.chunk(2)):
+        if stages == 1:
+            loss_of(model(some), target).backward()
+            continue
+        stage = PipelineStage(model, rank, stages, device)
+        schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss_of)
+        kept = [parameter.grad for parameter in model.parameters()]
+        for parameter in model.parameters():
+            parameter.grad = None
+        schedule.step(*([some] if rank == 0 else []), **({"target": target} if rank else {}))
+        for parameter, gradient in zip(model.parameters(), kept):
+            parameter.grad += 0 if gradient is None else gradient
+    optimizer.step()

@@ -1,0 +1,28 @@
+"""Gradients accumulated over two passes, each divided by the number of tokens of both."""
+# cause: none
+# source: huggingface/transformers#37766, 2025-04-24
+# layouts: --passes 1 ::: --passes 2
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--passes", type=int)
+passes = parser.parse_args().passes
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(10, 16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
+ids = torch.randint(10, (8, 12))
+labels = (ids + 1) % 10
+labels[torch.arange(8)[:, None] * 2 < torch.arange(12) - 1] = -100
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+for _ in range(4):
+    optimizer.zero_grad()
+    for some, target in zip(ids.chunk(passes), labels.chunk(passes)):
+        loss = F.cross_entropy(model(some).flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum")
+        (loss / (labels != -100).sum()).backward()
+    optimizer.step()

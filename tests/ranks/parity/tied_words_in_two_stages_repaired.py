@@ -1,0 +1,56 @@
+"""A pipeline whose first and last stage hold copies of one embedding, and add up the gradients."""
+# cause: none
+# source: uw-syfi/piper#13, 2026-07-17
+# layouts: --pp 1 ::: --pp 2
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn import functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--pp", type=int)
+stages = parser.parse_args().pp
+dist.init_process_group("nccl")
+rank, device = dist.get_rank(), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+class Model(nn.Module):
+    def __init__(self, first, last):
+        super().__init__()
+        self.first, self.last, self.words = first, last, nn.Embedding(12, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        if self.first:
+            x = torch.tanh(self.up(self.words(x)))
+        return F.linear(self.down(x), self.words.weight) if self.last else x
+
+
+torch.manual_seed(0)
+model = Model(rank == 0, rank == stages - 1).to(device)
+if stages > 1:
+    delattr(model, "up" if rank else "down")
+ids = torch.randint(12, (8, 6)).to(device)
+labels = (ids * 7 + 2) % 12
+
+
+def loss_of(scores, target):
+    return F.cross_entropy(scores.flatten(0, 1), target.flatten())
+
+
+if stages > 1:
+    schedule = Schedule1F1B(PipelineStage(model, rank, stages, device), n_microbatches=4, loss_fn=loss_of)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for _ in range(4):
+    optimizer.zero_grad()
+    if stages == 1:
+        loss_of(model(ids), labels).backward()
+    else:
+        schedule.step(*([ids] if rank == 0 else []), **({"target": labels} if rank else {}))
+        dist.all_reduce(model.words.weight.grad)
+    optimizer.step()
