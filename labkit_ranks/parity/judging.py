@@ -26,6 +26,7 @@ _EPS = torch.finfo(torch.float32).eps
 # Relative differences: the least that counts in float32 (rounding stays near 1e-6, bugs are above 5e-3), factors of it
 # for the second and for later steps, and what rounding to 16 bits stays below.
 _LEAST, _SECOND, _LATER, _SIXTEEN_BITS = 1e-4, 10.0, 100.0, 0.04
+_ROWS = {"targets": "目标", "inputs": "输入"}
 _NORM = re.compile(r"norm\W{0,9}(\d+\.?\d*(?:e[-+]?\d+)?)", re.IGNORECASE)
 
 
@@ -78,15 +79,17 @@ class LayoutRun:
         there = reference.losses(reference)[0]
         return min(ways, key=lambda losses: abs(losses[0] - there))
 
-    def rows(self, step: int, what: str) -> Tensor | None:
-        """Return the sorted numbers that the ranks read; ranks that read the same numbers count once."""
-        each = [
-            torch.cat(one.rows[step, what]).sort()[0] for one in self.trainings if (step, what) in one.rows
-        ]
-        if what == "inputs":  # a schedule that infers shapes reads some twice
-            each = [one.unique() for one in each]
-        different = {tuple(one.tolist()): one for one in each}
-        return torch.cat(list(different.values())).sort()[0] if each else None
+    def rows(self, step: int) -> dict[str, Tensor]:
+        """Return the sorted targets and inputs that the ranks read; ranks that read the same rows count once."""
+        different = dict[Any, dict[str, Tensor]]()
+        for one in self.trainings:
+            read = {what: torch.cat(some) for (at, what), some in sorted(one.rows.items()) if at == step}
+            different[tuple(tuple(values.sort()[0].tolist()) for values in read.values())] = read
+        each = ((name, [read[name] for read in different.values() if name in read]) for name in _ROWS)
+        found = {name: torch.cat(some).sort()[0] for name, some in each if some}
+        if "inputs" in found:  # a schedule that infers shapes reads some twice
+            found["inputs"] = found["inputs"].unique()
+        return found
 
     def standstill(self, losses: Sequence[float]) -> str:
         """Return the reason if this training stands still, else ""."""
@@ -141,7 +144,7 @@ class LayoutComparison:
             (seen.eps for one in (*run.trainings, *reference.trainings) for seen in one.seen.values()),
             default=0,
         )
-        counts = [len(one) for what in ("targets", "inputs") if (one := reference.rows(1, what)) is not None]
+        counts = [len(one) for one in reference.rows(1).values()]
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
         self.losses, self.gaps = run.losses(reference), dict[str, float]()
@@ -234,18 +237,15 @@ class LayoutComparison:
     # What differs in forward.
 
     def _other_rows(self) -> Iterator[Difference]:
-        for what, name in (
-            ("targets", say(en="targets", zh="目标")),
-            ("inputs", say(en="inputs", zh="输入")),
-        ):
-            here, there = self.run.rows(self.step, what), self.reference.rows(self.step, what)
-            if here is not None and there is not None:
-                facts = {"here": len(here), "there": len(there), "what": name}
-                more, unique = len(here) / len(there), len(here.unique()) - len(there.unique())
-                if more > 1 and (unique > 0 or more.is_integer()):
-                    yield Difference("uncompared.rows", "", facts)
-                elif len(here) != len(there) or not torch.allclose(here, there):
-                    yield Difference("rows", "", facts)
+        here, there = self.run.rows(self.step), self.reference.rows(self.step)
+        for what in [name for name in _ROWS if name in here and name in there]:
+            ours, theirs = here[what], there[what]
+            facts = {"here": len(ours), "there": len(theirs), "what": say(en=what, zh=_ROWS[what])}
+            more, unique = len(ours) / len(theirs), len(ours.unique()) - len(theirs.unique())
+            if more > 1 and (unique > 0 or more.is_integer()):
+                yield Difference("uncompared.rows", "", facts)
+            elif len(ours) != len(theirs) or not torch.allclose(ours, theirs):
+                yield Difference("rows", "", facts)
 
     def _other_masks(self) -> Iterator[Difference]:
         draws = [draw for one in self.run.trainings for draw, _ in one.draws]
@@ -311,12 +311,12 @@ class LayoutComparison:
 
     def _known_factor(self, factor: float) -> str:
         """Return the meaning of a factor: a number of ranks, of backward passes, or of targets."""
-        targets = self.reference.rows(self.step, "targets")
+        targets = self.reference.rows(self.step).get("targets", ())
         passes = max(len(one.scalars.get(self.step, ())) for one in self.run.trainings)
         numbers = {
             len(self.run.trainings): say(en="ranks", zh="rank 数"),
             passes: say(en="backward passes", zh="反向传播的次数"),
-            0 if targets is None else len(targets): say(en="targets", zh="目标的个数"),
+            len(targets): say(en="targets", zh="目标的个数"),
         }
         for number, what in numbers.items():
             for power, text in (

@@ -82,7 +82,7 @@ class RankTraining(RankRecord):
             self.rows.setdefault((self.number, what), []).append(values[values != ignored])
 
     def keep_gradients(self) -> None:
-        """Keep the gradients of this step, at the first call: a second one finds them clipped."""
+        """Keep the gradients of this step at the first call, before they are clipped."""
         if self.number not in self.squares:
             pieces = self.pieces(gradients=True)
             sums = {
@@ -94,7 +94,7 @@ class RankTraining(RankRecord):
                 self.gradients[self.number] = pieces
 
     def pieces(self, gradients: bool = False) -> dict[str, RankPiece]:
-        """Return this rank's pieces of all parameters, or of their gradients."""
+        """Return pieces of all parameters, or of their gradients."""
         found = ((name, one.grad if gradients else one) for name, one in self.parameters().items())
         with PlainTensors():
             return {name: make_piece(one) for name, one in found if one is not None}

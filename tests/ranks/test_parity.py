@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import labkit
+from labkit_ranks.parity.judging import CAUSES
 from labkit_ranks.parity.layouts import read_layouts
 from labkit_ranks.parity.matching import assemble, find_matches
 from labkit_ranks.parity.recording import make_piece
-from labkit_ranks.parity.judging import CAUSES
 
 FOLDER = Path(__file__).parent / "parity"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
@@ -82,7 +82,12 @@ def test_layouts_are_read_from_arguments():
 
 
 def train(
-    rank, *, lines: str = "", seed: str = "0", data: str = "x, y = x.chunk(n)[r], y.chunk(n)[r]"
+    rank,
+    *,
+    lines: str = "",
+    seed: str = "0",
+    data: str = "x, y = x.chunk(n)[r], y.chunk(n)[r]",
+    loss: str = "loss",
 ) -> None:
     """Train a small DDP model; ``lines`` run before the optimizer's step."""
     code = f"""
@@ -101,7 +106,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(4):
     loss = F.cross_entropy(model(x), y)
     optimizer.zero_grad()
-    loss.backward()
+    ({loss}).backward()
     {lines}
     optimizer.step()
 """
@@ -136,6 +141,24 @@ def compare(ranks=2, **changes):
 def test_a_changed_line_is_named(cause, changes):
     found = compare(**changes)
     assert (found.cause, found.same) == (cause, not cause), found
+
+
+def test_equal_labels_do_not_hide_other_rows():
+    draw = "torch.manual_seed(r); y = torch.arange(8 // n) % 2; x = torch.randn(8 // n, 6) + y[:, None]"
+    assert compare(data=draw).cause == "rows"
+
+
+def test_ranks_with_equal_counts_are_not_said_to_divide_by_them():
+    found = compare(data="x, y = x.chunk(n)[r], y.chunk(n)[r]; weigh = 1 + r", lines="", loss="loss * weigh")
+    assert found.cause == "denominator"
+    assert not re.search(r"\(4, 4\)", found.finding.reason)
+    assert "0.667 to 1.33" in found.finding.reason
+
+
+def test_the_loss_is_that_of_a_target_whatever_backward_begins_with():
+    found = labkit.parity(FOLDER / "schedule_runs_on_the_sum.py")
+    assert found.layouts[1].losses[0] == pytest.approx(found.layouts[0].losses[0], rel=1e-5)
+    assert found.layouts[1].norms[0] == pytest.approx(8 * found.layouts[0].norms[0], rel=1e-4)
 
 
 def test_what_was_not_compared_is_never_the_same():

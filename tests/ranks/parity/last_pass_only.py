@@ -30,7 +30,7 @@ def loss_of(scores, target):
 optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
 for _ in range(4):
     optimizer.zero_grad()
-    for some, target in zip(x.chunk(2), y.chunk(2)):
+    for some, target in zip(x.chunk(2), y.chunk(2), strict=True):
         if stages == 1:
             loss_of(model(some), target).backward()
             continue

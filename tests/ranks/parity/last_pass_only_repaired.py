@@ -30,7 +30,7 @@ def loss_of(scores, target):
 optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
 for _ in range(4):
     optimizer.zero_grad()
-    for some, target in zip(x.chunk(2), y.chunk(2)):
+    for some, target in zip(x.chunk(2), y.chunk(2), strict=True):
         if stages == 1:
             loss_of(model(some), target).backward()
             continue
@@ -40,6 +40,6 @@ for _ in range(4):
         for parameter in model.parameters():
             parameter.grad = None
         schedule.step(*([some] if rank == 0 else []), **({"target": target} if rank else {}))
-        for parameter, gradient in zip(model.parameters(), kept):
+        for parameter, gradient in zip(model.parameters(), kept, strict=True):
             parameter.grad += 0 if gradient is None else gradient
     optimizer.step()

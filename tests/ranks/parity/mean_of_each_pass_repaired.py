@@ -22,7 +22,9 @@ labels[torch.arange(8)[:, None] * 2 < torch.arange(12) - 1] = -100
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(4):
     optimizer.zero_grad()
-    for some, target in zip(ids.chunk(passes), labels.chunk(passes)):
-        loss = F.cross_entropy(model(some).flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum")
+    for some, target in zip(ids.chunk(passes), labels.chunk(passes), strict=True):
+        loss = F.cross_entropy(
+            model(some).flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum"
+        )
         (loss / (labels != -100).sum()).backward()
     optimizer.step()
