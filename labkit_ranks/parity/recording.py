@@ -56,6 +56,7 @@ class RankTraining(RankRecord):
     rows: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
     printed: io.StringIO = field(default_factory=io.StringIO)
     busy: bool = False
+    rank: int = 0
 
     @property
     def number(self) -> int:
@@ -121,7 +122,7 @@ class TrainingObserver(Observer):
     def __init__(self, ranks: int, steps: int, start: Mapping[Any, Tensor], rows: Mapping[Any, Any]) -> None:
         super().__init__(ranks, steps)
         self.kept_steps, self._start, self._rows = steps, dict(start), rows
-        self.trainings = [RankTraining() for _ in range(ranks)]
+        self.trainings = [RankTraining(rank=rank) for rank in range(ranks)]
         self.records = [*self.trainings]
 
     def _table(self) -> Iterator[Patch]:
@@ -179,8 +180,7 @@ class TrainingObserver(Observer):
 
         def call_from_start(*inside: Any, **named: Any) -> Any:
             for name, parameter in here.parameters().items() if self._start and here.number == 1 else ():
-                rank = self.trainings.index(here)
-                if (numbers := self._start.pop((rank, name), None)) is not None:
+                if (numbers := self._start.pop((here.rank, name), None)) is not None:
                     with PlainTensors():
                         local = getattr(parameter, "_local_tensor", parameter).detach()
                         local.copy_(numbers.reshape(local.shape))
@@ -210,7 +210,7 @@ class TrainingObserver(Observer):
         if loader is None:
             return None
         at, loader.given, own = loader.given, loader.given + 1, tensors(batch)
-        other = self._rows.get((self.records.index(record), record.loaders.index(loader), at))
+        other = self._rows.get((self._here().rank, record.loaders.index(loader), at))
         return other and map_tensors(other, lambda way, tensor: tensor.to(own[way].device))
 
 

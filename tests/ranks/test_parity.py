@@ -170,6 +170,8 @@ def test_what_was_not_compared_is_never_the_same():
     assert extra.same is not True
     idle = labkit.parity(lambda rank: None, [1, 2])
     assert (idle.same, idle.exit_code) == (None, 3)
+    told = labkit.parity(lambda rank: print("needs 4 GPUs\n"), [1, 2])
+    assert all("needs 4 GPUs" in one.uncompared[0] for one in told.layouts)
 
 
 def test_loaders_give_the_shares_of_one_batch(tmp_path):
