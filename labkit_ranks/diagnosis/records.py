@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -371,6 +372,12 @@ def digest_tensor(tensor: Tensor) -> int:
         return zlib.crc32(values.contiguous().view(torch.uint8).numpy().tobytes())
 
 
+@lru_cache(1)
+def _make_weights(count: int) -> Tensor:
+    """Return a different weight for each of ``count`` places."""
+    return torch.arange(count, dtype=torch.float64).add_(1).sin_()
+
+
 def fingerprint(tensor: Any, place: str) -> Fingerprint | None:
     """Return the fingerprint of ``tensor``; None for a tensor without numbers."""
     local = getattr(tensor, "_local_tensor", tensor)
@@ -381,7 +388,8 @@ def fingerprint(tensor: Any, place: str) -> Fingerprint | None:
         suppress(RuntimeError, TypeError),
     ):  # of other layouts, on no device, within a transform
         values = local.detach().double().reshape(-1)
-        weighed = values.dot(torch.arange(values.numel(), dtype=values.dtype).add_(1).sin_())
+        count = values.numel()
+        weighed = values.dot(_make_weights(max(count, 2**16))[:count])
         eps = torch.finfo(local.dtype).eps if local.is_floating_point() else 0.0
         partial = any(one.is_partial() for one in getattr(tensor, "placements", ()))
         sums = (float(one) for one in (values.sum(), values.dot(values), weighed))

@@ -270,11 +270,13 @@ def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference
         found = CAUSES["fails"](raising_line(error), who=f"rank {rank}", problem=describe_error(error))
         return replace(result, same=False, cause="fails", finding=found)
     if not run.matches:
-        printed = [line for one in run.trainings for line in one.printed.getvalue().split("\n") if line.strip()]
-        missed = PHRASES["uncompared.others"](who=run.who)
+        printed = [
+            line for one in run.trainings for line in one.printed.getvalue().split("\n") if line.strip()
+        ]
+        why = PHRASES["uncompared.others"](who=run.who)
         if not run.steps:
-            missed = PHRASES["uncompared.steps"](who=run.who, printed=(printed or ["-"])[-1])
-        return replace(result, uncompared=(missed,))
+            why = PHRASES["uncompared.steps"](who=run.who, printed=(printed or ["-"])[-1])
+        return replace(result, uncompared=(why,))
     losses = run.losses(reference)
     result = replace(result, losses=tuple(losses), norms=tuple(run.norms()))
     if why := run.standstill(losses):
