@@ -78,11 +78,6 @@ class Forecast:
         return sum(self.memory.values())
 
     @property
-    def allocated(self) -> float:
-        """Bytes after a step: the model's states."""
-        return self.peak - self.memory["activations"] - self.memory["buckets"]
-
-    @property
     def reserved(self) -> float:
         """The bytes that nvidia-smi shows: the peak, CUDA's context with its kernels (1.3 GiB, Hugging Face's "Model
         training anatomy"), NCCL's buffers, and with recomputation fragments between blocks, 15 % of the blocks (mean of

@@ -26,11 +26,6 @@ class Scaling(Drawn):
     counts: tuple[int, ...]
     seconds: dict[str, tuple[float | None, ...]]
 
-    def throughput(self, method: str) -> tuple[float | None, ...]:
-        """Rows per second."""
-        pairs = zip(self.counts, self.seconds[method], strict=True)
-        return tuple(None if s is None else self.rows * n / s for n, s in pairs)
-
     def efficiency(self, method: str) -> tuple[float | None, ...]:
         """The share of perfect scaling's throughput: perfect seconds over the method's."""
         pairs = zip(self.seconds["perfect"], self.seconds[method], strict=True)

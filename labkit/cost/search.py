@@ -125,17 +125,12 @@ def plans(
 
 
 def candidate_plans(
-    sizes: Sizes,
-    gpus: int,
-    gpu: Accelerator,
-    batch: int,
-    solve: bool = False,
-    layout: Mapping[str, Any] | None = None,
+    sizes: Sizes, gpus: int, gpu: Accelerator, batch: int, solve: bool, layout: Mapping[str, Any]
 ) -> Iterator[Plan]:
     """Yield every plan worth trying: tensor parallelism within a node (with sequence parallelism), whole heads, layers
     and experts; fields of ``layout`` as given.
     """
-    fixed = dict(layout or {})
+    fixed = dict(layout)
     names = ("dp", "tp", "pp", "ep", "micro", "stage", "recompute")
     searched = {name: fixed.pop(name) for name in names if name in fixed}
 
