@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import DistStoreError, QueueEmptyError
+from torch.distributed import DistStoreError
 
 from labkit import turns
 from labkit.base.language import say
@@ -17,7 +17,6 @@ from ..rank.rank import current_thread_rank
 from .waiting import wait_for_ranks, yield_turn
 
 _DEFAULT = timedelta(seconds=300)
-_QUEUE = "\0queue "  # prefix of the keys of queues
 
 
 def _to_bytes(value: Any) -> bytes:
@@ -65,9 +64,12 @@ class SharedStore(Store):
         return self._values.get(key, _to_bytes(expected))
 
     def check(self, keys: Sequence[str]) -> bool:
-        if not all(map(self._has, keys)):
+        if not self._has(keys):
             yield_turn()
-        return all(map(self._has, keys))
+        return self._has(keys)
+
+    def _has(self, keys: Sequence[str]) -> bool:
+        return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self._wait(keys, "wait", timeout)
@@ -80,7 +82,7 @@ class SharedStore(Store):
         return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
-        return [key for key in self._values if not key.startswith(_QUEUE)]
+        return list(self._values)
 
     def append(self, key: str, value: Any) -> None:
         self._values[key] = self._values.get(key, b"") + _to_bytes(value)
@@ -95,40 +97,12 @@ class SharedStore(Store):
             self._values[key] = _to_bytes(value)
         self._notify_waiters()
 
-    # A queue has the keys NAME/first … NAME/last-1, and its ends in NAME.
-
-    def queue_push(self, key: str, value: Any) -> None:
-        first, last = self._ends(key)
-        self._values[f"{_QUEUE}{key}/{last}"] = _to_bytes(value)
-        self._values[_QUEUE + key] = f"{first} {last + 1}".encode()
-        self._notify_waiters()
-
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        if not self.queue_len(key) and not block:
-            raise QueueEmptyError("queue is empty")
-        self._wait([key], "queue_pop")
-        first, last = self._ends(key)
-        self._values[_QUEUE + key] = f"{first + 1} {last}".encode()
-        return self._values.pop(f"{_QUEUE}{key}/{first}")
-
-    def queue_len(self, key: str) -> int:
-        first, last = self._ends(key)
-        return last - first
-
-    def _ends(self, key: str) -> tuple[int, int]:
-        first, last = self._values.get(_QUEUE + key, b"0 0").split()
-        return int(first), int(last)
-
-    def _has(self, key: str) -> bool:
-        return key in self._values or self.queue_len(key) > 0
-
     def has_extended_api(self) -> bool:
         return True
 
     # C++ calls these names for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
     deleteKey, getNumKeys, compareSet, hasExtendedApi = delete_key, num_keys, compare_set, has_extended_api
-    multiGet, multiSet, queuePush, queuePop, queueLen = multi_get, multi_set, queue_push, queue_pop, queue_len
-    listKeys, setTimeout = list_keys, set_timeout
+    multiGet, multiSet, listKeys, setTimeout = multi_get, multi_set, list_keys, set_timeout
 
     def clone(self) -> SharedStore:
         return SharedStore(self._values, self.host, self.port)
@@ -138,10 +112,7 @@ class SharedStore(Store):
             turns.wake_stalled()
 
     def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
-        def ready() -> bool:
-            return all(map(self._has, keys))
-
-        if ready():
+        if self._has(keys):
             return
         call = CollectiveCall(f"store.{what}")
         call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
@@ -149,7 +120,7 @@ class SharedStore(Store):
         call.rank = -1 if rank is None else rank.number
         call.locate()
         others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
-        if not wait_for_ranks(call, ready, timeout or self._timeout, lambda: others):
+        if not wait_for_ranks(call, lambda: self._has(keys), timeout or self._timeout, lambda: others):
             # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
             ms = int((timeout or self._timeout).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")

@@ -23,15 +23,7 @@ def used(store):
     store.append("a", "more")
     store.multi_set(["k", "l"], ["3", "4"])
     said += [store.get("a"), store.multi_get(["k", "l"]), store.check(["none"])]
-    store.queue_push("q", "first")
-    store.queue_push("q", "second")
-    said += [
-        store.queue_len("q"), store.check(["q"]), store.queue_pop("q"), store.queue_pop("q"),
-        store.queue_len("q"),
-    ]  # fmt: skip
-    with pytest.raises(dist.QueueEmptyError) as empty:
-        store.queue_pop("q", False)
-    said += [str(empty.value), store.has_extended_api()]
+    said += [store.has_extended_api()]
     other = store.clone()
     other.set("a", "theirs")
     return [*said, store.get("a"), other.num_keys(), store.num_keys()]

@@ -58,12 +58,6 @@ def main():
     dist.barrier()
     out["several"] = [value.decode() for value in client.multi_get([f"b{r}" for r in range(size)])]
     dist.barrier()
-
-    client.queue_push("queue", str(rank))
-    dist.barrier()
-    if rank == size - 1:
-        out["queued"] = sorted(int(client.queue_pop("queue")) for _ in range(size)), client.queue_len("queue")
-
     dist.barrier()  # rank 0 keeps the store, and goes last
 
     local = dist.HashStore()
