@@ -24,9 +24,9 @@ import torch
 from . import random_states
 from .own_modules import RankEnvironment, is_own, is_per_process
 from .process_variables import (
-    IN_CLASSES,
     OWNED,
     PYTHON,
+    Attributes,
     OwnedVariable,
     TorchSetting,
     keep_value,
@@ -55,15 +55,12 @@ class _Table:
     def __init__(self) -> None:
         self.places: list[OwnedVariable] = []
         # The same as columns, for the loops of a swap.
-        self.owners: list[dict[str, Any]] = []
+        self.owners: list[Any] = []
         self.names: list[str] = []
         self._add(PYTHON)
         self.settings: list[TorchSetting] = list(torch_settings())
         self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
-        # Attributes of classes, whose dictionaries are read-only.
-        self.attributes: list[tuple[Any, str, Callable[[Any], Any]]] = []
         self._wanted = list(OWNED)
-        self._wanted_in_classes = list(IN_CLASSES)
         # Names of modules that all ranks share.
         self.shared: set[str] = set(sys.modules)
         self.states: WeakSet[ProcessState] = WeakSet()
@@ -80,22 +77,15 @@ class _Table:
     def find_new_rows(self) -> None:
         """Add the rows of modules that have been imported since."""
         for row in self._wanted[:]:
-            module, names, fresh = row
-            here = vars(sys.modules[module]) if module in sys.modules else {}
-            if names.split()[-1] in here:
+            place, names, fresh = row
+            module, _, path = place.partition(":")
+            owner = sys.modules.get(module)
+            for name in path.split(".") if path else ():
+                owner = getattr(owner, name, None)
+            if hasattr(owner, names.split()[-1]):  # else not imported, or not to the end
                 self._wanted.remove(row)
-                self._add(OwnedVariable(here, name, fresh) for name in names.split() if name in here)
-        for other in self._wanted_in_classes[:]:
-            if (owner := _find_object(sys.modules.get(other[0]), other[1])) is not None:
-                self._wanted_in_classes.remove(other)
-                self.attributes.append((owner, other[2], other[3]))
-
-
-def _find_object(module: Any, path: str) -> Any:
-    """Return the object at ``path`` (names with dots) in the module; None if a part is missing."""
-    for name in path.split("."):
-        module = getattr(module, name, None)
-    return module
+                here = Attributes(owner) if path else vars(owner)
+                self._add(OwnedVariable(here, name, fresh) for name in names.split() if hasattr(owner, name))
 
 
 _table: _Table | None = None
@@ -128,7 +118,6 @@ class ProcessState:
         self.handlers: dict[int, Any] = {}
         self.folder: str | None = None
         self._values: list[Any] = []
-        self._attributes: list[Any] = []
         self._settings: list[Any] = []
         self._modules: dict[str, Any] = {}
         self._main: Any = None
@@ -173,7 +162,6 @@ class ProcessState:
             self._share_replacements(values)
             table.outside = self
         self._values = values
-        self._attributes = [getattr(owner, name) for owner, name, _ in table.attributes]
         self._settings = [get() for get in table.get_settings]
         self._variables = _environ._data
         self._thread = threading._main_thread  # type: ignore[attr-defined]
@@ -194,12 +182,10 @@ class ProcessState:
         if not self._values:
             self._begin()
         _environ._data = self._variables
-        if len(self._values) + len(self._attributes) < len(table.places) + len(table.attributes):
+        if len(self._values) < len(table.places):
             self._add_new_rows()
         levels = logging.root.level, _manager._disable  # type: ignore[attr-defined]
         deque(map(setitem, table.owners, table.names, self._values), 0)
-        for (kind, name, _), value in zip(table.attributes, self._attributes, strict=True):
-            setattr(kind, name, value)
         if self._settings != left._settings:
             for setting, value, before in zip(table.settings, self._settings, left._settings, strict=True):
                 if value != before:
@@ -231,7 +217,7 @@ class ProcessState:
         table, outside, rank = self._table, self._table.outside, self.rank
         assert outside is not None
         assert rank is not None  # the process outside never begins
-        if len(outside._values) + len(outside._attributes) < len(table.places) + len(table.attributes):
+        if len(outside._values) < len(table.places):
             outside._add_new_rows()
         encode = _environ.encodekey, _environ.encodevalue
         variables = {encode[0](name): encode[1](value) for name, value in rank.environ.items()}
@@ -240,8 +226,6 @@ class ProcessState:
         _environ._data = self._variables
         places = zip(table.places, outside._values, strict=True)
         self._values = [place.fresh(value) for place, value in places]
-        rows = zip(table.attributes, outside._attributes, strict=True)
-        self._attributes = [fresh(value) for (_, _, fresh), value in rows]
         self._settings = list(outside._settings)
         self._main = rank.main
         self._thread = threading.current_thread()
@@ -253,11 +237,8 @@ class ProcessState:
 
     def _add_new_rows(self) -> None:
         """Add values for modules that others have imported since the rank's last turn."""
-        table = self._table
-        places = table.places[len(self._values) :]
+        places = self._table.places[len(self._values) :]
         self._values += [fresh(owner[name]) for owner, name, fresh in places]
-        rows = table.attributes[len(self._attributes) :]
-        self._attributes += [fresh(getattr(owner, name)) for owner, name, fresh in rows]
 
     def _share_replacements(self, values: list[Any]) -> None:
         """Pass values replaced outside between two runs (such as stdout) to ranks that kept the old one."""

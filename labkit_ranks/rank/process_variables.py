@@ -25,13 +25,26 @@ import torch
 _bootstrap: Any = importlib._bootstrap
 
 
+class Attributes:
+    """The attributes of an object as a dict: those of classes are read-only in ``vars``."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self.owner, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.owner, name, value)
+
+
 class OwnedVariable(NamedTuple):
     """A variable that each process has for itself: ``owner[name]``.
 
     fresh   returns the value in a new process, given the value outside of the ranks.
     """
 
-    owner: dict[str, Any]
+    owner: dict[str, Any] | Attributes
     name: str
     fresh: Callable[[Any], Any]
 
@@ -83,18 +96,10 @@ PYTHON = tuple(OwnedVariable(owner, name, fresh) for owner, names, fresh in _PYT
 
 _TENSOR = "torch.distributed.tensor"
 _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
-# Variables of torch: module, names, and the value right after the import. A rank's process groups are kept in its
-# threads (threads/thread_patches.py, PerRankWorld).
+# Variables of torch and other packages: module (":" and the object in it), names, and the value in a new process. A
+# rank's process groups are kept in its threads (threads/thread_patches.py, PerRankWorld).
 OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", make_none),
-    (
-        "torch.distributed._symmetric_memory",
-        "_group_name_to_store _group_name_to_workspace_tensor",
-        make_empty,
-    ),
-    ("torch.distributed._symmetric_memory", "_backend_streams _symm_mem_pools", make_empty),
-    ("torch.distributed._symmetric_memory", "_mocked_group_names _use_implicit_mempool", make_none),
-    ("torch.distributed._symmetric_memory", "_is_test_mode", keep_value),
     ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", make_none),
     ("torch.distributed.fsdp._fsdp_extensions", "_extensions", make_none),
     (f"{_TENSOR}._random", "_rng_tracker", make_none),
@@ -137,41 +142,28 @@ OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
         keep_value,
     ),
     ("tempfile", "tempdir", keep_value),
-)
-
-# Variables in classes and other objects: module, the object's name in it, attribute, value in a new process.
-IN_CLASSES: tuple[tuple[str, str, str, Callable[[Any], Any]], ...] = (
-    ("torch.nn.parallel.distributed", "DistributedDataParallel", "_active_ddp_module", make_none),
-    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling", make_empty),
-    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results", copy.copy),
+    ("torch.nn.parallel.distributed:DistributedDataParallel", "_active_ddp_module", make_none),
+    ("torch.distributed.fsdp._debug_utils:SimpleProfiler", "profiling", make_empty),
+    ("torch.distributed.fsdp._debug_utils:SimpleProfiler", "results", copy.copy),
     # loss_parallel adds entries while it is active.
-    ("torch.distributed.tensor._api", "DTensor._op_dispatcher", "_custom_op_handlers", copy_entries),
+    (f"{_TENSOR}._api:DTensor._op_dispatcher", "_custom_op_handlers", copy_entries),
     # context_parallel adds rules while it is active.
     (
-        "torch.distributed.tensor._api",
-        "DTensor._op_dispatcher.sharding_propagator",
-        "op_strategy_funcs",
-        copy_entries,
-    ),
-    (
-        "torch.distributed.tensor._api",
-        "DTensor._op_dispatcher.sharding_propagator",
-        "op_to_schema_info",
+        f"{_TENSOR}._api:DTensor._op_dispatcher.sharding_propagator",
+        "op_strategy_funcs op_to_schema_info",
         copy_entries,
     ),
     # Cached results name a device: cuda:0 is wrong for cuda:1. (DTensor asks fake tensors for shapes.)
-    ("torch._subclasses.fake_tensor", "FakeTensorMode", "cache", make_empty),
+    ("torch._subclasses.fake_tensor:FakeTensorMode", "cache", make_empty),
     # Three modules import the same object, so swap its attributes.
-    (f"{_CONTEXT}._attention", "_cp_options", "convert_to_f32", keep_value),
-    (f"{_CONTEXT}._attention", "_cp_options", "enable_load_balance", keep_value),
-    (f"{_CONTEXT}._attention", "_cp_options", "rotate_method", keep_value),
-    ("matplotlib._pylab_helpers", "Gcf", "figs", make_empty),
-    ("tqdm.std", "tqdm", "_instances", make_empty),
+    (f"{_CONTEXT}._attention:_cp_options", "convert_to_f32 enable_load_balance rotate_method", keep_value),
+    ("matplotlib._pylab_helpers:Gcf", "figs", make_empty),
+    ("tqdm.std:tqdm", "_instances", make_empty),
     # Transformers imports names of accelerate, and Lightning these: copies for each rank would not do.
-    ("accelerate.state", "PartialState", "_shared_state", make_empty),
-    ("accelerate.state", "AcceleratorState", "_shared_state", make_empty),
-    ("accelerate.state", "GradientState", "_shared_state", make_empty),
-    ("lightning_utilities.core.rank_zero", "rank_zero_only", "rank", rank_number),
+    ("accelerate.state:PartialState", "_shared_state", make_empty),
+    ("accelerate.state:AcceleratorState", "_shared_state", make_empty),
+    ("accelerate.state:GradientState", "_shared_state", make_empty),
+    ("lightning_utilities.core.rank_zero:rank_zero_only", "rank", rank_number),
 )
 
 
