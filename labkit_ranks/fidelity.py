@@ -22,9 +22,7 @@ def table() -> str:
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
     lines += ["", "Further changes while ranks run, undone at their end:", ""]
     with World(1):
-        lines += [
-            f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches(bool)).items()
-        ]
+        lines += [f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches()).items()]
     lines += ["", "## Results of PyTorch's own tests", ""]
     lines += [f"- **{what}**: {note}" for what, found, note in PARTS if found == MEASURED]
     return "\n".join(lines) + "\n"

@@ -278,11 +278,8 @@ def internal_work() -> Iterator[None]:
         yield
 
 
-def pause_clock_in_imports(loaded: Callable[[], object] = bool) -> Iterator[Patch]:
-    """Yield the patch that stops a rank's clock while it imports a module, which only the first rank may do.
-
-    ``loaded()`` is called after each import in a rank.
-    """
+def pause_clock_in_imports() -> Iterator[Patch]:
+    """Yield the patch that stops a rank's clock while it imports a module, which only the first rank may do."""
     bootstrap: Any = sys.modules["_frozen_importlib"]
     load = bootstrap._load_unlocked
 
@@ -296,7 +293,6 @@ def pause_clock_in_imports(loaded: Callable[[], object] = bool) -> Iterator[Patc
                 return load(spec)
         finally:
             this_thread.loading = False
-            loaded()
 
     # Python removes the frames of an import from tracebacks by the name of their file (Python/import.c,
     # remove_importlib_frames), and stops at a frame of another file. So give this function that file name.

@@ -30,8 +30,7 @@ from ..rank.rank import Rank, current_thread_rank, pause_clock_in_imports, this_
 from . import store
 
 
-def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
-    """Yield all patches. ``module_loaded()`` is called after a rank has imported a module."""
+def patches() -> Iterator[Patch]:
     yield Patch(distributed_c10d, "_world", PerRankWorld(distributed_c10d._world))
     yield Patch(type(dist.group), "WORLD", _world_group())
     yield from of_groups.patches(GlooTransport)
@@ -44,7 +43,7 @@ def patches(module_loaded: Callable[[], object]) -> Iterator[Patch]:
         return None if this_thread.rank is None else this_thread.rank.cuda
 
     yield from cuda_state.patches(cuda_here)
-    yield from pause_clock_in_imports(module_loaded)
+    yield from pause_clock_in_imports()
     yield from _mesh_patches()
     yield from _group_name_patches()
     yield from _python_thread_patches()

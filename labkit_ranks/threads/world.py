@@ -35,7 +35,6 @@ from ..rank.process_state import ProcessState
 from ..rank.rank import Rank, current_thread_rank, refuse_in_rank
 from ..rank.visible_gpus import NodeGpus
 from .operator_libraries import OperatorLibraries
-from .sharding_cache import ShardingCache
 from .stall_detector import StallDetector
 from .thread_patches import patches
 from .thread_transport import ThreadTransports, find_rank_state
@@ -117,11 +116,10 @@ class World:
         self._nodes = NodeGpus(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.set_visible_gpus(self._nodes.gpus_of_node(rank.node, rank.seed))
-        self.shardings, self.libraries = ShardingCache(self.machine), OperatorLibraries()
-        self._patches = Patches(lambda: [*patches(self.shardings.look), *self.libraries.patches()])
+        self.libraries = OperatorLibraries()
+        self._patches = Patches(lambda: [*patches(), *self.libraries.patches()])
         try:
             self.machine.add_patches(self._patches)
-            self.shardings.look()
             _open[self] = None
             trace.tell_ranks(_number_and_clock)
             # C++ keeps groups by name for the process, or in this mode for each thread (c10d/RankLocal.hpp).
@@ -335,7 +333,6 @@ class World:
         self.stores.clear()
         self.kept.clear()
         self.transports.clear()
-        self.shardings.close()
         self.libraries.close()
         _open.pop(self, None)
         if not _open:

@@ -523,7 +523,7 @@ def test_ranks_that_cannot_be_made_leave_the_machine_that_they_found_as_it_was(m
         raise RuntimeError("not made")
 
     with labkit.simulate(gpus=2) as machine:
-        monkeypatch.setattr("labkit_ranks.threads.sharding_cache.ShardingCache.look", fails)
+        monkeypatch.setattr("labkit_ranks.threads.operator_libraries.OperatorLibraries.patches", fails)
         with pytest.raises(RuntimeError, match="not made"):
             World(2)
         monkeypatch.undo()
