@@ -24,7 +24,9 @@ def compute_outputs(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     calls   one of each member, by group rank. Results that several members need are kept in the first call's ``memo``.
     """
     kind, root = calls[0].kind, calls[0].root
-    return [] if kind in ("reduce", "gather") and at != root else _KINDS[kind](calls, at)
+    if kind in _WITHOUT_TENSORS or (kind in ("reduce", "gather") and at != root):
+        return []
+    return _KINDS[kind](calls, at)
 
 
 def reduce_tensors(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Tensor:
@@ -40,9 +42,7 @@ def reduce_tensors(tensors: Sequence[Tensor], op: str, factor: Any = None) -> Te
         return reduce_tensors([tensor * factor for tensor in tensors], "SUM")
     if len(tensors) == 1:
         return tensors[0].clone()
-    if any(
-        tensor.shape != tensors[0].shape for tensor in tensors
-    ):  # the same number of elements in another shape
+    if any(tensor.shape != tensors[0].shape for tensor in tensors):  # equal sizes in other shapes
         tensors = [tensor.reshape(tensors[0].shape) for tensor in tensors]
     total: Tensor = _PAIR[op](tensors[0], tensors[1])
     for tensor in tensors[2:]:
@@ -139,10 +139,6 @@ def _split_rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[T
     return list(tensor.split(sizes))
 
 
-def _nothing(calls: Sequence[CollectiveCall], at: int) -> Pairs:
-    return []
-
-
 _KINDS = {
     "all_reduce": _all_reduce,
     "reduce": _all_reduce,
@@ -155,11 +151,9 @@ _KINDS = {
     "reduce_scatter_single": _reduce_scatter_single,
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
-    "barrier": _nothing,
-    "new_group": _nothing,
-    "split_group": _nothing,
 }
-KINDS = frozenset(_KINDS) | {"send", "recv"}
+_WITHOUT_TENSORS = {"barrier", "new_group", "split_group"}
+KINDS = frozenset(_KINDS) | _WITHOUT_TENSORS | {"send", "recv"}
 
 
 def write_outputs(pairs: Pairs) -> None:

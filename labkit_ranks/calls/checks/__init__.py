@@ -52,9 +52,8 @@ def check_call(call: CollectiveCall, group: CheckedGroup) -> None:
         bound = group.bound_device_id
         if bound is not None and str(bound) != call.device:
             # ProcessGroupNCCL.cpp, initNCCLComm
-            raise DistBackendError(
-                "Attempt to perform collective on tensor not on device passed to init_process_group"
-            )
+            where = "on tensor not on device passed to init_process_group"
+            raise DistBackendError(f"Attempt to perform collective {where}")
     # Both modules have a function for each kind of call.
     found = getattr(nccl if backend == "nccl" else gloo, call.kind, None)
     if found is not None:

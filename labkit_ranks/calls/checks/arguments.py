@@ -100,10 +100,6 @@ def format_sizes(tensor: Tensor) -> str:
     return f"({', '.join(map(str, tensor.shape))})"
 
 
-def shape_list(tensor: Tensor) -> list[int]:
-    return list(tensor.shape)
-
-
 def check_one_per_rank(call: CollectiveCall, tensors: Sequence[Tensor]) -> None:
     if len(tensors) != len(call.ranks):
         refuse_unchecked(
@@ -136,9 +132,9 @@ def check_split_sizes(call: CollectiveCall, tensor: Tensor, output: Tensor) -> N
             raise RuntimeError("Split sizes doesn't match total dim 0 size")
     if not any(given) and tensor.numel() != output.numel():
         refuse_unchecked(
-            en=f"all_to_all_single: the input has shape {shape_list(tensor)}, the output {shape_list(output)}; without "
+            en=f"all_to_all_single: the input has shape {list(tensor.shape)}, the output {list(output.shape)}; without "
             "split sizes both need the same number of elements",
-            zh=f"all_to_all_single：输入的形状是 {shape_list(tensor)}，输出的形状是 {shape_list(output)}；"
+            zh=f"all_to_all_single：输入的形状是 {list(tensor.shape)}，输出的形状是 {list(output.shape)}；"
             "不给 split sizes 时，两者的元素个数必须相同",
         )
 

@@ -156,9 +156,8 @@ def all_to_all_single(call: CollectiveCall) -> None:
 def all_to_all(call: CollectiveCall) -> None:
     for tensors, side in ((call.inputs, "input"), (call.outputs, "output")):
         if len(tensors) != len(call.ranks):
-            refuse(
-                call, f"{side} tensor list size {len(tensors)} does not match world size {len(call.ranks)}"
-            )
+            size = len(call.ranks)
+            refuse(call, f"{side} tensor list size {len(tensors)} does not match world size {size}")
     for tensor in (*call.inputs, *call.outputs):
         _check_dtype(tensor)
     check_one_dtype(call, call.inputs[0], [*call.inputs, *call.outputs])

@@ -22,7 +22,6 @@ from .arguments import (
     is_contiguous,
     refuse_complex,
     refuse_unchecked,
-    shape_list,
 )
 
 NCCL_VERSION = 2, 29, 7  # of torch 2.13's CUDA wheels
@@ -42,18 +41,11 @@ def nccl_error(kind: str, last: str) -> DistBackendError:
     )
 
 
-def _available_dtypes(names: str) -> frozenset[torch.dtype]:
-    """Return the dtypes of these names, without those that torch lacks."""
-    return frozenset(getattr(torch, name) for name in names.split() if hasattr(torch, name))
-
-
 # NCCLUtils.hpp, ncclDataType, as built for CUDA: dtypes with an NCCL type, or sent as bytes.
-_NCCL_TYPES = _available_dtypes(
-    "int8 uint8 float32 float64 int32 int64 float16 bool bfloat16 float8_e5m2 float8_e4m3fn float8_e4m3fnuz "
-    "float8_e5m2fnuz float8_e8m0fnu"
-)
-_NO_SUMS = _available_dtypes("float8_e5m2fnuz float8_e4m3fnuz float8_e8m0fnu")
-_PREMUL = _available_dtypes("float16 float32 bfloat16 float64")
+_PREMUL = {torch.float16, torch.float32, torch.bfloat16, torch.float64}
+_NO_SUMS = {torch.float8_e5m2fnuz, torch.float8_e4m3fnuz, torch.float8_e8m0fnu}
+_INTEGERS = {torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool}
+_NCCL_TYPES = _PREMUL | _INTEGERS | _NO_SUMS | {torch.float8_e5m2, torch.float8_e4m3fn}
 _NCCL_OPS = frozenset(("SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"))
 
 
@@ -61,7 +53,7 @@ def _check_dense(tensor: Tensor, contiguous: bool = True) -> None:
     """ProcessGroupNCCL.cpp, check_gpu_single_tensor."""
     if tensor.layout is not torch.strided or gpu_of(tensor) is None:
         raise ValueError("Tensors must be CUDA and dense")
-    if contiguous and not tensor.is_contiguous() and not is_contiguous(tensor):
+    if contiguous and not is_contiguous(tensor):
         raise ValueError("Tensors must be contiguous")
 
 
@@ -120,9 +112,8 @@ def all_reduce(call: CollectiveCall) -> None:
     if len(tensors) != 1:
         _check_coalesced(call, tensors)
     elif tensors[0].layout is not torch.strided:
-        raise RuntimeError(
-            "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
-        )
+        why = "NCCL does not support all_reduce with sparse tensors"
+        raise RuntimeError(f"{why}. Please use dense tensors instead.")
     else:
         _check_dense(tensors[0])
     _check_reduced_tensors(call, tensors)
@@ -166,8 +157,8 @@ def all_gather(call: CollectiveCall) -> None:
     if all(output.shape == outputs[0].shape for output in outputs):
         if outputs[0].numel() != mine.numel():
             refuse_unchecked(
-                en=f"all_gather: each output has shape {shape_list(outputs[0])}, the input {shape_list(mine)}",
-                zh=f"all_gather：每个输出的形状是 {shape_list(outputs[0])}，而输入的形状是 {shape_list(mine)}",
+                en=f"all_gather: each output has shape {list(outputs[0].shape)}, the input {list(mine.shape)}",
+                zh=f"all_gather：每个输出的形状是 {list(outputs[0].shape)}，而输入的形状是 {list(mine.shape)}",
             )
     elif outputs[call.at].numel() != mine.numel():
         raise ValueError("Tensor input and output of _broadcast_oop must have the same number of elements ")
@@ -195,8 +186,8 @@ def reduce_scatter(call: CollectiveCall) -> None:
     if pieces[call.at].numel() != output.numel():
         if all(piece.shape == pieces[0].shape for piece in pieces):
             refuse_unchecked(
-                en=f"reduce_scatter: each input has shape {shape_list(pieces[0])}, the output {shape_list(output)}",
-                zh=f"reduce_scatter：每个输入的形状是 {shape_list(pieces[0])}，而输出的形状是 {shape_list(output)}",
+                en=f"reduce_scatter: each input has shape {list(pieces[0].shape)}, the output {list(output.shape)}",
+                zh=f"reduce_scatter：每个输入的形状是 {list(pieces[0].shape)}，而输出的形状是 {list(output.shape)}",
             )
         raise ValueError("Tensor input and output of _reduce_oop must have the same number of elements ")
 
@@ -228,7 +219,7 @@ def all_to_all(call: CollectiveCall) -> None:
     for output, tensor in zip(call.outputs, call.inputs, strict=True):
         _check_dense(output)
         _check_dense(tensor)
-        if not str(gpu_of(output)) == str(gpu_of(tensor)) or str(device_of(tensor)) != call.device:
+        if not device_of(output) == device_of(tensor) == call.device:
             raise RuntimeError("Tensors must be on the same device")
         _check_dtype(tensor)
     check_one_dtype(call, call.inputs[0], [*call.inputs, *call.outputs])

@@ -75,11 +75,7 @@ class RankState:
 
 
 def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = None) -> Report:
-    """Return the report of a deadlock: where each rank waits, the cause, and what to do.
-
-    states    one of each rank, in order.
-    timeout   after which NCCL would end the group.
-    """
+    """Return the report of a deadlock. After ``timeout``, NCCL would end the group."""
     key, facts = _find_cause(standings)
     meaning, advice = explain_fault(key, **facts)
     lines = (str(_TEXTS["nobody",]), *state_lines(standings), meaning)
@@ -106,7 +102,6 @@ def _last_place(one: RankState) -> str:
 
 
 def wait_graph(standings: Sequence[RankState]) -> WaitForGraph:
-    """Return the wait-for graph of these states."""
     return WaitForGraph(tuple(_wait(one, standings) for one in standings))
 
 
@@ -256,20 +251,13 @@ def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
         if "behind" in held.memo:  # both messages were posted before the rank waited
             break
-        return "in_order", {
-            "rank": held.rank,
-            "first": first.kind,
-            "then": held.kind,
-            "place": held.short_place,
-        }
+        facts = {"first": first.kind, "then": held.kind, "place": held.short_place}
+        return "in_order", {"rank": held.rank, **facts}
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 
 
 def unmet_error(calls: Sequence[CollectiveCall], standings: Sequence[RankState] = ()) -> Unmet:
-    """Return the error for calls that are still pending when all ranks have ended.
-
-    states   of all ranks, if known.
-    """
+    """Return the error for calls that are still pending when all ranks have ended."""
     (head, advice), fault = explain_fault("unmet"), "calls_never_met"
     lines = [head, *call_table(calls)]
     if standings:

@@ -28,7 +28,7 @@ class Mismatch(RuntimeError):
 
 def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     """Return the error to raise in the ranks of these calls if they differ; else None."""
-    what = _first_difference(calls)
+    what = next((what for other in calls[1:] if (what := _difference(calls[0], other))), "")
     if not what:
         return duplicate_gpu_error(calls)
     report = mismatch_report(calls, what)
@@ -45,11 +45,6 @@ def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
 def calls_fit(a: CollectiveCall, b: CollectiveCall) -> bool:
     """Whether two calls match, so that :func:`mismatch_error` finds nothing."""
     return not _difference(a, b) and (a.place_of_gpu != b.place_of_gpu or duplicate_gpu_error((a, b)) is None)
-
-
-def _first_difference(calls: Sequence[CollectiveCall]) -> str:
-    first = calls[0]
-    return next((what for other in calls[1:] if (what := _difference(first, other))), "")
 
 
 def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
@@ -120,9 +115,8 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
         key, fault = "alone_in_backward", "backward_in_some_ranks"
         facts = {"names": format_ranks(away), "kind": cut, "here": format_ranks(here)}
     meaning, advice = explain_fault(key, **facts)
-    return Report(
-        fault, (head, *call_table(calls), meaning), advice, tuple(call.short_place for call in calls)
-    )
+    lines = head, *call_table(calls), meaning
+    return Report(fault, lines, advice, tuple(call.short_place for call in calls))
 
 
 def duplicate_gpu_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
@@ -131,9 +125,18 @@ def duplicate_gpu_error(calls: Sequence[CollectiveCall]) -> DistBackendError | N
         return None
     seen: dict[tuple[int, int | str], CollectiveCall] = {}
     for call in calls:
-        other = seen.setdefault(call.place_of_gpu, call)
-        if other.rank != call.rank:  # not a message to oneself
-            return _make_duplicate_gpu_error(calls, other, call)
+        one = seen.setdefault(call.place_of_gpu, call)
+        if one.rank == call.rank:  # a message to oneself
+            continue
+        # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
+        bus = (one.bus or 0) << 12
+        last = f"Duplicate GPU detected : rank {call.at} and rank {one.at} both on CUDA device {bus:x}"
+        ranks = format_ranks([other.rank for other in calls if other.place_of_gpu == one.place_of_gpu])
+        facts = {"device": one.device, "kind": one.kind, "place": one.short_place}
+        meaning, advice = explain_fault("one_gpu", ranks=ranks, **facts)
+        lines = *str(nccl_error("invalid usage", last)).splitlines(), meaning
+        report = Report("all_on_one_gpu", lines, advice, (one.short_place,))
+        return report.attach_to(DistBackendError(str(report)))
     return None
 
 
@@ -145,23 +148,7 @@ def early_use_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     early = next((call for call in calls if "used" in call.memo), None)
     if early is None:
         return None
-    meaning, advice = explain_fault(
-        "used_before", rank=early.rank, what=describe_call(early), place=early.short_place
-    )
+    facts = {"what": describe_call(early), "place": early.short_place}
+    meaning, advice = explain_fault("used_before", rank=early.rank, **facts)
     report = Report("deadlock", (meaning,), advice, (early.short_place,))
     return report.attach_to(RuntimeError(str(report)))
-
-
-def _make_duplicate_gpu_error(
-    calls: Sequence[CollectiveCall], one: CollectiveCall, two: CollectiveCall
-) -> DistBackendError:
-    alike = [call for call in calls if call.place_of_gpu == one.place_of_gpu]
-    ranks = format_ranks([call.rank for call in alike])
-    # The machine's GPU k has the bus number k (NCCL: src/init.cc, initTransportsRank).
-    bus = (one.bus or 0) << 12
-    last = f"Duplicate GPU detected : rank {two.at} and rank {one.at} both on CUDA device {bus:x}"
-    facts = {"device": one.device, "kind": one.kind, "place": one.short_place}
-    meaning, advice = explain_fault("one_gpu", ranks=ranks, **facts)
-    error = str(nccl_error("invalid usage", last))
-    report = Report("all_on_one_gpu", (*error.splitlines(), meaning), advice, (one.short_place,))
-    return report.attach_to(DistBackendError(str(report)))
