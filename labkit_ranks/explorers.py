@@ -147,9 +147,8 @@ class PipelineExplorer(Explorer):
         super().__init__(stages=stages, micro_batches=micro_batches)
 
     def make_picture(self) -> Picture:
-        return pipelines_picture(
-            [pipeline(order, self.stages, self.micro_batches) for order in ("GPipe", "1F1B")]
-        )
+        sizes = self.stages, self.micro_batches
+        return pipelines_picture([pipeline(order, *sizes) for order in ("GPipe", "1F1B")])
 
 
 class RecomputeExplorer(Explorer):

@@ -17,11 +17,8 @@ def _import_on_call(module: str, name: str) -> Callable[[Any], Any]:
     return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 
-picture_registry.register_rank_timeline(
-    picture_registry.Timeline(
-        _import_on_call("rank_lanes", "ranks_picture"), _import_on_call("rank_lanes", "chapters")
-    )
-)
+_PARTS = (_import_on_call("rank_lanes", name) for name in ("ranks_picture", "chapters"))
+picture_registry.register_rank_timeline(picture_registry.Timeline(*_PARTS))
 picture_registry.pictures |= {
     "labkit_ranks.calls.wait_graph.WaitForGraph": _import_on_call("wait_graphs", "wait_for_picture"),
     "labkit_ranks.plans.heat.HeatMaps": _import_on_call("heat_maps", "heat_picture"),

@@ -25,13 +25,11 @@ def context_picture(ring: ContextRing, step: int) -> Picture:
         for source, run in groupby(range(query + 1), lambda key: owner[key]):
             keys, at = list(run), (rank - source) % ring.ranks
             place = _LEFT + keys[0] * cell, y, len(keys) * cell, cell
-            label = f"query {query} keys {keys[0]}–{keys[-1]} step {at}"
+            label, tint = f"query {query} keys {keys[0]}–{keys[-1]} step {at}", 0.7 * (at < step)
             if at > step:
                 sketch.add(Box(*place, None, label, dashed=True))
             else:
-                sketch.add(
-                    Box(*place, rank, label, tint=0.0 if at == step else 0.7, tip=f"rank {rank}, {label}")
-                )
+                sketch.add(Box(*place, rank, label, tint=tint, tip=f"rank {rank}, {label}"))
     _time(sketch, ring, step)
     _bytes(sketch, ring.ranks)
     high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
@@ -56,11 +54,9 @@ def _time(sketch: Sketch, ring: ContextRing, step: int) -> None:
         for at, pairs in enumerate(work):
             wide, label = max(pairs) * each, f"rank {rank} step {at}"
             sketch.add(lane.bar(rank, x, wide, dashed=True, label=f"{label} waits"))
-            if pairs[rank]:
+            if count := pairs[rank]:
                 tint = 0.0 if at == step else 0.7
-                sketch.add(
-                    lane.bar(rank, x, pairs[rank] * each, rank, tint=tint, label=label, tip=str(pairs[rank]))
-                )
+                sketch.add(lane.bar(rank, x, count * each, rank, tint=tint, label=label, tip=str(count)))
             x += wide
 
 

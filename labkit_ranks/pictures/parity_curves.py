@@ -29,12 +29,8 @@ def parity_picture(losses: Mapping[str, Sequence[float]], note: str) -> Picture:
         shown = [[*values[:steps], *padding], [*off, *padding]]
         curves.append(Curve(f"layout {at + 1}", name, f"[{at + 1}]", shown, **_LOOKS[at % len(_LOOKS)]))
     low, high = decades([_LEAST, *gaps])
-    loss = Axis(
-        say(en="loss", zh="损失"),
-        nice(max(max(some) for some in losses.values())),
-        "{:.4g}".format,
-        "{:.6g}".format,
-    )
+    most = nice(max(max(some) for some in losses.values()))
+    loss = Axis(say(en="loss", zh="损失"), most, "{:.4g}".format, "{:.6g}".format)
     gap = Axis(say(en="difference from [1]", zh="与 [1] 的差"), high, "{:.0e}".format, "{:.1e}".format, low)
     unit = say(en="step", zh="步")
     return charts_picture(curves, [loss, gap], Counts(range(1, steps + 1), unit, unit), note, note)

@@ -14,11 +14,8 @@ from ..plans.pipeline import Pipeline
 from .captions import caption
 
 _LEFT, _RIGHT, _HEAD, _TALL = 76, 96, 30, 84
-_PALES = {
-    "F": 0.0,
-    "B": 0.55,
-    "W": 0.85,
-}  # how much paler a backward is, and the gradient of the weights alone
+# How pale a forward is, a backward, and the gradient of the weights alone.
+_PALES = {"F": 0.0, "B": 0.55, "W": 0.85}
 
 
 def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:

@@ -28,13 +28,9 @@ Row = tuple[str, Mapping[str, float]]
 
 
 def draw_stacks(
-    sketch: Sketch,
-    top: float,
-    title: str,
-    rows: Sequence[Row],
-    format_value: Callable[[float], str],
+    sketch: Sketch, top: float, title: str, rows: Sequence[Row], format_value: Callable[[float], str],
     limit: float = 0.0,
-) -> float:
+) -> float:  # fmt: skip
     """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge."""
     kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
     marks = [
@@ -84,9 +80,8 @@ def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
 
 def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
     memory = [(name, one.memory) for name, one in rows]
-    times = [
-        (name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in rows
-    ]
+    seconds = [{"step" if k == "optimizer" else k: v for k, v in one.parts.items()} for _, one in rows]
+    times = [(name, parts) for (name, _), parts in zip(rows, seconds, strict=True)]
     bottom = draw_stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
     return draw_stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
 

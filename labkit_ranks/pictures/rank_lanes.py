@@ -78,20 +78,16 @@ def ranks_picture(trace: Trace) -> Picture:
     for place, at in lane.iterate_shown(sketch, shown, label_rest):
         one = times[at]
         sketch.add(*_name(lane, place, one))
-        share = (
-            f"{one.waited_seconds / time.seconds:.0%}" if one.stuck is None else say(en="stuck", zh="卡住")
-        )
-        sketch.add(lane.note(place, share, muted=True))
+        stuck, share = say(en="stuck", zh="卡住"), f"{one.waited_seconds / time.seconds:.0%}"
+        sketch.add(lane.note(place, share if one.stuck is None else stuck, muted=True))
         if slot:
             paint.added_up(place, one, slot)
         else:
             paint.rank(place, one)
         if one.stuck is not None and lane.high >= _NAMED:
-            words, size = (
-                caption("ranks", "stuck", ranks=abbreviate_ranks(one.stuck.ranks)),
-                min(lane.size, 11),
-            )
-            sketch.add(Label(_LEFT + lane.width - 4, paint.band(place)[0] - 3, words, size, "end"))
+            words = caption("ranks", "stuck", ranks=abbreviate_ranks(one.stuck.ranks))
+            x, y = _LEFT + lane.width - 4, paint.band(place)[0] - 3
+            sketch.add(Label(x, y, words, min(lane.size, 11), "end"))
     title = say(en="waiting", zh="等待")
     sketch.add(Label(WIDTH - _RIGHT + 8, top - 6, title, fit_size(title, _RIGHT - 10, 11), muted=True))
     sketch.add(*_legend(times, meetings, families, slot))
@@ -274,9 +270,7 @@ def _collective_tip(part: Event) -> str:
     elif part.phase == "stuck":
         words.append(caption("ranks", "stuck", ranks=abbreviate_ranks(part.ranks)))
     elif part.ranks:
-        words.append(
-            say(en=f"ranks {abbreviate_ranks(part.ranks)}", zh=f"rank {abbreviate_ranks(part.ranks)}")
-        )
+        words.append(say(en="ranks ", zh="rank ") + abbreviate_ranks(part.ranks))
     if part.nbytes:
         words.append(bytes_text(part.nbytes))
     if part.waited:

@@ -44,7 +44,6 @@ class RankTimes:
 
     @property
     def waited_seconds(self) -> float:
-        """Return the seconds of waiting."""
         return sum(span.seconds for span in self.waiting)
 
 
@@ -56,9 +55,7 @@ def rank_times(trace: Trace) -> list[RankTimes]:
     for rank in trace.ranks:
         own = sorted((e for e in trace if e.rank == rank), key=lambda event: event.start)
         samples = [sample for sample in trace.samples if sample.rank == rank]
-        parts = [
-            (event, _meeting_span(event, met[id(event)])) for event in own if event.phase == "collective"
-        ]
+        parts = [(e, _meeting_span(e, met[id(e)])) for e in own if e.phase == "collective"]
         ends = [span.stop for _, span in parts] + [e.stop for e in own if e.phase != "collective"]
         end = max(ends + [sample.at for sample in samples], default=first)
         waiting = [Span(span.start - e.waited, span.start, e) for e, span in parts if e.waited > 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labkit.base.language import say
 from labkit.plans.shards import KINDS, Shards
 from labkit.view.captions import caption as named
@@ -22,9 +24,11 @@ def shards_picture(plan: Shards) -> Picture:
     scale = (lane.width - _GAP * (len(wholes) - 1)) / max(sum(wholes.values()), 1)
     each = _gigabytes(plan.total)
     sketch, note = Sketch(), each + say(en=", too much", zh="，超出") * plan.exceeds_capacity
-    for at, rank in lane.iterate_shown(
-        sketch, shown, lambda rest: caption("shards", "more", first=rest[0], last=rest[-1])
-    ):
+
+    def label_rest(rest: Sequence[int]) -> str:
+        return caption("shards", "more", first=rest[0], last=rest[-1])
+
+    for at, rank in lane.iterate_shown(sketch, shown, label_rest):
         sketch.add(lane.name(at, f"rank {rank}"), lane.note(at, note, bold=plan.exceeds_capacity))
         x = float(_LEFT)
         for colour, (kind, nbytes) in enumerate(wholes.items()):
@@ -39,11 +43,9 @@ def shards_picture(plan: Shards) -> Picture:
     sketch.add(*legend(_LEFT, 22, marks, mark=24, gap=18))
     words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.model_bytes.values())))
     if plan.capacity is not None:
-        words += caption(
-            "shards", "over" if plan.exceeds_capacity else "fits", capacity=_gigabytes(plan.capacity)
-        )
-    height = lane.y(len(shown)) + 10
-    return sketch.picture(height, words)
+        verdict = "over" if plan.exceeds_capacity else "fits"
+        words += caption("shards", verdict, capacity=_gigabytes(plan.capacity))
+    return sketch.picture(lane.y(len(shown)) + 10, words)
 
 
 def _gigabytes(nbytes: int) -> str:

@@ -6,7 +6,6 @@ that the rank t places before it had at first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 TOKENS = 32
@@ -38,10 +37,8 @@ class ContextRing:
 
     def work(self) -> list[list[int]]:
         """Return the number of pairs, by step and rank."""
-        owner, found = (
-            owners(self.tokens, self.ranks, self.layout),
-            [[0] * self.ranks for _ in range(self.ranks)],
-        )
+        owner = owners(self.tokens, self.ranks, self.layout)
+        found = [[0] * self.ranks for _ in range(self.ranks)]
         for query in range(self.tokens):
             for key in range(query + 1):
                 found[(owner[query] - owner[key]) % self.ranks][owner[query]] += 1
@@ -59,23 +56,10 @@ HEADS, KV_HEADS = 32, 8
 
 
 def sent(ranks: int) -> dict[str, float]:
-    """Return what a rank sends in a layer's forward, counted by messages, as a share of the activations s·b·h."""
-    messages = {"ring": _ring(ranks), "Ulysses": _ulysses(ranks), "TP + SP": _tensor(ranks)}
-    return {name: sum(found) for name, found in messages.items()}
-
-
-def _ring(ranks: int) -> Iterator[float]:
-    for _ in range(ranks - 1):  # keys and values, to the next rank
-        yield from (KV_HEADS / HEADS / ranks,) * 2
-
-
-def _ulysses(ranks: int) -> Iterator[float]:
-    for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS):  # queries, keys, values; then the output back
-        for _ in range(1, ranks):
-            yield heads / HEADS / ranks / ranks
-
-
-def _tensor(ranks: int) -> Iterator[float]:
-    for _ in range(4):  # all-gather and reduce-scatter around attention, and around the MLP
-        for _ in range(ranks - 1):
-            yield 1 / ranks
+    """Return what a rank sends in a layer's forward, as a share of the activations s·b·h."""
+    others, kv = ranks - 1, KV_HEADS / HEADS
+    return {
+        "ring": others * 2 * kv / ranks,  # keys and values, to the next rank
+        "Ulysses": (2 + 2 * kv) * others / ranks**2,  # queries, keys, values; then the output back
+        "TP + SP": 4 * others / ranks,  # all-gather and reduce-scatter around attention, and around the MLP
+    }

@@ -28,7 +28,6 @@ class HeatMaps(Drawn):
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks."""
         return len(next(iter(self.maps.values())))
 
     def __repr__(self) -> str:

@@ -48,7 +48,6 @@ class Pipeline(Drawn):
 
     @property
     def length(self) -> float:
-        """Return the time of the whole schedule."""
         return _whole(max(tasks[-1].stop for tasks in self.stages))
 
     @property
@@ -164,9 +163,8 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
             raise wrong(en=f"no stage can go on ({en})", zh=f"所有阶段都走不下去了（{zh}）")
         for stage in ready:
             name = orders[stage].pop(0)
-            start = max(
-                done[_need(stage, stages, chunks, name)], *(task.stop for task in tasks[stage][-1:]), 0
-            )
+            needed, before = done[_need(stage, stages, chunks, name)], tasks[stage]
+            start = max(needed, before[-1].stop if before else 0)
             done[stage, name] = start + takes[name[0]]
             tasks[stage].append(Task(name, start, done[stage, name]))
     title = order if isinstance(order, str) else order.__name__

@@ -37,12 +37,10 @@ class Staircase:
 
     @property
     def peak(self) -> int:
-        """Return the most memory in use."""
         return max(stair.high for stair in self.stairs)
 
     @property
     def time(self) -> float:
-        """Return the time of all steps."""
         return self.stairs[-1].stop
 
 

@@ -84,7 +84,7 @@ class _Table:
                 owner = getattr(owner, name, None)
             if hasattr(owner, names.split()[-1]):  # else not imported, or not to the end
                 self._wanted.remove(row)
-                here = Attributes(owner) if path else vars(owner)
+                here = Attributes(owner) if isinstance(owner, type) else vars(owner)
                 self._add(OwnedVariable(here, name, fresh) for name in names.split() if hasattr(owner, name))
 
 

@@ -26,9 +26,9 @@ _bootstrap: Any = importlib._bootstrap
 
 
 class Attributes:
-    """The attributes of an object as a dict: those of classes are read-only in ``vars``."""
+    """The attributes of a class as a dict: ``vars`` of a class is read-only."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: type) -> None:
         self.owner = owner
 
     def __getitem__(self, name: str) -> Any:
