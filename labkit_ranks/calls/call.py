@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from os.path import basename
@@ -170,7 +170,7 @@ class CollectiveCall:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the inputs; of the outputs if there are none."""
-        return tuple(tuple(t.shape) for t in self.inputs or self.outputs)
+        return self._shapes(self.inputs or self.outputs)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -182,11 +182,15 @@ class CollectiveCall:
         tensors = self.outputs if self.kind.startswith("all_gather") or not self.inputs else self.inputs
         return sum(t.numel() * t.element_size() for t in tensors)
 
+    @staticmethod
+    def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.shape) for t in tensors)
+
     def release(self) -> None:
         """Mark the call as completed and let its tensors go."""
         if self.watched:
             with torch._C.DisableTorchFunction():
-                outputs = tuple(tuple(t.shape) for t in self.outputs)
+                outputs = self._shapes(self.outputs)
                 self.event_facts = {"shapes": self.shapes, "outputs": outputs, "nbytes": self.nbytes}
         self.inputs, self.outputs, self.met = [], [], True
         self.memo.clear()

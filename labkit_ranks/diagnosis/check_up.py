@@ -121,9 +121,8 @@ def diagnose_ranks(
     if compare or (cut and [one.name for one in found] == ["script_fails"]):
         (one,), alone = _run(name, program, 1, gpus, enough=STEPS, like=records)
         if failure is not None:
-            found = (
-                list(one_gpu.find_cut_remainder(records, one, *failure)) if alone is None else []
-            ) or found
+            lost = one_gpu.find_cut_remainder(records, one, *failure) if alone is None else None
+            found = [lost] if lost is not None else found
         elif alone is not None:
             missed.append(PHRASES["not_compared.fails"](problem=describe_error(alone[1])))
         else:

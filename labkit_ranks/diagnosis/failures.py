@@ -33,9 +33,8 @@ def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException)
     elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
         yield KINDS["unused_parameters"](which=_list_unused(records))
     else:
-        yield KINDS["script_fails"](
-            raising_line(error), who=format_ranks([rank]), problem=describe_error(error)
-        )
+        facts = {"who": format_ranks([rank]), "problem": describe_error(error)}
+        yield KINDS["script_fails"](raising_line(error), **facts)
 
 
 def _report_places(report: Report) -> str:
@@ -90,7 +89,4 @@ def _list_unused(records: Sequence[RankRecord]) -> str:
         if names:
             missed.setdefault(tuple(names), []).append(rank)
     where = PHRASES["unused_parameters.where"]
-    parts = [
-        where(names=list_some(list(names)), ranks=format_ranks(ranks)) for names, ranks in missed.items()
-    ]
-    return "; ".join(parts)
+    return "; ".join(where(names=list_some(list(n)), ranks=format_ranks(r)) for n, r in missed.items())

@@ -32,9 +32,8 @@ def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException
     looks = [
         _find_wrong_scale, _find_missing_no_sync, _find_second_reduction, _find_own_clipping, _find_early_use,
         _find_shared_files, _find_loads_to_one_gpu, _find_repeated_draws, _find_stale_parameters,
-        _find_small_batch_norm,
+        _find_small_batch_norm, *([] if unreduced else [_find_drift]),
     ]  # fmt: skip
-    looks += [] if unreduced else [_find_drift]
     return [
         *ended_by,
         *_merge_loaders(_find_same_rows(records)),
@@ -266,9 +265,8 @@ def _find_small_batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:
     values, rows = min(norm for one in records for norm in one.norms)
     if values >= FEW:
         return
-    means = [
-        one.running.detach().reshape(-1)[0].item() for one in records if isinstance(one.running, torch.Tensor)
-    ]
+    running = [one.running for one in records if isinstance(one.running, torch.Tensor)]
+    means = [mean.detach().reshape(-1)[0].item() for mean in running]
     statistics = ""
     if len(means) == len(records) and len({round(mean, 6) for mean in means}) > 1:
         statistics = PHRASES["batch_norm_of_few.means"](means=series(f"{mean:.3g}" for mean in means))

@@ -78,17 +78,11 @@ class Observer:
         self._stack.callback(mode.observe_by, None)
         as_main.hidden_errors.append(_is_reported)
         self._stack.callback(as_main.hidden_errors.remove, _is_reported)
-        for context in (
-            Patches(self._table),
-            work_settled.adding(self._settle),
-            call_recorded.adding(self._note),
-        ):
-            self._stack.enter_context(context)
-        for hook in (
-            optimizers.register_optimizer_step_pre_hook(self._begin_step),
-            optimizers.register_optimizer_step_post_hook(self._end_step),
-        ):
-            self._stack.callback(hook.remove)
+        self._stack.enter_context(Patches(self._table))
+        self._stack.enter_context(work_settled.adding(self._settle))
+        self._stack.enter_context(call_recorded.adding(self._note))
+        self._stack.callback(optimizers.register_optimizer_step_pre_hook(self._begin_step).remove)
+        self._stack.callback(optimizers.register_optimizer_step_post_hook(self._end_step).remove)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -196,9 +190,8 @@ class Observer:
         record.step.line = user_line()[0]
         if step < _MOST_STEPS:
             record.watch_shared(step)
-        if len(record.by_hand) == sum(
-            parameter.grad is not None for parameter in record.optimizer_parameters()
-        ):
+        graded = [one for one in record.optimizer_parameters() if one.grad is not None]
+        if len(record.by_hand) == len(graded):
             record.replicas.update(*(one.ranks for one in record.by_hand.values()))
         if record.again is not None and not record.times:
             size, gradient, before = record.again[1:]
@@ -222,9 +215,8 @@ class Observer:
         record.steps.append(record.step)
         if not self._enough and record is self.records[0] and len(record.steps) in _SHOWN_STEPS:
             number = len(record.steps)
-            logging.getLogger(__name__).info(
-                say(en=f"rank 0 has done step {number}", zh=f"rank 0 做完了第 {number} 步")
-            )
+            text = say(en=f"rank 0 has done step {number}", zh=f"rank 0 做完了第 {number} 步")
+            logging.getLogger(__name__).info(text)
         record.step = StepRecord(place=record.step.place)
         record.unused = record.without_gradient()
         for loader in record.loaders:
@@ -353,9 +345,8 @@ def _note_inputs(record: RankRecord, module: Any, given: Any) -> None:
             record.names.setdefault(id(one), f"{first}.{name}" if name else first)
         for parameter in module.parameters():
             record.keep_fingerprints("weight", record.names[id(parameter)], parameter)
-    record.keep_fingerprints(
-        "input", record.names.get(id(module), ""), [t for t in inputs if not t.requires_grad]
-    )
+    data = [t for t in inputs if not t.requires_grad]
+    record.keep_fingerprints("input", record.names.get(id(module), ""), data)
 
 
 def _keep_model(record: RankRecord, _: None, model: Any, *__: Any) -> None:

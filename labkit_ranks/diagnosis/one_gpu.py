@@ -81,10 +81,8 @@ def compare_with_one_gpu(
             return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
             facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_public_name(name))}
-            if (
-                what == "gradient"
-                and (scaled := _find_scaled_gradient(seen, many, records, eps, facts)) is not None
-            ):
+            scaled = _find_scaled_gradient(seen, many, records, eps, facts) if what == "gradient" else None
+            if scaled is not None:
                 return [scaled], [], []
             if "sum" in ways:
                 return [KINDS["gradients_not_reduced"](seen.place, **facts)], [], []
@@ -95,12 +93,8 @@ def compare_with_one_gpu(
 
 
 def _find_scaled_gradient(
-    one: Fingerprint,
-    many: Sequence[Fingerprint],
-    records: Sequence[RankRecord],
-    eps: float,
-    facts: dict[str, Any],
-) -> Finding | None:
+    one: Fingerprint, many: Sequence[Fingerprint], records: Sequence[RankRecord], eps: float, facts: dict[str, Any]
+) -> Finding | None:  # fmt: skip
     """Return the finding of a gradient that is too large or too small by the number of ranks."""
     first = records[0]
     for ranks in {len(first.replicas), len(records)} - {1} if one.squares and first.replicas else ():
@@ -123,30 +117,25 @@ def _find_lost_pieces(records: Sequence[RankRecord], one: RankRecord) -> Finding
         for whole, *pieces in zip(seen.shape, *many, strict=True):
             # Several ranks may hold the same piece, and padding makes the sum larger.
             if whole and sum(pieces) < whole:
-                return KINDS["cut_with_a_remainder.lost"](
-                    one.first_call_line(key[2]),
-                    name=_public_name(key[2]),
-                    whole=whole,
-                    pieces=pieces,
-                    got=sum(pieces),
-                )
+                facts = {"name": _public_name(key[2]), "whole": whole, "pieces": pieces, "got": sum(pieces)}
+                return KINDS["cut_with_a_remainder.lost"](one.first_call_line(key[2]), **facts)
     return None
 
 
 def find_cut_remainder(
     records: Sequence[RankRecord], one: RankRecord, rank: int, error: BaseException
-) -> Iterator[Finding]:
+) -> Finding | None:
     """Find an error of shapes in ``rank`` that one GPU doesn't have, in a module cut among the ranks."""
     record = records[rank]
     for key, seen in one.seen.items():
         if key[1] == "weight" and key in record.seen and key[2].startswith(record.raised):
             for whole, piece in zip(seen.shape, record.seen[key].local, strict=False):
                 if piece < whole:
-                    yield KINDS["cut_with_a_remainder.fails"](
+                    return KINDS["cut_with_a_remainder.fails"](
                         raising_line(error), who=format_ranks([rank]), problem=describe_error(error),
                         name=_public_name(key[2]), whole=whole, piece=piece, ranks=len(records),
                     )  # fmt: skip
-                    return
+    return None
 
 
 def _have_same_data(records: Sequence[RankRecord]) -> bool:

@@ -23,16 +23,11 @@ from .records import LossRecord, RandomDraw, RankRecord, UnwaitedCall, user_line
 
 _Here = Callable[[], RankRecord | None]
 # Leave out randperm: ranks must draw the same order of rows.
-_DRAWING = frozenset(
-    (*functions_in_row("with a generator"), *functions_in_row("from the default generator"))
-) - {torch.randperm}
+_DRAWING = {*functions_in_row("with a generator"), *functions_in_row("from the default generator")}
+_DRAWING -= {torch.randperm}
 # Functions that use a tensor's shape and no values.
-_SHAPES = frozenset(
-    (
-        *functions_in_row("beside a tensor"),
-        *functions_named("rand_like randn_like Tensor.record_stream Tensor.register_hook"),
-    )
-)
+_SHAPES = set(functions_in_row("beside a tensor"))
+_SHAPES |= set(functions_named("rand_like randn_like Tensor.record_stream Tensor.register_hook"))
 
 
 def note_operation(
@@ -87,9 +82,8 @@ def add_pending(record: RankRecord, call: CollectiveCall) -> None:
     tensors = [*call.inputs, *call.outputs]
     with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]
-    record.pending.append(
-        UnwaitedCall(call, kept, _storage_pointers(tensors), _storage_pointers(call.outputs))
-    )
+    used, written = _storage_pointers(tensors), _storage_pointers(call.outputs)
+    record.pending.append(UnwaitedCall(call, kept, used, written))
 
 
 def settle(record: RankRecord, work: SlotWork) -> None:
@@ -116,9 +110,7 @@ def _note_use(record: RankRecord, func: Any, args: Any, kwargs: Any, run: Callab
             place, call = user_line()
             if not any("distributed" in code.co_filename for code in call.codes):
                 record.early.append((place, changed, one.call))
-                record.pending = [
-                    other for other in record.pending if other is not one
-                ]  # report each call once
+                record.pending.remove(one)  # report each call once
     return result
 
 

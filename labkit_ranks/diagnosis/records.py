@@ -312,15 +312,11 @@ class RankRecord:
         done = set[int]()
         for number, model in enumerate(self.models):
             prefix = f"{number}." if len(self.models) > 1 else ""
-            ranks, left_out = (
-                tuple(sorted(model.process_group.transport().ranks)),
-                set(model.parameters_to_ignore),
-            )
-            for name, module in model.module.named_modules(prefix=""):
+            ranks = tuple(sorted(model.process_group.transport().ranks))
+            left_out = set(model.parameters_to_ignore)
+            for name, module in model.module.named_modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    left_out |= {
-                        f"{name}.{key}".lstrip(".") for key, _ in module.named_buffers(recurse=False)
-                    }
+                    left_out |= {key for key, _ in module.named_buffers(name, recurse=False)}
             for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
                 done.add(id(tensor))
                 if name not in left_out:
@@ -330,17 +326,13 @@ class RankRecord:
         for at, parameter in enumerate([] if self.flat else [*self.optimizer_parameters(), *called]):
             if id(parameter) not in done:
                 done.add(id(parameter))
-                yield (
-                    self.names.get(id(parameter), f"parameter {at}"),
-                    parameter,
-                    _ranks_with_piece(parameter),
-                )
+                name = self.names.get(id(parameter), f"parameter {at}")
+                yield name, parameter, _ranks_with_piece(parameter)
 
     def ids_of_whole_norms(self) -> set[int]:
         """Return the ids of norms' weights, which every tensor-parallel rank holds."""
-        norms = [
-            one for root in self.roots for one in root.modules() if type(one).__name__.endswith(_WHOLE_NORMS)
-        ]
+        modules = [one for root in self.roots for one in root.modules()]
+        norms = [one for one in modules if type(one).__name__.endswith(_WHOLE_NORMS)]
         return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
@@ -350,9 +342,8 @@ def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
     place = mesh and mesh.get_coordinate()
     if not place:
         return ()
-    at = tuple(
-        slice(None) if how.is_replicate() else one for how, one in zip(tensor.placements, place, strict=True)
-    )
+    pairs = zip(tensor.placements, place, strict=True)
+    at = tuple(slice(None) if how.is_replicate() else one for how, one in pairs)
     with PlainTensors():
         return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
 
@@ -383,10 +374,8 @@ def fingerprint(tensor: Any, place: str) -> Fingerprint | None:
     local = getattr(tensor, "_local_tensor", tensor)
     if type(local) is not Tensor and not isinstance(local, nn.Parameter):
         return None  # a wrapper subclass, whose values may be pending
-    with (
-        PlainTensors(),
-        suppress(RuntimeError, TypeError),
-    ):  # of other layouts, on no device, within a transform
+    # Tensors of other layouts, on no device, or within a transform raise errors.
+    with PlainTensors(), suppress(RuntimeError, TypeError):
         values = local.detach().double().reshape(-1)
         count = values.numel()
         weighed = values.dot(_make_weights(max(count, 2**16))[:count])

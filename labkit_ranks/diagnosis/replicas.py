@@ -66,14 +66,12 @@ def replicas(records: Sequence[RankRecord]) -> Iterator[ReplicatedTensor]:
             if all(claims[rank][name][0] == group for rank in group):
                 yield ReplicatedTensor(group, name, each, claims[group[0]][name][1], looks)
             elif _are_whole(each) and steps:
-                norm = all(
-                    group in peers and id(w.tensor) in norms[at] for at, w in zip(group, each, strict=True)
-                )
+                places = zip(group, each, strict=True)
+                norm = group in peers and all(id(one.tensor) in norms[at] for at, one in places)
                 if norm or (group in working and not any(one.constant for one in each)):
                     alike &= looks[steps[0]]
-                    found += [ReplicatedTensor(group, name, each, "norm" if norm else "", looks)] * looks[
-                        steps[0]
-                    ]
+                    if looks[steps[0]]:
+                        found.append(ReplicatedTensor(group, name, each, "norm" if norm else "", looks))
         chosen = group in sure and group in exchanging  # the script chooses what to reduce
         for one in found if alike or not working.get(group) else ():
             if one.by or _SHARED.search(one.name) or not (chosen or _is_own(one)):
@@ -116,9 +114,8 @@ def _are_whole(each: Sequence[WatchedTensor]) -> bool:
 
 
 def _is_own(replica: ReplicatedTensor) -> bool:
-    marked = any(
-        getattr(one.tensor, key, None) == mark for one in replica.each for key, mark in _MARKS.items()
-    )
+    tensors = [one.tensor for one in replica.each]
+    marked = any(getattr(one, key, None) == mark for one in tensors for key, mark in _MARKS.items())
     return marked or _OWN.search(re.sub(r"^\w+#\d+\.", "", replica.name)) is not None
 
 
@@ -128,11 +125,8 @@ def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[s
     for one in found:
         if one.by in ("hand", "mesh") and not next(iter(one.looks.values()), True):
             hand = first.by_hand.get(id(one.each[0].tensor))
-            yield (
-                "weights_differ_from_the_start",
-                hand.place if hand else "",
-                {"who": _strip_numbers(one.name)},
-            )
+            place = hand.place if hand else ""
+            yield "weights_differ_from_the_start", place, {"who": _strip_numbers(one.name)}
     for by in ("hand", "mesh", "ddp", "", "norm"):
         parted = [one for one in found if one.by == by and one.drift_step()]
         for one in parted:

@@ -40,7 +40,6 @@ class RankOutput:
         self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
-        """Return the text before a line of ``rank``."""
         return f"rank {rank:>{self._width}} {bar} "
 
     def write(self, rank: int, name: str, text: str) -> None:
@@ -162,10 +161,8 @@ class RankStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         rank = current_thread_rank()
-        if (
-            rank is None or self.lines is None or not isinstance(text, str)
-        ):  # the real stream refuses other types
-            return self.real.write(text)
+        if rank is None or self.lines is None or not isinstance(text, str):
+            return self.real.write(text)  # which refuses other types
         self.lines.write(rank.number, self._name, text)
         return len(text)
 

@@ -63,10 +63,7 @@ def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> l
     found: dict[object, tuple[list[int], Bundle]] = {}
     for rank, bundle in bundles:
         own = re.compile(rf"(?<=cuda:){gpus[rank]}(?!\d)")
-        neutral = {
-            kind: own.sub("\0", value) if kind.startswith("text/") else value
-            for kind, value in bundle.items()
-        }
+        neutral = {k: own.sub("\0", v) if k.startswith("text/") else v for k, v in bundle.items()}
         found.setdefault(repr(sorted(neutral.items())), ([], neutral))[0].append(rank)
     shown = []
     for ranks, neutral in found.values():
@@ -89,9 +86,8 @@ def as_text(shown: Sequence[MergedValue]) -> str:
 
 def as_html(shown: Sequence[MergedValue]) -> str:
     """Return a box for each value, side by side where there is room."""
-    boxes = "".join(
-        f'<div style="{_BOX}"><div style="{_HEAD}">{one.head}</div>{one.html}</div>' for one in shown
-    )
+    head = f'<div style="{_BOX}"><div style="{_HEAD}">'
+    boxes = "".join(f"{head}{one.head}</div>{one.html}</div>" for one in shown)
     return f'<div class="labkit-ranks" style="display:flex;flex-wrap:wrap;gap:8px 28px">{boxes}</div>'
 
 
