@@ -42,9 +42,8 @@ def pytest_load_initial_conftests(
     if options.gpus is None:
         return
     try:
-        machine = children.describe_requested_machine(
-            options.gpus, options.gpu_memory, None, options.gpu_model
-        )
+        asked = options.gpus, options.gpu_memory, None, options.gpu_model
+        machine = children.describe_requested_machine(*asked)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"--gpus: {error}") from None
     if not options.rank_processes:

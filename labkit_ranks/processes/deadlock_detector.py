@@ -176,21 +176,14 @@ class DeadlockDetector:
         self._written += not again
         self._state = state
         ended, open_calls = state == "ended", self.pending_calls()
+        lines = [(one, self.first_in_line(one)) for one in open_calls]
         state_now = PublishedState(
-            self._written,
-            self._looks,
-            state,
-            waits=list(self._waiting.values()),
+            self._written, self._looks, state, waits=list(self._waiting.values()), last=self.last,
             open=[slot.call for slot in open_calls] if ended else [],
-            held=[
-                (one.call, first.call) for one in open_calls if (first := self.first_in_line(one)) is not one
-            ],
-            issued=dict(self.issued),
-            came=self.visits.by_place(),
-            last=self.last,
-            error=_error() if ended else None,
+            held=[(one.call, first.call) for one, first in lines if first is not one],
+            issued=dict(self.issued), came=self.visits.by_place(), error=_error() if ended else None,
             passes=0 if this_process.rank is None else this_process.rank.passes,
-        )
+        )  # fmt: skip
         self.store.set(str(self.rank), call_packing.pickle_facts(state_now))  # type: ignore[arg-type]  # bytes are taken too
 
     # Checking.
@@ -242,13 +235,8 @@ class DeadlockDetector:
         raise faults.timeout_error(call, group.timeout, self.missing(call))
 
     def wait(
-        self,
-        call: CollectiveCall,
-        ready: Callable[[], bool],
-        over: Any,
-        timeout: timedelta | None,
-        shown: bool = True,
-    ) -> bool:
+        self, call: CollectiveCall, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+    ) -> bool:  # fmt: skip
         """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on.
 
         over    an Event, or its equivalent: once set, ``ready()`` is worth asking.

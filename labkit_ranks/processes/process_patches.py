@@ -74,10 +74,9 @@ def _wait(
 ) -> Any:
     limit = store.timeout if timeout is None else timeout
     if (watch := deadlock_detector.active_detector()) is not None:  # without a detector, C++ waits
+        there = KeysEvent(store, [keys] if isinstance(keys, str) else keys)
         with internal_work():
-            _wait_for_keys(
-                watch, KeysEvent(store, [keys] if isinstance(keys, str) else keys), real.__name__, limit
-            )
+            _wait_for_keys(watch, there, real.__name__, limit)
         if real.__name__ == "wait":
             return None
     return real(store, keys, *([] if timeout is None else [timeout]))

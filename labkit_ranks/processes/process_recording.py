@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.util import Finalize
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -117,14 +118,12 @@ def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
                 totals[int(path.name)] = row
             elif row is not None:  # a rank without a GPU
                 found.append(row)
-    events = sorted(
-        _join_messages([row for row in found if isinstance(row, Event)]), key=lambda event: event.start
-    )
-    kept.add([*events, *(row for row in found if isinstance(row, MemorySample))])
+    events = _join_messages([row for row in found if isinstance(row, Event)])
+    kept.add(sorted(events, key=attrgetter("start")))
+    kept.add(row for row in found if isinstance(row, MemorySample))
     for rank, total in totals.items():
-        kept.totals[rank] = replace(
-            total, dropped_events=total.dropped_events + kept.totals[rank].dropped_events
-        )
+        total.dropped_events += kept.totals[rank].dropped_events
+        kept.totals[rank] = total
     return [parts[rank] for rank in sorted(parts)]
 
 

@@ -48,7 +48,6 @@ class PublishedState:
     passes: int = 0
 
     def count_calls(self, *key: Any) -> int:
-        """Return the number of calls with this key."""
         return self.issued.get(key, 0)
 
     @property
@@ -72,9 +71,8 @@ def call_key(call: CollectiveCall) -> tuple[Any, ...]:
 def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list[int]:
     """Return the ranks without a call of this collective, by their states."""
     key = call_key(call)
-    return (
-        [rank for rank in call.ranks if notes[rank].count_calls(*key) < call.seq] if key[1] in _BY_ALL else []
-    )
+    ranks = call.ranks if key[1] in _BY_ALL else ()
+    return [rank for rank in ranks if notes[rank].count_calls(*key) < call.seq]
 
 
 def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:

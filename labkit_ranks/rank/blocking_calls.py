@@ -36,10 +36,9 @@ _writing: dict[int, Rank] = {}
 
 def patches() -> Iterator[Patch]:
     yield from _blocking_patches(subprocess.Popen, "wait communicate", _wait_for_child)
+    statements = "execute executemany executescript commit rollback"
     for kind in (sqlite3.Connection, sqlite3.Cursor):
-        yield from _blocking_patches(
-            CType(kind), "execute executemany executescript commit rollback", _run_in_database
-        )
+        yield from _blocking_patches(CType(kind), statements, _run_in_database)
     if not hasattr(select, "poll"):
         return
     import fcntl

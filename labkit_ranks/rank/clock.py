@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import EllipsisType
-from typing import Any, Protocol
+from typing import Any
 
 from simgpu import Gpu
 
@@ -37,9 +37,9 @@ class ThreadClock:
             self._file = -1
 
     def seconds_run(self) -> float:
+        """Return the seconds that the thread has run."""
         # The thread may lose the processor between the two readings. With the time first, the result is too early, and
         # the last result is returned instead; with the time last, an unfinished wait would count.
-        """Return the seconds that the thread has run."""
         at = perf_counter()
         if self._file >= 0:
             with suppress(OSError):  # the thread may have ended
@@ -70,7 +70,6 @@ class RankClock:
     """Sets ranks' clocks by this computer's time. :mod:`..planning.timing` has one that uses a model."""
 
     def make_thread_clock(self) -> Any:
-        """Return the clock of a thread of the rank."""
         return thread_clock()
 
     def wait_until(self, rank: TimedRank, time: float) -> None:
@@ -105,12 +104,6 @@ def use_rank_clocks(clock_of: Callable[[TimedRank], RankClock]) -> Iterator[None
         _clock_of = before
 
 
-class UnreportedWork(Protocol):
-    """A Work that the open recording does not know yet."""
-
-    def report_if_done(self) -> None: ...
-
-
 class TimedRank:
     """A rank and its clock, which stands still until :meth:`begin_turn`.
 
@@ -124,7 +117,7 @@ class TimedRank:
         self.number, self.local, self.node, self.gpus = number, local, node, gpus
         self.passes = 0  # of a wrapped model's forward, in training
         self.chose_gpus = False  # whether the rank has set CUDA_VISIBLE_DEVICES
-        self.unreported: list[UnreportedWork] = []
+        self.unreported: list[Any] = []
         # Enqueued calls that have not run (see .enqueued_calls), and the line where the host waits for them.
         self.enqueued: list[Any] = []
         self.reads: str | None = None
@@ -186,7 +179,6 @@ class TimedRank:
         self._ahead += max(0.0, time - self.clock())
 
     def set_clock(self, time: float) -> None:
-        """Set the clock to ``time``."""
         _, own, _ = self._ran
         self._ran, self._ahead = (0.0, own, 0.0 if own is None else own.seconds_run()), time
 

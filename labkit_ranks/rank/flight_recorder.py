@@ -6,7 +6,6 @@ that of torch/csrc/distributed/c10d/FlightRecorder.hpp; ``torchfrtrace`` and ``l
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import sys
@@ -47,10 +46,9 @@ def _first_variable(names: Iterable[str], default: str) -> str:
 def make_recorder(number: int) -> FlightRecorder | None:
     """Return a recorder for rank ``number`` if the environment asks for one; else None."""
     size = _first_variable(_SIZE, "0")
-    wanted = size.isdigit() and int(size) > 0
-    return (
-        FlightRecorder(number, int(size), _first_variable(_FILE, "/tmp/nccl_trace_rank_")) if wanted else None
-    )
+    if not size.isdigit() or int(size) == 0:
+        return None
+    return FlightRecorder(number, int(size), _first_variable(_FILE, "/tmp/nccl_trace_rank_"))
 
 
 class FlightRecorder:
@@ -112,9 +110,8 @@ class FlightRecorder:
                 del one["frames"]
             if not (active and call.met):
                 entries.append(one)
-            group_status = status.setdefault(
-                str(entry["pg_id"]), {f"last_{what}_collective": -1 for what in _STATES}
-            )
+            unknown = {f"last_{what}_collective": -1 for what in _STATES}
+            group_status = status.setdefault(str(entry["pg_id"]), unknown)
             if not entry["is_p2p"]:
                 for what in _STATES[: 3 if call.met else 2]:
                     group_status[f"last_{what}_collective"] = call.seq
@@ -176,23 +173,15 @@ def _dtypes(tensors: Sequence[Any]) -> list[str]:
 def patches(here: Any, owner: Any) -> Iterator[Patch]:
     """Yield patches of PyTorch's functions for dumps, which return those of rank ``here()``."""
 
-    def dump_of_rank(
-        includeCollectives: bool | None = None, onlyActive: bool | None = None, **more: Any
-    ) -> Any:
+    def dump(
+        includeCollectives: bool | None = None, includeStackTraces: bool | None = None, onlyActive: bool | None = None
+    ) -> bytes:  # fmt: skip
         rank = here()
         flight = (rank and rank.flight) or FlightRecorder(0, 1, "")
-        found = flight.dump(bool(onlyActive), more.get("includeStackTraces") is not False)
+        found = flight.dump(bool(onlyActive), includeStackTraces is not False)
         if includeCollectives is False:
             del found["entries"]
-        return found
-
-    def dump(includeCollectives: Any = None, includeStackTraces: Any = None, onlyActive: Any = None) -> bytes:
-        found = dump_of_rank(includeCollectives, onlyActive, includeStackTraces=includeStackTraces)
         return pickle.dumps(found, protocol=2)
-
-    def dump_json(includeCollectives: bool | None = None, onlyActive: bool | None = None) -> bytes:
-        return json.dumps(dump_of_rank(includeCollectives, onlyActive)).encode()
 
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):
         yield Patch(owner, name, dump)
-        yield Patch(owner, f"{name}_json", dump_json)

@@ -34,10 +34,8 @@ def sample_memory(label: str, device: str = "") -> None:
     gpu = rank.gpus[int(number)] if given else rank.gpu
     if gpu is None:
         return
-    live, peak = gpu.look()
-    trace.sample(
-        MemorySample(rank.number, str(gpu.device), rank.clock(), live, peak, label, user_line_here())
-    )
+    at, line = rank.clock(), user_line_here()
+    trace.sample(MemorySample(rank.number, str(gpu.device), at, *gpu.look(), label, line))
 
 
 @contextmanager

@@ -28,9 +28,7 @@ PER_PROCESS = frozenset("megatron nanotron torchtitan fairscale deepspeed hydra 
 
 # Packages that read the rank, too, but stay shared: other modules import names from them. process_variables.py lists
 # their state.
-_SHARED = frozenset(
-    "torch accelerate lightning lightning_fabric lightning_utilities pytorch_lightning".split()
-)
+_SHARED = {"torch", "accelerate", "lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning"}
 # Variables that torchrun sets to a different value in each rank.
 _NUMBERS = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"ROLE_RANK"})
 _asking: set[str] = set()

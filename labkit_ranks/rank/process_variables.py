@@ -185,9 +185,7 @@ def torch_settings() -> Iterator[TorchSetting]:
         return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
     yield TorchSetting(torch.get_default_dtype, c._set_default_dtype)
-    yield TorchSetting(
-        deterministic, lambda value: c._set_deterministic_algorithms(value[0], warn_only=value[1])
-    )
+    yield TorchSetting(deterministic, lambda v: c._set_deterministic_algorithms(v[0], warn_only=v[1]))
     yield TorchSetting(anomaly, lambda value: torch.set_anomaly_enabled(*value))
     for name in (
         "deterministic_fill_uninitialized_memory cudnn_enabled cudnn_benchmark cudnn_deterministic mkldnn_enabled "

@@ -56,18 +56,16 @@ class OperatorLibraries:
 
     def _define(self, real: Callable[..., Any], library: Any, schema: str, *args: Any, **options: Any) -> Any:
         name = schema.partition("(")[0]
-        if _OWNER in vars(library) and not self._is_first(
-            library, ("define", f"{library.ns}::{name}"), schema
-        ):
-            library._op_defs.add(f"{library.ns}::{name}")
+        what = f"{library.ns}::{name}"
+        if _OWNER in vars(library) and not self._is_first(library, ("define", what), schema):
+            library._op_defs.add(what)
             return name
         return real(library, schema, *args, **options)
 
     def _destroy(self, real: Callable[[Any], None], library: Any) -> None:
         real(library)
-        for name in (
-            library._op_defs if _OWNER in vars(library) else ()
-        ):  # the rank may define the operator again
+        # The rank may define the operators again.
+        for name in library._op_defs if _OWNER in vars(library) else ():
             self._of_ranks["define", name].pop(library._labkit_rank, None)
 
     def _own_kernel(

@@ -70,11 +70,7 @@ class ThreadTransport:
     """
 
     def __init__(
-        self,
-        world: Sequence[Rank],
-        ranks: Sequence[int],
-        store: object,
-        running: Collection[int] | None = None,
+        self, world: Sequence[Rank], ranks: Sequence[int], store: object, running: Collection[int] | None
     ) -> None:
         self._world, self.ranks = world, tuple(ranks)
         self._running = running
@@ -173,9 +169,8 @@ class ThreadTransport:
         except RuntimeError:
             if self._running is None:
                 raise
-            raise NotRunning(
-                self.ranks
-            ) from None  # in a ring, ranks send different values than their stand-ins
+            # In a ring, ranks send different values than their stand-ins.
+            raise NotRunning(self.ranks) from None
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """Return the calls so far that create a group of this number, with ``call``."""
@@ -255,7 +250,6 @@ class ThreadTransport:
         return None
 
     def unmet_calls(self) -> list[CollectiveCall]:
-        """Return the calls of pending slots."""
         return [call for slot in self._pending_slots() for call in slot.calls.values()]
 
     def _pending_slots(self) -> list[ThreadSlot]:
@@ -300,9 +294,8 @@ def find_rank_state(rank: Rank) -> faults.RankState:
     """Return the state of ``rank`` for a deadlock report."""
     task, call = rank.task, rank.waits
     if call is None:  # a helper thread of the rank may wait
-        call = next(
-            (other for other, _ in rank.world.watching.copy().values() if other.rank == rank.number), None
-        )
+        waiting = [other for other, _ in rank.world.watching.copy().values()]
+        call = next((other for other in waiting if other.rank == rank.number), None)
     if call is not None and (held := blocked_half(call)) is not None:
         call = first_in_line(held) if held.rank == rank.number else call
         call.memo["held"] = held, first_in_line(held)
@@ -358,7 +351,6 @@ class ThreadTransports:
         return found
 
     def unmet_calls(self) -> list[CollectiveCall]:
-        """Return the pending calls of all groups."""
         return [call for transport in self._known.values() for call in transport.unmet_calls()]
 
     def forget_pending(self) -> None:

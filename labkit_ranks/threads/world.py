@@ -110,9 +110,9 @@ class World:
         self.closed = False
         found = machine_in_use()
         self._own_machine = found is None or len(found.gpus) < each
-        self.machine = (
-            Machine(each, memory, gpu_model=gpu_model).open() if self._own_machine or found is None else found
-        )
+        if found is None or self._own_machine:
+            found = Machine(each, memory, gpu_model=gpu_model).open()
+        self.machine = found
         self._nodes = NodeGpus(self.machine, self.nodes, memory)
         for rank in self.ranks:
             rank.set_visible_gpus(self._nodes.gpus_of_node(rank.node, rank.seed))
@@ -293,12 +293,8 @@ class World:
             if "dead" in call.memo or any(one.waits.has_timeout for one in scheduler.live):
                 return
             watching = self.watching.copy()
-            ours = {
-                scheduler.caller,
-                *watching,
-                *(rank.thread for rank in self.ranks),
-                *(one.thread for one in scheduler.live),
-            }
+            ours = {scheduler.caller, *watching, *(rank.thread for rank in self.ranks)}
+            ours |= {one.thread for one in scheduler.live}
             # In this order: a thread may be ready and not have noticed yet.
             if turns.has_outside_help(ours) or any(ready() for _, ready in watching.values()):
                 return
@@ -315,7 +311,6 @@ class World:
         return None if released else self.deadlock_text(waits)
 
     def deadlock_text(self, call: object) -> str:
-        """Return the text of a deadlock."""
         standings = [find_rank_state(rank) for rank in self.ranks]
         self._waits, self._report = faults.wait_graph(standings), faults.deadlock_report(standings)
         return str(self._report)
@@ -341,7 +336,6 @@ class World:
         self._restore_machine()
 
     def _restore_machine(self) -> None:
-        """Leave the machine as it was found."""
         self.machine.remove_patches(self._patches)
         self._nodes.close()
         if self._own_machine:

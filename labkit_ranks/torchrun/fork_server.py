@@ -200,11 +200,8 @@ def _send_status(control: socket.socket, pid: int, code: int | None) -> None:
 
 
 def _run_worker(
-    arguments: list[str],
-    environment: dict[str, str],
-    streams: dict[int, int],
-    work: Callable[[list[str]], int],
-) -> NoReturn:
+    arguments: list[str], environment: dict[str, str], streams: dict[int, int], work: Callable[[list[str]], int]
+) -> NoReturn:  # fmt: skip
     for number, descriptor in streams.items():
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -48,9 +48,7 @@ def run(
         options = parse_args(list(arguments))
         if options.nproc_per_node in ("gpu", "auto"):
             options.nproc_per_node = str(len(machine.visible_gpus(environment)))
-        script = (
-            len(arguments) - 1 - len(options.training_script_args)
-        )  # the rest are arguments of the script
+        script = len(arguments) - 1 - len(options.training_script_args)
         given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
         try:

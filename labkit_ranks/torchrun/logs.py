@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from string import Template
 from typing import IO, Any
 
 from ..rank.rank import Rank
@@ -65,7 +63,6 @@ class Logs:
         self._files: list[IO[str]] = []
         self._lines: list[WholeLines] = []
         self.streams: dict[int, list[Any]] = {local: [None, None] for local in environments}
-        prefix = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         kinds = (
             (found.stdouts, found.tee_stdouts, found.filtered_stdout),
             (found.stderrs, found.tee_stderrs, found.filtered_stderr),
@@ -73,13 +70,10 @@ class Logs:
         for kind, (paths, teed, filtered) in enumerate(kinds):
             words = list(filters[kind])
             again = self._open(filtered) if words else None
-            for local, environment in environments.items():
+            for local in environments:
                 if not paths[local]:
                     continue  # the console
                 header = f"[{name}{local}]:"
-                if prefix:
-                    facts = {"role_name": name, "rank": environment["RANK"], "local_rank": local}
-                    header = Template(prefix).safe_substitute(facts)
                 writers: list[Callable[[str], Any]] = []
                 if local in teed:
                     writers.append(_add_header(header, consoles[kind].write))

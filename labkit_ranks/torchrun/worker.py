@@ -35,15 +35,13 @@ _LATE_BY = ("optim", "parallel", "fsdp", "fully_shard", "compile", "tensor")
 
 def preload_torch(script: str, module: bool) -> None:
     """Import the parts of torch that ``script`` needs, once for all workers."""
-
     try:
         text = Path(script).read_text("utf-8") if not module else ""
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError):
         return  # the worker will report it
-    names = [
-        name for node in ast.walk(tree) for name in _imported_names(node) if name.partition(".")[0] == "torch"
-    ]
+    names = [name for node in ast.walk(tree) for name in _imported_names(node)]
+    names = [name for name in names if name.partition(".")[0] == "torch"]
     if any(word in text for word in _LATE_BY):
         names += _LATE
     for name in dict.fromkeys(names):
