@@ -67,16 +67,10 @@ class NcclOptions(SimpleNamespace):
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         super().__init__(
-            is_high_priority_stream=is_high_priority_stream,
-            _timeout=timedelta(minutes=10),
-            backend="nccl",
-            global_ranks_in_group=[],
-            group_name="",
-            group_desc="",
-            split_from=None,
-            split_color=None,
+            is_high_priority_stream=is_high_priority_stream, _timeout=timedelta(minutes=10), backend="nccl",
+            global_ranks_in_group=[], group_name="", group_desc="", split_from=None, split_color=None,
             config=SimpleNamespace(),
-        )
+        )  # fmt: skip
 
     def __deepcopy__(self, memo: Any) -> NcclOptions:
         # split_group copies the parent's options: the copy keeps the same ``split_from``.

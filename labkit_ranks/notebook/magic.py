@@ -173,9 +173,8 @@ def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
         size = int(size)
     given = {name: getattr(asked, name) for name in ("nodes", "memory", "gpu_model")}
     other: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    same = now is not None and now.size == size and now.nodes == other.get("nodes", now.nodes)
-    same = same and now is not None and now.gpu_model == other.get("gpu_model", now.gpu_model)
-    if now is not None and same and now.limits == other.get("memory", now.limits):
+    known = {} if now is None else {"nodes": now.nodes, "memory": now.limits, "gpu_model": now.gpu_model}
+    if now is not None and now.size == size and known == {**known, **other}:
         if asked.restart:
             now.restart()
             en = f"({size} ranks begin anew: what was in their variables is gone)"

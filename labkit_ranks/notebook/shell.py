@@ -20,6 +20,7 @@ from labkit.base.ours import frames_of_threads, is_our_module
 from labkit.base.patches import Patch, Patches
 from simgpu.tracebacks import fold_frames
 
+from ..calls.call import format_place
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank, current_thread_rank
 from ..threads.world import World
@@ -178,17 +179,13 @@ def _interruptible(world: World) -> Iterator[None]:
 
 def rank_places(world: World) -> list[str]:
     """Return the current line of each rank: ``"rank 2: Cell In[5]:7 in step"``."""
-    frames = frames_of_threads()
-    named = {thread.name: frames.get(thread.ident or 0) for thread in threading.enumerate()}
-    lines = []
+    frames, lines = frames_of_threads(), []
     for rank in world.ranks:
-        frame = named.get(rank.name)
+        frame = frames.get(rank.thread)
         while frame is not None and frame.f_globals.get("__name__") != "__main__":
             frame = frame.f_back
         if frame is not None:  # the innermost line of the user's code
-            code = frame.f_code
-            place = f"{code.co_filename.strip('<>')}:{frame.f_lineno}"
-            lines.append(f"{rank.name}: {place} in {code.co_qualname}")
+            lines.append(f"{rank.name}: {format_place(frame.f_code, frame.f_lineno)}")
         elif rank.task is None or rank.task.is_over:
             lines.append(say(en=f"{rank.name} has ended", zh=f"{rank.name} 已经结束"))
         else:

@@ -11,7 +11,7 @@ from labkit.base.numbers import instance, plural
 from labkit.base.units import duration, time_unit
 from labkit.trace.trace import Trace
 from labkit.view.draw import draw
-from labkit.view.layout import devices, fit_size, fit_text, group_neighbours, text_width
+from labkit.view.layout import fit_size, fit_text, group_neighbours, text_width
 from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 from ..calls.faults.report import format_ranks
@@ -98,7 +98,7 @@ def _cell(
 
 
 def _name(ranks: Sequence[int]) -> str:
-    return devices(range(ranks[0], ranks[-1] + 1)).replace("cuda:", "rank ", 1).replace("cuda:", "")
+    return f"rank {ranks[0]}" + f"–{ranks[-1]}" * (len(ranks) > 1)
 
 
 def _describe_waits(trace: Trace, waited: dict[tuple[int, int], float]) -> str:

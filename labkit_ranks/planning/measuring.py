@@ -52,8 +52,8 @@ class RankPlan:
 
 
 def measure(
-    program: RankProgram, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", gpu_model: str | None = None,
-    steps: int = 2, every: bool = False, times: Accelerator | None = None,
+    program: RankProgram, ranks: int, nodes: int = 1, *, memory: int | str = "80 GiB", steps: int = 2,
+    every: bool = False, times: Accelerator | None = None,
 ) -> list[RankPlan]:  # fmt: skip
     """Return the memory of each rank's GPU after ``steps`` optimizer steps of ``program``.
 
@@ -71,7 +71,7 @@ def measure(
             if group & batch:
                 batch |= group
         try:
-            found |= _run(program, ranks, nodes, batch, memory, gpu_model, steps, times)
+            found |= _run(program, ranks, nodes, batch, memory, steps, times)
         except RanksFailed as failure:
             if not isinstance(failure.error, NotRunning):
                 raise
@@ -86,14 +86,13 @@ def measure(
 
 
 def _run(
-    program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, gpu_model: str | None, steps: int,
-    times: Accelerator | None,
+    program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, steps: int, times: Accelerator | None
 ) -> dict[int, MemoryAccount]:  # fmt: skip
     """Run these ranks together, and return each one's account."""
     accounts: dict[int, MemoryAccount] = {}
     accounts |= {rank: MemoryAccount(accounts) for rank in sorted(running)}
-    options = {"nodes": nodes, "memory": memory, "gpu_model": gpu_model, "running": running}
-    with fresh_memory(), redirect_stdout(io.StringIO()), World(ranks, **options) as world:
+    quiet = redirect_stdout(io.StringIO())
+    with fresh_memory(), quiet, World(ranks, nodes=nodes, memory=memory, running=running) as world:
         for rank in world.ranks:
             for gpu in rank.gpus:
                 gpu.fraction = 1e6  # count bytes beyond the GPU's memory, too

@@ -51,7 +51,9 @@ class ScriptPlan(Drawn):
     def __str__(self) -> str:
         most = max(self.ranks, key=lambda one: one.peak)
         gpu, peak = self.gpu.name, bytes_text(most.peak)
-        verdict = _TEXTS["fits" if self.fits else "too-much",](gpu=gpu, rank=most.rank, peak=peak)
+        verdict = _TEXTS["fits",](gpu=gpu)
+        if not self.fits:
+            verdict = _TEXTS["too-much",](gpu=gpu, rank=most.rank, peak=peak)
         size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": self.steps}
         lines = [_TEXTS["head",](script=self.script, verdict=verdict, size=size, **facts)]
         for one in self.run:

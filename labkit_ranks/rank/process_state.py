@@ -60,7 +60,9 @@ class _Table:
         self._add(PYTHON)
         self.settings: list[TorchSetting] = list(torch_settings())
         self.get_settings: list[Callable[[], Any]] = [setting.get for setting in self.settings]
-        self._wanted = list(OWNED)
+        self._wanted = [
+            (place, names, fresh) for fresh, rows in OWNED.items() for place, names in rows.items()
+        ]
         # Names of modules that all ranks share.
         self.shared: set[str] = set(sys.modules)
         self.states: WeakSet[ProcessState] = WeakSet()

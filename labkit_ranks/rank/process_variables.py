@@ -96,75 +96,74 @@ PYTHON = tuple(OwnedVariable(owner, name, fresh) for owner, names, fresh in _PYT
 
 _TENSOR = "torch.distributed.tensor"
 _CONTEXT = f"{_TENSOR}.experimental._context_parallel"
-# Variables of torch and other packages: module (":" and the object in it), names, and the value in a new process. A
+# Variables of torch and other packages, by their value in a new process: module (":" and the object in it) -> names. A
 # rank's process groups are kept in its threads (threads/thread_patches.py, PerRankWorld).
-OWNED: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
-    ("torch.distributed.distributed_c10d", "_backend _default_pg_init_method", make_none),
-    ("torch.distributed.checkpoint._async_process_executor", "_CHECKPOINT_PROCESS", make_none),
-    ("torch.distributed.fsdp._fsdp_extensions", "_extensions", make_none),
-    (f"{_TENSOR}._random", "_rng_tracker", make_none),
-    (f"{_TENSOR}._redistribute", "_FORCE_MIN_COST_REDISTRIBUTION_PLAN", keep_value),
-    (f"{_TENSOR}._redistribute", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION", keep_value),
-    (f"{_TENSOR}._redistribute", "_warned_flatten_issues", make_empty),
-    (f"{_CONTEXT}._attention", "_dispatch_mode", keep_value),
-    (f"{_CONTEXT}._attention", "_replaced_functions", make_empty),
-    (f"{_CONTEXT}._attention", "_compiled_create_block_mask", make_none),
-    (f"{_CONTEXT}._sharding_rules", "_original_strategies _cp_strategy_contexts", make_empty),
-    # Context parallelism replaces this function.
-    ("torch.nn.functional", "scaled_dot_product_attention", keep_value),
-    (
-        "torch.nn.modules.module",
-        "_global_backward_pre_hooks _global_backward_hooks _global_is_full_backward_hook _global_forward_pre_hooks "
-        "_global_forward_hooks _global_forward_hooks_always_called _global_forward_hooks_with_kwargs "
-        "_global_buffer_registration_hooks _global_module_registration_hooks _global_parameter_registration_hooks",
-        copy.copy,
-    ),
-    ("torch.optim.optimizer", "_global_optimizer_pre_hooks _global_optimizer_post_hooks", copy.copy),
-    ("torch.nn.utils.parametrize", "_cache_enabled", keep_value),
-    ("torch.nn.utils.parametrize", "_cache", copy.copy),
-    ("torch.utils._device", "CURRENT_DEVICE", keep_value),
-    (
-        "torch.utils._python_dispatch",
-        "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode",
-        keep_value,
-    ),
-    ("torch.utils._python_dispatch", "_is_in_any_mode_without_ignore_compile_internals", keep_value),
-    ("torch.utils.checkpoint", "_checkpoint_debug_enabled _enable_checkpoint_early_stop", keep_value),
-    ("torch._tensor_str", "PRINT_OPTS", copy.copy),
-    ("torch.autograd.profiler", "_is_profiler_enabled", keep_value),
-    ("torch.backends.mha", "_is_fastpath_enabled", keep_value),
-    ("torch.hub", "_hub_dir", keep_value),
-    ("torch._library.custom_ops", "OPDEF_TO_LIB OPDEFS", copy.copy),
-    ("torch.multiprocessing", "_sharing_strategy", keep_value),
-    (
-        "torch.__future__",
-        "_overwrite_module_params_on_conversion _swap_module_params_on_conversion",
-        keep_value,
-    ),
-    ("tempfile", "tempdir", keep_value),
-    ("torch.nn.parallel.distributed:DistributedDataParallel", "_active_ddp_module", make_none),
-    ("torch.distributed.fsdp._debug_utils:SimpleProfiler", "profiling", make_empty),
-    ("torch.distributed.fsdp._debug_utils:SimpleProfiler", "results", copy.copy),
-    # loss_parallel adds entries while it is active.
-    (f"{_TENSOR}._api:DTensor._op_dispatcher", "_custom_op_handlers", copy_entries),
-    # context_parallel adds rules while it is active.
-    (
-        f"{_TENSOR}._api:DTensor._op_dispatcher.sharding_propagator",
-        "op_strategy_funcs op_to_schema_info",
-        copy_entries,
-    ),
-    # Cached results name a device: cuda:0 is wrong for cuda:1. (DTensor asks fake tensors for shapes.)
-    ("torch._subclasses.fake_tensor:FakeTensorMode", "cache", make_empty),
-    # Three modules import the same object, so swap its attributes.
-    (f"{_CONTEXT}._attention:_cp_options", "convert_to_f32 enable_load_balance rotate_method", keep_value),
-    ("matplotlib._pylab_helpers:Gcf", "figs", make_empty),
-    ("tqdm.std:tqdm", "_instances", make_empty),
-    # Transformers imports names of accelerate, and Lightning these: copies for each rank would not do.
-    ("accelerate.state:PartialState", "_shared_state", make_empty),
-    ("accelerate.state:AcceleratorState", "_shared_state", make_empty),
-    ("accelerate.state:GradientState", "_shared_state", make_empty),
-    ("lightning_utilities.core.rank_zero:rank_zero_only", "rank", rank_number),
-)
+OWNED: dict[Callable[[Any], Any], dict[str, str]] = {
+    make_none: {
+        "torch.distributed.distributed_c10d": "_backend _default_pg_init_method",
+        "torch.distributed.checkpoint._async_process_executor": "_CHECKPOINT_PROCESS",
+        "torch.distributed.fsdp._fsdp_extensions": "_extensions",
+        "torch.nn.parallel.distributed:DistributedDataParallel": "_active_ddp_module",
+        f"{_TENSOR}._random": "_rng_tracker",
+        f"{_CONTEXT}._attention": "_compiled_create_block_mask",
+    },
+    make_empty: {
+        "torch.distributed.fsdp._debug_utils:SimpleProfiler": "profiling",
+        f"{_TENSOR}._redistribute": "_warned_flatten_issues",
+        f"{_CONTEXT}._attention": "_replaced_functions",
+        f"{_CONTEXT}._sharding_rules": "_original_strategies _cp_strategy_contexts",
+        # Cached results name a device: cuda:0 is wrong for cuda:1. (DTensor asks fake tensors for shapes.)
+        "torch._subclasses.fake_tensor:FakeTensorMode": "cache",
+        "matplotlib._pylab_helpers:Gcf": "figs",
+        "tqdm.std:tqdm": "_instances",
+        # Transformers imports names of accelerate: copies for each rank would not do.
+        "accelerate.state:PartialState": "_shared_state",
+        "accelerate.state:AcceleratorState": "_shared_state",
+        "accelerate.state:GradientState": "_shared_state",
+    },
+    copy.copy: {
+        "torch.distributed.fsdp._debug_utils:SimpleProfiler": "results",
+        "torch.nn.modules.module": (
+            "_global_backward_pre_hooks _global_backward_hooks _global_is_full_backward_hook _global_forward_pre_hooks "
+            "_global_forward_hooks _global_forward_hooks_always_called _global_forward_hooks_with_kwargs "
+            "_global_buffer_registration_hooks _global_module_registration_hooks _global_parameter_registration_hooks"
+        ),
+        "torch.optim.optimizer": "_global_optimizer_pre_hooks _global_optimizer_post_hooks",
+        "torch.nn.utils.parametrize": "_cache",
+        "torch._tensor_str": "PRINT_OPTS",
+        "torch._library.custom_ops": "OPDEF_TO_LIB OPDEFS",
+    },
+    # loss_parallel and context_parallel add entries while they are active.
+    copy_entries: {
+        f"{_TENSOR}._api:DTensor._op_dispatcher": "_custom_op_handlers",
+        f"{_TENSOR}._api:DTensor._op_dispatcher.sharding_propagator": "op_strategy_funcs op_to_schema_info",
+    },
+    keep_value: {
+        f"{_TENSOR}._redistribute": (
+            "_FORCE_MIN_COST_REDISTRIBUTION_PLAN _DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION"
+        ),
+        f"{_CONTEXT}._attention": "_dispatch_mode",
+        # Three modules import the same object, so swap its attributes.
+        f"{_CONTEXT}._attention:_cp_options": "convert_to_f32 enable_load_balance rotate_method",
+        # Context parallelism replaces this function.
+        "torch.nn.functional": "scaled_dot_product_attention",
+        "torch.nn.utils.parametrize": "_cache_enabled",
+        "torch.utils._device": "CURRENT_DEVICE",
+        "torch.utils._python_dispatch": (
+            "_is_in_torch_dispatch_mode _is_in_non_infra_torch_dispatch_mode "
+            "_is_in_any_mode_without_ignore_compile_internals"
+        ),
+        "torch.utils.checkpoint": "_checkpoint_debug_enabled _enable_checkpoint_early_stop",
+        "torch.autograd.profiler": "_is_profiler_enabled",
+        "torch.backends.mha": "_is_fastpath_enabled",
+        "torch.hub": "_hub_dir",
+        "torch.multiprocessing": "_sharing_strategy",
+        "torch.__future__": "_overwrite_module_params_on_conversion _swap_module_params_on_conversion",
+        "tempfile": "tempdir",
+    },
+    # Lightning imports its name: a copy for each rank would not do.
+    rank_number: {"lightning_utilities.core.rank_zero:rank_zero_only": "rank"},
+}
 
 
 class TorchSetting(NamedTuple):

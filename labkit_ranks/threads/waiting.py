@@ -31,11 +31,11 @@ def wait_for_ranks(
     missing   returns the ranks to wait for; the clocks of ranks that have ended stand still.
     """
     rank, task = current_thread_rank(), turns.current_task()
-    end = float("inf") if timeout is None or rank is None else rank.clock() + timeout.total_seconds()
     if rank is None:
         raise wrong(RuntimeError, en="this thread is of no rank", zh="这个线程不属于任何 rank")
     if task is None:
         return _wait_by_polling(rank, call, ready, timeout)
+    end = float("inf") if timeout is None else rank.clock() + timeout.total_seconds()
 
     def late() -> bool:
         return any(other.clock() >= end for other in missing())

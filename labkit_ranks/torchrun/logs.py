@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any
 
 from ..rank.rank import Rank
@@ -61,8 +62,7 @@ class Logs:
         found = specs.reify(environments)  # adds the error file to the environments
         self.error_files: dict[int, str] = found.error_files
         self._files: list[IO[str]] = []
-        self._lines: list[WholeLines] = []
-        self.streams: dict[int, list[Any]] = {local: [None, None] for local in environments}
+        self.streams: dict[int, list[WholeLines | None]] = {local: [None, None] for local in environments}
         kinds = (
             (found.stdouts, found.tee_stdouts, found.filtered_stdout),
             (found.stderrs, found.tee_stderrs, found.filtered_stderr),
@@ -79,9 +79,7 @@ class Logs:
                     writers.append(_add_header(header, consoles[kind].write))
                     if again is not None:
                         writers.append(_filter_lines(words, _add_header(header, again.write)))
-                lines = WholeLines(self._open(paths[local]), writers)
-                self._lines.append(lines)
-                self.streams[local][kind] = lines
+                self.streams[local][kind] = WholeLines(self._open(paths[local]), writers)
 
     def _open(self, path: str) -> IO[str]:
         file = open(path, "w", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115 (close() does)
@@ -90,7 +88,7 @@ class Logs:
 
     def close(self) -> None:
         """Write the rest of each line, and close the files."""
-        for lines in self._lines:
+        for lines in filter(None, chain(*self.streams.values())):
             lines.end()
         for file in self._files:
             file.close()

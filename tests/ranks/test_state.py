@@ -300,7 +300,7 @@ def test_every_place_is_in_this_torch():
     """``tools.torch_private`` says what is gone; this, that no name here is spelled wrong."""
     import importlib
 
-    for place, names, fresh in OWNED:
+    for fresh, place, names in [(fresh, *row) for fresh, rows in OWNED.items() for row in rows.items()]:
         module, _, path = place.partition(":")
         if module.startswith("torch."):
             owner = importlib.import_module(module)
