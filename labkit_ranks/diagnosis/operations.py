@@ -78,7 +78,7 @@ def _generator_digest(generator: Any) -> int:
 
 
 def add_pending(record: RankRecord, call: CollectiveCall) -> None:
-    """Keep the tensors of the script's own ``call`` as pending until somebody waits for the call."""
+    """Keep the tensors of the script's own ``call`` as pending until a wait for the call."""
     tensors = [*call.inputs, *call.outputs]
     with PlainTensors():
         kept = [(tensor, _version(tensor)) for tensor in tensors]

@@ -309,7 +309,7 @@ class Session:
 
     @contextmanager
     def _stage(self, world: World) -> Iterator[None]:
-        """Label what ranks print, display and ask, while they run."""
+        """Label the output, displays and prompts of running ranks."""
         real = {name: getattr(sys, name) for name in self._streams}
         shell = notebook.current_shell()
         lines = RankOutput(self.size, real, None if shell is None else notebook.progress_area(shell))

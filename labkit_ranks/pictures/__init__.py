@@ -13,7 +13,7 @@ from labkit.view import picture_registry
 
 
 def _import_on_call(module: str, name: str) -> Callable[[Any], Any]:
-    """Return a function that loads a module of this folder at its first call, and calls ``name`` there."""
+    """Return a function that imports ``module`` at its first call, and calls ``name`` in the module."""
     return lambda data: getattr(import_module(f".{module}", __name__), name)(data)
 
 

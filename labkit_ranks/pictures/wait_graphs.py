@@ -35,7 +35,7 @@ _MOST_STANDS = 24
 
 
 def waited_picture(trace: Trace) -> Picture:
-    """Draw the seconds that each rank waited, by the rank that came last."""
+    """Draw each rank's seconds of waiting, by the last rank to come."""
     waited, ranks = trace.waiting_seconds(), trace.ranks
     groups = [[ranks[at] for at in part] for part in group_neighbours(len(ranks), _MOST_ROWS)]
     side = min(64.0, (WIDTH - _LEFT - _RIGHT) / max(len(groups), 1))

@@ -88,7 +88,7 @@ def measure(
 def _run(
     program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, steps: int, times: Accelerator | None
 ) -> dict[int, MemoryAccount]:  # fmt: skip
-    """Run these ranks together, and return each one's account."""
+    """Run the ranks ``running`` together; return the accounts by rank."""
     accounts: dict[int, MemoryAccount] = {}
     accounts |= {rank: MemoryAccount(accounts) for rank in sorted(running)}
     quiet = redirect_stdout(io.StringIO())

@@ -51,7 +51,7 @@ _files: dict[str, str | None] = {}
 
 
 def _purpose_here(whole: bool = False) -> tuple[str, str]:
-    """Return the purpose of what this thread makes, and with ``whole`` also the script's line."""
+    """Return the purpose of allocations in this thread, and with ``whole`` also the script's line."""
     frame: Any = sys._getframe(2)
     kind = ""
     while frame is not None:
@@ -161,7 +161,7 @@ class MemoryAccount:
         return mine == theirs
 
     def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
-        """Mark these tensors as ``kind``; with ``only``, change just the tensors marked as that kind."""
+        """Mark ``tensors`` as ``kind``; with ``only``, change just tensors of kind ``only``."""
         for tensor in tensors:
             for part in _plain_tensors(tensor):
                 note = getattr(part.untyped_storage(), _NOTE, None)

@@ -60,7 +60,7 @@ class _File:
 
 
 def begin_process_rank() -> None:
-    """Make this process the rank in the environment, and record it if asked.
+    """Make the process the rank in the environment, and record the rank if asked.
 
     A child of this process is another one.
     """

@@ -26,7 +26,7 @@ from .own_modules import RankEnvironment, is_own, is_per_process
 from .process_variables import (
     OWNED,
     PYTHON,
-    Attributes,
+    ClassVariables,
     OwnedVariable,
     TorchSetting,
     keep_value,
@@ -86,7 +86,7 @@ class _Table:
                 owner = getattr(owner, name, None)
             if hasattr(owner, names.split()[-1]):  # else not imported, or not to the end
                 self._wanted.remove(row)
-                here = Attributes(owner) if isinstance(owner, type) else vars(owner)
+                here = ClassVariables(owner) if isinstance(owner, type) else vars(owner)
                 self._add(OwnedVariable(here, name, fresh) for name in names.split() if hasattr(owner, name))
 
 

@@ -25,7 +25,7 @@ import torch
 _bootstrap: Any = importlib._bootstrap
 
 
-class Attributes:
+class ClassVariables:
     """The attributes of a class as a dict: ``vars`` of a class is read-only."""
 
     def __init__(self, owner: type) -> None:
@@ -44,7 +44,7 @@ class OwnedVariable(NamedTuple):
     fresh   returns the value in a new process, given the value outside of the ranks.
     """
 
-    owner: dict[str, Any] | Attributes
+    owner: dict[str, Any] | ClassVariables
     name: str
     fresh: Callable[[Any], Any]
 

@@ -116,7 +116,7 @@ def _raise_signal(state: ProcessState, real: Any, number: int, /) -> None:
 
 
 def _raise_signal_in_rank(state: ProcessState, number: int, frame: FrameType) -> None:
-    """Do in a rank that runs in ``frame`` what a signal does to a process."""
+    """Apply a signal to a rank, running in ``frame``, as to a process."""
     handler = state.handlers.get(number, signal.SIG_DFL)
     if number == signal.SIGINT and handler is signal.SIG_DFL:
         raise KeyboardInterrupt

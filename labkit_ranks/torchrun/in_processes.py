@@ -98,7 +98,7 @@ def _launch(options: Any, given: set[str]) -> int:
 
 
 def _run_node(options: Any) -> int:
-    """Run one node: the agent in this process, and workers."""
+    """Run a node: the agent in the launcher's process, and workers."""
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing import api as agent

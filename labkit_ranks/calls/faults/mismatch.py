@@ -76,7 +76,7 @@ def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
 
 
 def _has_room(of: CollectiveCall, to: CollectiveCall) -> bool:
-    """Whether the output of ``to`` fits the piece that ``of`` sends to it."""
+    """Whether the output of ``to`` has room for the piece from ``of``."""
     if of.kind == "all_to_all_single":
         sent = _count_elements(of.inputs[0], of.splits and of.splits[0], len(of.ranks), to.at)
         return sent == _count_elements(to.outputs[0], to.splits and to.splits[1], len(to.ranks), of.at)
