@@ -49,7 +49,7 @@ def file() -> Path | None:
 
 
 def answered_exercises() -> set[str]:
-    """Return the ids of answered exercises; an empty set if the file is missing or unreadable."""
+    """Return the ids of exercises answered rightly; an empty set if the file is missing or unreadable."""
     return entries(DONE)
 
 
@@ -59,7 +59,7 @@ def at_first_try() -> set[str]:
 
 
 def note(exercise: str, right: bool = True) -> None:
-    """Save an answer to ``exercise``; a wrong answer only if no answer precedes. Never raises an error."""
+    """Save an answer to ``exercise``, a wrong one only before the first right one. Never raises an error."""
     if right or exercise not in answered_exercises():
         add(DONE if right else MISSED, exercise)
 
@@ -92,7 +92,7 @@ def write() -> None:
     try:
         path, noted = file(), set(_unwritten)
         if path is not None:
-            _aside = _add(real_file(path), noted) or _aside
+            _aside = _write_notes(real_file(path), noted) or _aside
         _unwritten.difference_update(noted)  # not clear(): another thread may have added notes
     except Exception as error:  # a file error must not fail the learner's cell
         _error = error.with_traceback(None)
@@ -121,7 +121,7 @@ def entries(name: str) -> set[str]:
         return unwritten
 
 
-def _add(path: Path, noted: set[tuple[str, str]]) -> Path | None:
+def _write_notes(path: Path, noted: set[tuple[str, str]]) -> Path | None:
     """Write the notes; return the new path of an unreadable file, if there was one."""
     from filelock import FileLock  # late: imported for the first answer
 

@@ -67,8 +67,9 @@ def real_file(path: Path) -> Path:
 
 def reason(error: OSError) -> str:
     """Say in a few words why a file could not be read or written."""
-    if isinstance(error, TimeoutError):  # of a lock
+    if isinstance(error, TimeoutError):  # filelock's Timeout: another process holds the lock
         return say(en="another program is using it", zh="另一个程序正在使用它")
+    # files.txt has rows (name in errno, English, Chinese); a system without that name never raises the error.
     known = {getattr(errno, name, -1): say(en=en, zh=zh) for name, en, zh in rows_beside(__file__)}
     return known.get(error.errno or 0) or error.strerror or str(error)
 

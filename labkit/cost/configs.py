@@ -17,7 +17,7 @@ from .sizes import Sizes, read_sizes
 
 DEFAULT_SEQ = 4096  # tokens, if the user does not say: a configuration says only how many the model can read
 
-# What a family of models needs beside the four keys of all, and what it calls them.
+# For each family of models: field of Sizes -> key of config.json, beside the four that all have.
 _DENSE = {"ffn": "intermediate_size"}
 _MIXTURE = {"expert_ffn": "moe_intermediate_size", "experts": "num_experts", "top_k": "num_experts_per_tok"}
 _LATENT = {
@@ -61,6 +61,7 @@ def read_config(path: Path, seq: int = 0) -> Sizes:
     kind = config.get("model_type")
     if kind == "qwen3_moe" and "num_local_experts" in config:  # as transformers 5 writes it
         config = {"num_experts": config["num_local_experts"], **config}
+    # An unknown type is read as a dense model, to name the keys that it lacks.
     names = (_GPT2 if kind == "gpt2" else _COMMON) | _FAMILIES.get(str(kind), _DENSE)
     missing = ", ".join(key for key in names.values() if not isinstance(config.get(key), int))
     if kind not in _FAMILIES:
@@ -86,10 +87,10 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
     def number(key: str, other: int = 0) -> int:
         return config[key] if config.get(key) is not None else other
 
-    old = kind in ("gpt2", "gpt_neox")
+    layernorm_family = kind in ("gpt2", "gpt_neox")
     hidden, layers = found["hidden"], found["layers"]
     found.setdefault("ffn", number("n_inner", 4 * hidden) if kind == "gpt2" else found.get("expert_ffn", 0))
-    found["kv_heads"] = 0 if old or "kv_rank" in found else number("num_key_value_heads")
+    found["kv_heads"] = 0 if layernorm_family or "kv_rank" in found else number("num_key_value_heads")
     if kind.startswith(("llama", "mistral", "mixtral", "qwen")):
         found["head_dim"] = number("head_dim", 128 if kind.startswith("qwen3") else 0)
     if "kv_rank" in found:
@@ -104,11 +105,16 @@ def _sizes(kind: str, config: Mapping[str, Any], found: dict[str, int], path: Pa
     longest = number("n_positions" if kind == "gpt2" else "max_position_embeddings", DEFAULT_SEQ)
     called = str(config.get("_name_or_path") or (path.parent.name if path.stem == "config" else path.stem))
     sizes = Sizes(
-        **found, seq=seq or min(DEFAULT_SEQ, longest), gated=not old, dropout=kind == "gpt2",
+        **found, seq=seq or min(DEFAULT_SEQ, longest), gated=not layernorm_family, dropout=kind == "gpt2",
         tied=bool(config.get("tie_word_embeddings", kind == "gpt2")), name=called.split("/")[-1],
     )  # fmt: skip
-    rest = hidden * (2 if old else 1) + (longest * hidden if kind == "gpt2" else 0)
-    if kind in ("qwen2_moe", "deepseek_v3", "kimi_k2"):  # the shared expert's gate; the bias that balances
+    # The last norm (GPT's has a bias), and GPT-2's table of positions.
+    rest = hidden * (2 if layernorm_family else 1) + (longest * hidden if kind == "gpt2" else 0)
+    if kind in (
+        "qwen2_moe",
+        "deepseek_v3",
+        "kimi_k2",
+    ):  # Qwen2: a gate per layer. DeepSeek: load-balancing biases
         rest += (layers - sizes.dense_layers) * (hidden if kind == "qwen2_moe" else sizes.experts)
     return replace(sizes, vectors=_count_vectors(kind, config, sizes), rest=rest)
 
@@ -117,6 +123,7 @@ def _count_vectors(kind: str, config: Mapping[str, Any], sizes: Sizes) -> int:
     """Return the numbers in the norms and biases of a layer."""
     hidden, inner = sizes.hidden, sizes.query_width + sizes.kv_width + sizes.value_width
     if kind in ("gpt2", "gpt_neox"):
+        # Two norms with biases (4 hidden), the biases of the feed-forward layers and of attention.
         return 5 * hidden + sizes.ffn + (inner + hidden) * bool(config.get("attention_bias", True))
     count, bias = 2 * hidden, bool(config.get("attention_bias"))
     if sizes.kv_rank:

@@ -33,8 +33,8 @@ _STYLE = PAGE_STYLE + (
     "<style>.labkit-explorer svg{min-width:460px}[data-jp-theme-light=false] .labkit-explorer select"
     f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
 )
-# ipywidgets gives neither its sliders nor the buttons of Play a name that a screen reader could say. An image's event
-# is the one way for a piece of HTML in a widget to do so; the rest of the explorer may come later than it.
+# ipywidgets gives no names for screen readers to sliders and to the buttons of Play. HTML in a widget runs no <script>,
+# so explorer.html sets the names in an event of an <img>, also for controls that appear later.
 _NAMES = Path(__file__).with_suffix(".html").read_text("utf-8").rstrip()
 
 
@@ -44,11 +44,11 @@ class Explorer:
     limits    the least and the greatest value of each integer state, moved by a slider.
     choices   the values of each other state, in a list.
     unfolds   the state that readers of a stored notebook can move without a kernel (see :mod:`labkit.explore.static`).
-    stays     states that are fixed there: each value would multiply the number of pictures.
-    even      states whose kept values are evenly spaced there; otherwise small values are closer together.
+    stays     states that are fixed in static HTML: each value would multiply the number of pictures.
+    even      states whose kept values are evenly spaced in static HTML; otherwise small values are closer together.
     plays     the state that a Play button runs through; "" for none.
     powers    states that are exponents of 2: their sliders show the power, 64 for 6.
-    labels    the entry in explorer.txt for a state with a special meaning.
+    labels    state -> entry of explorer.txt, if not the state's own name.
     """
 
     limits: dict[str, tuple[int, int]] = {}
@@ -111,7 +111,9 @@ class Explorer:
         state = self.__dict__.get("_state", {})
         if name in state:
             self._controls[name].value = self._check_state(name, value)
-        elif name.startswith("_") or "_picture" not in self.__dict__ or name == "widget":
+        elif (
+            name.startswith("_") or name == "widget" or "_picture" not in self.__dict__
+        ):  # still in a subclass's __init__
             super().__setattr__(name, value)
         else:  # a misspelt name would silently move nothing
             raise AttributeError(self._has_no(name))
@@ -183,9 +185,9 @@ class Explorer:
             if other in self.powers:
                 options = self._powers_of_two(other)
                 if len(control.options) != len(options):
-                    value = min(self._state[other], options[-1][1])
-                    control.options = options  # which moves the control to its first
-                    control.value = value
+                    kept = min(self._state[other], options[-1][1])
+                    control.options = options  # selects the first option
+                    control.value = kept
             elif other in self.limits and (control.min, control.max) != self.span(other):
                 control.min, control.max = self.span(other)  # which moves the control if it is beyond
                 if other == self.plays and self._play:

@@ -113,8 +113,8 @@ def data_parallel_memory(
                 weights=weights if home or working else 0,
                 activations=activations * held * running,
                 outputs=outputs * (held + (rows if home and gpus > 1 else 0)) * running,
-                # Alone, the home device has no replica: the module's own gradients are all there are.
-                gradients=weights * (home + (working and gpus > 1)),
+                # cuda:0 holds the module's gradients, and each replica its own until backward has summed them.
+                gradients=(weights if home else 0) + (weights if working and gpus > 1 else 0),
                 optimizer=optimizer if home else 0,
             )
         )

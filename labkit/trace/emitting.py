@@ -3,7 +3,7 @@
 ``labkit.record()`` opens a recording. Without one, :data:`recording` is None and nothing is spent.
 
 Each thread has a :class:`CallPlace`: its data-parallel call, replica and verb, which :func:`emit` adds to the event.
-While ranks run, :func:`tell_ranks` provides the rank of a thread, and the rank's own clock times its events.
+While ranks run, :func:`set_rank_source` provides the rank of a thread, and the rank's own clock times its events.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ _lock = threading.Lock()
 _ranks: Callable[[], tuple[int, float] | None] | None = None
 
 
-def tell_ranks(here: Callable[[], tuple[int, float] | None] | None) -> None:
-    """Set ``here``, which returns a thread's rank and the seconds on that rank's clock; None for a thread of no rank.
+def set_rank_source(rank_and_clock: Callable[[], tuple[int, float] | None] | None) -> None:
+    """Set the function that returns the calling thread's rank and that rank's clock in seconds; None removes it.
 
-    Pass None when ranks run no more.
+    The function returns None in a thread that belongs to no rank.
     """
     global _ranks
-    _ranks = here
+    _ranks = rank_and_clock
 
 
 def _rank_here() -> tuple[int, float] | None:

@@ -98,21 +98,25 @@ class TimeAxis:
 
 
 def legend(
-    left: float, line: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, mark: float, gap: float,
-    size: float = 11,
+    left: float, baseline: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, text_offset: float,
+    gap: float, size: float = 11,
 ) -> list[Box | Line | Label]:  # fmt: skip
-    """Make a legend: each entry's words stand ``mark`` right of its marks (given at 0), ``gap`` before the next
-    entry.
+    """Make a legend on one line, from ``left`` on.
+
+    baseline      y of the texts.
+    entries       (text, shapes); the shapes' x counts from the entry's left edge.
+    text_offset   from an entry's left edge to its text.
+    gap           from the end of a text to the next entry.
     """
     found: list[Box | Line | Label] = []
-    for words, marks in entries:
-        for shape in marks:
+    for text, shapes in entries:
+        for shape in shapes:
             if isinstance(shape, Box):
                 found.append(replace(shape, x=shape.x + left))
             else:
                 found.append(replace(shape, x1=shape.x1 + left, x2=shape.x2 + left))
-        found.append(Label(left + mark, line, words, size))
-        left += mark + text_width(words, size) + gap
+        found.append(Label(left + text_offset, baseline, text, size))
+        left += text_offset + text_width(text, size) + gap
     return found
 
 

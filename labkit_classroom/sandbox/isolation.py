@@ -78,7 +78,7 @@ class SandboxServer:
     """
 
     def __init__(self, way: str, preload: Sequence[str] = (), hidden: Sequence[Path] = ()) -> None:
-        self._limit: Path | None = None
+        self._memory_limit_file: Path | None = None
         self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = configuration(way, hidden) | {"control": there.fileno(), "preload": list(preload)}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -106,7 +106,7 @@ class SandboxServer:
         # In a sandbox, the started process only waits for its child, the fork server.
         self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
         self._size, self._private = read_memory(self.process)
-        self._limit = _make_control_group(self.process) if way == "root" else None
+        self._memory_limit_file = _make_control_group(self.process) if way == "root" else None
 
     def worker(self, limits: Limits, without: Sequence[str] = ()) -> SandboxWorker:
         """Fork a worker. The memory and process limits of ``limits`` hold for its whole life.
@@ -136,10 +136,12 @@ class SandboxServer:
                 os.close(fd)
             there.close()
         _, told_by, _, _ = here.recvmsg(4, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if self._limit and told_by:  # above the limit, the kernel kills the supervisor's children first
+        if (
+            self._memory_limit_file and told_by
+        ):  # above the limit, the kernel kills the supervisor's children first
             supervisor = _CREDENTIALS.unpack(told_by[0][2])[0]
             with suppress(OSError):
-                self._limit.write_text(str(limits.memory + _OWN_FILES))
+                self._memory_limit_file.write_text(str(limits.memory + _OWN_FILES))
                 Path(f"/proc/{supervisor}/oom_score_adj").write_text("1000")
         here.send(b".")
         here.settimeout(10)
@@ -182,13 +184,18 @@ class SandboxServer:
             self._process.wait(5)
         self._process.kill()
         self._process.wait()
-        for _ in range(100 if self._limit else 0):  # the group exists until its processes have ended
-            assert self._limit
-            with suppress(OSError):
-                self._limit.parent.rmdir()
-                break
-            time.sleep(0.01)
+        if self._memory_limit_file:
+            _remove_control_group(self._memory_limit_file.parent)
         self.log.close()
+
+
+def _remove_control_group(folder: Path) -> None:
+    """Remove a control group, which the system refuses while one of its processes is alive."""
+    for _ in range(100):
+        with suppress(OSError):
+            folder.rmdir()
+            break
+        time.sleep(0.01)
 
 
 @dataclass

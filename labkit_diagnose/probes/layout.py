@@ -52,7 +52,7 @@ def check_layout(runs: Runs) -> Iterator[Finding]:
     if not fits and runs.mode.many.error is None:  # the model fails with a piece, but only on one GPU
         for path in (path for path in expected if path in found):
             one, many = expected[path], found[path]
-            if _is_lost(runs, one, many):
+            if _is_full_per_replica(runs, one, many):
                 yield _report_lost_batch(path, one, many)
             elif not runs.mode.same(one, many) and not _is_difference_explained(runs):
                 yield _report_difference(runs, path, one, many)
@@ -137,13 +137,13 @@ def _report_moved_batch(runs: Runs, path: str, axis: int | None) -> Finding:
     return KINDS["batch_moved"](path, outcome=outcome, **facts)
 
 
-def _is_lost(runs: Runs, one: Tensor, many: Tensor) -> bool:
-    """Return whether each replica gave a result of the shape on one GPU."""
-    glued, dim = list(one.shape), runs.subject.dim
-    if len(glued) <= dim:
+def _is_full_per_replica(runs: Runs, one: Tensor, many: Tensor) -> bool:
+    """Return whether each replica's output had the whole shape of one GPU, so that gather joined full copies."""
+    joined, dim = list(one.shape), runs.subject.dim
+    if len(joined) <= dim:
         return False
-    glued[dim] *= len(runs.plan.pieces)
-    return list(many.shape) == glued
+    joined[dim] *= len(runs.plan.pieces)
+    return list(many.shape) == joined
 
 
 def _report_lost_batch(path: str, one: Tensor, many: Tensor | None) -> Finding:

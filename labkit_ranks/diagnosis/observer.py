@@ -111,7 +111,7 @@ class Observer:
         yield self._watch(DistributedDataParallel, "__init__", after=_keep_model)
         yield self._watch(optimizers.Optimizer, "__init__", after=_keep_optimizer)
         for owner in (fsdp, fsdp._fully_shard, fsdp._fully_shard._fully_shard):
-            yield self._watch(owner, "fully_shard", _keep_sharded)
+            yield self._watch(owner, "fully_shard", _remember_unsharded)
         for name in operations.LOSSES:
             yield Patch.wrap(functional, name, partial(operations.note_loss, self.record_here))
         yield self._watch(functional, "batch_norm", operations.note_batch_norm)
@@ -364,11 +364,12 @@ def _keep_optimizer(record: RankRecord, _: None, optimizer: Any, *__: Any) -> No
     record.optimizers.append(optimizer)
 
 
-def _keep_sharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
+def _remember_unsharded(record: RankRecord, module: Any, *_: Any, **__: Any) -> None:
+    """Before ``fully_shard(module)``: keep its parameters, to find an optimizer that still holds them afterwards."""
     for one in module if isinstance(module, (list, tuple)) else [module]:
         record.sharded.append(one)
         for name, parameter in one.named_parameters():
-            if type(parameter) is nn.Parameter:
+            if type(parameter) is nn.Parameter:  # a DTensor is sharded already
                 record.before.setdefault(id(parameter), (name, parameter))
 
 

@@ -21,11 +21,12 @@ NCCL_BUFFER = 4 * 2**20
 
 
 class Slot:
-    """The calls of one collective, by group rank (of a message: 0 is the sender).
+    """The calls of one collective by group rank; those of a message by 0 (sender) and 1 (receiver).
 
     pair      global ranks of a message's sender and receiver.
     done      whether the values are written.
-    met       the clock of ``last``, the rank that came last; ``finished`` the clock at completion.
+    last      the rank that came last; ``met`` is the clock when it came.
+    finished  the clock at completion.
     error     the error that ended the collective.
     """
 
@@ -62,6 +63,7 @@ class Slot:
         except Exception as error:
             self.error = error
         self.met, self.last = last.arrived, last.rank
+        # Without simulated time, the clock goes on by the seconds that writing took.
         seconds, rank = perf_counter() - started, current_rank()
         self.finished = self.met + seconds if rank is None else rank.time.finish(self, seconds)
         self.done = self.error is None
@@ -82,7 +84,7 @@ class Transport(Protocol):
         """Wait until the calls of ``rank`` have run, as destroy_process_group does."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
-        """Return the calls so far that create the group of this number, with ``call``."""
+        """Record ``call``, which creates a group; return all ranks' calls so far for the group of the same number."""
 
 
 # NCCL's writes don't change the version counters that autograd checks.

@@ -32,7 +32,7 @@ def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
     computing = Box(0, 11, 16, 12, 0, "legend")
     marks = (computing, replace(computing, tint=_PALE), Box(0, 13, 16, 8, CPU))
     entries = [(word, [mark]) for word, mark in zip(words.values(), marks, strict=True)]
-    sketch.add(*legend(_LEFT, 21, entries, mark=22, gap=22))
+    sketch.add(*legend(_LEFT, 21, entries, text_offset=22, gap=22))
     for at, (name, step) in enumerate(ways.items()):
         top, half = lane.y(at) + lane.pad, lane.high / 2 - lane.pad
         for part, start, seconds, tint in (

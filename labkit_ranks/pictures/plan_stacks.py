@@ -37,7 +37,9 @@ def draw_stacks(
         (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
         for kind in kinds
     ]  # fmt: skip
-    sketch.add(Label(12, top, title, 12, bold=True), *legend(12, top + 24, marks, mark=24, gap=12, size=11))
+    sketch.add(
+        Label(12, top, title, 12, bold=True), *legend(12, top + 24, marks, text_offset=24, gap=12, size=11)
+    )
     most = max([sum(row.values()) for _, row in rows] + [limit]) or 1.0
     across = WIDTH - _LEFT - _RIGHT
     line = _LEFT + limit / most * across if limit else WIDTH

@@ -296,7 +296,7 @@ def _legend(
     if slot:
         each = duration(slot)
         marks.append((say(en=f"({each} added up)", zh=f"（每 {each} 合计）"), []))
-    found = legend(_LEFT, 21, marks, mark=24, gap=18)
+    found = legend(_LEFT, 21, marks, text_offset=24, gap=18)
     if len(families) > 1:
         count = min(len(families), _MOST_TIERS)
         marks = []
@@ -307,7 +307,7 @@ def _legend(
             marks.append((name, [lane, tier]))
         # Small enough to stand side by side.
         wanted, room = sum(text_width(words, 11) for words, _ in marks), WIDTH - _LEFT - 8 - count * 38
-        found += legend(_LEFT, 40, marks, mark=24, gap=14, size=11 * min(1.0, room / wanted))
+        found += legend(_LEFT, 40, marks, text_offset=24, gap=14, size=11 * min(1.0, room / wanted))
     return found
 
 

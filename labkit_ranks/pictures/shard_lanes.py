@@ -40,7 +40,7 @@ def shards_picture(plan: Shards) -> Picture:
             x += wide + _GAP
     swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
     marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
-    sketch.add(*legend(_LEFT, 22, marks, mark=24, gap=18))
+    sketch.add(*legend(_LEFT, 22, marks, text_offset=24, gap=18))
     words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.model_bytes.values())))
     if plan.capacity is not None:
         verdict = "over" if plan.exceeds_capacity else "fits"

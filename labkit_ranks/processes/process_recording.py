@@ -88,7 +88,7 @@ def _record(me: TimedRank, folder: Path, most: int) -> None:
     file.write(rank_info(me))
     opened = trace.begin()
     opened.events = opened.samples = file
-    trace.tell_ranks(lambda: (me.number, me.clock()))
+    trace.set_rank_source(lambda: (me.number, me.clock()))
     Patches(pause_clock_in_imports).put_in()
     hooks = sample_at_modules()
     hooks.__enter__()

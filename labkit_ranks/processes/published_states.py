@@ -82,17 +82,17 @@ def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
         return True  # all ranks that could set the key wait themselves
     if kind in _BY_ALL:
         return bool(missing_ranks(call, notes))
-    first = [one for _, one in blocked_halves(call, notes)]
-    go_on = any(_has_other_half(one, notes) and not blocked_halves(one, notes) for one in first)
+    first = [one for _, one in blocked_sends_and_receives(call, notes)]
+    go_on = any(_has_other_half(one, notes) and not blocked_sends_and_receives(one, notes) for one in first)
     return not _has_other_half(call, notes) or bool(first) and not go_on
 
 
-def blocked_halves(
+def blocked_sends_and_receives(
     call: CollectiveCall, notes: Sequence[PublishedState]
 ) -> list[tuple[CollectiveCall, CollectiveCall]]:
-    """Return (message, blocker) for each half of a message that waits behind an earlier one."""
-    message, of = (call.group, call.pair, call.seq), attrgetter("group", "pair", "seq")
-    return [pair for rank in call.pair for pair in notes[rank].held if of(pair[0]) == message]
+    """Return (call, blocker) for the send and the receive of ``call``'s message, where an earlier call blocks it."""
+    message, message_of = (call.group, call.pair, call.seq), attrgetter("group", "pair", "seq")
+    return [held for rank in call.pair for held in notes[rank].held if message_of(held[0]) == message]
 
 
 def _has_other_half(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
@@ -121,7 +121,7 @@ def rank_states(notes: Sequence[PublishedState]) -> list[faults.RankState]:
     found = []
     for rank, one in enumerate(notes):
         call = one.waits[0] if one.waits else None
-        if call is not None and call.is_message and (halves := blocked_halves(call, notes)):
+        if call is not None and call.is_message and (halves := blocked_sends_and_receives(call, notes)):
             half, first = halves[0]
             call = first if half.rank == rank else call
             call.memo["held"] = half, first

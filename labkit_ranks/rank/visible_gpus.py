@@ -15,7 +15,8 @@ from labkit.base.units import parse_bytes
 from simgpu import DeviceRandom, Gpu, TheMachine
 from simgpu.children import environment as children
 
-_NAME: Any = os.environ.encodekey(children.VISIBLE)
+# As the dict of os.environ holds the name: bytes on Linux and macOS.
+_VISIBLE_KEY: Any = os.environ.encodekey(children.VISIBLE)
 
 
 class VisibleGpus(NamedTuple):
@@ -30,21 +31,23 @@ class VisibleGpus(NamedTuple):
 
     def show(self, machine: TheMachine) -> None:
         """Put these GPUs into the machine."""
-        if machine.random is not self.random:
+        if machine.random is not self.random:  # otherwise these are in it already
             machine.gpus, machine.random, machine.numbers = self
             torch.cuda.default_generators = self.random.generators  # type: ignore[assignment]  # one for each GPU
 
 
 def gpus_of_environment(machine: TheMachine) -> VisibleGpus:
     """Return the GPUs that the machine shows to a process with the current environment."""
-    found = children.parse_description(machine.description)
-    sizes: Any = found.options(os.environ)
-    memory = sizes["memory"] if isinstance(sizes["memory"], list) else [sizes["memory"]] * sizes["gpus"]
+    description = children.parse_description(machine.description)
+    options: Any = description.options(os.environ)
+    memory = options["memory"]
+    if not isinstance(memory, list):
+        memory = [memory] * options["gpus"]
     gpus = tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(memory))
     random = DeviceRandom(gpus)
     before = machine.random.generators
     random.begin(before[0].initial_seed() if before else None)
-    return VisibleGpus(gpus, random, found.visible_gpus(os.environ))
+    return VisibleGpus(gpus, random, description.visible_gpus(os.environ))
 
 
 class NodeGpus:
@@ -52,7 +55,7 @@ class NodeGpus:
 
     The machine in use shows the GPUs of one rank at a time: the one that runs.
 
-    gpus   of each node; the first node's are the machine's own.
+    gpus   of each node (the first node's are the machine's own), then those of ranks that set CUDA_VISIBLE_DEVICES.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class NodeGpus:
     ) -> None:
         self._machine = machine
         self._own = VisibleGpus(machine.gpus, machine.random, machine.numbers)
-        own = [gpu.capacity for gpu in machine.gpus]
-        each = memory if isinstance(memory, (list, tuple)) else [memory] * len(own)
-        sizes: Any = own if memory is None else each
-        # The GPUs of each node, then the choices of ranks.
+        capacities: Any = memory
+        if memory is None:
+            capacities = [gpu.capacity for gpu in machine.gpus]
+        elif not isinstance(memory, (list, tuple)):
+            capacities = [memory] * len(machine.gpus)
         self.gpus = [machine.gpus] + [
-            tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes)) for _ in range(1, count)
+            tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(capacities))
+            for _ in range(1, count)
         ]
 
     def gpus_of_node(self, node: int, seed: int) -> VisibleGpus:
@@ -99,12 +104,12 @@ class WatchedEnvironment(dict[Any, Any]):
 
     def __setitem__(self, name: Any, value: Any) -> None:
         super().__setitem__(name, value)
-        if name == _NAME and self.on_change is not None:
+        if name == _VISIBLE_KEY and self.on_change is not None:
             self.on_change()
 
     def __delitem__(self, name: Any) -> None:
         super().__delitem__(name)
-        if name == _NAME and self.on_change is not None:
+        if name == _VISIBLE_KEY and self.on_change is not None:
             self.on_change()
 
     def __reduce__(self) -> Any:

@@ -121,7 +121,7 @@ class World:
         try:
             self.machine.add_patches(self._patches)
             _open[self] = None
-            trace.tell_ranks(_number_and_clock)
+            trace.set_rank_source(_number_and_clock)
             # C++ keeps groups by name for the process, or in this mode for each thread (c10d/RankLocal.hpp).
             _isolate_threads(True)
         except BaseException:
@@ -331,7 +331,7 @@ class World:
         self.libraries.close()
         _open.pop(self, None)
         if not _open:
-            trace.tell_ranks(None)
+            trace.set_rank_source(None)
             _isolate_threads(False)
         self._restore_machine()
 

@@ -27,7 +27,7 @@ from ..state.placement import gpu_of, put, put_wrapper
 
 # The most elements of a computed tensor, on a GPU and on the host. Data on the host may steer the script, and so may
 # indices and masks on a GPU.
-_ON_GPU, _ON_HOST = 4096, 4 * 2**20
+_MOST_COMPUTED_ON_GPU, _MOST_COMPUTED_ON_HOST = 4096, 4 * 2**20
 _STEERING = frozenset({torch.int64, torch.int32, torch.bool})
 # Operators that choose among numbers -> the position of the indices in the results.
 _CHOICES = {"argmax": 0, "argmin": 0, "multinomial": 0, "max": 1, "min": 1, "topk": 1, "sort": 1}
@@ -36,14 +36,22 @@ _MOVING = frozenset({"c10d", "_c10d_functional", "c10d_functional"})
 # Operators on storages, not values.
 _OF_STORAGES = frozenset({"aten::set_", "aten::resize_", "aten::resize_as_"})
 _TO_COPY = torch.ops.aten._to_copy.default
-# glibc's M_MMAP_THRESHOLD: the size from which memory comes unused from the system, and goes back to it.
-_THRESHOLD, _FRESH = -3, 64 * 1024
+# Allocations of at least this size use mmap, so that pages without data cost nothing (option of glibc's mallopt).
+_M_MMAP_THRESHOLD, _MMAP_BYTES = -3, 64 * 1024
 
 Watcher = Callable[[Any, Any, Any, Any, Gpu], None]
 
 
 class _Operator:
-    """Facts from an operator's schema: written arguments, and kinds of results."""
+    """Facts from an operator's schema: written arguments, and kinds of results.
+
+    moves     it moves tensors between ranks, or changes storages.
+    gathers   it is FSDP2's, which copies shards into the output of all-gather.
+    view      it returns views of its arguments.
+    plain     it returns no tensors and writes none.
+    returns   for each result, (name, position) of the argument that is returned; None for a new tensor.
+    new       some result is a new tensor.
+    """
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -55,7 +63,6 @@ class _Operator:
         self.plain = not any("Tensor" in str(one.type) for one in schema.returns) and not written
         at = {name: place for place, name in enumerate(a.name for a in schema.arguments)}
         sets = {frozenset(a.alias_info.before_set): (a.name, at[a.name]) for a in written}
-        # For each result, (name, position) of the argument that is returned; None for a new tensor.
         self.returns = [None if info is None else sets.get(frozenset(info.before_set)) for info in returned]
         self.new = None in self.returns
 
@@ -66,7 +73,7 @@ _shapes: dict[Any, Any] = {}
 
 
 class WatchingMode(OperatorMode):
-    """Dispatch mode that marks each operator's results at once, and reports the operators on GPUs.
+    """Dispatch mode that assigns each operator's results to their GPU at once, and reports the operators on GPUs.
 
     watcher   called for each operator on a GPU: ``(func, args, kwargs, results, gpu)``.
     """
@@ -84,9 +91,11 @@ class WatchingMode(OperatorMode):
                 return func(*args, **kwargs)
             if facts.moves:
                 gpu, results = self._home(func, tensors_in(args, kwargs)), func(*args, **kwargs)
-                for made in tensors_in(results) if gpu is not None else ():
-                    # A wrapper may have been made before its inner tensor got a mark.
-                    put_wrapper(made, gpu) if is_traceable_wrapper_subclass(made) else put(made, gpu)
+                if gpu is not None:
+                    for made in tensors_in(results):
+                        # A wrapper may have been made before its inner tensor was put on a GPU.
+                        assign = put_wrapper if is_traceable_wrapper_subclass(made) else put
+                        assign(made, gpu)
                 return results
             if facts.gathers:
                 return self._gather(func, args, kwargs)
@@ -109,7 +118,7 @@ class WatchingMode(OperatorMode):
     def _home(func: Any, tensors: list[Tensor]) -> Gpu | None:
         """Return the GPU of the operator's results."""
         if func is _TO_COPY and work.whole and work.gpu is None and not work.engine:
-            return None  # to the host
+            return None  # `.to("cpu")` called from Python
         return work.gpu or next(filter(None, map(gpu_of, tensors)), None)
 
     def _make(
@@ -121,13 +130,14 @@ class WatchingMode(OperatorMode):
 class DatalessMode(WatchingMode):
     """Dispatch mode under which large tensors have no values.
 
-    has_chosen   whether an operator has chosen among numbers (a router among experts): each gets chosen equally often.
+    has_chosen   whether an operator has chosen among numbers (as a router among experts); its result was replaced by an
+                 even choice.
     """
 
     has_chosen = False
 
     def _gather(self, func: Any, args: Any, kwargs: Any) -> Any:
-        output, numel, rank = args[1], args[3], args[4]
+        _, output, _, numel, rank, *_ = args  # inputs, output, split sizes, elements of a shard, rank
         return output.narrow(0, numel * rank, numel), output
 
     def _make(
@@ -142,7 +152,9 @@ class DatalessMode(WatchingMode):
         self, func: Any, facts: _Operator, args: Any, kwargs: Any, tensors: list[Tensor], gpu: Gpu | None
     ) -> Any:
         def is_small(numel: int, dtype: torch.dtype) -> bool:
-            return numel <= (_ON_HOST if gpu is None or dtype in _STEERING else _ON_GPU)
+            return numel <= (
+                _MOST_COMPUTED_ON_HOST if gpu is None or dtype in _STEERING else _MOST_COMPUTED_ON_GPU
+            )
 
         if any(tensor.is_meta or tensor.layout is not torch.strided for tensor in tensors):
             return func(*args, **kwargs)
@@ -171,14 +183,16 @@ def _choose_equally(func: Any, args: Any, kwargs: Any, results: Any) -> bool:
     The numbers have no values, and a router must not send all tokens to the first expert.
     """
     at = _CHOICES.get(func._schema.name.removeprefix("aten::"))
-    if at is None or (at and not isinstance(results, tuple)) or not args[0].is_floating_point():
+    if at is None or not args[0].is_floating_point():
         return False
+    if at and not isinstance(results, tuple):
+        return False  # max and min without a dimension return no indices
     names = [one.name for one in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     dim = given.get("dim", None if func._schema.name.startswith("aten::arg") else -1)
     among = args[0].numel() if dim is None or not args[0].dim() else args[0].shape[dim]
     index = results[at] if at else results
-    if among and index.numel() <= _ON_HOST:
+    if among and index.numel() <= _MOST_COMPUTED_ON_HOST:
         index.copy_(torch.arange(index.numel()).remainder_(among).view(index.shape))
     return True
 
@@ -190,7 +204,8 @@ def _empty(spec: Any) -> Any:
     if dtype is None:
         return [_empty(one) for one in size]
     made = torch.empty_strided(size, stride, dtype=dtype)
-    return made.zero_() if made.untyped_storage().nbytes() < _FRESH else made
+    # A smaller block may be a used one, with old values.
+    return made.zero_() if made.untyped_storage().nbytes() < _MMAP_BYTES else made
 
 
 def _sizes(func: Any, args: Any, kwargs: Any) -> Any:
@@ -245,6 +260,6 @@ def _on_meta(value: Any) -> Any:
 def fresh_memory() -> Iterator[None]:
     """Give large tensors unwritten memory in a ``with`` block, without checking the computer's memory."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_THRESHOLD, _FRESH)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
     with host.skip_memory_check():
         yield

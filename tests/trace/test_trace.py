@@ -90,12 +90,12 @@ def test_a_trace_prints_a_short_table():
 
 def test_a_rank_is_told_by_its_own_clock():
     found = trace.begin()
-    trace.tell_ranks(lambda: (3, 20.0))
+    trace.set_rank_source(lambda: (3, 20.0))
     try:
         trace.emit("copy", "cuda:3", started=perf_counter() - 5)
         trace.emit_at(Event("collective", "cuda:3", name="barrier", rank=3, start=7, seconds=1))
     finally:
-        trace.tell_ranks(None)
+        trace.set_rank_source(None)
         trace.end(found)
     trace.emit("copy", "cuda:0", started=perf_counter())
     assert [(e.phase, e.rank, round(e.start, 1), round(e.stop, 1)) for e in found] == [
@@ -106,7 +106,7 @@ def test_a_rank_is_told_by_its_own_clock():
 
 def test_a_recording_that_a_rank_opened_is_for_that_rank_alone():
     everything = trace.begin()
-    trace.tell_ranks(lambda: (1, 0.0))
+    trace.set_rank_source(lambda: (1, 0.0))
     own = trace.begin()
     try:
         trace.emit("copy", "cuda:1", started=perf_counter())
@@ -114,10 +114,10 @@ def test_a_recording_that_a_rank_opened_is_for_that_rank_alone():
         trace.emit_at(Event("collective", "cuda:1", rank=1))
         trace.sample(MemorySample(0, "cuda:0", 0.0, 8, 8))
         trace.sample(MemorySample(1, "cuda:1", 0.0, 8, 8))
-        trace.tell_ranks(lambda: (0, 0.0))
+        trace.set_rank_source(lambda: (0, 0.0))
         trace.emit("copy", "cuda:0", started=perf_counter())
     finally:
-        trace.tell_ranks(None)
+        trace.set_rank_source(None)
         trace.end(own)
         trace.end(everything)
     assert {e.rank for e in own} == {s.rank for s in own.samples} == {1}

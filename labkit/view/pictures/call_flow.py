@@ -143,7 +143,7 @@ class _Painter:
         made = _shape(share.made)
         given, out = _high(self.given_rows, at), _high(self.made_rows, at)
         self._cell(_PIECE, y, device, _shape(share.given, share.more), _SCATTER, "input", given * _FORWARD)
-        self._cell(_REPLICA, y, device, device, _REPLICATE, "replica", _FORWARD, name=True)
+        self._cell(_REPLICA, y, device, device, _REPLICATE, "replica", _FORWARD, always_text=True)
         into = y + min(middle - y, given * _FORWARD / 2)
         self._arrow(_APPLY, _end(_PIECE), into, _REPLICA[0] - 1, into)
         if not self.made:
@@ -269,31 +269,33 @@ class _Painter:
         )
 
     def _cell(
-        self, column: tuple[float, float], y: float, device: str, words: str, step: int, label: str, high: float, *,
-        name: bool = False,
+        self, column: tuple[float, float], y: float, device: str, text: str, step: int, box_label: str, height: float,
+        *, always_text: bool = False,
     ) -> None:  # fmt: skip
-        """Draw a box that exists from ``step`` on, dashed before. ``name``: always write its text, in bold.
+        """Draw a box that exists from ``step`` on, dashed before.
 
-        If the box is too low, the text goes below.
+        text          stands in the box, or below if the box is too low.
+        box_label     what the box is, for readers of the SVG.
+        always_text   writes the text before ``step`` too, and in bold afterwards.
         """
-        (x, width), high = column, max(high, _LEAST)
+        (x, width), height = column, max(height, _LEAST)
         back = step in (_GRADIENT, _BACK, _REDUCE)
         size = _SIZE - 1.5 if back else _SIZE
         gpu, tint, middle = number(device), _PALE if back else 0.0, x + width / 2
         if not self._is_reached(step):
-            self.sketch.add(Box(x, y, width, high, dashed=True, label=label))
-            if name:
-                self.sketch.add(Label(middle, y + high / 2 + size * 0.36, words, size, "middle", muted=True))
+            self.sketch.add(Box(x, y, width, height, dashed=True, label=box_label))
+            if always_text:
+                self.sketch.add(Label(middle, y + height / 2 + size * 0.36, text, size, "middle", muted=True))
             return
-        size = max(fit_size(words, width - 6, size), 8.5)
-        words = fit_text(words, width - 6, size)
-        self.sketch.add(Box(x, y, width, high, gpu, label, tint=tint, strong=self.step == step))
-        if high >= size + 2:
-            line = y + high / 2 + size * 0.36
-            self.sketch.add(Label(middle, line, words, size, "middle", gpu=gpu, tint=tint, bold=name))
+        size = max(fit_size(text, width - 6, size), 8.5)
+        text = fit_text(text, width - 6, size)
+        self.sketch.add(Box(x, y, width, height, gpu, box_label, tint=tint, strong=self.step == step))
+        if height >= size + 2:
+            line = y + height / 2 + size * 0.36
+            self.sketch.add(Label(middle, line, text, size, "middle", gpu=gpu, tint=tint, bold=always_text))
         else:
             fine = min(size, 10.0)
-            self.sketch.add(Label(middle, y + high + fine * 0.9, words, fine, "middle"))
+            self.sketch.add(Label(middle, y + height + fine * 0.9, text, fine, "middle"))
 
     def _arrow(
         self, step: int, x1: float, y1: float, x2: float, y2: float, *, stays: bool = False, **look: bool

@@ -128,7 +128,7 @@ def _key(curves: Sequence[Curve]) -> list[Box | Line | Label]:
     for curve in curves:
         line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
         marks.append((curve.name, [line, *_marks(16, 20, curve, f"legend {curve.key}")]))
-    return legend(CHARTS[0][0], 24, marks, mark=40, gap=24, size=12)
+    return legend(CHARTS[0][0], 24, marks, text_offset=40, gap=24, size=12)
 
 
 def _chart(

@@ -228,7 +228,7 @@ def memory_picture(memory: Footprints) -> Picture:
     sketch, too_much = Sketch(), set(memory.over_capacity)
     looks, gpus = list(zip(KINDS, _PALE, strict=True)), [gpu for gpu in shown if isinstance(gpu, int)]
     marks = [(names[kind], _swatch(f"legend {kind}", tint, gpus[:4])) for kind, tint in looks]
-    sketch.add(*legend(_LEFT, 23, marks, mark=33, gap=14))
+    sketch.add(*legend(_LEFT, 23, marks, text_offset=33, gap=14))
     fine = min(lane.size, 11.5)
 
     def describe_rest(gpus: range) -> str:

@@ -103,7 +103,7 @@ def _legend(samples: dict[str, tuple[MemorySample, ...]]) -> list[Box | Line | L
             (say(en="temporary", zh="期间最高"), [Box(0, 11, 18, 13, gpu, "legend", tint=_PALE)]),
             (say(en="peak", zh="峰值"), [Box(5, 13, 8, 8, CPU, "legend", round=True)]),
         ],
-        mark=24, gap=18,
+        text_offset=24, gap=18,
     )  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def _legend(slot: float) -> list[Box | Line | Label]:
     if slot:
         closer = duration(slot)
         marks.append((say(en=f"(each bar sums {closer})", zh=f"（每 {closer} 累加成一段）"), []))
-    return legend(_LEFT, 20, marks, mark=22, gap=24)
+    return legend(_LEFT, 20, marks, text_offset=22, gap=24)
 
 
 def _span(trace: Trace) -> tuple[float, float]:

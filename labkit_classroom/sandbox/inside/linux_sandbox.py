@@ -31,6 +31,7 @@ _MOUNT_SETATTR = 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP = 1, 4, 22, 24
 _SET_SECUREBITS, _SET_NO_NEW_PRIVS = 28, 38
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _NOROOT_LOCKED = 0b101111  # securebits: user id 0 gets no privileges, locked
 
 # System folders that Python and its libraries read, where they exist.
@@ -263,6 +264,7 @@ def confine(way: str, cpu: int, address_space: int, processes: int) -> None:
 
 
 def _drop_rights(way: str) -> None:
+    """Give up every capability. A process of the real root also becomes user 1 (daemon)."""
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) < 0:
             break
@@ -270,7 +272,7 @@ def _drop_rights(way: str) -> None:
     if way == "root":
         os.setresgid(1, 1, 1)
         os.setresuid(1, 1, 1)
-    header = struct.pack("Ii", 0x20080522, 0)
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     _call("capset", _libc.capset(header, bytes(24)))
 
 

@@ -1,4 +1,7 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
+"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples.
+
+Each check yields hints from the most specific to the least; only the first is shown, and none means right.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +64,13 @@ def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
     """Checks the image and the column of a place in the output."""
     images, columns, row, place = (numbers[key] for key in ("images", "columns", "row", "place"))
     pair = read(SOME_WHOLE_NUMBERS, got, en="`image_and_column`", zh="`image_and_column` ")
+    # ``row`` is in the second replica's part, whose images begin at images // 2 and whose columns begin anew.
     image, column = images // 2 + place, row - columns
     if pair == (image, column):
         return
     if pair == (column, image):
         yield Hint(
-            "swapped", "that is the column first; the image comes first", "先写了列；应该先写图像", 0.5
+            "swapped", "that is the column first; the image comes first", "先写了列；应该先写图像", score=0.5
         )
     if pair == (place, row):
         yield Hint(
@@ -79,14 +83,14 @@ def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
             "image",
             f"the column is right; but from row {columns} on, the images of the second replica begin at {images // 2}",
             f"列是对的；但从第 {columns} 行起，是第二个副本的图像，从 {images // 2} 号开始",
-            0.5,
+            score=0.5,
         )
     if len(pair) == 2 and pair[0] == image:
         yield Hint(
             "column",
             "the image is right; but the columns begin at 0 again in the second replica",
             "图像是对的；但第二个副本的列又从 0 开始",
-            0.5,
+            score=0.5,
         )
     yield Hint(
         "place",
@@ -129,7 +133,7 @@ def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Number
     )
 
 
-def uneven(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
+def differs_from_one_gpu(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
     """Check the output on several GPUs when the output on one is right."""
     output = tensor(got, "forward")
     if not same(output, right, 1e-3):
@@ -155,7 +159,8 @@ def wrong_strips(got: Any, right: list[tuple[Tensor, Tensor]], gpus: int) -> Ite
     on_en, on_zh = (f"on {gpus} GPUs", f"在 {gpus} 块 GPU 上") if gpus else ("on one device", "在一个设备上")
     for at, ((scores, hidden), (right_scores, right_hidden)) in enumerate(zip(got, right, strict=True)):
         scores, hidden = tensor(scores, "forward"), tensor(hidden, "forward")
-        if hidden.shape == right_hidden.transpose(0, 1).shape != right_hidden.shape:
+        layers_first = right_hidden.transpose(0, 1).shape
+        if hidden.shape == layers_first and hidden.shape != right_hidden.shape:
             yield Hint(
                 "layers-first",
                 f"{on_en} the hidden state comes out as {list(hidden.shape)}, its layers first: `batch_first` is about "
@@ -194,16 +199,20 @@ def wrong_strips(got: Any, right: list[tuple[Tensor, Tensor]], gpus: int) -> Ite
 
 def wrong_nearest(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
     found = tensor(got, "forward")
-    if not same(found, right):
+    if same(found, right):
+        return
+    got_rows, right_rows = found.flatten().tolist()[:8], right.tolist()[:8]
+    if gpus:
         yield Hint(
             "nearest",
-            f"on {gpus} GPUs the numbers are {found.flatten().tolist()[:8]} …, on one they are {right.tolist()[:8]} …"
-            if gpus
-            else f"the numbers are {found.flatten().tolist()[:8]} …, {right.tolist()[:8]} … would be right",
-            f"在 {gpus} 块 GPU 上得到行号 {found.flatten().tolist()[:8]} …，在一块上是 {right.tolist()[:8]} …"
-            if gpus
-            else f"得到的行号是 {found.flatten().tolist()[:8]} …，应该是 {right.tolist()[:8]} …",
+            f"on {gpus} GPUs the numbers are {got_rows} …, on one they are {right_rows} …",
+            f"在 {gpus} 块 GPU 上得到行号 {got_rows} …，在一块上是 {right_rows} …",
         )
+    yield Hint(
+        "nearest",
+        f"the numbers are {got_rows} …, {right_rows} … would be right",
+        f"得到的行号是 {got_rows} …，应该是 {right_rows} …",
+    )
 
 
 def wrong_saved(got: Any, table: Tensor) -> Iterator[Hint]:
@@ -296,7 +305,7 @@ def _check_repaired(student: Student) -> Iterator[Hint]:
     yield from wrong_reader(alone, None, 3, numbers)
     single = [drivers.reader(student, state, image[None], 0)["output"][0] for image in images]
     yield from wrong_reader(alone, torch.stack(single), 3, numbers)
-    yield from uneven(drivers.reader(student, state, images, 2)["output"], alone, 2)
+    yield from differs_from_one_gpu(drivers.reader(student, state, images, 2)["output"], alone, 2)
 
 
 @visible(
@@ -308,6 +317,7 @@ def _stream(student: Student) -> Iterator[Hint]:
     strips = torch.randn(2, 3, 4, 4)
     ((_, hidden),) = drivers.stream(student, state, list(strips[:1]), 0, None)
     if list(tensor(hidden, "forward").shape) == [2, 3, 6]:
+        # For the hint "layers-first" alone: the hidden state stands in for the scores, too.
         yield from wrong_strips([(hidden, hidden)], [(hidden, hidden.transpose(0, 1))], 0)
     one = drivers.stream(student, state, list(strips), 0, None)
     yield from wrong_strips(drivers.stream(student, state, list(strips), 2, None), one, 2)
@@ -333,4 +343,6 @@ def _ctc(student: Student) -> Iterator[Hint]:
     images = torch.arange(60.0).reshape(3, 5, 4).sin()
     targets, lengths = torch.tensor([[1, 2], [3, 0], [2, 2]]), torch.tensor([2, 1, 2])
     got = drivers.ctc(student, torch.eye(4), images, targets, lengths, 2)
-    yield from wrong_loss(got["loss"], torch.tensor(2.8746))
+    yield from wrong_loss(
+        got["loss"], torch.tensor(2.8746)
+    )  # F.ctc_loss of these inputs, without DataParallel

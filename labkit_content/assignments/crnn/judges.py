@@ -17,11 +17,15 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
+# Question -> what does not exist in the process that runs the answer.
 WITHOUT = dict.fromkeys(("repaired", "stream", "nearest", "ctc"), ("labkit.engine",))
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:
-    """The model's own sizes; without a draw, those of lesson 06."""
+    """Draw the model's sizes, and a place in its output: ``row`` of the second replica's part, and ``place``.
+
+    Without a draw, the sizes are those of lesson 06.
+    """
     images, columns, characters, row, place = 32, 65, 5530, 70, 3
     if draw is not None:
         images, columns = draw.choice((24, 32, 40, 48)), draw.integer(40, 80)
@@ -52,7 +56,7 @@ def image_and_column(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 
 class _Reader(nn.Module):
-    """The colleague's model, its output with the batch first, written once more."""
+    """A reference solution: the colleague's model with the batch first in its output."""
 
     def __init__(self, characters: int) -> None:
         super().__init__()
@@ -73,23 +77,27 @@ def _weights(model: nn.Module, draw: Draw) -> dict[str, Tensor]:
     return state
 
 
-def _compute_by(model: nn.Module) -> Callable[..., Any]:
-    """Return a function of weights and inputs."""
+def _as_function(model: nn.Module) -> Callable[..., Any]:
+    """Return ``f(weights, *inputs)``, which runs ``model`` with those weights."""
     return lambda weights, *inputs: functional_call(model, weights, inputs)
 
 
 def _factors(draw: Draw, gpus: int) -> list[float]:
-    """Draw a factor for each GPU's weights; none on a single device."""
+    """Draw a factor for each GPU's weights, so that an answer that bypasses the replicas gets other values.
+
+    A single device has none.
+    """
     return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
 
 
-def _read(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor]:
+def _run_reader(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor]:
+    """Return the student's output and the right one; ``gpus`` 0 is one device, without DataParallel."""
     model = _Reader(int(draw.numbers["characters"]))
     state = _weights(model, draw)
     batch = draw.tensor(images, 1, 32, int(draw.numbers["width"])) / 4
     factors = _factors(draw, gpus)
     with torch.no_grad():
-        right = compute_by_pieces(_compute_by(model), state, factors, batch)
+        right = compute_by_pieces(_as_function(model), state, factors, batch)
     return ask(drivers.reader, state=state, images=batch, gpus=gpus, factors=factors), right
 
 
@@ -101,7 +109,7 @@ def _read(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor]:
 )
 def alone(ask: Ask, draw: Draw) -> Iterator[Hint]:
     images = draw.integer(2, 5)
-    got, right = _read(ask, draw, images, 0)
+    got, right = _run_reader(ask, draw, images, 0)
     yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
 
 
@@ -113,16 +121,16 @@ def alone(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def several(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for images, gpus in ((draw.choice((4, 6)), 2), (draw.choice((4, 5, 7)), 3)):
-        got, right = _read(ask, draw, images, gpus)
+        got, right = _run_reader(ask, draw, images, gpus)
         if list(checks.tensor(got["output"], "forward").shape) == list(right.shape):
-            yield from checks.uneven(got["output"], right, gpus)
+            yield from checks.differs_from_one_gpu(got["output"], right, gpus)
         else:
             yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
 
 
 @part("repaired", 1, en="Trained weights still load", zh="训练好的权重仍能加载")
 def keys(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right = _read(ask, draw, 2, 0)
+    got, right = _run_reader(ask, draw, 2, 0)
     if not same(got["names"], list(_Reader(1).state_dict())):
         yield checks.KEYS
     yield from checks.wrong_reader(got["output"], right, 2, draw.numbers)
@@ -149,7 +157,7 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
     hidden, right, factors = torch.zeros(rows, 2, 6) if first is None else first, [], _factors(draw, gpus)
     with torch.no_grad():
         for strip in strips:
-            right.append(compute_by_pieces(_compute_by(model), state, factors, strip, hidden))
+            right.append(compute_by_pieces(_as_function(model), state, factors, strip, hidden))
             hidden = right[-1][1]
     got = ask(drivers.stream, state=state, strips=strips, gpus=gpus, start=first, factors=factors)
     yield from checks.wrong_strips(got, right, gpus)
@@ -161,7 +169,7 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
     en="On one device: hidden state in and out with the batch first",
     zh="在一个设备上：隐藏状态进出都是批次在最前",
 )
-def lstm_state(ask: Ask, draw: Draw) -> Iterator[Hint]:
+def carries_state(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from _strips(ask, draw, draw.integer(3, 6), 0, start=True)
 
 

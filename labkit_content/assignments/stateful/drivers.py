@@ -35,7 +35,7 @@ def outputs(student, name, state, batches, gpus, factors=()):
 
 
 def memory(student, state, batches, gpus, factors=()):
-    """The hidden states, from call to call, and the gradient of the first batch when the last is added up."""
+    """Give the hidden state after each call, and whether backward from the last one reaches the first batch."""
     model, hidden, found = load_weights(student["Memory"](), state), None, []
     first = batches[0].clone().requires_grad_()
     with room(gpus):

@@ -71,7 +71,7 @@ def is_defined_in_python(func: Any) -> bool:
 
 
 def _make_kernel_see_machine(kernel: Kernel) -> Kernel:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def call_kernel(*args: Any, **kwargs: Any) -> Any:
         machine = machine_in_use()
         if machine is None:
             return kernel(*args, **kwargs)
@@ -80,7 +80,7 @@ def _make_kernel_see_machine(kernel: Kernel) -> Kernel:
             keep_on_host(tensor)
         return result
 
-    return run
+    return call_kernel
 
 
 def _is_call_on_gpu(args: Any, kwargs: Any) -> bool:

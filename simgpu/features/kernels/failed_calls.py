@@ -210,17 +210,18 @@ def _compute_in_wider_dtype(
     rounded = _ROUNDED.get(narrow, {wide: narrow})
     if kernel == "trace" and narrow is torch.bool:
         wide, rounded = torch.int64, {}  # a sum of bools is an integer
-    pairs: list[tuple[Tensor, Tensor, int]] = []
+    # (original, wider copy, version before the call): a copy with another version was written, and is copied back.
+    copies: list[tuple[Tensor, Tensor, int]] = []
 
     def widen(_: str, tensor: Tensor) -> Tensor:
         if tensor.dtype is not narrow:
             return tensor
         wider = tensor.to(wide)
-        pairs.append((tensor, wider, wider._version))
+        copies.append((tensor, wider, wider._version))
         return wider
 
     def round_result(_: str, tensor: Tensor) -> Tensor:
-        for original, wider, version in pairs:
+        for original, wider, version in copies:
             if wider is tensor and wider._version != version:
                 return original
         return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
@@ -232,7 +233,7 @@ def _compute_in_wider_dtype(
         func = _NAN_SUMS.get(func, func)
     with _HalfSignals() if kernel in _FOURIER else nullcontext():
         result = func(*args, **kwargs)
-    for original, wider, version in pairs:
+    for original, wider, version in copies:
         if wider._version != version:  # written in place, or by out=
             if original.shape != wider.shape:
                 original.resize_(wider.shape)
@@ -250,12 +251,14 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     wanted = given[0] if given else kwargs["out_dtype"]
     args = tuple(value for value in args if not isinstance(value, torch.dtype))
     kwargs = {name: value for name, value in kwargs.items() if name != "out_dtype"}
-    factors = tensors_in(args, kwargs)[_WITH_OUT_DTYPE[func]].dtype
-    if wanted is not factors and not (wanted is torch.float32 and factors in (torch.float16, torch.bfloat16)):
+    factor_dtype = tensors_in(args, kwargs)[_WITH_OUT_DTYPE[func]].dtype
+    if wanted is not factor_dtype and not (
+        wanted is torch.float32 and factor_dtype in (torch.float16, torch.bfloat16)
+    ):
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
 
     def widen(_: str, tensor: Tensor) -> Tensor:
-        return tensor.to(wanted) if tensor.dtype is factors else tensor
+        return tensor.to(wanted) if tensor.dtype is factor_dtype else tensor
 
     return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
 
