@@ -14,16 +14,20 @@ import os
 import tempfile
 import types
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 from torch import cuda, distributed
 from torch._C._distributed_c10d import FileStore
+from torch.distributed import distributed_c10d
 from torch.testing._internal import common_distributed as common
 from torch.testing._internal.common_utils import set_rng_seed
 
 from labkit.base.patches import Patch
 
+from ..rank.rank import current_thread_rank
 from ..threads.world import RanksFailed
 from .started_ranks import GENERIC_SKIP, Ranks, errors_text, fit_threads
 
@@ -248,3 +252,27 @@ def _of_continuous() -> Iterator[Patch]:
     yield Patch(base, "tearDownClass", classmethod(tear_down_class))
     yield Patch.wrap(base, "setUp", set_up)
     yield Patch.wrap(base, "_worker_run_main_wait", run_main_wait)
+
+
+def barrier_patches(barrier: Any) -> Iterator[Patch]:
+    """Yield the changes of ``distributed_test.Barrier``, whose processes meet by files named by process."""
+    real = barrier.sync.__func__
+    counts: Counter[int | None] = Counter()
+
+    def sync(cls: Any, wait_for: int | None = None, timeout: float = 10) -> None:
+        rank = current_thread_rank()
+        if rank is None:
+            real(cls, wait_for, timeout)
+            return
+        counts[rank.number] += 1
+        store, name = distributed_c10d._get_default_store(), f"labkit barrier {counts[rank.number]}"
+        if store.add(name, 1) == (wait_for or distributed.get_world_size()):
+            store.set(f"{name} open", "")
+        store.wait([f"{name} open"], timedelta(seconds=timeout))
+
+    def init(real: Any) -> None:
+        counts.clear()
+        real()
+
+    yield Patch(barrier, "sync", classmethod(sync))
+    yield Patch.wrap(barrier, "init", init)

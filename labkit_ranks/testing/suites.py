@@ -35,6 +35,7 @@ def begin() -> None:
     Patches(lambda: [start, Patch(torch.multiprocessing, "start_processes", start.value)]).put_in()
     after_import("torch.distributed.launcher.api", _change_launcher)
     after_import("torch.testing._internal.common_distributed", _change_test_classes)
+    after_import("torch.testing._internal.distributed.distributed_test", _change_barrier)
     triton_stand_in.offer()
 
 
@@ -46,6 +47,12 @@ def _change_test_classes(module: Any) -> None:
     from . import pytorch_classes
 
     Patches(pytorch_classes.patches).put_in()
+
+
+def _change_barrier(module: Any) -> None:
+    from . import pytorch_classes
+
+    Patches(lambda: pytorch_classes.barrier_patches(module.Barrier)).put_in()
 
 
 def _start_processes(

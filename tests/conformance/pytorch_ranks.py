@@ -163,28 +163,6 @@ def _in_one_rank() -> None:
     unittest.TestCase.run = run_in_rank
 
 
-def _barrier() -> None:
-    """distributed_test.py meets by files named by process, and looks at them again and again."""
-    from torch import distributed
-    from torch.testing._internal.distributed import distributed_test
-
-    def sync(cls: Any, wait_for: int | None = None, timeout: float = 10) -> None:
-        rank = distributed.get_rank()
-        counts[rank] = number = counts.get(rank, 0) + 1
-        store = distributed.distributed_c10d._get_default_store()
-        size = wait_for or distributed.get_world_size()
-        if store.add(f"their barrier {number}", 1) == size:
-            store.set(f"their barrier {number} open", "")
-        store.wait([f"their barrier {number} open"])
-
-    def init(cls: Any) -> None:
-        counts.clear()
-
-    counts: dict[int, int] = {}
-    distributed_test.Barrier.sync = classmethod(sync)
-    distributed_test.Barrier.init = classmethod(init)
-
-
 # What tests of FSDP put something in place of, by common_fsdp's functions of these names.
 _REPLACED = {
     "patch_all_gather": "torch.distributed:all_gather_single",
@@ -372,8 +350,6 @@ def ready(options: Any) -> Any:
     faulthandler.enable()
     with importing():
         on_ranks()
-        if options.files[0].endswith("test_distributed_spawn.py"):
-            _barrier()
         if options.files[0].endswith("fsdp/test_wrap.py"):
             _in_one_rank()
         if "fsdp" in options.files[0] or "_composable" in options.files[0]:

@@ -10,7 +10,7 @@ import pytest
 from tools.warm import python
 
 TESTS = '''
-import os, subprocess, sys, unittest
+import os, subprocess, sys, tempfile, unittest
 import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.testing._internal.common_distributed import (
     MultiProcContinuousTest, MultiProcessTestCase, MultiThreadedTestCase, skip_if_lt_x_gpu)
@@ -87,6 +87,28 @@ class TestProcesses(MultiProcessTestCase):
 
     def test_fails(self):
         assert self.rank == 0, "only in the second"
+
+os.environ.update(BACKEND="nccl", WORLD_SIZE="2", TEMP_DIR=tempfile.gettempdir())
+from torch.testing._internal.distributed import distributed_test
+
+class TestMeeting(distributed_test.TestDistBackend):
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    _barrier = distributed_test.DistributedTest._DistTestBase._barrier
+
+    @skip_if_lt_x_gpu(2)
+    def test_meeting(self):
+        for number in range(3):
+            dist.distributed_c10d._get_default_store().add("met", 1)
+            self._barrier()
+            assert dist.distributed_c10d._get_default_store().add("met", 0) == 2 * (number + 1)
+            self._barrier()
+
+    @skip_if_lt_x_gpu(2)
+    def test_ddp_has_finalized(self):
+        pass
 
 class TestThreads(MultiThreadedTestCase):
     world_size = 2
@@ -176,6 +198,7 @@ SKIPPED = {"TestProcesses::test_skips"}
 PASSED = [
     "test_gpus", "test_gpus_of_children", "test_spawn", "test_spawn_fails", "test_spawn_exits",
     "test_more_ranks_than_gpus_are_processes", "TestProcesses::test_processes", "TestThreads::test_threads",
+    "TestMeeting::test_meeting", "TestMeeting::test_ddp_has_finalized",
     "TestTensors::test_dtensor", "TestSharded::test_fsdp", "TestGoesOn::test_first", "TestGoesOn::test_second",
     "test_torchrun[2-launcher0]", "test_torchrun[2-launcher1]", "test_torchrun[3-launcher0]",
     "test_torchrun[3-launcher1]", "test_triton",
