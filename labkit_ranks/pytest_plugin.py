@@ -46,8 +46,8 @@ def pytest_load_initial_conftests(
         machine = children.describe_requested_machine(*asked)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"--gpus: {error}") from None
-    if not options.rank_processes:
-        children.add_entry("labkit_ranks.testing.suites:begin")
+    entry = "triton_stand_in:offer" if options.rank_processes else "suites:begin"
+    children.add_entry(f"labkit_ranks.testing.{entry}")
     beside = os.path.dirname(sys.executable)  # torchrun of an environment that is not active
     if beside not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), beside]))

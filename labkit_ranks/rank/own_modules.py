@@ -7,6 +7,7 @@ by name, and any that reads its rank during its import. Everything else is impor
 
 from __future__ import annotations
 
+import dis
 import os
 import site
 import sys
@@ -16,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from labkit.base import ours
@@ -126,3 +127,21 @@ def is_own(name: str, module: ModuleType | None) -> bool:
         # A folder without an __init__ only has a path. A built-in module has none, nor one made in memory.
         path = next(iter(getattr(module, "__path__", None) or ()), None)
     return isinstance(path, str) and not is_shared_file(os.path.abspath(path) + os.sep)
+
+
+def assigned_globals(module: ModuleType) -> set[str]:
+    """Return the globals of ``module`` that its functions assign, by the statement ``global``."""
+    found: set[str] = set()
+    own = [one for one in vars(module).values() if getattr(one, "__module__", None) == module.__name__]
+    todo: list[Any] = [*own, *(one for kind in own if isinstance(kind, type) for one in vars(kind).values())]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, (staticmethod, classmethod)):
+            one = one.__func__
+        if isinstance(one, FunctionType):
+            one = getattr(getattr(one, "__wrapped__", one), "__code__", None)
+        if isinstance(one, CodeType):
+            todo += one.co_consts
+            if dis.opmap["STORE_GLOBAL"] in one.co_code[::2]:
+                found |= {step.argval for step in dis.get_instructions(one) if step.opname == "STORE_GLOBAL"}
+    return found & vars(module).keys()

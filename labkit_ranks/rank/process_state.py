@@ -22,7 +22,7 @@ from weakref import WeakSet
 import torch
 
 from . import random_states
-from .own_modules import RankEnvironment, is_own, is_per_process
+from .own_modules import RankEnvironment, assigned_globals, is_own, is_per_process
 from .process_variables import (
     OWNED,
     PYTHON,
@@ -65,6 +65,7 @@ class _Table:
         ]
         # Names of modules that all ranks share.
         self.shared: set[str] = set(sys.modules)
+        self._searched: set[str] = set()
         self.states: WeakSet[ProcessState] = WeakSet()
         # The states of the process outside, and of the rank with the last turn, at the end of that turn.
         self.outside: ProcessState | None = None
@@ -75,6 +76,13 @@ class _Table:
         self.places += places
         self.owners = [place.owner for place in self.places]
         self.names = [place.name for place in self.places]
+
+    def add_globals(self) -> None:
+        """Add the globals that functions of the script's and the tests' modules assign."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._searched and name != "__main__" and is_own(name, module):
+                self._searched.add(name)
+                self._add(OwnedVariable(vars(module), one, keep_value) for one in assigned_globals(module))
 
     def find_new_rows(self) -> None:
         """Add the rows of modules that have been imported since."""
@@ -93,6 +101,12 @@ class _Table:
 _table: _Table | None = None
 
 
+def _make_table() -> _Table:
+    global _table
+    _table = _table or _Table()
+    return _table
+
+
 class ProcessState:
     """The state of the process of ``rank``, or of the process outside of the ranks (None).
 
@@ -108,12 +122,11 @@ class ProcessState:
     current: ProcessState | None = None
     # Whether any rank has called os.chdir; before, all are in the folder of the process.
     has_own_folders = False
+    # Modules that stay shared although each process has its own.
+    kept: frozenset[str] = frozenset()
 
     def __init__(self, rank: _ProcessOfRank | None) -> None:
-        global _table
-        if _table is None:
-            _table = _Table()
-        self._table = _table
+        self._table = _make_table()
         self.rank = rank
         self.process = os.getpid()  # a forked child has this state, too
         self.exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
@@ -129,15 +142,21 @@ class ProcessState:
         self._numpy: Any = None
         self._thread: threading.Thread | None = None
         self._loggers = 0
-        _table.states.add(self)
+        self._table.states.add(self)
+
+    @classmethod
+    def keep_modules(cls) -> None:
+        """Share all modules among future ranks, but for globals that functions assign: tests hold on to modules."""
+        cls.kept = frozenset(sys.modules)
+        _make_table().add_globals()
 
     @classmethod
     def prepare_chdir(cls) -> None:
         """Give each rank a current folder: one is about to change it."""
-        if not cls.has_own_folders and _table is not None:
+        if not cls.has_own_folders:
             cls.has_own_folders = True
             here = os.getcwd()
-            for state in _table.states:
+            for state in _make_table().states:
                 state.folder = here
 
     def export_environment(self) -> None:
@@ -155,7 +174,9 @@ class ProcessState:
         self._main = modules["__main__"]
         for name in own:
             own[name] = modules.pop(name, None)
-        if len(modules) != len(table.shared):
+        if self.rank is None or len(modules) != len(
+            table.shared
+        ):  # before ranks begin, take modules that they repeat
             self._claim_modules()
         if len(_manager.loggerDict) != self._loggers:
             self._share_loggers()
@@ -253,7 +274,8 @@ class ProcessState:
     def _claim_modules(self) -> None:
         """Remove this rank's new modules from sys.modules until the next turn."""
         modules = sys.modules
-        new = [name for name in modules if name not in self._table.shared or is_per_process(name)]
+        old = self._table.shared
+        new = [name for name in modules if name not in old or is_per_process(name) and name not in self.kept]
         # Find all before removing any: a folder without an __init__ needs its parent to say where it is.
         for name in [name for name in new if is_own(name, modules[name])]:
             self._modules[name] = modules.pop(name)

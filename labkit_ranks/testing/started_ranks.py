@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..rank.process_state import ProcessState
 from ..rank.rank import current_thread_rank
 from ..threads.world import RanksFailed, World
 
@@ -27,6 +28,7 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         self.size, self.skipped = size, ""
+        ProcessState.keep_modules()
         self.world = World(size)
 
     def run(self, body: Callable[[int], object]) -> list[int | None]:
@@ -58,6 +60,7 @@ class Ranks:
 
     def close(self) -> None:
         self.world.close()
+        ProcessState.kept = frozenset()
 
 
 def fit_threads(size: int) -> bool:

@@ -6,6 +6,7 @@ The first ``import`` outside of torch gets the stand-in. torch itself, and whoev
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -17,10 +18,13 @@ from typing import Any, NoReturn
 from torch.utils._triton import has_triton_package
 
 from labkit.base.language import wrong
+from simgpu.children import environment as children
 
 
+@functools.cache
 def offer() -> None:
-    """Offer the stand-in to imports in this process, unless triton is installed."""
+    """Offer the stand-in to imports in this process and its children, unless triton is installed."""
+    children.add_entry("labkit_ranks.testing.triton_stand_in:offer")
     if importlib.util.find_spec("triton") is None:
         has_triton_package()  # torch keeps the answer
         sys.meta_path.append(_Finder())

@@ -11,7 +11,7 @@ from tools.warm import python
 
 TESTS = '''
 import os, subprocess, sys, tempfile, unittest
-import pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
+import fairscale, pytest, torch, torch.distributed as dist, torch.multiprocessing as mp
 from torch.testing._internal.common_distributed import (
     MultiProcContinuousTest, MultiProcessTestCase, MultiThreadedTestCase, skip_if_lt_x_gpu)
 from torch.testing._internal.common_fsdp import FSDPTest
@@ -81,6 +81,14 @@ class TestProcesses(MultiProcessTestCase):
         dist.barrier()
         assert type(self).written == self.rank
 
+    def test_modules(self):
+        from fairscale import Config
+        assert Config is fairscale.Config
+        fairscale.set_group(self.rank)
+        dist.init_process_group("nccl", store=dist.FileStore(self.file_name, 2), rank=self.rank, world_size=2)
+        dist.barrier()
+        assert fairscale.group == self.rank
+
     @skip_if_lt_x_gpu(8)
     def test_skips(self):
         assert False
@@ -109,6 +117,9 @@ class TestMeeting(distributed_test.TestDistBackend):
     @skip_if_lt_x_gpu(2)
     def test_ddp_has_finalized(self):
         pass
+
+def test_modules_are_back():
+    assert sys.modules["fairscale"] is fairscale and fairscale.group is None
 
 class TestThreads(MultiThreadedTestCase):
     world_size = 2
@@ -199,6 +210,7 @@ PASSED = [
     "test_gpus", "test_gpus_of_children", "test_spawn", "test_spawn_fails", "test_spawn_exits",
     "test_more_ranks_than_gpus_are_processes", "TestProcesses::test_processes", "TestThreads::test_threads",
     "TestMeeting::test_meeting", "TestMeeting::test_ddp_has_finalized",
+    "TestProcesses::test_modules", "test_modules_are_back",
     "TestTensors::test_dtensor", "TestSharded::test_fsdp", "TestGoesOn::test_first", "TestGoesOn::test_second",
     "test_torchrun[2-launcher0]", "test_torchrun[2-launcher1]", "test_torchrun[3-launcher0]",
     "test_torchrun[3-launcher1]", "test_triton",
@@ -209,6 +221,11 @@ PLUGIN = ["-p", "labkit_ranks.pytest_plugin", "-p", "no:cacheprovider", "-vv", "
 def run(folder, source, *arguments, command=None):
     (folder / "test_theirs.py").write_text(source, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    # A package of which each process has its own, in a script.
+    (folder / "fairscale.py").write_text(
+        "class Config: pass\ngroup = None\ndef set_group(rank):\n    global group\n    group = rank\n",
+        "utf-8",
+    )
     environment = os.environ | {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "OMP_NUM_THREADS": "1",
@@ -254,6 +271,7 @@ PROCESSES = """
 import os, torch, torch.multiprocessing as mp
 
 def work(rank, numbers):
+    import triton
     numbers.put(os.getpid())
 
 def test_processes():
