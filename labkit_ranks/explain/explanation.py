@@ -115,7 +115,7 @@ def _conflict(a: DumpedCall, b: DumpedCall) -> str:
 
 
 def _describe_conflict(there: _Calls, here: Mapping[int, DumpedCall], what: str) -> _Problem:
-    """Explain calls that met but differ in ``what``."""
+    """Explain calls that met with different ``what``."""
     calls = [here[rank] for rank in sorted(here)]
     report = faults.mismatch_report(calls, what)
     usual = Counter(map(_call_form, calls)).most_common(1)[0][0]

@@ -49,7 +49,7 @@ _EVEN = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER
 
 @dataclass
 class _RankInGroup:
-    """What a rank's lines say of one group: the calls that timed out, and the furthest numbers.
+    """A rank in the lines about one group: the calls that timed out, and the furthest numbers.
 
     timed_out   number of the call: its kind, and the numbers of elements sent and received where the log has them.
     enqueued    the last call that was enqueued; None if no line says so. completed: the same.

@@ -130,7 +130,7 @@ def is_own(name: str, module: ModuleType | None) -> bool:
 
 
 def assigned_globals(module: ModuleType) -> set[str]:
-    """Return the globals of ``module`` that its functions assign, by the statement ``global``."""
+    """Return the names of globals that functions of ``module`` assign."""
     found: set[str] = set()
     own = [one for one in vars(module).values() if getattr(one, "__module__", None) == module.__name__]
     todo: list[Any] = [*own, *(one for kind in own if isinstance(kind, type) for one in vars(kind).values())]

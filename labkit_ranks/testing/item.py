@@ -56,7 +56,7 @@ class RanksMark:
 
 
 class OnRanks:
-    """A test and its ranks, as threads that take turns."""
+    """A test on ranks that are threads and take turns."""
 
     def __init__(self, item: Any, wanted: RanksMark) -> None:
         self.item, self.wanted = item, wanted
@@ -148,7 +148,7 @@ class OnRanks:
 
 
 class _OwnFixtures(dict[str, Any]):
-    """A test's fixture definitions; function-scoped ones are copied, because a definition stores its value."""
+    """The fixture definitions of a test; copies if function-scoped, because a definition stores a value."""
 
     def __init__(self, item: Any) -> None:
         super().__init__(

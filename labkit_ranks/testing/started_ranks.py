@@ -1,4 +1,4 @@
-"""Run the ranks that tests start themselves as threads of this process, without torchrun's variables."""
+"""Run ranks that tests start as threads of this process, without torchrun's variables."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from . import triton_stand_in
 
 @functools.cache
 def begin() -> None:
-    """Change torch in this process and its children."""
+    """Change torch in this process and in children."""
     children.add_entry("labkit_ranks.testing.suites:begin")
     spawning = sys.modules["torch.multiprocessing.spawn"]
     start = Patch.wrap(spawning, "start_processes", _start_processes)

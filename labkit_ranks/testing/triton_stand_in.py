@@ -23,7 +23,7 @@ from simgpu.children import environment as children
 
 @functools.cache
 def offer() -> None:
-    """Offer the stand-in to imports in this process and its children, unless triton is installed."""
+    """Offer the stand-in to imports in this process and in children, unless triton is installed."""
     children.add_entry("labkit_ranks.testing.triton_stand_in:offer")
     if importlib.util.find_spec("triton") is None:
         has_triton_package()  # torch keeps the answer
