@@ -109,12 +109,12 @@ def check(question: str, *answer: object) -> ShownVerdict:
         call = f'check("{question}", {", ".join(found.names)})'
         raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
     if any(value is None or value is ... or _is_empty(value) for value in answer):
-        return ShownVerdict(None, _TEXTS["unanswered",](), None)
+        return ShownVerdict(None, _TEXTS["unanswered"](), None)
     if taken := next(_find_banned_names(answer, without.get(id, ())), None):
-        return ShownVerdict(False, _TEXTS["taken",](taken=taken), None)
+        return ShownVerdict(False, _TEXTS["taken"](taken=taken), None)
     student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
     hint, _ = judge_answer(answer, lambda _: _first_hint(found, student), found.wanted)
-    return ShownVerdict(True, _TEXTS["right",](), None) if hint is None else ShownVerdict(False, hint, None)
+    return ShownVerdict(True, _TEXTS["right"](), None) if hint is None else ShownVerdict(False, hint, None)
 
 
 def _is_empty(value: object) -> bool:

@@ -64,7 +64,7 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     facts = found.complete_facts(facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
-        text = _TEXTS["unanswered",]()
+        text = _TEXTS["unanswered"]()
         if several is answer:  # a list, as from two ranks: the exercise may say which entry is missing
             try:
                 found.kind.read(answer)
@@ -80,7 +80,7 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     if hint is None:
         # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
         said = found.solution(**facts) if found.asks else found.explanation()
-        return ShownVerdict(True, _TEXTS["right",](why=said), None if found.asks else solution)
+        return ShownVerdict(True, _TEXTS["right"](why=said), None if found.asks else solution)
     return ShownVerdict(False, hint, solution)
 
 
@@ -88,7 +88,7 @@ def reveal(exercise: str, **facts: int) -> Solution:
     """Return the solution of an exercise, folded in a notebook; ``reveal(id).text`` is the text."""
     found = find(exercise)
     facts = found.complete_facts(facts)
-    return Solution(found.solution(**facts), _TEXTS["title",](), _TEXTS["hidden",](exercise=exercise))
+    return Solution(found.solution(**facts), _TEXTS["title"](), _TEXTS["hidden"](exercise=exercise))
 
 
 def judge_answer(
@@ -103,11 +103,11 @@ def judge_answer(
         return None if found is None else str(found), True
     except Unreadable as refused:
         counts = None if isinstance(refused, Unwritten) else False
-        return str(refused) or _TEXTS["asks",](wanted=wanted, answer=quote_value(answer)), counts
+        return str(refused) or _TEXTS["asks"](wanted=wanted, answer=quote_value(answer)), counts
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # from the learner's code, or a judge that cannot handle the object
-        raised = _TEXTS["raised",](error=_describe_error(error), wanted=wanted)
+        raised = _TEXTS["raised"](error=_describe_error(error), wanted=wanted)
         return "\n".join(filter(None, [raised, advice_on(error, current_lesson())])), False
 
 

@@ -55,7 +55,7 @@ class Progress:
             self._widget.add_class("labkit-progress")
             progress.watchers.add(self)
         self.refresh()
-        return {**live(self._widget), "text/plain": _TEXTS["still",]()}
+        return {**live(self._widget), "text/plain": _TEXTS["still"]()}
 
 
 def score(done: set[str], first: set[str]) -> str:
@@ -66,7 +66,7 @@ def score(done: set[str], first: set[str]) -> str:
     for title, ids in _exercises():
         if title.partition(" ")[0] == name.partition("_")[0]:
             here, right = len(done & set(ids)), len(first & set(ids))
-            told = _TEXTS["score",](lesson=title[:2], here=here, all=len(ids), right=right)
+            told = _TEXTS["score"](lesson=title[:2], here=here, all=len(ids), right=right)
             return say(en="; ", zh="；").join(filter(None, [told, _repair_points(title)]))
     return ""
 
@@ -94,12 +94,12 @@ def _footer() -> list[str]:
     except OSError as error:
         return [progress.trouble() or reason(error)]
     if where is None:
-        return [_TEXTS["off",]()]
-    return list(filter(None, [progress.trouble(), _TEXTS["signs",](), _TEXTS["kept",](where=where)]))
+        return [_TEXTS["off"]()]
+    return list(filter(None, [progress.trouble(), _TEXTS["signs"](), _TEXTS["kept"](where=where)]))
 
 
 def _table(done: set[str], first: set[str], footer: list[str]) -> str:
-    heads = ("", "", _TEXTS["answered",](), _TEXTS["first-try",]())
+    heads = ("", "", _TEXTS["answered"](), _TEXTS["first-try"]())
     head = '<tr style="white-space:nowrap">'
     head += "".join(f'<th style="text-align:right;padding-left:1.5em">{text}</th>' for text in heads)
     rows, every = [], list[str]()
@@ -107,9 +107,9 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
         whole = escape(" · ".join(filter(None, [title, _repair_points(title)])))
         rows.append(_row(whole, _marks(names, done, first), names, done, first))
         every += names
-    rows.append(_row(f"<b>{_TEXTS['everything',]()}</b>", "", every, done, first))
+    rows.append(_row(f"<b>{_TEXTS['everything']()}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    here = score(done, first) or f"{_TEXTS['everything',]()}: {len(done & set(every))}/{len(every)}"
+    here = score(done, first) or f"{_TEXTS['everything']()}: {len(done & set(every))}/{len(every)}"
     line = f'<summary role="status" style="cursor:pointer"><b>{escape(here)}</b></summary>'
     board = f"<details>{line}<table>{head}</tr>{''.join(rows)}</table>{notes}</details>"
     return f"<div>{board}{module('repairs.shown').table()}</div>"

@@ -77,11 +77,11 @@ def shape(answer: object) -> tuple[int, ...]:
     return found
 
 
-A_WHOLE_NUMBER = Kind(whole_number, _TEXTS["whole",])
-SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers",])
-A_NUMBER = Kind(number, _TEXTS["number",])
-A_DEVICE = Kind(device, _TEXTS["device",])
-A_SHAPE = Kind(shape, _TEXTS["shape",])
+A_WHOLE_NUMBER = Kind(whole_number, _TEXTS["whole"])
+SOME_WHOLE_NUMBERS = Kind(numbers, _TEXTS["numbers"])
+A_NUMBER = Kind(number, _TEXTS["number"])
+A_DEVICE = Kind(device, _TEXTS["device"])
+A_SHAPE = Kind(shape, _TEXTS["shape"])
 
 
 def parse_typed(text: str) -> object:
@@ -121,7 +121,7 @@ def a_function(name: str) -> Callable[[object], object]:
     def read(answer: object) -> object:
         if callable(answer):
             return answer
-        raise Unreadable(_TEXTS["call",].fill({"name": name}))
+        raise Unreadable(_TEXTS["call"].fill({"name": name}))
 
     return read
 
@@ -129,9 +129,9 @@ def a_function(name: str) -> Callable[[object], object]:
 def read_returned(value: Any, kind: Kind | None = None, *, en: str = "the function", zh: str = "函数") -> Any:
     """Return the value that the learner's function returned, read as ``kind``. Raises Unreadable or Unwritten."""
     if value is ...:
-        raise Unwritten(_TEXTS["unwritten",])
+        raise Unwritten(_TEXTS["unwritten"])
     if value is None:
-        raise Unreadable(_TEXTS["nothing",].fill({"function": Text(en, zh)}))
+        raise Unreadable(_TEXTS["nothing"].fill({"function": Text(en, zh)}))
     if kind is None:
         return value
     try:
@@ -148,8 +148,8 @@ def wrong_return(value: object, wanted: Text, *, en: str = "the function", zh: s
     parts = value if isinstance(value, (list, tuple)) else [value]
     fraction = any(isinstance(part, float) and not part.is_integer() for part in parts)
     facts = {"function": Text(en, zh), "wanted": wanted, "value": quote_value(value)}
-    why = _TEXTS["fraction",] if fraction else Text("", "")
-    return Unreadable(_TEXTS["other",].fill(facts | {"fraction": why}))
+    why = _TEXTS["fraction"] if fraction else Text("", "")
+    return Unreadable(_TEXTS["other"].fill(facts | {"fraction": why}))
 
 
 def quote_value(value: object) -> str:

@@ -33,16 +33,16 @@ class RunningLesson:
 
     def __repr__(self) -> str:
         if self.ranks:
-            return _TEXTS["ranks",](ranks=self.ranks)
+            return _TEXTS["ranks"](ranks=self.ranks)
         count = len(self.machine.gpus)
         if not count:
-            return _TEXTS["cpu",]()
+            return _TEXTS["cpu"]()
         names = series(f"cuda:{gpu}" for gpu in range(count))
         if count > 4:
             names = f"cuda:0 … cuda:{count - 1}"
         if isinstance(self.machine, RealGpus):
-            return _TEXTS["real",](count=count, names=names, model=torch.cuda.get_device_name(0))
-        return _TEXTS["simulated",](count=count, names=names)
+            return _TEXTS["real"](count=count, names=names, model=torch.cuda.get_device_name(0))
+        return _TEXTS["simulated"](count=count, names=names)
 
 
 def begin(name: str, *, language: str, **numbers: int) -> RunningLesson:

@@ -33,7 +33,7 @@ def advice_on(error: BaseException | None, lesson: str | None, has: Container[st
             kind = "made_in_ranks" if source.startswith("#%%ranks") else "made"
             if name in _assigned_names(source) and not (kind == "made" and name in has):
                 first = next(line for line in source.strip().splitlines() if not line.startswith("#"))
-                return _TEXTS[kind,](name=name, line=first, section=section)
+                return _TEXTS[kind](name=name, line=first, section=section)
     return ""
 
 

@@ -64,8 +64,8 @@ class Prediction:
         ways = [f"  {number}  {words}" for number, words in enumerate(self.choices, 1)]
         facts = "".join(f", {name}={value}" for name, value in self.facts.items())
         call = f"check({self.name!r}, …{facts})"
-        typed = _TEXTS["type",].fill({"call": call, "wanted": self.exercise.kind.wanted})
-        return "\n".join([self.question, *ways, _TEXTS["click",](call=call) if ways else str(typed)])
+        typed = _TEXTS["type"].fill({"call": call, "wanted": self.exercise.kind.wanted})
+        return "\n".join([self.question, *ways, _TEXTS["click"](call=call) if ways else str(typed)])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         if self._widget is None:
@@ -77,7 +77,7 @@ class Prediction:
         import ipywidgets as widgets  # heavy: only a notebook needs it
 
         asked = widgets.VBox()
-        again = widgets.Button(description=_TEXTS["again",](), icon="refresh")
+        again = widgets.Button(description=_TEXTS["again"](), icon="refresh")
         again.layout.display = "none"
         again.on_click(lambda _: self._redraw(widgets, asked, again))
         self._ask(widgets, asked, again)
@@ -124,7 +124,7 @@ class Prediction:
     def _field(self, widgets: Any, told: Any) -> Any:
         wanted = str(self.exercise.kind.wanted).replace("`", "")
         field = widgets.Text(placeholder=wanted, continuous_update=False)
-        button = widgets.Button(description=_TEXTS["answer",]())
+        button = widgets.Button(description=_TEXTS["answer"]())
         last = [""]
 
         def submit(_: object) -> None:

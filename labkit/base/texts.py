@@ -135,10 +135,17 @@ def parse(text: str) -> list[Entry]:
     ]
 
 
-def texts_beside(module: str) -> dict[tuple[str, ...], Text]:
-    """Return the texts in the ``.txt`` beside ``module``, by the words of their ``%%`` lines."""
+class Texts(dict[tuple[str, ...], Text]):
+    """Texts by the words of their ``%%`` lines; ``texts["more"]`` is ``texts[("more",)]``."""
+
+    def __getitem__(self, words: str | tuple[str, ...]) -> Text:
+        return super().__getitem__((words,) if isinstance(words, str) else words)
+
+
+def texts_beside(module: str) -> Texts:
+    """Return the texts in the ``.txt`` beside ``module``."""
     entries = parse(Path(module).with_suffix(".txt").read_text("utf-8"))
-    return {entry.words: entry.texts[""] for entry in entries}
+    return Texts((entry.words, entry.texts[""]) for entry in entries)
 
 
 def text_function(module: str) -> Callable[..., str]:

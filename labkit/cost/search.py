@@ -45,7 +45,7 @@ class Plans(Drawn):
         """The text for when no plan fits: the smallest plan and its need."""
         least = min(self.others, key=lambda one: one.peak)
         facts = {"count": len(self.others), "gpus": self.gpus, "gpu": self.gpu.name}
-        return _TEXTS["none",](**facts, plan=least.plan, needs=least.no_fit_reason)
+        return _TEXTS["none"](**facts, plan=least.plan, needs=least.no_fit_reason)
 
     why_none = no_fit_reason  # the former name
 
@@ -60,8 +60,8 @@ class Plans(Drawn):
 
     def table(self, most: int = 12) -> str:
         """Return the fastest plans as a table, and below why the others do not fit."""
-        experts, yes = bool(self.sizes.experts), str(_TEXTS["yes",])
-        lines = [f"  {_TEXTS['head',](ep='  ep' * experts)}"]
+        experts, yes = bool(self.sizes.experts), str(_TEXTS["yes"])
+        lines = [f"  {_TEXTS['head'](ep='  ep' * experts)}"]
         again = {True: yes + " " * (9 - columns(yes)), False: f"{'-':<9}"}
         for one in self.fitting[:most]:
             plan = one.plan
@@ -72,21 +72,21 @@ class Plans(Drawn):
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:
-            lines.append(f"  {_TEXTS['more',](count=len(self.fitting) - most)}")
+            lines.append(f"  {_TEXTS['more'](count=len(self.fitting) - most)}")
         if any(one.verdict == "close" for one in self.fitting[:most]):
-            lines.append(f"  {_TEXTS['close',]}")
+            lines.append(f"  {_TEXTS['close']}")
         for kind, called in KINDS.items() if self.others else ():
             found = [one for one in self.others if one.largest == kind]
             if found:
                 least = min(found, key=lambda one: one.peak)
                 needed, there = bytes_text(int(least.peak)), bytes_text(int(self.gpu.usable))
                 facts = {"count": len(found), "plan": least.plan, "needed": needed, "there": there}
-                lines.append(_TEXTS["why",](kind=called, **facts))
+                lines.append(_TEXTS["why"](kind=called, **facts))
         return "\n".join(lines if self.fitting else [self.no_fit_reason, *lines[1:]])
 
     def __str__(self) -> str:
-        head = _TEXTS["plans",](
-            what=self.sizes.name or _TEXTS["model",], billions=self.sizes.parameters / 1e9, gpus=self.gpus,
+        head = _TEXTS["plans"](
+            what=self.sizes.name or _TEXTS["model"], billions=self.sizes.parameters / 1e9, gpus=self.gpus,
             gpu=self.gpu.name, batch=self.batch, seq=self.sizes.seq, peak=self.gpu.flops / 1e12,
         )  # fmt: skip
         return f"{head}\n{self.table()}"

@@ -39,7 +39,7 @@ def _hints(
             for name in getattr(module, "_former_parameters", ())
         ]
         name = names[0] if names else "self.weight"
-        yield _TEXTS["no-parameters",](name=name)
+        yield _TEXTS["no-parameters"](name=name)
     if "same device" in str(error):
         for path, module in replica.named_modules():
             for name, value in vars(module).items():
@@ -49,28 +49,28 @@ def _hints(
                     yield say(en=f"{where} of {kind} is {text}", zh=f"{kind} 的 {where} 是{text}")
     for at, value in enumerate(inputs):
         if isinstance(value, list) and len(value) > 1 and all(isinstance(item, Tensor) for item in value):
-            yield _TEXTS["list",](at=at, count=len(value))
+            yield _TEXTS["list"](at=at, count=len(value))
 
 
 def _describe_wrong_device(value: Any, device: torch.device) -> str | None:
     """Describe an attribute left on another device because replicate cannot see it; None if there is none."""
     if isinstance(value, Tensor):
         if value.device != device:
-            return _TEXTS["tensor",](device=value.device)
+            return _TEXTS["tensor"](device=value.device)
         return None
     if isinstance(getattr(value, "__self__", None), nn.Module):
         if not getattr(value.__self__, "_is_replica", False):
-            return str(_TEXTS["method",])
+            return str(_TEXTS["method"])
         return None
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     container = type(value).__name__
     for item in items:
         if isinstance(item, nn.Module) and not getattr(item, "_is_replica", False):
             kept = "nn.ModuleDict" if isinstance(value, dict) else "nn.ModuleList"
-            return _TEXTS["modules",](container=container, kept=kept)
+            return _TEXTS["modules"](container=container, kept=kept)
         if isinstance(item, Tensor) and item.device != device:
             kept = "nn.ParameterDict" if isinstance(value, dict) else "nn.ParameterList"
-            return _TEXTS["tensors",](container=container, device=item.device, kept=kept)
+            return _TEXTS["tensors"](container=container, device=item.device, kept=kept)
     return None
 
 
@@ -97,7 +97,7 @@ class Attributes:
         ]
         if lost:
             listed = series([*map(repr, lost[:_SHOWN]), *["..."] * (len(lost) > _SHOWN)])
-            warnings.warn(_TEXTS["lost",](listed=listed), stacklevel=5)
+            warnings.warn(_TEXTS["lost"](listed=listed), stacklevel=5)
 
 
 class NoParameters(dict[str, Any]):
@@ -105,5 +105,5 @@ class NoParameters(dict[str, Any]):
 
     def items(self) -> Any:
         if not self:
-            warnings.warn(str(_TEXTS["empty",]), stacklevel=6)
+            warnings.warn(str(_TEXTS["empty"]), stacklevel=6)
         return super().items()

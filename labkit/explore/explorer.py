@@ -129,7 +129,7 @@ class Explorer:
         """Make a slider or a list for each state."""
         made = {}
         for name, value in self._state.items():
-            label = str(_LABELS[self.labels.get(name, name),])
+            label = str(_LABELS[self.labels.get(name, name)])
             look = {
                 "value": value, "description": label, "style": {"description_width": _WIDTH},
                 "layout": {"width": "auto", "max_width": "560px"}, "tooltip": label,

@@ -110,7 +110,7 @@ def _judge_part(
     """Return the mark of one part; append remarks to ``troubles``. ``end``: the time from which waits are cut short."""
 
     def tell(kind: str, told: str) -> None:
-        where, words = f"{part.question}.{part.id}", _TEXTS[kind,]
+        where, words = f"{part.question}.{part.id}", _TEXTS[kind]
         troubles.append(Remark(kind, f"{where}: {words.en}: {told}", f"{where}：{words.zh}：{told}"))
 
     usual, left = session.limits, end - time.monotonic()
@@ -122,7 +122,7 @@ def _judge_part(
         with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
             failed = bool(_hint(part, solved, draw.with_numbers(draw.numbers))[1])
         tell("judge" if failed else "odd", fault)
-        words = _TEXTS["not-judged" if failed else "no-value",]
+        words = _TEXTS["not-judged" if failed else "no-value"]
         hint = Hint(_FAILED if failed else "no-value", words.en, words.zh)
     for why, told in session.troubles:
         tell(why, told)

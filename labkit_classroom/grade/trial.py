@@ -85,7 +85,7 @@ def _warn(found: TrialResult) -> Words | None:
     else:
         key = "never" if not found.lost else "sometimes" if full else "uneven" if some else ""
     facts = {"lost": series(found.lost), "full": full, "count": len(found.points), "some": series(some)}
-    return _TEXTS[key,].fill(facts) if key else None
+    return _TEXTS[key].fill(facts) if key else None
 
 
 def find_odd_numbers(assignment: Assignment) -> Iterator[Words]:
@@ -95,9 +95,9 @@ def find_odd_numbers(assignment: Assignment) -> Iterator[Words]:
     cells = [cell.source for language in ("en", "zh") for cell in assignment.cells(language, {})]
     for name in drawn[0]:
         if len({edition[name] for edition in drawn}) == 1:
-            yield _TEXTS["constant",].fill({"name": name, "value": drawn[0][name]})
+            yield _TEXTS["constant"].fill({"name": name, "value": drawn[0][name]})
         if not any(f"{{{{{name}}}}}" in source for source in cells):
-            yield _TEXTS["unused",].fill({"name": name})
+            yield _TEXTS["unused"].fill({"name": name})
     often = max(Counter(tuple(edition.items()) for edition in drawn).values())
     if drawn[0] and often > _EDITIONS // 4:
-        yield _TEXTS["few",].fill({"often": often, "count": _EDITIONS})
+        yield _TEXTS["few"].fill({"often": often, "count": _EDITIONS})

@@ -300,11 +300,11 @@ def best_sandbox(trust: bool = False) -> str:
 def sandbox_report() -> str:
     """Describe each kind of isolation, and say which ones work here."""
     states = {
-        way: _TEXTS["no",](why=why) if why else _TEXTS["works",]() for way, why in try_sandboxes().items()
+        way: _TEXTS["no"](why=why) if why else _TEXTS["works"]() for way, why in try_sandboxes().items()
     }
-    states["bare"] = _TEXTS["trusted",]()
-    lines = [f"{way}: {state}\n    {_TEXTS[way,]()}" for way, state in states.items()]
-    return "\n".join(lines if not all(try_sandboxes().values()) else [*lines, _TEXTS["nowhere",]()])
+    states["bare"] = _TEXTS["trusted"]()
+    lines = [f"{way}: {state}\n    {_TEXTS[way]()}" for way, state in states.items()]
+    return "\n".join(lines if not all(try_sandboxes().values()) else [*lines, _TEXTS["nowhere"]()])
 
 
 def _try_sandbox(way: str) -> str:

@@ -55,14 +55,14 @@ def explain(dumps: Mapping[int, Dump]) -> Explained:
     ranks = tuple(sorted(dumps))
     members = {rank for dump in dumps.values() for group in dump.groups.values() for rank in group}
     absent = tuple(sorted(members - set(ranks)))
-    head = _TEXTS["head",](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
+    head = _TEXTS["head"](dumps=len(ranks), calls=sum(len(dump.calls) for dump in dumps.values()))
     if absent:
-        head += _TEXTS["absent",](ranks=format_ranks(absent))
-    head = "\n".join([head, *(_TEXTS["broken",](why=why) for why in broken)])
+        head += _TEXTS["absent"](ranks=format_ranks(absent))
+    head = "\n".join([head, *(_TEXTS["broken"](why=why) for why in broken)])
     looked = [_group_problem(key, calls, ranks) for key, calls in _group_calls(dumps).items()]
     problems = list(filter(None, looked)) or list(filter(None, [_find_unpaired_messages(dumps)]))
     if not problems:
-        return Explained(ranks, absent, lines=(head, str(_TEXTS["nothing",])))
+        return Explained(ranks, absent, lines=(head, str(_TEXTS["nothing"])))
     _, first = min(problems, key=lambda pair: pair[0])
     return replace(first, ranks=ranks, absent=absent, lines=(head, *first.lines))
 
@@ -132,7 +132,7 @@ def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]
         seqs = {call.group: call.seq for call in own.values()}
         standings.append(RankState(rank, here.get(rank), came=came, seqs=seqs, last=last, counted=False))
         if rank not in here:  # its line in the text
-            quiet[rank] = str(_TEXTS["no-call",]) if last is None else _TEXTS["quiet",](**_call_facts(last))
+            quiet[rank] = str(_TEXTS["no-call"]) if last is None else _TEXTS["quiet"](**_call_facts(last))
     call = here[min(here)]
     key, facts = faults.cause_of_absence(call, standings)
     if key == "uneven":
@@ -145,7 +145,7 @@ def _describe_missing(there: _Calls, number: int, here: Mapping[int, DumpedCall]
     # The first rank has waited until the last call of any rank.
     seen = max(call.created for own in there.values() for call in own.values())
     if (seconds := (seen - min(call.created for call in here.values())) / 1e9) >= 1:
-        lines.append(_TEXTS["since",](time=duration(seconds)))
+        lines.append(_TEXTS["since"](time=duration(seconds)))
     return _make_problem(Report(fault, (), advice, ()), call, tuple(quiet), lines)
 
 
@@ -154,7 +154,7 @@ def _describe_slow_call(here: Mapping[int, DumpedCall], gone: Sequence[int]) -> 
     key, facts = ("no_dump", {"names": format_ranks(gone)}) if gone else ("not_over", {})
     meaning, advice = explain_fault(key, **facts)
     standings = [RankState(rank, call, seqs={call.group: call.seq}) for rank, call in sorted(here.items())]
-    known = dict.fromkeys(gone, str(_TEXTS["no-dump",]))
+    known = dict.fromkeys(gone, str(_TEXTS["no-dump"]))
     lines = (*faults.state_lines([*standings, *map(RankState, gone)], known), meaning)
     return _make_problem(Report("deadlock", (), advice, ()), here[min(here)], tuple(gone), lines)
 
@@ -213,9 +213,9 @@ def _describe_drift(there: _Calls) -> Iterator[str]:
         ahead = [(own[n], forms.get(n - 1)) for n in later]
         skipped, more = (all(_call_form(call) == form for call, form in pairs) for pairs in (behind, ahead))
         kind, *_, place = forms[odd]
-        texts = [_TEXTS["skipped",](number=odd, kind=kind, place=place)]
-        texts.append(_TEXTS["once-more",](**_call_facts(own[odd])))
+        texts = [_TEXTS["skipped"](number=odd, kind=kind, place=place)]
+        texts.append(_TEXTS["once-more"](**_call_facts(own[odd])))
         either = [text for text, is_so in zip(texts, (skipped, more), strict=True) if is_so]
         if either:
             what = say(en=", or ", zh="，或者").join(either)
-            yield _TEXTS["drift",](rank=rank, what=what)
+            yield _TEXTS["drift"](rank=rank, what=what)

@@ -83,12 +83,12 @@ def explain_log(text: str) -> Explained | None:
     ranks = tuple(sorted({*errors, *(rank for group in groups.values() for rank in group)}))
     if not ranks:
         return None
-    head = [_TEXTS["head",](ranks=format_ranks(ranks))]
+    head = [_TEXTS["head"](ranks=format_ranks(ranks))]
     if errors:
-        head += [_TEXTS["error",](rank=rank, error=error) for rank, error in errors.items()]
-        head.append(_TEXTS["ended",](ranks=format_ranks(list(errors))))
+        head += [_TEXTS["error"](rank=rank, error=error) for rank, error in errors.items()]
+        head.append(_TEXTS["ended"](ranks=format_ranks(list(errors))))
         return Explained(
-            ranks, (), "script_fails", tuple(errors), "", None, tuple(head), str(_TEXTS["ended-do",])
+            ranks, (), "script_fails", tuple(errors), "", None, tuple(head), str(_TEXTS["ended-do"])
         )
     explained = [_explain_group(name, group, ranks) for name, group in groups.items()]
     found = next((one for one in explained if one.fault), explained[0])
@@ -135,7 +135,7 @@ def _read_own_errors(text: str) -> dict[int, str]:
             found.setdefault(int(rank), error.strip())
     for rank, code in _EXIT.findall(text):
         if int(code) not in _ABORTED:
-            found.setdefault(int(rank), _TEXTS["signal",](signal=signal.Signals(-int(code)).name))
+            found.setdefault(int(rank), _TEXTS["signal"](signal=signal.Signals(-int(code)).name))
     return found
 
 
@@ -149,11 +149,11 @@ def _explain_group(name: str, group: _Group, ranks: Sequence[int]) -> Explained:
     elsewhere = [rank for rank in late if rank not in waiting]
     usual, _ = Counter(waiting.values()).most_common(1)[0]
     lines = [
-        _TEXTS["waits",](ranks=format_ranks(of), number=number, call=_describe_call(call), group=name or "?")
+        _TEXTS["waits"](ranks=format_ranks(of), number=number, call=_describe_call(call), group=name or "?")
         for call in dict.fromkeys(waiting.values())
         if (of := [rank for rank in sorted(waiting) if waiting[rank] == call])
     ]
-    lines += [_TEXTS["behind",](rank=rank, number=group[rank].enqueued) for rank in sorted(behind)]
+    lines += [_TEXTS["behind"](rank=rank, number=group[rank].enqueued) for rank in sorted(behind)]
     different = [rank for rank, call in sorted(waiting.items()) if _differs(call, usual)]
     # Without "PG GUID", several groups of a job may have the same number: their own ranks then repeat.
     one_group = len({state.own_rank for state in group.values()}) == len(group)
@@ -163,8 +163,8 @@ def _explain_group(name: str, group: _Group, ranks: Sequence[int]) -> Explained:
         fault = "calls_differ" if key == "kind" else "shapes_differ"
         return Explained((), (), fault, tuple(different), name, number, (*lines, meaning), advice)
     if behind and name and one_group:
-        lines.append(_TEXTS["missing",](ranks=format_ranks(sorted(behind)), number=number))
-        advice = str(_TEXTS["missing-do",])
+        lines.append(_TEXTS["missing"](ranks=format_ranks(sorted(behind)), number=number))
+        advice = str(_TEXTS["missing-do"])
         return Explained((), (), "deadlock", tuple(sorted(behind)), name, number, tuple(lines), advice)
     if elsewhere or not one_group:
         return _cannot_tell("scattered", lines, ())
@@ -177,15 +177,15 @@ def _explain_group(name: str, group: _Group, ranks: Sequence[int]) -> Explained:
 
 
 def _cannot_tell(key: str, lines: Iterable[str], silent: Sequence[int], advice: str = "collect") -> Explained:
-    lines = [*lines, str(_TEXTS[key,])]
+    lines = [*lines, str(_TEXTS[key])]
     if silent:
-        lines.append(_TEXTS["silent",](ranks=format_ranks(silent)))
-    return Explained((), (), lines=tuple(lines), advice=str(_TEXTS[advice,]))
+        lines.append(_TEXTS["silent"](ranks=format_ranks(silent)))
+    return Explained((), (), lines=tuple(lines), advice=str(_TEXTS[advice]))
 
 
 def _describe_call(call: tuple[str, ...]) -> str:
     kind, *sizes = call or ("?",)
-    return kind if not sizes else _TEXTS["sizes",](kind=kind, sent=sizes[0], received=sizes[1])
+    return kind if not sizes else _TEXTS["sizes"](kind=kind, sent=sizes[0], received=sizes[1])
 
 
 def _differs(call: tuple[str, ...], usual: tuple[str, ...]) -> bool:

@@ -51,22 +51,22 @@ class ScriptPlan(Drawn):
     def __str__(self) -> str:
         most = max(self.ranks, key=lambda one: one.peak)
         gpu, peak = self.gpu.name, bytes_text(most.peak)
-        verdict = _TEXTS["fits",](gpu=gpu)
+        verdict = _TEXTS["fits"](gpu=gpu)
         if not self.fits:
-            verdict = _TEXTS["too-much",](gpu=gpu, rank=most.rank, peak=peak)
+            verdict = _TEXTS["too-much"](gpu=gpu, rank=most.rank, peak=peak)
         size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": self.steps}
-        lines = [_TEXTS["head",](script=self.script, verdict=verdict, size=size, **facts)]
+        lines = [_TEXTS["head"](script=self.script, verdict=verdict, size=size, **facts)]
         for one in self.run:
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
-            words = _TEXTS["rank",](
+            words = _TEXTS["rank"](
                 ranks=self.label_equivalent_ranks(one.rank), after=bytes_text(sum(one.allocated.values())),
                 line=one.line, peak=bytes_text(one.peak), phase=_TEXTS.get(("phase", one.phase), ""),
             )  # fmt: skip
             lines += [f"  {words}", f"    {_join(kinds)}"]
             if one.elsewhere:
-                lines.append(f"    {_TEXTS['elsewhere',](gpu=one.elsewhere)}")
+                lines.append(f"    {_TEXTS['elsewhere'](gpu=one.elsewhere)}")
         if any(one.routed for one in self.ranks):
-            lines.append(f"  {_TEXTS['routed',]}")
+            lines.append(f"  {_TEXTS['routed']}")
         return "\n".join(lines + self._time())
 
     def _time(self) -> list[str]:
@@ -78,8 +78,8 @@ class ScriptPlan(Drawn):
         parts = [f"{caption('plan', k)} {duration(s)}" for k, s in slow.parts.items() if s > took / 1000]
         reached = slow.operations / took / self.gpu.flops
         return [
-            f"  {_TEXTS['step',](took=duration(took), parts=_join(parts))}",
-            f"    {_TEXTS['reached',](reached=reached, peak=self.gpu.flops / 1e12)}",
+            f"  {_TEXTS['step'](took=duration(took), parts=_join(parts))}",
+            f"    {_TEXTS['reached'](reached=reached, peak=self.gpu.flops / 1e12)}",
         ]
 
     __repr__ = __str__

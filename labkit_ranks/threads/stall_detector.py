@@ -57,9 +57,9 @@ class StallDetector:
 
     def _tell(self, stacks: dict[str, list[traceback.FrameSummary]]) -> None:
         for name, stack in stacks.items():
-            text = _TEXTS["stands",](name=name, seconds=_LOOKS * _BEAT)
+            text = _TEXTS["stands"](name=name, seconds=_LOOKS * _BEAT)
             where = "".join(traceback.format_list(stack[-4:]))
-            print(f"{text}\n{where}{_TEXTS['why',]}", file=self._stream, flush=True)
+            print(f"{text}\n{where}{_TEXTS['why']}", file=self._stream, flush=True)
 
 
 def _stack(rank: Rank) -> list[traceback.FrameSummary]:

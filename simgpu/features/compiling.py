@@ -40,7 +40,7 @@ def _compile(
         return real(model, mode=mode, options=options, disable=disable, **asked)
     if machine not in _warned and os.environ.get("RANK", "0") == "0":
         _warned.add(machine)
-        warnings.warn(_TEXTS["as-it-is",](), stacklevel=4)
+        warnings.warn(_TEXTS["as-it-is"](), stacklevel=4)
     if model is None:
         return lambda model: torch.compile(model, mode=mode, options=options, disable=disable, **asked)
     if mode is not None and options is not None:

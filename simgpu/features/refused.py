@@ -28,7 +28,7 @@ _TEXTS = texts_beside(__file__)
 
 
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:
-    raise Absent(str(_TEXTS[what,]))
+    raise Absent(str(_TEXTS[what]))
 
 
 @handles(*functions_in_row("plans of transforms"))

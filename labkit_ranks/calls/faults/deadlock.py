@@ -78,7 +78,7 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
     """Return the report of a deadlock. After ``timeout``, NCCL would end the group."""
     key, facts = _find_cause(standings)
     meaning, advice = explain_fault(key, **facts)
-    lines = (str(_TEXTS["nobody",]), *state_lines(standings), meaning)
+    lines = (str(_TEXTS["nobody"]), *state_lines(standings), meaning)
     places = tuple(filter(None, map(_last_place, standings)))
     stuck, real = next((call for one in standings if (call := one.call) and call.backend == "nccl"), None), ""
     if stuck is not None and not stuck.makes_a_group:
@@ -87,9 +87,9 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
         if stuck.is_connected:  # ranks that are processes don't record who reads the result
             unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
             text = "if-read" if unread else "on-real-gpus"
-            real = _TEXTS[text,](seconds=seconds, said=watchdog_text(stuck, limit))
+            real = _TEXTS[text](seconds=seconds, said=watchdog_text(stuck, limit))
         else:
-            real = _TEXTS["on-first-call",](seconds=seconds)
+            real = _TEXTS["on-first-call"](seconds=seconds)
     return Report(FAULT_OF.get(key, "deadlock"), lines, advice, places, real)
 
 
@@ -160,20 +160,20 @@ def _to_plural(text: str) -> str:
 def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
     call, last = one.call, one.last
     if one.reads:
-        return _describe_state(replace(one, reads=""), standings) + _TEXTS["reads",](place=one.reads)
+        return _describe_state(replace(one, reads=""), standings) + _TEXTS["reads"](place=one.reads)
     if call is not None and call.is_message:
-        return _TEXTS["message",](what=describe_call(call), place=call.short_place)
+        return _TEXTS["message"](what=describe_call(call), place=call.short_place)
     if call is not None:
         awaited = missing_ranks(call, standings)
-        whom = format_ranks(awaited) if awaited else _TEXTS["others",]
-        return _TEXTS["collective",](whom=whom, what=describe_call(call), **_call_facts(call))
+        whom = format_ranks(awaited) if awaited else _TEXTS["others"]
+        return _TEXTS["collective"](whom=whom, what=describe_call(call), **_call_facts(call))
     if one.what:
-        return _TEXTS["own",](what=one.what)
+        return _TEXTS["own"](what=one.what)
     if one.error is not None:
-        return _TEXTS["failed",](kind=one.error[0], problem=one.error[1])
+        return _TEXTS["failed"](kind=one.error[0], problem=one.error[1])
     if last is None:
-        return str(_TEXTS["no-call-here" if one.seqs else "no-call",])
-    return _TEXTS["ended",](kind=last.kind, **_call_facts(last))
+        return str(_TEXTS["no-call-here" if one.seqs else "no-call"])
+    return _TEXTS["ended"](kind=last.kind, **_call_facts(last))
 
 
 def _call_facts(call: CollectiveCall) -> dict[str, object]:
@@ -239,7 +239,7 @@ def cause_of_absence(call: CollectiveCall, standings: Sequence[RankState]) -> _C
         return "alone", {"names": format_ranks(never), "through": through, "here": here, **group}
     if ended:
         return "ended_before", {"names": format_ranks(ended)}
-    return "elsewhere", {"names": names if away else _TEXTS["others",], "rank": call.rank}
+    return "elsewhere", {"names": names if away else _TEXTS["others"], "rank": call.rank}
 
 
 def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence[RankState]) -> _Cause:
@@ -266,7 +266,7 @@ def unmet_error(calls: Sequence[CollectiveCall], standings: Sequence[RankState] 
         meaning, advice = explain_fault(key, **facts)
         places = [] if calls[0].is_message else state_lines(standings)
         lines, fault = [*lines, *places, meaning], FAULT_OF.get(key, fault)
-    real = str(_TEXTS["at-exit",]) if all(call.backend == "nccl" for call in calls) else ""
+    real = str(_TEXTS["at-exit"]) if all(call.backend == "nccl" for call in calls) else ""
     report = Report(fault, tuple(lines), advice, tuple(call.short_place for call in calls), real)
     return report.attach_to(Unmet(str(report)))
 
@@ -306,7 +306,7 @@ def late_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
 
 def timeout_error(call: CollectiveCall, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
     """Return the error of ``call`` after it has waited for ``timeout`` on its rank's clock, in vain for ``ranks``."""
-    names = format_ranks(ranks) if ranks else _TEXTS["others",]
+    names = format_ranks(ranks) if ranks else _TEXTS["others"]
     return DistBackendError(
         watchdog_text(call, timeout)
         + say(

@@ -95,9 +95,9 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
     """Return the report of calls with a difference in ``what``."""
     first = calls[0]
     if first.is_message or what == "members":
-        head = str(_TEXTS["message" if first.is_message else what,])
+        head = str(_TEXTS["message" if first.is_message else what])
     else:
-        head = _TEXTS["collective",](number=first.seq, group=group_label(first))
+        head = _TEXTS["collective"](number=first.seq, group=group_label(first))
     key = what
     if what == "shape":
         apart = first.root is None and len({(call.code, call.line) for call in calls}) > 1

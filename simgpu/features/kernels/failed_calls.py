@@ -52,9 +52,9 @@ def answer_failed_call(
         if operator is not None:
             raise _device_assert(operator, home.device, words) from None
     elif isinstance(error, NotImplementedError) and is_cpu_refusal(words):
-        error.add_note(_TEXTS["named-otherwise",]())
+        error.add_note(_TEXTS["named-otherwise"]())
     elif isinstance(error, NotImplementedError) and "with arguments from the 'CPU' backend" in words:
-        error.add_note(_TEXTS["no-operator",]())
+        error.add_note(_TEXTS["no-operator"]())
     return NotImplemented
 
 
@@ -350,7 +350,7 @@ def _device_assert(operator: str, device: torch.device, words: str) -> torch.Acc
     """Return CUDA's error for a failed assertion on the device, with the CPU's ``words`` as a note."""
     error: Any = cuda_error(_ASSERT, "Assert", "device-side assert triggered")
     words = words.partition("\n")[0].partition("  (Could this")[0].rstrip(".")
-    error.add_note(_TEXTS["asserted",](operator=operator, device=device, words=words))
+    error.add_note(_TEXTS["asserted"](operator=operator, device=device, words=words))
     return error
 
 
