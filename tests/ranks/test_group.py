@@ -1,5 +1,6 @@
 """What a process group does besides summing: its works, messages by tag, groups made anew, cut up and closed."""
 
+import contextlib
 import copy
 import os
 import time
@@ -410,3 +411,16 @@ def test_a_group_is_asked_and_made_as_by_cpp():
 
     with World(2) as world:
         assert world.run(work) == [([2, 2], 2, 0, [7, 8, 9])] * 2
+
+
+def test_subgroups_of_one_rank_within_subgroups():
+    def work(rank):
+        begin()
+        half, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        own, groups = dist.new_subgroups(group_size=1, group=half)
+        x = torch.ones(1, device="cuda")
+        dist.all_reduce(x, group=own)
+        return own.size(), len(groups), x.item()
+
+    with contextlib.closing(World(4)) as world:
+        assert world.run(work) == [(1, 2, 1.0)] * 4

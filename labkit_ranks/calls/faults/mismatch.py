@@ -56,8 +56,8 @@ def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
         if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
             return ""
         return "dtype" if one[0].dtype != other[0].dtype else "shape"
-    # A group of one rank connects nobody: each rank may make another.
-    if a.members != b.members and not all(call.members == (call.rank,) for call in (a, b)):
+    # Groups of one rank connect nobody: ranks may make different ones.
+    if a.members != b.members and len(a.members + b.members) > 2:
         return "members"
     if a.op != b.op:
         return "op"
