@@ -34,6 +34,12 @@ def test_it_answers_as_pytorchs_own():
     assert used(SharedStore({})) == used(real)
 
 
+def test_its_queues_are_refused_by_pytorch():
+    for store in (SharedStore({}), dist.PrefixStore("of", SharedStore({}))):
+        with pytest.raises(NotImplementedError, match="queue support"):
+            store.queue_push("q", "first")
+
+
 def test_a_wait_ends_when_its_own_time_is_over():
     def work(rank):
         dist.init_process_group("nccl")
