@@ -18,7 +18,7 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, read_returned
 from labkit_ranks.plans.context import owners
 
-from .on_ranks import on_ranks
+from .on_ranks import RanksRun, on_ranks
 
 _ANEW = Random()
 Attention = tuple[Tensor, Tensor]
@@ -111,8 +111,8 @@ def _by_parts(
     return found
 
 
-def _receive_at_wait(send_and_receive: Callable[..., Any], calls: list[Any]) -> list[Any]:
-    """Send and receive, with nan in the received tensors until ``wait``, as on GPUs they are not there before."""
+def _receive_at_wait(send_and_receive: Callable[..., Any], before: float, calls: list[Any]) -> list[Any]:
+    """Send and receive, with ``before`` in the received tensors until ``wait``, as on GPUs they are not there yet."""
     sent = {call.tensor.data_ptr() for call in calls if call.op is dist.isend}
     late = [call for call in calls if call.op is dist.irecv and call.tensor.data_ptr() not in sent]
     into = [call.tensor for call in late]
@@ -129,8 +129,13 @@ def _receive_at_wait(send_and_receive: Callable[..., Any], calls: list[Any]) -> 
             return True
 
     for place in into:
-        place.fill_(float("nan"))
+        place.fill_(before)
     return [Arriving()] * len(works)
+
+
+def _run_ring(answer: Callable[..., Any], ranks: int, given: Any, before: float) -> RanksRun:
+    with patch.object(dist, "batch_isend_irecv", partial(_receive_at_wait, dist.batch_isend_irecv, before)):
+        return on_ranks(answer, ranks, given)
 
 
 @judge("21.ring", a_function("ring_attention"))
@@ -139,14 +144,13 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
     for ranks in (4, 3, 1):
         q, k, v = (torch.randn(ranks * rows, width) for _ in range(3))
         given = [tuple(each.chunk(ranks)[rank] for each in (q, k, v)) for rank in range(ranks)]
-        with patch.object(dist, "batch_isend_irecv", partial(_receive_at_wait, dist.batch_isend_irecv)):
-            ran = on_ranks(ring_attention, ranks, given)
+        ran = _run_ring(ring_attention, ranks, given, float("nan"))
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks)
         found = [read_returned(one) for one in ran.require_success().results]
         if any(one.isnan().any() for one in found):
-            at_once = on_ranks(ring_attention, ranks, given).results
-            if at_once and not any(one.isnan().any() for one in at_once):
+            with_zeros = _run_ring(ring_attention, ranks, given, 0.0).results
+            if not any(one.isnan().any() for one in with_zeros):
                 yield Named("early", ranks=ranks)
         if ran.call_kinds("all_gather", "all_gather_single", "all_gather_object"):
             yield Named("gathered", ranks=ranks)
@@ -155,6 +159,7 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
             "own": lambda rank, source: _visible(0, 0) & (rank == source),
             "local_mask": lambda rank, source: _visible(0, 0),
             "not_causal": lambda rank, source: _visible(1, 0),
+            "later": lambda rank, source: _visible(0, 0) if rank == source else _visible(1, 0),
             "turned": lambda rank, source, ranks=ranks: _visible(rank, (2 * rank - source) % ranks),  # type: ignore[misc]
         }
         if all(map(_is_close, found, right)):

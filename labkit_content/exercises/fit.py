@@ -172,7 +172,7 @@ def _norm(norm: Callable[..., Any]) -> Hints:
         if ran.failure and "mixed torch.Tensor and DTensor" in ran.failure.words:
             yield Named("mixed", error="mixed torch.Tensor and DTensor")
         ran.require_success()
-        found = [read_returned(one, A_NUMBER, en="`norm`", zh="`norm`") for one, _ in ran.results]
+        found = [read_returned(one, A_NUMBER, en="`norm`", zh="`norm` ") for one, _ in ran.results]
         yield from _wrong_norm(found, [squares for _, squares in ran.results])
 
 
@@ -274,7 +274,7 @@ def _scaling(step: Callable[..., Any]) -> Hints:
             if ran.failure and ran.failure.hangs:
                 yield Named("apart" if over else "hangs", words=ran.failure.words.rstrip("."))
             found = ran.require_success().results
-            scales = [read_returned(scale, A_NUMBER, en="`step`", zh="`step`") for scale, _ in found]
+            scales = [read_returned(scale, A_NUMBER, en="`step`", zh="`step` ") for scale, _ in found]
             moved = [change for _, change in found]
             if over:
                 yield from _wrong_after_overflow(scales, moved)

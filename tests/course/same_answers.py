@@ -150,6 +150,14 @@ def only_rank_0(model):
     return total.sqrt()
 
 
+def by_lookup(one, other):
+    """Each tensor of one training is looked up in the other."""
+    other = dict(other["gradients"])
+    gaps = ((g.float() - other[name].float()).norm() / g.float().norm() for name, g in one["gradients"].items())
+    gap = max(gaps)
+    return judged()(one, one | {"gradients": other}) if gap < 1 else False
+
+
 RIGHT = {
     "23.same": [judged(), by_eps, judged(lambda dtype: 1e-2 if dtype.itemsize == 2 else 1e-3)],
     "23.pipeline": [pipeline(), pipeline(schedule=ScheduleGPipe), scaled_afterwards],
@@ -162,7 +170,7 @@ WRONG = {
             "Do you leave room"),
         (whole_norm, "compare each tensor with its own norm"), (absolute, "an absolute one"),
         (by_norms, "the difference of two tensors has a norm"), (judged(losses=False), "Do you look at all steps"),
-        (judged(keys=False), "has no gradient for `words`"),
+        (judged(keys=False), "has no gradient for `words`"), (by_lookup, "ends in a KeyError"),
         (judged(lambda dtype: 1e-4), "in bf16 the gradients differ"),
         (judged(lambda dtype: 1e-2), "here it is a bug"), (judged(floor=0.0), "needs a bound of its own"),
         (judged(alive=False), "both do not train"), (lambda one, other: False, "two trainings with equal numbers"),

@@ -77,9 +77,10 @@ def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, sam
                 works = dist.batch_isend_irecv(
                     sends + [dist.P2POp(dist.irecv, x, source_rank) for x in fresh]
                 )
-        own, other = (rank * len(q), source * len(q)) if mask == "whole" else (0, 0)
+        whole = mask == "whole" or (mask == "own" and rank == source)
+        own, other = (rank * len(q), source * len(q)) if whole else (0, 0)
         seen = (own + rows)[:, None] >= other + rows
-        out, lse = merge(out, lse, *block(q, k, v, seen | (mask == "none")))
+        out, lse = merge(out, lse, *block(q, k, v, seen | (mask == "none" or not whole and mask == "own")))
         for work in works if waits else ():
             work.wait()
         k, v = fresh
@@ -146,7 +147,7 @@ def late(q, k, v):
 @pytest.mark.parametrize(("answer", "hint"), [
     (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
     (partial(ring, blocking=True), "hangs"), (by_parity, None), (partial(ring, mask="local"), "local_mask"),
-    (partial(ring, mask="none"), "not_causal"), (partial(ring, hops=1), "hops"),
+    (partial(ring, mask="none"), "not_causal"), (partial(ring, mask="own"), "later"), (partial(ring, hops=1), "hops"),
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "hangs"),
     (partial(ring, waits=False), "early"), (lambda q, k, v: ring(q, k, v) * float("nan"), "other"),
     (partial(ring, same_buffer=True), "other"), (lambda q, k, v: ring(q, k, v) * 2, "other"),
