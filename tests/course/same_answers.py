@@ -153,7 +153,9 @@ def only_rank_0(model):
 def by_lookup(one, other):
     """Each tensor of one training is looked up in the other."""
     other = dict(other["gradients"])
-    gaps = ((g.float() - other[name].float()).norm() / g.float().norm() for name, g in one["gradients"].items())
+    gaps = (
+        (g.float() - other[name].float()).norm() / g.float().norm() for name, g in one["gradients"].items()
+    )
     gap = max(gaps)
     return judged()(one, one | {"gradients": other}) if gap < 1 else False
 
