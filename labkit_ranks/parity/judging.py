@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.base.language import say, series
-from labkit_diagnose.findings import read_findings
-from labkit_diagnose.result import Finding
+from labkit_diagnose.findings import list_some, read_findings
 
 from ..calls.faults import format_ranks
 from ..diagnosis.one_gpu import matching_ways
@@ -27,18 +25,18 @@ _EPS = torch.finfo(torch.float32).eps
 # for the second and for later steps, and what rounding to 16 bits stays below.
 _LEAST, _SECOND, _LATER, _SIXTEEN_BITS = 1e-4, 10.0, 100.0, 0.04
 _ROWS = {"targets": "目标", "inputs": "输入"}
-_NORM = re.compile(r"norm\W{0,9}(\d+\.?\d*(?:e[-+]?\d+)?)", re.IGNORECASE)
 
 
 @dataclass
 class LayoutRun:
     """The trainings of one layout's ranks.
 
-    who       the layout's name; ``matches`` has the reference's tensor of each piece.
+    who       the layout's name; ``matches`` has the reference's tensor of each piece; ``printed`` is the output.
     """
 
     who: str
     trainings: Sequence[RankTraining]
+    printed: str
     failure: tuple[int, BaseException] | None = None
     matches: Mapping[tuple[int, str], Match] = field(default_factory=dict)
 
@@ -133,9 +131,7 @@ class Difference(NamedTuple):
 class LayoutComparison:
     """The comparison of ``run`` with ``reference``.
 
-    gaps        the largest relative difference of each gradient in the first step, in backward order.
-    tolerance   the largest difference that counts as rounding.
-    finding     the first difference; ``cause``, ``first``, ``step`` and ``uncompared`` tell more.
+    facts   the first difference and what else a ParityLayout tells of it.
     """
 
     def __init__(self, run: LayoutRun, reference: LayoutRun) -> None:
@@ -148,17 +144,31 @@ class LayoutComparison:
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
         self.losses, self.gaps = run.losses(reference), dict[str, float]()
-        self.uncompared = self.cause = self.first = ""
-        self.finding: Finding | None = None
-        found = next(self._differences(), None)
-        if found and found.cause.startswith("uncompared"):
-            self.uncompared = PHRASES[found.cause](who=run.who, **found.facts)
-        elif found:
-            kind, self.first = CAUSES[found.cause], found.first
-            self.cause = kind.name
-            facts = {"step": self.step, "name": found.first, "loss": self._loss_text()} | dict(found.facts)
+        found, finding, uncompared = next(self._differences(), Difference("")), None, self._missing_names()
+        if found.cause.startswith("uncompared"):
+            uncompared.append(PHRASES[found.cause](who=run.who, **found.facts))
+        elif found.cause:
+            kind, known = (
+                CAUSES[found.cause],
+                {"step": self.step, "name": found.first, "loss": self._loss_text()},
+            )
+            known |= found.facts
             where = ", ".join(filter(None, [found.first, self._line(found.first)]))
-            self.finding = kind(where, **{name: facts[name] for name in kind.facts})
+            finding = kind(where, **{name: known[name] for name in kind.facts})
+        self.facts: dict[str, Any] = {
+            "cause": finding.name if finding else "", "finding": finding, "first": found.first if finding else "",
+            "step": self.step if finding else 0, "gaps": self.gaps, "tolerance": self.tolerance,
+            "uncompared": tuple(uncompared),
+        }  # fmt: skip
+
+    def _missing_names(self) -> list[str]:
+        """Return a sentence about parameters that only one of the two runs has."""
+        names = {name for training in self.reference.trainings for name in training.weights[0]}
+        names -= {match.name for match in self.run.matches.values()}
+        for rank, one in enumerate(self.run.trainings):
+            names |= {name for name in one.weights[0] if (rank, name) not in self.run.matches}
+        text = PHRASES["uncompared.names"]
+        return [text(who=self.run.who, names=list_some(sorted(names)))] if names else []
 
     def _differences(self) -> Iterator[Difference]:
         """Compare in the order in which faults arise."""
@@ -319,13 +329,8 @@ class LayoutComparison:
             len(targets): say(en="targets", zh="目标的个数"),
         }
         for number, what in numbers.items():
-            for power, text in (
-                (1, f"{number}"),
-                (-1, f"1/{number}"),
-                (0.5, f"√{number}"),
-                (-0.5, f"1/√{number}"),
-            ):
-                if number > 1 and abs(factor / number**power - 1) < 1e-3:
+            for size, text in ((number, f"{number}"), (1 / max(number, 1), f"1/{number}")):
+                if number > 1 and abs(factor / size - 1) < 1e-3:
                     return say(en=f" ({text} by the number of {what})", zh=f"（{text}，来自{what}）")
         return ""
 
@@ -387,14 +392,7 @@ class LayoutComparison:
                     yield Difference("drift", match.name, {"ranks": format_ranks([other, rank])})
 
     def _later(self) -> Iterator[Difference]:
-        """Compare printed norms, and norms of gradients in later steps."""
-        printed = (_NORM.findall(one.trainings[0].printed.getvalue()) for one in (self.run, self.reference))
-        for step, (here, there) in enumerate(zip(*printed, strict=False), 1):
-            self.step = step
-            digits = max(len(one.partition(".")[2].partition("e")[0]) for one in (here, there))
-            if abs(float(here) - float(there)) > 1e-3 * float(there) + 10.0**-digits:
-                times = f"{float(here) / (float(there) or math.nan):.3g}"
-                yield Difference("norm.printed", "", {"here": here, "there": there, "ratio": times})
+        """Compare the norms of gradients in later steps."""
         for step in range(WHOLE_STEPS + 1, min(self.run.steps, self.reference.steps) + 1):
             self.step, squares, others = step, self.run.squares(step), self.reference.squares(step)
             for name, square in others.items():

@@ -26,7 +26,7 @@ from labkit_diagnose.result import Finding, finding_lines
 
 from ..diagnosis.failures import describe_error, raising_line
 from ..diagnosis.one_gpu import batch_key, join_batches
-from ..rank.rank import Rank, current_thread_rank
+from ..rank.rank import Rank
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
@@ -105,13 +105,17 @@ class Parity(Drawn):
 
     def summary(self) -> str:
         """Return the verdict in one line."""
-        key = {True: "same", False: "differs", None: "unknown"}[self.same]
-        facts = {
-            "script": self.script,
-            "count": sum(one.same is False for one in self.layouts),
-            "all": len(self.layouts),
-        }
-        return str(PHRASES[f"summary.{key}"].fill(facts))
+        every, count = len(self.layouts), sum(one.same is False for one in self.layouts)
+        text = say(
+            en=f"{every} layouts train the same, up to rounding",
+            zh=f"{every} 种布局是同样的训练，只差舍入误差",
+        )
+        if self.same is None:
+            text = say(en="not everything could be compared", zh="有的没有比较")
+        if count:
+            en = f"{count} of {every} layouts are not the same training"
+            text = say(en=en, zh=f"{every} 种布局里有 {count} 种不是同样的训练")
+        return self.script + say(en=": ", zh="：") + text
 
     def __repr__(self) -> str:
         """Return one page: verdicts, loss and norm of up to eight steps, the differences, and what was not compared."""
@@ -139,9 +143,13 @@ class Parity(Drawn):
                 said.setdefault(tuple(finding_lines(one.finding)), []).append(one.name)
         for text, names in said.items():
             lines += ["", list_some(names), *text]
-        for key in ("uncompared", "notes"):
+        titles = {
+            "uncompared": say(en="Not compared:", zh="没有比较的："),
+            "notes": say(en="Made equal:", zh="改成相同的："),
+        }
+        for key, title in titles.items():
             told = [f"  {text}" for one in self.layouts for text in getattr(one, key)]
-            lines += ["", PHRASES[f"title.{key}"](), *told] if told else []
+            lines += ["", title, *told] if told else []
         return "\n".join(lines)
 
 
@@ -238,29 +246,19 @@ def _run(script: Any, steps: int, layout: RunLayout, start: Any = (), rows: Any 
         sys.argv = [str(script), *layout.arguments]
         program(rank)
 
+    printed = io.StringIO()
     with (
         World(layout.ranks, memory="16 TiB") as world,
         observer,
-        redirect_stdout(_RankOutput(observer)),
-        redirect_stderr(io.StringIO()),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
     ):
         try:
             world.run(run, to_end=True)
         except RanksFailed as failed:
             if not isinstance(failed.error, RankExit) or failed.error.code:
                 failure = failed.rank, failed.error
-    return LayoutRun(str(layout), observer.trainings, failure)
-
-
-class _RankOutput(io.TextIOBase):
-    """A stream to keep each rank's prints."""
-
-    def __init__(self, observer: TrainingObserver) -> None:
-        self._observer = observer
-
-    def write(self, text: str) -> int:
-        rank = current_thread_rank()
-        return len(text) if rank is None else self._observer.trainings[rank.number].printed.write(text)
+    return LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure)
 
 
 def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference: LayoutRun) -> ParityLayout:
@@ -270,12 +268,9 @@ def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference
         found = CAUSES["fails"](raising_line(error), who=f"rank {rank}", problem=describe_error(error))
         return replace(result, same=False, cause="fails", finding=found)
     if not run.matches:
-        printed = [
-            line for one in run.trainings for line in one.printed.getvalue().split("\n") if line.strip()
-        ]
         why = PHRASES["uncompared.others"](who=run.who)
         if not run.steps:
-            why = PHRASES["uncompared.steps"](who=run.who, printed=(printed or ["-"])[-1])
+            why = PHRASES["uncompared.steps"](who=run.who, printed=run.printed.strip().split("\n")[-1])
         return replace(result, uncompared=(why,))
     losses = run.losses(reference)
     result = replace(result, losses=tuple(losses), norms=tuple(run.norms()))
@@ -283,15 +278,6 @@ def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference
         return replace(result, same=False, cause="dead", finding=CAUSES["dead"](why=why))
     if run is reference:
         return replace(result, same=True)
-    one = LayoutComparison(run, reference)
-    lost = {name for training in reference.trainings for name in training.weights[0]}
-    lost -= {match.name for match in run.matches.values()}
-    lost |= {n for at, o in enumerate(run.trainings) for n in o.weights[0] if (at, n) not in run.matches}
-    missed = [one.uncompared] * bool(one.uncompared)
-    if lost:
-        missed.append(PHRASES["uncompared.names"](who=run.who, names=list_some(sorted(lost))))
-    return replace(
-        result, same=False if one.finding else None if missed or not one.gaps else True, cause=one.cause,
-        finding=one.finding, first=one.first, step=one.step if one.finding else 0, gaps=one.gaps,
-        tolerance=one.tolerance, uncompared=tuple(missed),
-    )  # fmt: skip
+    facts = LayoutComparison(run, reference).facts
+    same = None if facts["uncompared"] or not facts["gaps"] else True
+    return replace(result, same=False if facts["finding"] else same, **facts)

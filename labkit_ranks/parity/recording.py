@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,7 +53,6 @@ class RankTraining(RankRecord):
     scalars: dict[int, list[float]] = field(default_factory=dict)
     losses: dict[int, list[tuple[float, LossRecord]]] = field(default_factory=dict)
     rows: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
-    printed: io.StringIO = field(default_factory=io.StringIO)
     busy: bool = False
     rank: int = 0
 

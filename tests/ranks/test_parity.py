@@ -133,7 +133,6 @@ def compare(ranks=2, **changes):
         ("rows", {"data": "x, y = x.chunk(n)[0], y.chunk(n)[0]"}),
         ("denominator", {"data": "x, y = (t[:3] if r == 0 else t[3:] for t in (x, y)) if n > 1 else (x, y)"}),
         ("later", {"lines": "x = x if step < 2 or n == 1 else x * 2"}),
-        ("norm", {"lines": "print('norm', float(net[0].weight.grad.norm()) * n ** 0.5)"}),
         ("dead", {"lines": "[p.grad.zero_() for p in net.parameters()]"}),
         ("fails", {"lines": "assert n == 1"}),
     ],
