@@ -65,8 +65,7 @@ class LayoutRun:
         """
         steps = range(1, self.steps + 1)
         if all(one.losses for run in (self, reference) for one in run.trainings if one.scalars):
-            calls = [[call for one in self.trainings for call in one.losses.get(step, ())] for step in steps]
-            return [sum(t for t, _ in some) / max(sum(c.count for _, c in some), 1) for some in calls]
+            return [sum(map(_mean_over_targets, self.calls(step).values())) for step in steps]
         ways = []
         for add_passes, add_ranks in ((False, False), (False, True), (True, False), (True, True)):
             each = [[some for one in self.trainings if (some := one.scalars.get(step))] for step in steps]
@@ -76,6 +75,13 @@ class LayoutRun:
             return ways[0]
         there = reference.losses(reference)[0]
         return min(ways, key=lambda losses: abs(losses[0] - there))
+
+    def calls(self, step: int) -> dict[int, list[tuple[float, float, float]]]:
+        """Return (sum, count of targets, weight of a target in the gradient) of each call by the term of the loss."""
+        found = dict[int, list[tuple[float, float, float]]]()
+        for term, total, call in (call for one in self.trainings for call in one.losses.get(step, ())):
+            found.setdefault(term, []).append((total, call.count, call.weight or 0.0))
+        return found
 
     def rows(self, step: int) -> dict[str, Tensor]:
         """Return the sorted targets and inputs that the ranks read; ranks that read the same rows count once."""
@@ -99,6 +105,10 @@ class LayoutRun:
         if len(losses) > 2 and max(losses) - min(losses) <= 1e-6 * abs(last):
             return say(en=f"its loss stays at {last:.6g}", zh=f"损失一直是 {last:.6g}")
         return ""
+
+
+def _mean_over_targets(calls: Sequence[tuple[float, float, float]]) -> float:
+    return sum(total for total, *_ in calls) / sum(count for _, count, _ in calls)
 
 
 @dataclass
@@ -136,10 +146,8 @@ class LayoutComparison:
 
     def __init__(self, run: LayoutRun, reference: LayoutRun) -> None:
         self.run, self.reference, self.step = run, reference, 1
-        eps = max(
-            (seen.eps for one in (*run.trainings, *reference.trainings) for seen in one.seen.values()),
-            default=0,
-        )
+        seen = [one for training in (*run.trainings, *reference.trainings) for one in training.seen.values()]
+        eps = max((one.eps for one in seen), default=0.0)
         counts = [len(one) for one in reference.rows(1).values()]
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
@@ -148,11 +156,8 @@ class LayoutComparison:
         if found.cause.startswith("uncompared"):
             uncompared.append(PHRASES[found.cause](who=run.who, **found.facts))
         elif found.cause:
-            kind, known = (
-                CAUSES[found.cause],
-                {"step": self.step, "name": found.first, "loss": self._loss_text()},
-            )
-            known |= found.facts
+            kind, known = CAUSES[found.cause], {"step": self.step, "name": found.first} | dict(found.facts)
+            known["loss"] = self._loss_text()
             where = ", ".join(filter(None, [found.first, self._line(found.first)]))
             finding = kind(where, **{name: known[name] for name in kind.facts})
         self.facts: dict[str, Any] = {
@@ -219,10 +224,8 @@ class LayoutComparison:
         """Return the gaps of all gradients by the reference's names, in backward order."""
         wholes = assemble([getattr(one, kept).get(self.step, {}) for one in self.reference.trainings])
         squares = sum(float(whole.double().square().sum()) for whole in wholes.values())
-        usual, found = (
-            math.sqrt(squares / max(sum(map(torch.numel, wholes.values())), 1)),
-            dict[str, list[RankGap]](),
-        )
+        usual = math.sqrt(squares / max(sum(map(torch.numel, wholes.values())), 1))
+        found = dict[str, list[RankGap]]()
         for (rank, name), match in self.run.matches.items():
             if match.name in wholes:
                 piece = getattr(self.run.trainings[rank], kept).get(self.step, {}).get(name)
@@ -234,9 +237,8 @@ class LayoutComparison:
                 size = max(float(there.norm()), 0.01 * usual * math.sqrt(len(there)), 1e-30)
                 gap = RankGap(rank, places, here, there, float((here - there).norm()) / size)
                 found.setdefault(match.name, []).append(gap)
-        outputs = [
-            public_name(key[2]) for key in self.reference.trainings[0].seen if key[:2] == (1, "output")
-        ]
+        seen = self.reference.trainings[0].seen
+        outputs = [public_name(key[2]) for key in seen if key[:2] == (1, "output")]
         called = {name: at for at, name in reversed([*enumerate(outputs)])}
         order = {name: (called.get(name.rpartition(".")[0], -1), at) for at, name in enumerate(wholes)}
         return {name: found[name] for name in sorted(found, key=order.__getitem__, reverse=True)}
@@ -263,17 +265,16 @@ class LayoutComparison:
             yield Difference("uncompared.random")
 
     def _own_counts(self) -> Iterator[Difference]:
-        losses = (one.losses.get(self.step, ()) for one in self.run.trainings)
-        calls = [(call.count, call.weight) for some in losses for _, call in some if call.weight]
-        weights = [weight for _, weight in calls]
-        if weights and 0 < 1.001 * min(weights) < max(weights):
-            counts, shares = [count for count, _ in calls], [count * weight for count, weight in calls]
-            mean = sum(shares) / sum(counts)
-            facts: dict[str, Any] = {"lowest": min(weights) / mean, "highest": max(weights) / mean}
-            if self._are_close(shares):
-                some = series(f"{one:g}" for one in counts[:8])
-                yield Difference("denominator.counts", "", facts | {"counts": some})
-            yield Difference("denominator.scales", "", facts)
+        for calls in self.run.calls(self.step).values():
+            counts, weights = [count for _, count, _ in calls], [weight for *_, weight in calls]
+            if 0 < 1.001 * min(weights) < max(weights):
+                shares = [count * weight for _, count, weight in calls]
+                mean = sum(shares) / sum(counts)
+                facts: dict[str, Any] = {"lowest": min(weights) / mean, "highest": max(weights) / mean}
+                if self._are_close(shares):
+                    some = series(f"{one:g}" for one in counts[:8])
+                    yield Difference("denominator.counts", "", facts | {"counts": some})
+                yield Difference("denominator.scales", "", facts)
 
     def _other_outputs(self, loss_differs: bool) -> Iterator[Difference]:
         """Yield the first module whose output differs; if none does, outputs and targets are in another order.
@@ -309,9 +310,8 @@ class LayoutComparison:
         everywhere = len(self.bad) >= 0.9 * len(self.each) and all(map(self._are_close, by_rank.values()))
         known = self._known_factor(factors[0])
         arrived = [one.off for some in self._measure_gaps("arrived").values() for one in some]
-        scaled_later = (
-            max(arrived, default=1.0) <= self.bound and not known
-        )  # after backward, as clipping by hand
+        # What backward gives is equal: the gradients are scaled afterwards, as in clipping by hand.
+        scaled_later = max(arrived, default=1.0) <= self.bound and not known
         if everywhere and (scaled_later or not self._are_close(factors)):
             yield Difference("norm", self.bad[0], {"ratios": series(f"{one:.4g}" for one in factors[:8])})
         if self._are_close(factors):

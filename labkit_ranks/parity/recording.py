@@ -42,8 +42,8 @@ class RankTraining(RankRecord):
     gradients  step -> name -> piece, as the optimizer or a clipping function of torch gets them; ``arrived`` as they
                come from backward; ``squares`` has sums of squares, and counts, of every step.
     scalars    step -> numbers on which the rank called backward.
-    losses     step -> (sum over the targets, count and weight) of torch's loss functions.
-    rows       (step, "targets" of losses or "inputs" of called modules) -> numbers.
+    losses     step -> (number in its backward pass, sum, count and weight) of calls of torch's loss functions.
+    rows       (step, "targets" of losses, if integers, or "inputs" of called modules) -> numbers.
     """
 
     weights: dict[int, dict[str, RankPiece]] = field(default_factory=dict)
@@ -51,9 +51,10 @@ class RankTraining(RankRecord):
     arrived: dict[int, dict[str, RankPiece]] = field(default_factory=dict)
     squares: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
     scalars: dict[int, list[float]] = field(default_factory=dict)
-    losses: dict[int, list[tuple[float, LossRecord]]] = field(default_factory=dict)
+    losses: dict[int, list[tuple[int, float, LossRecord]]] = field(default_factory=dict)
     rows: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
     busy: bool = False
+    terms: int = 0
     rank: int = 0
 
     @property
@@ -71,9 +72,13 @@ class RankTraining(RankRecord):
     ) -> None:
         """Keep a loss that the script's own backward reaches; a schedule may have others, to infer shapes."""
         if self.busy:
-            self.keep_rows("targets", target, ignored)
+            if (
+                not target.is_floating_point()
+            ):  # numbers may be anything, such as zeros that weights are drawn to
+                self.keep_rows("targets", target, ignored)
             if count is not None:
-                self.losses.setdefault(self.number, []).append((float(_copy_local(value)), count))
+                self.losses.setdefault(self.number, []).append((self.terms, float(_copy_local(value)), count))
+                self.terms += 1
 
     def keep_rows(self, what: str, tensor: Tensor, ignored: int) -> None:
         if self.number <= WHOLE_STEPS:
@@ -146,7 +151,7 @@ class TrainingObserver(Observer):
         scalars = [float(_copy_local(one)) for one in tensors_in(tensors) if one.numel() == 1]
         if scalars and not tensors_in(grad_tensors):
             here.scalars.setdefault(here.number, []).append(sum(scalars))
-        here.busy = True  # the machine's mode calls the function again from within
+        here.terms, here.busy = 0, True  # the machine's mode calls the function again from within
         try:
             backward(tensors, grad_tensors, *args, **kw)
         finally:

@@ -154,6 +154,12 @@ def test_ranks_with_equal_counts_are_not_said_to_divide_by_them():
     assert "0.667 to 1.33" in found.finding.reason
 
 
+def test_terms_of_a_loss_may_have_weights_of_their_own():
+    loss = "loss + 0.1 * F.mse_loss(net[2].weight, torch.zeros(3, 8))"
+    assert compare(loss=loss).same is True
+    assert compare(loss=loss, lines="net[0].bias.grad = None if n > 1 else net[0].bias.grad").cause == "cut"
+
+
 def test_the_loss_is_that_of_a_target_whatever_backward_begins_with():
     found = labkit.parity(FOLDER / "schedule_runs_on_the_sum.py")
     assert found.layouts[1].losses[0] == pytest.approx(found.layouts[0].losses[0], rel=1e-5)
