@@ -86,9 +86,9 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     found = next(asked for asked in assignment.questions if asked.id == id)
     numbers = assignment.numbers(None)
     total = 0.0
+    draw = Draw.from_secret(bytes.fromhex(seed), name, id)
     for part in found.parts:
-        draw = Draw.from_secret(bytes.fromhex(seed), name, id, part.id).with_numbers(numbers)
-        hint = part.judge(_in_this_kernel(answers), draw)
+        hint = part.judge(_in_this_kernel(answers), draw.with_numbers(numbers))
         got = share_kept(hint) * part.points
         total += got
         print(f"{got:g}/{part.points:g}  {part.what}{f': {hint}' if hint else ''}")

@@ -47,14 +47,13 @@ class Graded:
 
 def draws(
     secret: bytes, student: str, assignment: str, answers: Mapping[str, str | None]
-) -> Callable[[str, str], Draw]:
-    """Return a function from question and part to their draw, which depends on the student's answer.
+) -> Callable[[str], Draw]:
+    """Return a function from a question to its draw, which depends on the student's answer.
 
     A changed answer gets other cases, because hints and errors reveal something of the cases.
     """
-    whose = "cases", student, assignment
-    return lambda question, part: Draw.from_secret(
-        secret, *whose, question, part, answers.get(question) or ""
+    return lambda question: Draw.from_secret(
+        secret, "cases", student, assignment, question, answers.get(question) or ""
     )
 
 
@@ -62,13 +61,13 @@ def grade(
     assignment: Assignment,
     answers: Mapping[str, str | None],
     numbers: Numbers,
-    draw: Callable[[str, str], Draw],
+    draw: Callable[[str], Draw],
     workers: SandboxServer | UnsandboxedServer,
     limits: Limits | None = None,
 ) -> Graded:
     """Judge ``answers`` (question id -> source, None where there is none).
 
-    draw  gives the draw of a question and a part (see :func:`draws`).
+    draw  gives the draw of a question (see :func:`draws`). Each part begins it anew, so that parts share cases.
     """
     questions, troubles, end = dict[str, QuestionMark](), list[Remark](), time.monotonic() + BUDGET
     for question in assignment.questions:
@@ -86,7 +85,7 @@ def grade(
                     _judge_part(
                         part,
                         session,
-                        draw(question.id, part.id).with_numbers(numbers),
+                        draw(question.id).with_numbers(numbers),
                         end,
                         solution,
                         troubles,
@@ -119,7 +118,7 @@ def _judge_part(
     if fault:
         # Judge the solution, too: if it succeeds, the answer's reply is at fault, not the judge.
         right = [*session.sources[:-1], solution]
-        with closing(replace(session, sources=right, troubles=[], _worker=None)) as solved:
+        with closing(replace(session, sources=right, troubles=[], _worker=None, _replies={})) as solved:
             failed = bool(_hint(part, solved, draw.with_numbers(draw.numbers))[1])
         tell("judge" if failed else "odd", fault)
         words = _TEXTS["not-judged" if failed else "no-value"]

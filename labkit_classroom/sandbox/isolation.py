@@ -104,7 +104,7 @@ class SandboxServer:
             self.close()
             raise CannotStart(said)
         # In a sandbox, the started process only waits for its child, the fork server.
-        self.process = next(iter(children().get(self._process.pid, ())), self._process.pid)
+        self.process = next(iter(children(self._process.pid)), self._process.pid)
         self._size, self._private = read_memory(self.process)
         self._memory_limit_file = _make_control_group(self.process) if way == "root" else None
 
@@ -161,8 +161,8 @@ class SandboxServer:
 
     def used_resources(self) -> tuple[float, int]:
         """Return CPU seconds and private memory of all current workers."""
-        seconds, held, below = 0.0, 0, children()
-        for pid in descendants(below, *below.get(self.process, ())):
+        seconds, held = 0.0, 0
+        for pid in descendants(self.process):
             with suppress(OSError, ValueError, IndexError):
                 seconds += cpu_seconds(pid)
                 held += max(0, read_memory(pid)[1] - self._private)
@@ -170,10 +170,11 @@ class SandboxServer:
 
     def count_waiting(self, pipe: int) -> tuple[int, bool]:
         """Count the threads of all workers that wait at this pipe; return also whether any other thread runs."""
-        below, found = children(), []
-        workers = [worker for parent in below.get(self.process, ()) for worker in below.get(parent, ())]
-        for pid in descendants(below, *below.get(self.process, ())):
-            if pid not in workers or not below.get(pid):  # a worker with children only waits for them
+        found, supervisors = [], children(self.process)
+        workers = [worker for supervisor in supervisors for worker in children(supervisor)]
+        for pid in descendants(self.process):
+            # A worker with children only waits for them.
+            if pid not in supervisors and not (pid in workers and children(pid)):
                 with suppress(OSError):
                     found.append(count_waiting_threads(pid, MEETING_FD, pipe))
         return sum(count for count, _ in found), any(is_awake for _, is_awake in found)

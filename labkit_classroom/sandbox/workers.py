@@ -5,6 +5,7 @@ The judge measures limits and time itself: no report of a worker counts.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import queue
 import random
@@ -236,11 +237,21 @@ class AnswerSession:
     troubles: list[tuple[str, str]] = field(default_factory=list)
     _worker: SandboxWorker | None = None
     _undefined: Reply | None = None
+    _replies: dict[object, Reply] = field(default_factory=dict)
 
     def answer(
         self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None = None, meet: int = 0
     ) -> Reply:
-        """Return the result of ``driver(student, **data)`` if the answers can be run. It is an :data:`.Engine`."""
+        """Return the result of ``driver(student, **data)`` if the answers can be run. It is an :data:`.Engine`.
+
+        Parts of a question that ask for the same get the same reply.
+        """
+        request = driver, hashlib.sha256(frames.pack(data)).digest(), cpu, meet
+        if request not in self._replies:
+            self._replies[request] = self._ask(driver, data, cpu, meet)
+        return self._replies[request]
+
+    def _ask(self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
         module, source = _source(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)

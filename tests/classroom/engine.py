@@ -29,8 +29,8 @@ def numbers_of(assignment, student):
 def marked(assignment, answers, student="s1"):
     """question id -> its mark, for the answers of one student."""
 
-    def draw(question, part):
-        return Draw.from_secret(SECRET, student, assignment.name, question, part)
+    def draw(question):
+        return Draw.from_secret(SECRET, student, assignment.name, question)
 
     graded = grading.grade(assignment, answers, numbers_of(assignment, student), draw, template())
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles

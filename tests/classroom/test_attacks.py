@@ -13,7 +13,7 @@ import pytest
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws, grade
-from labkit_classroom.sandbox.inside.processes import children, descendants
+from labkit_classroom.sandbox.inside.processes import descendants
 from labkit_classroom.sandbox.isolation import SandboxServer
 from labkit_classroom.sandbox.workers import Limits
 
@@ -77,7 +77,7 @@ def graded(assignment, template, double, limits=LIMITS):
 def outlived(template):
     """What still runs in the sandbox besides the template; a supervisor may need a moment to end."""
     end = time.monotonic() + 30
-    while found := [pid for pid in descendants(children(), template.process) if not ended(pid)]:
+    while found := [pid for pid in descendants(template.process) if not ended(pid)]:
         if time.monotonic() > end:
             return found
     return []

@@ -7,6 +7,7 @@ its processes.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -45,7 +46,9 @@ def main(config: dict[str, Any]) -> None:
                     pass
             os._exit(0)
         order = json.loads(sent)
+        gc.unfreeze()
         ban = _ban(tuple(order["without"]))
+        gc.freeze()  # a collection in a worker would copy the memory pages of all objects
         if os.fork() == 0:
             control.close()
             try:
@@ -75,6 +78,9 @@ def _import_modules(preload: list[str]) -> None:
         for name in preload:
             importlib.import_module(name)
     tempfile.tempdir = None
+    if "labkit_ranks.threads.world" in preload:
+        with labkit.ranks(2) as ranks:  # so that each worker finds its modules and caches
+            ranks.run(torch.distributed.barrier)
 
 
 def _supervise_worker(

@@ -8,25 +8,35 @@ import re
 from contextlib import suppress
 
 _READ = {"x86_64": b"0", "aarch64": b"63"}.get(platform.machine(), b"")  # the system call's number
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # most kernels do
 _HERTZ = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def children() -> dict[int, list[int]]:
-    """Return the children of each process, by its id."""
-    found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError):
-                found.setdefault(int(_stat(int(name))[1]), []).append(int(name))
+def children(pid: int) -> list[int]:
+    """Return the ids of a process's children."""
+    found: list[int] = []
+    if not _LISTS_CHILDREN:
+        everybody = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [other for other in everybody if _parent(other) == pid]
+    for thread in _list_threads(pid):
+        with suppress(OSError):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children", 1 << 16).split())
     return found
 
 
-def descendants(below: dict[int, list[int]], *roots: int) -> list[int]:
-    """Return all descendants of ``roots``; ``below``: the children of every process."""
-    found = [child for root in roots for child in below.get(root, ())]
-    for pid in found:  # the list grows during the loop
-        found += below.get(pid, ())
+def descendants(pid: int) -> list[int]:
+    """Return the ids of all descendants of a process."""
+    found = children(pid)
+    for child in found:  # the list grows during the loop
+        found += children(child)
     return found
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[1])
+    except OSError:
+        return 0
 
 
 def cpu_seconds(pid: int) -> float:
@@ -45,7 +55,7 @@ def count_waiting_threads(pid: int, fd: int, pipe: int) -> tuple[int, bool]:
     with suppress(PermissionError):
         if os.stat(f"/proc/{pid}/fd/{fd}").st_ino != pipe:
             return 0, False
-    for thread in os.listdir(f"/proc/{pid}/task"):
+    for thread in _list_threads(pid):
         with suppress(OSError):
             if _stat(pid, thread)[0] not in (b"S", b"Z", b"X"):
                 is_awake = True
@@ -64,16 +74,23 @@ def read_memory(pid: int) -> tuple[int, int]:
     return size, own + shared
 
 
+def _list_threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
 def _stat(pid: int, thread: int | str = "") -> list[bytes]:
     """Return the fields after the program's name, which may hold blanks and brackets, of a process or its thread."""
     where = f"task/{thread}/stat" if thread else "stat"
     return _read(f"/proc/{pid}/{where}").rpartition(b") ")[2].split()
 
 
-def _read(path: str) -> bytes:
-    """Read a file of /proc without Python's buffering: a judge reads some hundred of them, twenty times a second."""
+def _read(path: str, most: int = 4096) -> bytes:
+    """Read a file of /proc without Python's buffering: a judge reads many of them, twenty times a second."""
     file = os.open(path, os.O_RDONLY)
     try:
-        return os.read(file, 4096)
+        return os.read(file, most)
     finally:
         os.close(file)

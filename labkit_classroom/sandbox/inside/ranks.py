@@ -128,15 +128,16 @@ class Link:
 
 
 def _start_rank(
-    student: Any, start: Callable[[int], object] | None, work: Work, order: dict[str, Any]
+    student: Any, start: Callable[[int, int], object] | None, work: Work, order: dict[str, Any]
 ) -> Link:
     here_end, there_end = socket.socketpair()
     link = Link(here_end)
     if start:
-        start(there_end.fileno())
+        start(there_end.fileno(), order["gpus"])
         link.send({**order, **student.order(work)})
     elif os.fork() == 0:
         here_end.close()
+        _simulate_machine(order["gpus"])
         _run_rank(Link(there_end), order, lambda: (student, work))
     there_end.close()
     return link
@@ -229,10 +230,14 @@ def join_group(rank: int, size: int) -> None:
 
 def fork_ranks(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:
     """Fork a rank for each socket that arrives at ``control``. This process knows no rank's inputs."""
+    has_machine = False
     while True:
-        sent, fds, _, _ = socket.recv_fds(control, 1, 1)
-        if not sent:
+        gpus, fds, _, _ = socket.recv_fds(control, 8, 1)
+        if not gpus:
             os._exit(0)
+        if not has_machine:  # once for all ranks, because it is slow
+            _simulate_machine(int(gpus))
+            has_machine = True
         if os.fork() == 0:
             control.close()
             os.dup2(fds[0], 3)
@@ -243,6 +248,12 @@ def fork_ranks(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple
         os.close(fds[0])
 
 
+def _simulate_machine(gpus: int) -> None:
+    torch.set_num_threads(1)
+    labkit.simulate(gpus=gpus)
+    process_patches.inherit()
+
+
 def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:
     """Run one rank and end the process. ``load`` returns the student's answers and the work to do with them."""
     global _link
@@ -250,13 +261,10 @@ def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any
     try:
         _link = link
         rank, gpus = order["rank"], order["gpus"]
-        torch.set_num_threads(1)
         os.environ.update(
             RANK=str(rank), WORLD_SIZE=str(order["size"]), LOCAL_RANK=str(rank % gpus), LOCAL_WORLD_SIZE=str(gpus),
             GROUP_RANK=str(rank // gpus), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
         )  # fmt: skip
-        labkit.simulate(gpus=gpus)
-        process_patches.inherit()
         process_group.make_process_transport = lambda group: _RelayTransport(link, group)
         torch.manual_seed(0)
         if order["joins"]:

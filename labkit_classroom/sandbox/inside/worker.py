@@ -33,14 +33,14 @@ _DONE = 42  # the exit code of a fork that has replied
 class StudentAnswers:
     """A student's answers. Looking up the first name runs them.
 
-    start_rank   starts a rank's process at the other end of the socket ``fd``; None without a fork server of ranks.
+    start_rank   starts a rank's process on a machine of some GPUs at the other end of a socket; None without a server.
     """
 
     def __init__(self) -> None:
         self.sources: list[list[str]] = []
         self.names: dict[str, Any] = {}
         self.asked: dict[str, Any] = {}
-        self.start_rank: Callable[[int], object] | None = None
+        self.start_rank: Callable[[int, int], object] | None = None
 
     def __getitem__(self, name: str) -> Any:
         self.run()
@@ -96,7 +96,8 @@ def serve(
                         is_fork = _fork()
                         if not is_fork:
                             continue
-                    function(restore, {})(snapshot)
+                    if not apart:  # else no code of the student's has run in this process
+                        function(restore, {})(snapshot)
                     reply["value"] = _call_driver(
                         answers, request, meeting, function(restore, {}, argdefs=(snapshot,))
                     )
@@ -126,7 +127,7 @@ def _fork_server_of_ranks(answers: StudentAnswers, wanted: bool, sandboxed: bool
         here.close()
         ranks.fork_ranks(there, partial(_load_rank, sandboxed))
     there.close()
-    answers.start_rank = lambda fd: socket.send_fds(here, [b"."], [fd])
+    answers.start_rank = lambda fd, gpus: socket.send_fds(here, [b"%d" % gpus], [fd])
     try:
         yield
     finally:

@@ -130,10 +130,11 @@ def several(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 @part("repaired", 1, en="Trained weights still load", zh="训练好的权重仍能加载")
 def keys(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, right = _run_reader(ask, draw, 2, 0)
+    images = draw.integer(2, 5)
+    got, right = _run_reader(ask, draw, images, 0)
     if not same(got["names"], list(_Reader(1).state_dict())):
         yield checks.KEYS
-    yield from checks.wrong_reader(got["output"], right, 2, draw.numbers)
+    yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
 
 
 class _Stream(nn.Module):
@@ -254,7 +255,7 @@ def odd(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 @part("ctc", 1, en="Its gradient reaches the model", zh="梯度能传到模型")
 def trains_model(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, _, right = _loss(ask, draw, draw.integer(3, 6), 2)
+    got, _, right = _loss(ask, draw, 2 * draw.integer(2, 4), 2)
     if not same(got["gradient"], right, 1e-3):
         yield Hint(
             "gradient",

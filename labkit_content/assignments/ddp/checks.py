@@ -179,20 +179,23 @@ def wrong_start(told: list[Any], weight: Tensor) -> Iterator[Hint]:
 
 ALONE = Hint(
     "no-exchange",
-    "no gradient is averaged between the ranks: each is to compute its own rows, and the ranks exchange gradients",
-    "各 rank 之间没有对梯度求平均：每个 rank 只算自己的行，交换的是梯度",
+    "no gradients travel between the ranks, or a rank computes other ranks' rows: each is to compute its own rows, and "
+    "the ranks exchange gradients",
+    "各 rank 之间没有交换梯度，或者有的 rank 算了别人的行：每个 rank 只算自己的行，交换的是梯度",
 )
 
 
 def wrong_step(told: Any, right: Tensor, before: Tensor, rows: list[int]) -> Iterator[Hint]:
-    """Check the weights after one step with learning rate 1, and that the ranks have averaged gradients."""
-    weights = [after for after, _ in told["results"]]
+    """Check the weights after one step with learning rate 1, and that the ranks have exchanged gradients."""
+    weights = [after for after, _, _ in told["results"]]
     if any(not same(weight, weights[0], 1e-5) for weight in weights):
         yield Hint(
             "drift", "after the step the ranks have different weights", "走完一步，各 rank 的权重不一样了"
         )
     if same(weights[0], right, 1e-4):
-        if not any("reduce" in name and size >= 4 * before.numel() for name, size in told["calls"]):
+        others = any(seen > own for (_, _, seen), own in zip(told["results"], rows, strict=True))
+        travelled = [size for name, size in told["calls"] if name != "broadcast"]  # DDP itself sends its weights
+        if others or max(travelled, default=0) < 4 * before.numel():
             yield ALONE
         return
     if same(weights[0], before):
@@ -416,7 +419,7 @@ def _step(student: Student) -> Iterator[Hint]:
     told, weight = alone(work)
     # One rank: the mean of (3, 4) squared is 12.5, and its gradient (1 * 3 + 3 * 4, 2 * 3 + 1 * 4).
     alone_told = {
-        "results": [(weight, told)],
+        "results": [(weight, told, len(x))],
         "calls": [("all_reduce", 8)],
     }  # a single rank cannot show its calls
     yield from wrong_step(alone_told, before - torch.tensor([[15.0, 10.0]]), before, [2])

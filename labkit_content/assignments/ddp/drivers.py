@@ -103,7 +103,8 @@ def wrap_own_model(student, weight, x):
 
 
 def step(student, weight, x, y):
-    """Return of every rank the weights after one step with learning rate 1, and what ``step`` returned; and the calls."""
+    """Return of every rank the weights after one step with learning rate 1, what ``step`` returned, and the number of
+    rows that the model computed for gradients; and the calls."""
     shares = [{"weight": weight, "x": rows, "y": wanted} for rows, wanted in zip(x, y, strict=True)]
     return ranks.run(student, take_own_step, shares)
 
@@ -114,8 +115,11 @@ def take_own_step(student, weight, x, y):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     for parameter in model.parameters():  # shows a step that does not clear them
         parameter.grad = torch.ones_like(parameter)
+    seen = []
+    model.module.register_forward_hook(lambda _, x, y: seen.append(len(y) * torch.is_grad_enabled()))
     mean = student["step"](model, x.to(device), y.to(device), optimizer)
-    return model.module.weight.detach().cpu(), mean.item() if isinstance(mean, torch.Tensor) else mean
+    mean = mean.item() if isinstance(mean, torch.Tensor) else mean
+    return model.module.weight.detach().cpu(), mean, sum(seen)
 
 
 def save(student, weight, size):

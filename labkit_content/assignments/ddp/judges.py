@@ -106,6 +106,10 @@ def begin(ask: Ask, draw: Draw) -> Iterator[Hint]:
     yield from checks.wrong_start(told, weights[0])
 
 
+def _uneven_rows(draw: Draw) -> list[int]:
+    return draw.sample(range(1, 9), draw.integer(2, 3))
+
+
 def _run_step(
     ask: Ask, draw: Draw, rows: list[int]
 ) -> tuple[Any, list[Any], Tensor, Tensor, float, list[float]]:
@@ -120,7 +124,7 @@ def _run_step(
     assert weight.grad is not None
     told = ask(drivers.step, weight=before, x=x, y=y)
     own = [float(loss.detach().mean()) for loss in losses]
-    means = [one for _, one in told["results"]]
+    means = [one for _, one, _ in told["results"]]
     return told, means, before - weight.grad, before, float(mean.detach()), own
 
 
@@ -143,14 +147,14 @@ def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="各 rank 行数不同时，走的一步也和原脚本一样",
 )
 def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    rows = draw.sample(range(1, 9), draw.integer(2, 3))
+    rows = _uneven_rows(draw)
     told, _, right, before, _, _ = _run_step(ask, draw, rows)
     yield from checks.wrong_step(told, right, before, rows)
 
 
 @part("step", 1, en="Returns the mean over all rows of all ranks", zh="返回所有 rank 所有行的平均")
 def mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    _, told, _, _, right, own = _run_step(ask, draw, draw.sample(range(1, 9), 2))
+    _, told, _, _, right, own = _run_step(ask, draw, _uneven_rows(draw))
     yield from checks.wrong_told(told, right, own)
 
 

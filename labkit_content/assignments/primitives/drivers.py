@@ -21,6 +21,11 @@ def scatter(student, inputs, gpus):
         return describe_tensors(student["scatter"](inputs, devices(gpus)))
 
 
+def scatter_each(student, cases):
+    """Do the same for each pair of inputs and GPUs."""
+    return [scatter(student, inputs, gpus) for inputs, gpus in cases]
+
+
 def scatter_backward(student, batch, gpus):
     """The lengths of the pieces, and the batch's gradient when piece k is multiplied by k + 1 and all is added up."""
     with labkit.simulate(gpus=gpus):
@@ -156,9 +161,12 @@ class Planned(ValueError):
     """An error of a replica, which the caller is to meet."""
 
 
-def apply_error(student, count, failing):
-    """Return the type of the caller's error, and whether the replica's message is in it."""
+def apply_errors(student, count, failing):
+    """For each number of a failing replica, return the caller's error's type, and whether it has the replica's message."""
+    return [_apply_error(student, count, at) for at in failing]
 
+
+def _apply_error(student, count, failing):
     def replica(piece):
         if int(piece) == failing:
             raise Planned(f"piece {failing} of {count}")
@@ -187,6 +195,11 @@ def gather(student, outputs, device, gpus):
     with labkit.simulate(gpus=gpus):
         placed = [_put_on(output, f"cuda:{at}") for at, output in enumerate(outputs)]
         return describe_tensors(student["gather"](placed, device))
+
+
+def gather_each(student, cases, gpus):
+    """Do the same for each pair of outputs and device."""
+    return [gather(student, outputs, device, gpus) for outputs, device in cases]
 
 
 def gather_backward(student, outputs):

@@ -62,8 +62,8 @@ def _sizes(ask: Ask, cases: list[tuple[int, int]]) -> Iterator[Hint]:
 )
 def rule(ask: Ask, draw: Draw) -> Iterator[Hint]:
     gpus = draw.integer(2, 8)
-    yield from _sizes(ask, [(gpus * draw.integer(2, 9), gpus), (draw.integer(1, 99), 1)])
-    yield from _sizes(ask, [_uneven(draw) for _ in range(8)])
+    even = [(gpus * draw.integer(2, 9), gpus), (draw.integer(1, 99), 1)]
+    yield from _sizes(ask, [*even, *(_uneven(draw) for _ in range(8))])
 
 
 @part("split", 1, en="GPUs that stay idle have no entry", zh="空闲的 GPU 不占一项")
@@ -74,9 +74,11 @@ def idle(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 @part("split", 1, en="Exact and at once, up to 10¹⁷ rows", zh="最多 10¹⁷ 行也立刻算出，一行不差")
 def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
+    cases = []
     for digits in (12, 14, 16):
         gpus, size = draw.choice((5, 6, 7)), 10**digits + draw.integer(10**5, 10**6)
-        yield from _sizes(ask.with_cpu(cpu=1), [(gpus * size + draw.integer(2, gpus - 1), gpus)])
+        cases += [(gpus * size + draw.integer(2, gpus - 1), gpus)]
+    yield from _sizes(ask.with_cpu(cpu=1), cases)
 
 
 @part(
@@ -86,14 +88,10 @@ def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="张量：每一行都送到，顺序不变，按规则切分，放在对应的设备上",
 )
 def rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for count, gpus in (
-        _uneven(draw),
-        draw.choice(_idle(range(5, 60), range(3, 9))),
-        (draw.integer(1, 3), 4),
-    ):
-        batch = draw.tensor(count, 3)
-        got = ask(drivers.scatter, inputs=batch, gpus=gpus)
-        yield from checks.wrong_entries(got, checks.pieces_of(batch, planned(count, gpus).sizes))
+    sizes = _uneven(draw), draw.choice(_idle(range(5, 60), range(3, 9))), (draw.integer(1, 3), 4)
+    cases = [(draw.tensor(count, 3), gpus) for count, gpus in sizes]
+    for (batch, gpus), got in zip(cases, ask(drivers.scatter_each, cases=cases), strict=True):
+        yield from checks.wrong_entries(got, checks.pieces_of(batch, planned(len(batch), gpus).sizes))
 
 
 @part(
@@ -119,8 +117,9 @@ def nesting(ask: Ask, draw: Draw) -> Iterator[Hint]:
         ),
         ((x, [y, None]), [(a, [b, None]) for a, b in pieces]),
     ]
-    for inputs, right in cases:
-        yield from checks.wrong_structure(ask(drivers.scatter, inputs=inputs, gpus=gpus), right)
+    found = ask(drivers.scatter_each, cases=[(inputs, gpus) for inputs, _ in cases])
+    for got, (_, right) in zip(found, cases, strict=True):
+        yield from checks.wrong_structure(got, right)
 
 
 @part("scatter", 1, en="Gradients come back to the batch", zh="梯度能传回批次")
@@ -224,8 +223,7 @@ def runs_in_parallel(ask: Ask, draw: Draw) -> Iterator[Hint]:
 @part("apply", 1, en="An error in a replica reaches the caller", zh="副本里的错误会传到调用者")
 def errors(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count = draw.integer(2, 4)
-    for failing in draw.sample(range(count), 2):
-        kind, named = ask(drivers.apply_error, count=count, failing=failing)
+    for kind, named in ask(drivers.apply_errors, count=count, failing=draw.sample(range(count), 2)):
         if kind is None:
             yield Hint(
                 "swallowed",
@@ -266,12 +264,12 @@ def grad_mode(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="张量沿第 0 维拼接，放在指定的设备上",
 )
 def concatenation(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for device in ("cuda:0", "cuda:2"):
-        count, gpus = draw.integer(8, 30), 3
-        batch = draw.tensor(count, 2)
-        outputs = list(batch.split(planned(count, gpus).sizes))
-        got = ask(drivers.gather, outputs=outputs, device=device, gpus=gpus)
-        yield from checks.wrong_joined(got, (device, batch))
+    devices = "cuda:0", "cuda:2"
+    batches = [draw.tensor(draw.integer(8, 30), 2) for _ in devices]
+    outputs = [list(batch.split(planned(len(batch), 3).sizes)) for batch in batches]
+    found = ask(drivers.gather_each, cases=list(zip(outputs, devices, strict=True)), gpus=3)
+    for got, *right in zip(found, devices, batches, strict=True):
+        yield from checks.wrong_joined(got, tuple(right))
 
 
 @part("gather", 1, en="Gradients come back to each output", zh="梯度能传回每一份输出")
@@ -294,8 +292,8 @@ def structures(ask: Ask, draw: Draw) -> Iterator[Hint]:
         ([[one, two] for one, two in both], [a, b]),
         ([{"scores": one, "more": (two,)} for one, two in both], {"scores": a, "more": (b,)}),
     ]
-    for outputs, right in cases:
-        got = ask(drivers.gather, outputs=outputs, device="cuda:0", gpus=3)
+    found = ask(drivers.gather_each, cases=[(outputs, "cuda:0") for outputs, _ in cases], gpus=3)
+    for got, (_, right) in zip(found, cases, strict=True):
         yield from checks.wrong_joined(got, right)
 
 

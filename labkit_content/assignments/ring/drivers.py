@@ -17,15 +17,22 @@ def change_tensors(student, name, given, right=""):
 
     right   source of functions that replace those of the same names meanwhile.
     """
-    shares = [{"name": name, "tensor": tensor, "right": right} for tensor in given]
-    return ranks.run(student, change_tensor, shares, threads=True)
+    told = change_each(student, name, [given], right)
+    return told | {"results": [found for (found,) in told["results"]]}
 
 
-def change_tensor(student, name, tensor, right):
-    tensor = tensor.clone().cuda()
+def change_each(student, name, cases, right=""):
+    """Do the same for each of the ``cases`` in turn, on the same ranks. A rank's result is a list of tensors."""
+    shares = [{"name": name, "tensors": list(own), "right": right} for own in zip(*cases, strict=True)]
+    return ranks.run(student, change_own_tensors, shares, threads=True)
+
+
+def change_own_tensors(student, name, tensors, right):
+    tensors = [tensor.clone().cuda() for tensor in tensors]
     with _replaced_functions(student[name], right):
-        student[name](tensor)
-    return tensor.cpu()
+        for tensor in tensors:
+            student[name](tensor)
+    return [tensor.cpu() for tensor in tensors]
 
 
 def average_gradients(student, weights, gradients, right):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -181,6 +182,11 @@ def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tenso
     return ask(drivers.running, state=state, batches=batches, gpus=gpus, factors=factors), mean, right
 
 
+def _each_running(ask: Ask, draw: Draw) -> Iterator[tuple[int, Any, Tensor, list[Tensor]]]:
+    for gpus, rows in ((2, 2 * draw.integer(2, 4)), (3, draw.choice((5, 7, 8))), (0, draw.integer(3, 8))):
+        yield gpus, *_run_running(ask, draw, gpus, rows)
+
+
 @part(
     "running",
     2,
@@ -188,8 +194,7 @@ def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tenso
     zh="不管几个设备，`mean` 都跟踪整个批次的均值",
 )
 def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for gpus, rows in ((0, draw.integer(3, 8)), (2, 2 * draw.integer(2, 4)), (3, draw.choice((5, 7, 8)))):
-        got, mean, _ = _run_running(ask, draw, gpus, rows)
+    for gpus, got, mean, _ in _each_running(ask, draw):
         yield from checks.wrong_mean(got, mean, gpus)
 
 
@@ -200,8 +205,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="`forward` 在几块 GPU 上的结果和一块上的一样",
 )
 def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for gpus in (2, 3):
-        got, _, right = _run_running(ask, draw, gpus, draw.choice((5, 7, 8)))
+    for gpus, got, _, right in islice(_each_running(ask, draw), 2):
         yield from checks.wrong_outputs(got["outputs"], right, gpus, checks.READS)
 
 
@@ -212,9 +216,9 @@ def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="`mean` 会保存，也一直和模型在同一个设备上",
 )
 def saves_mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, mean, _ = _run_running(ask, draw, 2, 6)
-    yield from checks.wrong_mean(got, mean, 2)
-    yield from checks.wrong_kept(got, 2)
+    gpus, got, mean, _ = next(_each_running(ask, draw))
+    yield from checks.wrong_mean(got, mean, gpus)
+    yield from checks.wrong_kept(got, gpus)
 
 
 def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
@@ -286,13 +290,13 @@ def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
 
 @part("lost", 1, en="`forward` returns a penalty for each row", zh="`forward` 为每一行返回一个惩罚值")
 def per_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    got, scores, penalty, _, _ = _run_lost(ask, draw, 2, draw.integer(5, 8))
+    got, scores, penalty, _, _ = _run_lost(ask, draw, 2, 2 * draw.integer(2, 4))
     yield from checks.wrong_result(got, scores, penalty)
 
 
 @part("lost", 1, en="The loss, alone and on even pieces", zh="单独运行和分块大小相同时，损失正确")
 def loss_even(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for gpus in (0, 2):
+    for gpus in (2, 0):
         got, _, _, loss, _ = _run_lost(ask, draw, gpus, 2 * draw.integer(2, 4))
         yield from checks.wrong_loss(got, loss)
 
