@@ -129,11 +129,14 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
             told |= {name: [Remark(**one) for one in told[name]] for name in ("notes", "troubles")}
             told["by_hand"] = {id: ByHand(**one) for id, one in told["by_hand"].items()}
             mark = StudentMark(**told)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
             raise Problem(
-                en=f"{path}, line {number} is no mark: the file has been changed. Take it from your backup, or "
-                f"delete this line and grade again",
-                zh=f"{path} 第 {number} 行不是成绩：文件被改动过。请从备份中恢复，或删除这一行后重新批改",
+                en=f"{path}, line {number} is no mark of this labkit ({why}): it has been changed, or is from another "
+                "version. Take the file from your backup; or delete this line, and if it has points set by hand, set "
+                "them again with labkit grade --mark; then grade again",
+                zh=f"{path} 第 {number} 行不是这个版本的 labkit 写的成绩（{why}）：这一行被改动过，或来自别的版本。"
+                "请从备份中恢复文件；或删除这一行（如果其中有手动给的分数，请用 labkit grade --mark 重新给），然后重新批改",
             ) from None
         found.setdefault(mark.student, []).append(mark)
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import marshal
 import queue
 import random
 import secrets
@@ -252,7 +253,7 @@ class AnswerSession:
         return self._replies[request]
 
     def _ask(self, driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
-        module, source = _source(driver)
+        module, code = _code(driver)
         if self._worker is None and self._undefined is None:
             defined = self._define(self.sources)
             if defined.ended and len(self.sources) > 2:
@@ -262,7 +263,7 @@ class AnswerSession:
         if self._undefined is not None:
             return self._undefined
         limits = self.limits if cpu is None else replace(self.limits, cpu=cpu)
-        asked = {"module": source, "module_name": module, "driver": driver.__name__, "data": data}
+        asked = {"module": code, "module_name": module, "driver": driver.__name__, "data": data}
         found = self._request({"do": "ask", "meet": meet, **asked}, limits, meet)
         if meet and not found.met:  # the pipe still holds zeros that the next meeting must not read
             self.close()
@@ -290,8 +291,11 @@ class AnswerSession:
 
 
 @cache
-def _source(driver: Callable[..., Any]) -> tuple[str, str]:
-    """Return name and source of the module that defines ``driver``. Raise Problem if it may not be sent to a worker."""
+def _code(driver: Callable[..., Any]) -> tuple[str, str]:
+    """Return the name of the module that defines ``driver``, and its code as text, compiled once for all workers.
+
+    Raise Problem if it may not be sent to a worker.
+    """
     module = inspect.getmodule(driver)
     if module is None or not inspect.isfunction(driver) or driver.__qualname__ != driver.__name__:
         raise Problem(
@@ -305,4 +309,5 @@ def _source(driver: Callable[..., Any]) -> tuple[str, str]:
                 "keep drivers in a module of their own",
                 zh=f"{module.__name__} 会发送到学生的进程里，却含有 `{name}`：请把 drivers 放在单独的模块中",
             )
-    return module.__name__, inspect.getsource(module)
+    code = compile(inspect.getsource(module), "<driver>", "exec", dont_inherit=True)
+    return module.__name__, marshal.dumps(code).decode("latin-1")

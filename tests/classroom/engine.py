@@ -26,12 +26,13 @@ def numbers_of(assignment, student):
     return assignment.numbers(Draw.from_secret(SECRET, student, assignment.name, "numbers"))
 
 
-def marked(assignment, answers, student="s1"):
+def marked(assignment, answers, student="s1", limits=None):
     """question id -> its mark, for the answers of one student."""
 
     def draw(question):
         return Draw.from_secret(SECRET, student, assignment.name, question)
 
-    graded = grading.grade(assignment, answers, numbers_of(assignment, student), draw, template())
+    numbers = numbers_of(assignment, student)
+    graded = grading.grade(assignment, answers, numbers, draw, template(), limits)
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles
     return graded.questions

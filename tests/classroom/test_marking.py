@@ -85,14 +85,24 @@ def test_wherever_a_line_is_torn_the_marks_before_it_are_there_and_the_next_is_w
         assert list(marks.read(path)) == ["1", "3"]
 
 
-def test_a_changed_line_is_not_passed_over(tmp_path):
+EARLIER_HAND = (
+    '{"student": "1", "question": "split", "points": 3, "digest": "d", "why": "agreed", "when": "…"}'
+)
+
+
+@pytest.mark.parametrize("line", ['{"student": 7}', EARLIER_HAND, "{"])
+def test_a_changed_line_is_not_passed_over(line, tmp_path):
     path = tmp_path / "marks.jsonl"
     with marks.writing(path) as add:
         add(mark("1"))
-    path.write_bytes(path.read_bytes() + b'{"student": 7}\n')
+    path.write_bytes(path.read_bytes() + line.encode() + b"\n")
     before = path.read_bytes()
-    with pytest.raises(Problem, match="line 2"):
+    with pytest.raises(Problem, match="line 2") as raised:
         marks.read(path)
+    for words in raised.value.en, raised.value.zh:
+        assert str(path) in words
+        assert "--mark" in words, "how to set points by hand again"
+        assert line == "{" or "'questions'" in words, "what is missing"
     with pytest.raises(Problem, match="line 2"), marks.writing(path):
         pass
     assert path.read_bytes() == before

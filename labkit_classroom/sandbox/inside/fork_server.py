@@ -23,8 +23,6 @@ from unittest import mock
 
 from . import banned, linux_sandbox, restore, worker
 
-_ban = cache(banned.Ban.find)
-
 
 def main(config: dict[str, Any]) -> None:
     """Serve on the socket ``config["control"]`` until it is closed. ``config`` is made by :mod:`..isolation`."""
@@ -37,6 +35,14 @@ def main(config: dict[str, Any]) -> None:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
         traceback.print_exc()
         os._exit(1)
+
+    @cache
+    def prepare(names: tuple[str, ...]) -> tuple[banned.Ban, restore.Snapshot]:
+        """Find the functions to ban, once for all workers."""
+        gc.unfreeze()  # a ban looks for functions among all objects
+        ban = banned.Ban.find(names)
+        return ban, restore.keep_refusals(originals, ban.functions)
+
     control.send(json.dumps({"ready": True}).encode())
     while True:
         sent, fds, _, _ = socket.recv_fds(control, 1 << 16, 4)
@@ -46,13 +52,12 @@ def main(config: dict[str, Any]) -> None:
                     pass
             os._exit(0)
         order = json.loads(sent)
-        gc.unfreeze()
-        ban = _ban(tuple(order["without"]))
+        prepared = prepare(tuple(order["without"]))
         gc.freeze()  # a collection in a worker would copy the memory pages of all objects
         if os.fork() == 0:
             control.close()
             try:
-                _supervise_worker(way, order, ban, originals, *fds)
+                _supervise_worker(way, order, *prepared, *fds)
             finally:
                 os._exit(70)
         for fd in fds:
@@ -84,7 +89,7 @@ def _import_modules(preload: list[str]) -> None:
 
 
 def _supervise_worker(
-    way: str, order: dict[str, Any], ban: banned.Ban, originals: restore.Snapshot,
+    way: str, order: dict[str, Any], ban: banned.Ban, snapshot: restore.Snapshot,
     requests: int, replies: int, meeting: int, control: int,
 ) -> None:  # fmt: skip
     """Start one worker, and wait until it ends or the judge closes the other end of ``control``."""
@@ -98,10 +103,9 @@ def _supervise_worker(
         try:
             judge.close()
             ban.apply(linux_sandbox.hide)
-            originals = restore.keep_refusals(originals)
             linux_sandbox.confine(way, order["cpu"], order["address_space"], order["processes"])
             requests, replies, meeting = _close_other_files(requests, replies, meeting)
-            worker.main(requests, replies, originals, meeting, forks=True)
+            worker.main(requests, replies, snapshot, meeting, forks=True)
             code = 0
         finally:
             os._exit(code)

@@ -34,8 +34,10 @@ from labkit_ranks.rank.rank import current_thread_rank
 
 from . import frames
 
-# To import before ranks are forked: torch._dynamo writes a file when it is first imported, and a rank may write none.
-MODULES = "torch._dynamo", "torch.distributed.fsdp", "labkit_ranks.threads.world", __name__
+# To import before ranks are forked, for messages alone and for optimizers and wrappers, too. torch._dynamo writes a file
+# when it is first imported, and a rank may write none.
+FOR_MESSAGES = "labkit_ranks.threads.world", __name__
+MODULES = (*FOR_MESSAGES, "torch._dynamo", "torch.distributed.fsdp")
 # The fields of a call, besides its tensors and its line in the source.
 _FACTS = ("kind", "op", "factor", "root", "splits", "tag", "group")
 Work = Callable[..., Any]  # work(student, **share), which returns plain data
@@ -252,6 +254,7 @@ def _simulate_machine(gpus: int) -> None:
     torch.set_num_threads(1)
     labkit.simulate(gpus=gpus)
     process_patches.inherit()
+    torch.manual_seed(0)
 
 
 def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:
@@ -266,7 +269,6 @@ def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any
             GROUP_RANK=str(rank // gpus), MASTER_ADDR="127.0.0.1", MASTER_PORT="29511",
         )  # fmt: skip
         process_group.make_process_transport = lambda group: _RelayTransport(link, group)
-        torch.manual_seed(0)
         if order["joins"]:
             torch.cuda.set_device(rank % gpus)
             join_group(rank, order["size"])

@@ -7,6 +7,7 @@ which the judge compares with the right values.
 from __future__ import annotations
 
 import builtins
+import marshal
 import os
 import signal
 import socket
@@ -82,8 +83,9 @@ def serve(
             do, is_fork = request["do"], False
             try:
                 if do == "ban":
-                    banned.Ban.find(request["names"]).apply()
-                    snapshot = restoring.keep_refusals(snapshot)
+                    ban = banned.Ban.find(request["names"])
+                    ban.apply()
+                    snapshot = restoring.keep_refusals(snapshot, ban.functions)
                 elif do == "define":
                     answers.sources, apart = request["sources"], request["apart"]
                     if forks and apart:
@@ -206,7 +208,7 @@ def _driver(request: Mapping[str, Any]) -> Callable[..., Any]:
     )  # a dot would make Python look for a package
     module.__dict__["__builtins__"] = dict(_BUILTINS)
     sys.modules[module.__name__] = module
-    exec(compile(request["module"], "<driver>", "exec"), module.__dict__)
+    exec(marshal.loads(request["module"].encode("latin-1")), module.__dict__)
     return module.__dict__[request["driver"]]  # type: ignore[no-any-return]
 
 

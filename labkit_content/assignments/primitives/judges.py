@@ -138,7 +138,7 @@ def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="工作量和行数成正比，不和行数的平方成正比",
 )
 def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    count, gpus = draw.integer(70_000, 80_000), draw.integer(2, 4)
+    count, gpus = 60 * draw.integer(1200, 1300) + 1, draw.integer(2, 4)  # always with a rest
     got = ask.with_cpu(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
     sizes = checks.cut([size for size, _ in checks.plain_pairs(got)], count) or planned(count, gpus).sizes
     if not same(got, [(size, sum(sizes[:k])) for k, size in enumerate(sizes)]):

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part
-from labkit_classroom.sandbox.inside.ranks import MODULES
+from labkit_classroom.sandbox.inside.ranks import FOR_MESSAGES
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD, APART = MODULES, True
+PRELOAD, APART = FOR_MESSAGES, True
 _COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather",
     "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather", "scatter",
