@@ -136,7 +136,7 @@ def history(path: Path) -> dict[str, list[StudentMark]]:
                 "version. Take the file from your backup; or delete this line, and if it has points set by hand, set "
                 "them again with labkit grade --mark; then grade again",
                 zh=f"{path} 第 {number} 行不是这个版本的 labkit 写的成绩（{why}）：这一行被改动过，或来自别的版本。"
-                "请从备份中恢复文件；或删除这一行（如果其中有手动给的分数，请用 labkit grade --mark 重新给），然后重新批改",
+                "请从备份中恢复文件；或删除这一行（其中如有手动给的分数，请用 labkit grade --mark 重新给），再重新批改",
             ) from None
         found.setdefault(mark.student, []).append(mark)
     return found

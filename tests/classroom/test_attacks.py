@@ -67,6 +67,9 @@ def neighbours(home):
 def template(neighbours, home):
     with closing(SandboxServer(WAY, hidden=[home])) as template:
         yield template
+        honest = graded(load(HERE / "attacked"), template, HONEST)
+    assert [mark.points for mark in honest.questions.values()] == [4, 1], "an attack has harmed the server"
+    assert not honest.troubles
 
 
 def graded(assignment, template, double, limits=LIMITS):
@@ -123,16 +126,14 @@ def test_an_attack_is_blocked(name, assignment, template, home, neighbours):
     assert "\x1b" not in told
     assert "\\x1b" not in told
     told.encode("utf-8")
-    # Nothing of the teacher's has changed, nobody has been spoken to, and the next student is graded as ever.
+    # Nothing of the teacher's has changed, and nobody has been spoken to. The next attack's honest `triple` shows that
+    # the next student is graded as ever, and the fixture `template` shows it after the last attack.
     assert {path: path.read_bytes() for path in home.iterdir() if path.is_file()} == before
     assert (HERE / "attacked" / "judges.py").read_bytes() == judges
     assert process.poll() is None
     for one in sockets:
         with pytest.raises(BlockingIOError):
             one.accept()
-    honest = graded(assignment, template, HONEST)
-    assert [mark.points for mark in honest.questions.values()] == [4, 1]
-    assert not honest.troubles
     assert not outlived(template), "something has outlived its answer"
 
 

@@ -57,7 +57,17 @@ def test_the_untouched_edition_gets_nothing(name):
     assert {mark.points for mark in marks.values()} == {0}
 
 
-@pytest.mark.parametrize(("name", "title"), [(name, title) for name in WRONG for title in WRONG[name]])
+def mistakes():
+    """Yield parameters of a test: those after the first with the same lost parts and hints are for `make test-more`."""
+    seen = set()
+    for name in WRONG:
+        for title, (question, loses, _) in WRONG[name].items():
+            shown = {(name, question, part, str(hint)) for part, hint in loses.items()}
+            yield pytest.param(name, title, marks=pytest.mark.more if shown <= seen else ())
+            seen |= shown
+
+
+@pytest.mark.parametrize(("name", "title"), list(mistakes()))
 def test_a_mistake_costs_what_the_rubric_says(name, title):
     question, loses, source = WRONG[name][title]
     said = {part: hint if isinstance(hint, tuple) else (hint, 0.0) for part, hint in loses.items()}

@@ -34,8 +34,8 @@ from labkit_ranks.rank.rank import current_thread_rank
 
 from . import frames
 
-# To import before ranks are forked, for messages alone and for optimizers and wrappers, too. torch._dynamo writes a file
-# when it is first imported, and a rank may write none.
+# To import before ranks are forked, for messages alone; and for optimizers and wrappers, too. torch._dynamo writes a
+# file when it is first imported, and a rank may write none.
 FOR_MESSAGES = "labkit_ranks.threads.world", __name__
 MODULES = (*FOR_MESSAGES, "torch._dynamo", "torch.distributed.fsdp")
 # The fields of a call, besides its tensors and its line in the source.

@@ -86,45 +86,33 @@ def restore_names() -> None:
     """Restore everything in the middle of a driver. A worker replaces this stub by a working function."""
 
 
-def restore(snapshot: Snapshot) -> list[str]:
-    """Restore everything in ``snapshot``; return the names of what had changed.
+def restore(snapshot: Snapshot) -> None:
+    """Restore everything in ``snapshot``.
 
     Look up no global name here: the answer may have replaced any of them.
     """
     rows, codes, emptied, (modules, known), builtin, (kind, plain, put, delete) = snapshot
-    changed = []
     for hooks in emptied:
-        if hooks:
-            hooks.clear()
-            changed += ["hooks"]
+        hooks.clear()
     for function, code, defaults in codes:
         if function.__code__ is not code or function.__defaults__ is not defaults:
             function.__code__, function.__defaults__ = code, defaults
-            changed += [function.__name__]
-    for name, module in known:
-        if modules.get(name) is not module:
-            modules[name] = module
-            changed += [name]
+    modules.update(known)
     for holder, cls, names, before, values in rows:
         if kind(holder) is not cls:
             plain.__setattr__(holder, "__class__", cls)
-            changed += ["__class__"]
         for name, value in values:
             if names.get(name) is not value:
                 if cls is kind:
                     put(holder, name, value)
                 else:
                     names[name] = value
-                changed += [name]
         for name in names.keys() - before:
             if cls is not kind:
                 if name in builtin:  # it would shadow Python's builtin in the module's code
                     del names[name]
-                    changed += [name]
                 continue
             for base in holder.__mro__[1:]:
                 if name in base.__dict__:
                     delete(holder, name)
-                    changed += [name]
                     break
-    return changed
