@@ -63,7 +63,7 @@ def double(x):
 
 
 def test_memory_that_the_kernel_holds_for_a_worker_counts(template):
-    if not template._limit:
+    if not template._memory_limit_file:
         pytest.skip("no control group of memory can be made on this computer")
     limits = Limits(cpu=60, wall=200, memory=64 << 20)
     with closing(AnswerSession(template.worker, [("prologue", ""), ("q", SOCKETS)], limits)) as session:
