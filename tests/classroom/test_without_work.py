@@ -70,9 +70,7 @@ def preparations():
 def test_tricks_of_other_assignments_earn_nothing(question):
     """All preparations of the other assignments' tricks, some at a time, above the untouched cell."""
     name, _, id = question.partition(".")
-    stub = next(one for one in load(name).questions if one.id == id).stub(
-        engine.numbers_of(load(name), "s1")
-    )
+    stub = next(one for one in load(name).questions if one.id == id).stub(engine.numbers_of(load(name), "s1"))
     honest = {part.id for part in marked(name, id, f"{stub}\npass").parts if part.score}
     tricks = [trick for trick in preparations() if trick[0] != name]
     earned = {}

@@ -194,7 +194,8 @@ def wrong_step(told: Any, right: Tensor, before: Tensor, rows: list[int]) -> Ite
         )
     if same(weights[0], right, 1e-4):
         others = any(seen > own for (_, _, seen), own in zip(told["results"], rows, strict=True))
-        travelled = [size for name, size in told["calls"] if name != "broadcast"]  # DDP itself sends its weights
+        # DDP itself broadcasts its weights.
+        travelled = [size for name, size in told["calls"] if name != "broadcast"]
         if others or max(travelled, default=0) < 4 * before.numel():
             yield ALONE
         return
