@@ -56,7 +56,7 @@ def skip_if(codes: list[int | None], reason: str) -> None:
             raise unittest.SkipTest(reason if skip.exit_code == GENERIC_SKIP and reason else skip.message)
 
 
-def patches() -> Iterator[Patch]:
+def patches(_: object) -> Iterator[Patch]:
     """Yield the changes of PyTorch's classes."""
     yield from _of_processes()
     yield from _of_threads()
@@ -254,8 +254,9 @@ def _of_continuous() -> Iterator[Patch]:
     yield Patch.wrap(base, "_worker_run_main_wait", run_main_wait)
 
 
-def barrier_patches(barrier: Any) -> Iterator[Patch]:
+def barrier_patches(module: Any) -> Iterator[Patch]:
     """Yield the changes of ``distributed_test.Barrier``, whose processes meet by files named by process."""
+    barrier = module.Barrier
     real = barrier.sync.__func__
     counts: Counter[int | None] = Counter()
 

@@ -34,8 +34,8 @@ def begin() -> None:
     start = Patch.wrap(spawning, "start_processes", _start_processes)
     Patches(lambda: [start, Patch(torch.multiprocessing, "start_processes", start.value)]).put_in()
     after_import("torch.distributed.launcher.api", _change_launcher)
-    after_import("torch.testing._internal.common_distributed", _change_test_classes)
-    after_import("torch.testing._internal.distributed.distributed_test", _change_barrier)
+    for name in "common_distributed", "distributed.distributed_test":
+        after_import(f"torch.testing._internal.{name}", _change_tests)
     triton_stand_in.offer()
 
 
@@ -43,16 +43,11 @@ def _change_launcher(module: Any) -> None:
     Patches(lambda: [Patch.wrap(module, "launch_agent", _launch_agent)]).put_in()
 
 
-def _change_test_classes(module: Any) -> None:
+def _change_tests(module: Any) -> None:
     from . import pytorch_classes
 
-    Patches(pytorch_classes.patches).put_in()
-
-
-def _change_barrier(module: Any) -> None:
-    from . import pytorch_classes
-
-    Patches(lambda: pytorch_classes.barrier_patches(module.Barrier)).put_in()
+    table = pytorch_classes.barrier_patches if hasattr(module, "Barrier") else pytorch_classes.patches
+    Patches(lambda: table(module)).put_in()
 
 
 def _start_processes(

@@ -41,30 +41,20 @@ def refuse(name: str) -> NoReturn:
     )
 
 
-class _Kernel:
-    """A function decorated with ``triton.jit``, ``autotune`` or ``heuristics``."""
-
-    def __init__(self, function: Any) -> None:
-        self.fn, self.__name__ = function, getattr(function, "__name__", "kernel")
-        self.__doc__, self.__module__ = function.__doc__, function.__module__
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse(self.__name__)
-
-
 class _Anything:
-    """A name of triton: a type, a constant, a decorator with or without arguments."""
+    """A name of triton: a type, a constant, a decorator with or without arguments, or the kernel that it makes."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, kernel: Any = None) -> None:
+        self._name, self.fn = name, kernel
+        if kernel is not None:
+            functools.update_wrapper(self, kernel, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.fn is not None:
+            refuse(self._name)
         function = args[0] if len(args) == 1 else None
-        if isinstance(function, (types.FunctionType, _Kernel)):
-            return _Kernel(function)
+        if isinstance(function, types.FunctionType) or getattr(function, "fn", None) is not None:
+            return _Anything(getattr(function, "__name__", "kernel"), function)
         return _Anything(self._name)
 
     def __getattr__(self, name: str) -> Any:
