@@ -4,12 +4,4 @@ from .dumps import BadDump, Dump, read_dumps
 from .explanation import Explained, explain
 from .logs import explain_log, read_logs
 
-__all__ = [
-    "BadDump",
-    "Dump",
-    "Explained",
-    "explain",
-    "explain_log",
-    "read_dumps",
-    "read_logs",
-]
+__all__ = ["BadDump", "Dump", "Explained", "explain", "explain_log", "read_dumps", "read_logs"]
