@@ -17,9 +17,10 @@ _PACKAGES = set(
 )
 # Packages of which no driver runs anything; to look at them takes a quarter of the time.
 _UNUSED = tuple(
-    f"torch.{name}" for name in "fx ao _higher_order_ops _subclasses _refs export _export _meta_registrations package "
-    "_decomp _prims _guards quantization _inductor _dynamo onnx testing masked".split()
-)  # fmt: skip
+    "torch.fx torch.ao torch.export torch.package torch.quantization torch.onnx torch.testing torch.masked torch._refs "
+    "torch._higher_order_ops torch._subclasses torch._export torch._meta_registrations torch._decomp torch._prims "
+    "torch._guards torch._inductor torch._dynamo".split()
+)
 _MUTABLE_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
 Snapshot = tuple[Any, ...]
 
