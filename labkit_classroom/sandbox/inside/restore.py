@@ -108,7 +108,7 @@ def restore(snapshot: Snapshot) -> None:
                     put(holder, name, value)
                 else:
                     names[name] = value
-        for name in names.keys() - before:
+        for name in () if names.keys() <= before else names.keys() - before:
             if cls is not kind:
                 if name in builtin:  # it would shadow Python's builtin in the module's code
                     del names[name]
