@@ -1,5 +1,7 @@
 """use_deterministic_algorithms: CUDA's objections, and nothing while it is off; and which calls let the host wait."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -162,9 +164,10 @@ def waited(gpus):
     hooks.host_waited.remove(found.append)
 
 
-def test_the_debug_mode_is_refused(gpus):
-    with pytest.raises(NotImplementedError, match="needs a real GPU"):
-        torch.cuda.set_sync_debug_mode("warn")
+@pytest.fixture
+def sync_debug_mode(gpus):
+    yield torch.cuda.set_sync_debug_mode
+    torch.cuda.set_sync_debug_mode("default")
 
 
 WAITS = [
@@ -181,16 +184,7 @@ WAITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("call", WAITS)
-@pytest.mark.filterwarnings("ignore")
-def test_what_waits_is_told(gpus, waited, call):
-    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
-    waited.clear()
-    call(x)
-    assert set(waited) == {gpus}
-
-
-@pytest.mark.parametrize("call", [
+WORKS_ON = [
     lambda x: x + 1, lambda x: x.to("cuda:0"), lambda x: x.to("cpu", non_blocking=True),
     lambda x: torch.ones(3).to("cuda:1", non_blocking=True), lambda x: torch.ones(3).cuda(1, True),
     lambda x: x.copy_(torch.ones(3), non_blocking=True), lambda x: x[[0, 1]],
@@ -200,7 +194,47 @@ def test_what_waits_is_told(gpus, waited, call):
     lambda x: torch.zeros(3, device="cuda:1"), lambda x: x.requires_grad_().sum().backward(),
     lambda x: torch.ones(3).tolist(), lambda x: comm.broadcast(torch.ones(2), (0, 1)),
     lambda x: torch.cuda.synchronize(),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", WAITS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_waits_is_told(gpus, waited, call):
+    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
+    waited.clear()
+    call(x)
+    assert set(waited) == {gpus}
+
+
+@pytest.mark.parametrize("call", WAITS)
+def test_the_sync_debug_mode_names_what_waits(sync_debug_mode, call):
+    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
+    sync_debug_mode("warn")
+    assert torch.cuda.get_sync_debug_mode() == 1
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation") as caught:
+        call(x)
+    assert {Path(one.filename) for one in caught if "synchronizing" in str(one.message)} == {Path(__file__)}
+    sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        call(x)
+    sync_debug_mode("default")
+    call(x)
+
+
+@pytest.mark.parametrize("call", WORKS_ON)
+def test_the_sync_debug_mode_lets_others_pass(sync_debug_mode, call):
+    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
+    sync_debug_mode("error")
+    call(x)
+
+
+def test_the_sync_debug_mode_has_three_values(gpus):
+    with pytest.raises(RuntimeError, match="expected one of 0,1,2"):
+        torch.cuda.set_sync_debug_mode(3)
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+@pytest.mark.parametrize("call", WORKS_ON)
 def test_what_does_not_wait_is_silent(waited, call):
     x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
     waited.clear()
