@@ -14,14 +14,14 @@ from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
 from labkit.view.palette import CPU
 from labkit.view.picture import Box, Label, Line, Picture, Sketch
-from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, nice
+from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, decades, nice
 from labkit.view.svg import to_svg
 
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
 # The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
 _TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
 # The least difference that is drawn, and the number of red among the colours of GPUs.
-_LEAST, _RED = 1e-8, 5
+_LEAST, _ORANGE = 1e-8, 5
 
 
 def call_in_motion() -> str:
@@ -155,23 +155,23 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     title = say(en="loss", zh="损失") if measure == "losses" else say(en="gradient norm", zh="梯度范数")
     curves, worst = list[Curve](), 0.0
     for at, (name, one) in enumerate(zip(names, layouts, strict=True)):
-        values, marks = getattr(one, measure), ("", "disc", "square")
+        values, mark = getattr(one, measure), ("square", "disc")[at % 2] if at else ""
         off = [max(abs(a - b) / abs(b), _LEAST) for a, b in zip(values, there, strict=True)]
         worst = max(worst, *off)
         shown = [values, off if at else [None] * len(off)]
-        curves.append(Curve(name, name, name, shown, at % 2 == 1, not at, marks[at % 3]))
+        curves.append(Curve(name, name, name, shown, at % 2 == 1, not at, mark, at - 1))
     lens = say(en="difference from one GPU", zh="与一块 GPU 的相对差")
     loss = Axis(
         title, nice(max(max(getattr(one, measure)) for one in layouts)), "{:.3g}".format, "{:.6g}".format
     )
-    gap = Axis(lens, 1.0, "{:.0e}".format, "{:.0e}".format, _LEAST)
+    gap = Axis(lens, decades([1.0, worst])[1], "{:.0e}".format, "{:.0e}".format, _LEAST)
     unit = say(en="step", zh="步")
     words = say(en=f"{len(layouts)} curves of the {title}, at most {worst:.0e} apart",
                 zh=f"{len(layouts)} 条{title}曲线，最多相差 {worst:.0e}")  # fmt: skip
     charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
     sketch, left, top = Sketch(), 58.0, charts.height + 12
-    strip = say(en="The gradients of step 1, in the order of backward: grey is rounding, red the first that differs",
-                zh="第 1 步的梯度，按反向传播的次序：灰色是舍入误差，红色是第一个不同的")  # fmt: skip
+    strip = say(en="Gradients of step 1, in backward order: grey is rounding, orange differs, framed is the first",
+                zh="第 1 步的梯度，按反向传播的次序：灰色是舍入误差，橙色是不同，加框的是第一个不同的")  # fmt: skip
     sketch.add(Label(12, charts.height, strip, 12))
     wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
     for row, (name, one) in enumerate(zip(names[1:], layouts[1:], strict=True)):
@@ -180,8 +180,8 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
         for at, tensor in enumerate(tensors):
             first, off_by = tensor == one.first, max(one.gaps.get(tensor, 1.0), _LEAST)
             tint, tip = 0.9 - 0.8 * gap.share(off_by), f"{name} · {tensor} · {off_by:.0e}"
-            box = Box(left + at * wide, y, wide - 2, 16, CPU, tip, tint=tint, tip=tip)
-            sketch.add(replace(box, gpu=_RED, tint=0.0, strong=True) if first else box)
+            colour = _ORANGE if first or off_by > one.tolerance else CPU
+            sketch.add(Box(left + at * wide, y, wide - 2, 16, colour, tip, tint=tint, tip=tip, strong=first))
     parts = [re.match(r"layers\.\d+|\w+", tensor)[0] for tensor in tensors]  # type: ignore[index]
     for number, part in enumerate(dict.fromkeys(parts)):
         sketch.add(Label(left + parts.index(part) * wide, end + 12 + 13 * (number % 2), part, 11, muted=True))

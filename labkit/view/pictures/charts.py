@@ -43,6 +43,7 @@ class Curve:
     """A line: ``name`` in full, ``short`` at its end. ``mark``: "disc", "square", or "" for none.
 
     values   for each chart a value for each count, None where there is none.
+    gpu      whose colour the marks have.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Curve:
     dashed: bool = False
     strong: bool = False
     mark: str = ""
+    gpu: int = CPU
 
 
 @dataclass(frozen=True)
@@ -201,11 +203,16 @@ def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[
     if not curve.mark:
         return []
     half = _MARK / 2
-    return [Box(x - half, y - half, _MARK, _MARK, CPU, label, tip=tip, round=curve.mark == "disc")]
+    return [Box(x - half, y - half, _MARK, _MARK, curve.gpu, label, tip=tip, round=curve.mark == "disc")]
 
 
 def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
-    """Label the ends of lines, moving labels down (and all up again) where they would meet."""
+    """Label the ends of lines, moving labels down (and all up again) where they would meet.
+
+    Four or more lines that all end in one point get one label.
+    """
+    if len(ends) > 3 and max(y for _, y, _ in ends) - min(y for _, y, _ in ends) < 1.5:
+        ends = [(*ends[0][:2], say(en=f"all {len(ends)}", zh=f"全部 {len(ends)} 条"))]
     high = 13.0
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
     ys = [y for _, y, _ in ordered]

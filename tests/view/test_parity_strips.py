@@ -1,0 +1,38 @@
+"""Lesson 23's picture: which gradients are rounding, which differ, and how far curves are apart."""
+
+from types import SimpleNamespace
+
+from labkit.view.palette import CPU
+from labkit_content.pictures import parity_strips
+
+
+def layout(name, losses, gaps, first=""):
+    return SimpleNamespace(
+        arguments=[f"--{name}"], ranks=1 if name == "one" else 2, losses=losses, norms=losses, gaps=gaps, first=first,
+        tolerance=1e-5,
+    )  # fmt: skip
+
+
+def test_each_gradient_that_differs_has_another_colour_and_the_first_is_framed():
+    one = layout("one", [2.0, 1.0], {})
+    sound = layout("dp", [2.0, 1.0], {"head": 1e-7, "body": 1e-8})
+    wrong = layout("pp", [170.0, 85.0], {"head": 1e-7, "body": 84.0, "words": 83.0}, "body")
+    picture = parity_strips([one, wrong, sound], "losses")
+    boxes = {box.tip: box for box in picture.boxes if box.tip.count(" · ") == 2 and box.width > 20}
+    shown = {tip: (box.gpu != CPU, box.strong) for tip, box in boxes.items()}
+    assert shown["PP · head · 1e-07"] == shown["DP · body · 1e-08"] == (False, False)
+    assert shown["PP · body · 8e+01"] == (True, True)
+    assert shown["PP · words · 8e+01"] == (True, False)
+
+
+def test_the_scale_reaches_beyond_the_largest_difference():
+    """A curve that is 84 times off must not lie on the line of 1."""
+    one, wrong = layout("one", [2.0, 1.0], {}), layout("pp", [170.0, 85.0], {"head": 84.0}, "head")
+    ticks = {label.text for label in parity_strips([one, wrong], "losses").texts}
+    assert "1e+02" in ticks
+
+
+def test_curves_that_end_in_one_point_have_one_label():
+    alike = [layout(name, [2.0, 1.0], {"head": 1e-8}) for name in ("one", "dp", "tp", "pp")]
+    names = [label.text for label in parity_strips(alike, "losses").texts]
+    assert "all 4" in names and names.count("TP") == 3  # in the legend, at the right chart, and before the strip
