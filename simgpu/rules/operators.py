@@ -224,6 +224,7 @@ class DeviceCheck:
 CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "embedding": ("index_select", {"weight": "self", "indices": "index"}),
     "stack": ("cat", {}),
+    "allclose": ("eq.Tensor", {}),
     "convolution": ("cudnn_convolution", {"input": "self"}),
     "native_batch_norm": ("cudnn_batch_norm", {}),
     "_native_batch_norm_legit": ("cudnn_batch_norm", {}),
