@@ -578,6 +578,7 @@ def test_a_chain_of_products_names_the_first_that_is_elsewhere():
 def test_allclose_takes_a_number_of_the_host_as_its_parts_do():
     """torch.allclose is composite: its operators on CUDA let 0-dim CPU tensors pass, and refuse others."""
     ones = torch.ones(3, device=CUDA1)
-    assert torch.allclose(torch.tensor(1.0), ones) and torch.allclose(ones, torch.tensor(1.0))
+    assert torch.allclose(torch.tensor(1.0), ones)
+    assert torch.allclose(ones, torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:1 and cpu"):
         torch.allclose(ones, torch.ones(3))
