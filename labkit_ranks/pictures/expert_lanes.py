@@ -15,13 +15,14 @@ from .captions import caption
 _TOKENS, _EXPERTS, _RESULTS, _TABLE, _END = 66, 222, 462, 586, 708  # left edges of the columns
 _SENT = _TOKENS + 98.0  # where arrows to the experts begin
 _BOX, _PITCH, _DOT, _HIGH = 184, 12.0, 9.0, 36.0
+_DEEP = 54.0  # height of a lane in backward, so that the router's bars can be compared
 
 
 def experts_picture(routing: Routing) -> Picture:
     """Draw forward above, backward below: a lane for each rank, and for the expert on it."""
     sketch, ranks = Sketch(), range(routing.ranks)
     forward = Lanes(46, _TOKENS, 0, _HIGH, 12)
-    backward = Lanes(forward.y(routing.ranks) + 72, _TOKENS, 0, _HIGH, 12)
+    backward = Lanes(forward.y(routing.ranks) + 72, _TOKENS, 0, _DEEP, 12)
     counts = routing.counts
     for lanes, direction in ((forward, "forward"), (backward, "backward")):
         sketch.add(Label(12, lanes.top - 28, caption("experts", direction), 13, bold=True))
@@ -35,7 +36,7 @@ def experts_picture(routing: Routing) -> Picture:
             sketch.add(box)
         turn = 1 if direction == "forward" else -1
         for rank, expert in product(ranks, ranks):
-            heights = lanes.y(rank) + _HIGH / 2, lanes.y(expert) + _HIGH / 2
+            heights = lanes.y(rank) + lanes.high / 2, lanes.y(expert) + lanes.high / 2
             ways = (
                 ((_SENT, _EXPERTS - 4.0), heights),
                 ((_EXPERTS + _BOX + 4.0, _RESULTS - 4.0), heights[::-1]),
@@ -51,18 +52,19 @@ def experts_picture(routing: Routing) -> Picture:
     _draw_rows(sketch, routing, forward)
     _draw_table(sketch, counts, forward)
     for expert in ranks:
-        words = caption("experts", "whole", expert=expert, rows=sum(line[expert] for line in counts))
-        size = fit_size(words, _BOX - 8, 11)
-        y = backward.y(expert) + _HIGH / 2 + size * BASELINE
-        sketch.add(Label(_EXPERTS + _BOX / 2, y, words, size, "middle"))
+        rows = sum(line[expert] for line in counts)
+        middle = backward.y(expert) + _DEEP / 2 + 11 * BASELINE
+        for key, down in (("whole", -7), ("times", 7)):
+            words = caption("experts", key, expert=expert, rows=rows, ranks=routing.ranks)
+            sketch.add(Label(_EXPERTS + _BOX / 2, middle + down, words, fit_size(words, _BOX - 8, 11), "middle"))
     whole = routing.gradient(ranks)
     parts = [routing.gradient([rank]) for rank in ranks]
     most = max([*map(abs, whole), *(abs(value) for part in parts for value in part), 1e-9])
     for rank, part in enumerate(parts):
-        middle = backward.y(rank) + _HIGH / 2
-        _draw_bars(sketch, part, whole, most, _TOKENS, middle, TOKENS * _PITCH, _HIGH / 2 - 2, rank)
+        middle = backward.y(rank) + _DEEP / 2
+        _draw_bars(sketch, part, whole, most, _TOKENS, middle, TOKENS * _PITCH, _DEEP / 2 - 2, rank)
     wide = _END - _TABLE
-    _draw_bars(sketch, whole, whole, most, _TABLE, backward.top + routing.ranks * _HIGH / 2, wide, _HIGH, CPU)
+    _draw_bars(sketch, whole, whole, most, _TABLE, backward.top + routing.ranks * _DEEP / 2, wide, _DEEP, CPU)
     busiest = max(len(rows) for rows in routing.arrivals)
     rows = sum(map(len, routing.arrivals))
     facts = {
@@ -78,7 +80,7 @@ def _draw_tokens(
 ) -> None:
     for rank in range(routing.ranks):
         for token in range(TOKENS):
-            x, y = left + token * _PITCH, lanes.y(rank) + (_HIGH - _DOT) / 2
+            x, y = left + token * _PITCH, lanes.y(rank) + (lanes.high - _DOT) / 2
             known = there(rank, token)  # type: ignore[operator]
             name = f"{label} {token} of rank {rank}"
             sketch.add(Box(x, y, _DOT, _DOT, rank if known else None, name, not known, round=True))

@@ -47,6 +47,8 @@ def staircases_picture(lanes: Mapping[str, Staircase]) -> Picture:
         sketch.add(Box(x, top, 14, _LANE, colour, f"legend {kind}", hatched=kind == "R"))
         sketch.add(Label(x + 20, top + 10, words, 11))
         x += 110
+    axes = say(en="height: memory, width: time", zh="高是显存，宽是时间")
+    sketch.add(Label(WIDTH - _RIGHT, top + 10, axes, 11, "end", muted=True))
     return sketch.picture(top + _LANE + 8, say(en="; ", zh="；").join(said))
 
 
