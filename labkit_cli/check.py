@@ -46,7 +46,7 @@ _SETTINGS = ("ranks", "nodes", "memory", "gpu-model", "fail-on")  # options that
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Put the options of pyproject.toml before those of the command line, which then count."""
+    """Put pyproject.toml's options before the command line's, which override them. No other program gets arguments."""
     at = argv.index("check") + 1
     settings = _read_settings()
     found = [f"--{name}={settings[name]}" for name in _SETTINGS if name in settings]
@@ -113,7 +113,9 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             facts.append(_facts(found, kept, parts))
         else:
-            print(*[""] * (at > 0), found, "", summary(kept, parts), sep="\n")
+            if at:
+                print()
+            print(found, "", summary(kept, parts), sep="\n")
             if not any(total.calls for total in kept.totals.values()):
                 WORDING.tell("not-distributed", flush=True)
     if options.json:
@@ -130,6 +132,7 @@ def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -
     from labkit_ranks.diagnosis import diagnose_ranks
     from labkit_ranks.rank.run_record import RankInfo, RunRecord, rank_info
 
+    # Record the first run only: ``ends`` closes the recording, or ``finally`` if the run did not get that far.
     kept, parts = RunRecord(0), list[RankInfo]()
     trace = emitting.begin()
     trace.events, trace.samples = kept.trace.events, kept.trace.samples
@@ -141,7 +144,9 @@ def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -
     # Keep standard output for the result: send the script's prints to standard error.
     try:
         with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
-            memory = options.memory or (None if options.gpu_model else "16 TiB")
+            memory = options.memory or (
+                None if options.gpu_model else "16 TiB"
+            )  # plenty, unless a GPU model is named
             gpus = {"memory": memory, "gpu_model": options.gpu_model, "nodes": options.nodes}
             found = diagnose_ranks(script, options.ranks, arguments, **gpus, ends=ends)
     finally:
@@ -169,7 +174,7 @@ def sarif(checked: Sequence[tuple[Diagnosis, Path]]) -> dict[str, Any]:
     results = [
         {
             "ruleId": finding.name,
-            "level": finding.severity,  # SARIF has the same three
+            "level": finding.severity,  # error, warning and note are SARIF's, too
             "message": {"text": f"{finding.reason}\n{WORDING['do'](fix=finding.fix)}"},
             "locations": _locations(finding, script),
         }

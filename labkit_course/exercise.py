@@ -141,7 +141,10 @@ class Exercise:
 
     @property
     def kind(self) -> Kind:
-        """The kind of answer: declared by code or by name, or else the number of a choice."""
+        """The kind of answer: declared by code or by name, or else the number of a choice.
+
+        A kind that is only a reader gets the text ``wanted``.
+        """
         kind = self.code.kind or (KINDS[self.kind_name] if self.kind_name else _A_CHOICE)
         if isinstance(kind, Kind):
             return replace(kind, wanted=self.texts.get("wanted", kind.wanted))

@@ -105,7 +105,7 @@ class Outline:
 
     def _repr_markdown_(self) -> str:
         head = say(en="Lesson | What it is for | Minutes", zh="课 | 学什么 | 分&#8288;钟")
-        parts = {
+        parts = {  # by the first digits of lesson numbers: 0x; 1x and 2x
             "0": say(en="Part one: DataParallel", zh="第一部分：DataParallel"),
             "12": say(en="Part two: everything that torchrun starts", zh="第二部分：torchrun 启动的一切"),
         }

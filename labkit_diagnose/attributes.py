@@ -49,7 +49,8 @@ def move_unregistered(
     for where, tensor in unregistered_tensors(model).items():
         if where in staying:
             continue
-        # Move the tensor in place, as Module._apply does, so that every reference to it sees the change.
+        # Move the tensor in place, as Module._apply does, so that every reference to it sees the change. The gradient
+        # would stay on the old device.
         tensor.grad = None
         tensor.data = tensor.data.to(device)
 
@@ -90,6 +91,7 @@ class Contents:
     def __init__(self, model: nn.Module, names: Iterable[str], others: Mapping[str, object]) -> None:
         held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
         values = {name: held.get(name) for name in names} | dict(others)
+        # One level more: other variables come in lists, as several may have one name.
         self._found = {name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in values.items()}
 
     def differing(self, other: Contents) -> list[str]:
@@ -125,7 +127,7 @@ def _have_equal_leaves(one: dict[str, object], other: dict[str, object]) -> bool
     def same(value: object, there: object) -> bool:
         if isinstance(value, Tensor) and isinstance(there, Tensor):
             alike = value.shape == there.shape and value.device == there.device
-            return alike and torch.equal(value.nan_to_num(), there.nan_to_num())
+            return alike and torch.equal(value.nan_to_num(), there.nan_to_num())  # NaN equals NaN
         return type(value) is type(there) and value == there
 
     return one.keys() == other.keys() and all(same(value, other[path]) for path, value in one.items())
@@ -137,6 +139,7 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
         if isinstance(module, jit.ScriptModule):
             continue  # a scripted forward cannot reach Python attributes
         for name, value in module.__dict__.items():
+            # weight_norm and spectral_norm or prune compute their weights from these parameters.
             computed = {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
             if name not in _MODULE_ATTRIBUTES and not computed and not name.startswith("_forward_"):
                 yield f"{path}.{name}".lstrip("."), value

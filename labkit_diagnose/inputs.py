@@ -84,7 +84,7 @@ class ModelInputs:
         return {path: held for path, leaf in others if (held := _tensors_inside(leaf, path))}
 
     def uncut(self, batch: int) -> list[str]:
-        """Return the paths of inputs with one item per row that are not tensors; every replica gets all items."""
+        """Return the paths of inputs that are not cut: objects, and other non-tensors with one item per row."""
         found = self.objects()
         for name, value in self._named_inputs():
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):

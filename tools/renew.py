@@ -46,7 +46,11 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def renew_page(text: str, language: str) -> str:
-    """Return a page's ``text`` with each output block replaced by what its program prints in ``language``."""
+    """Return a page's ``text`` with each output block replaced by what its program prints in ``language``.
+
+    The module's docstring says what each kind of block means.
+    """
+    # block[1] is the word after the fence, block[2] the content.
     blocks = list(_BLOCK.finditer(text))
     cells = [block[2] for block in blocks if block[1] == "python"]
     notebook = _run_cells(cells, language) if any("%%ranks" in cell for cell in cells) else None

@@ -7,8 +7,9 @@ The model and its limits:
 * The home device, cuda:0, holds the weights, which its replica shares. Every other GPU with work has a replica during
   a call, with its activations.
 * Each replica's backward makes gradients as large as the weights; the home device holds their sum as well. Not counted:
-  buffers for the sum, of 10 MiB or the size of smaller weights (one on the home device with labkit's engine, two with
-  PyTorch's, torch/nn/parallel/comm.py, reduce_add_coalesced), and what CUDA and PyTorch's allocator keep.
+  the buffers for that sum, each of 10 MiB or of the weights' size if that is less: one on the home device with
+  labkit's engine, two with PyTorch's (torch/nn/parallel/comm.py, reduce_add_coalesced); and what CUDA and PyTorch's
+  allocator keep.
 * Every GPU makes the outputs of its own rows; the home device also holds the gathered outputs.
 * Optimizer state is on the home device alone. GPUs without rows hold nothing.
 """

@@ -54,5 +54,5 @@ class Shards:
 
     @property
     def weights_sent(self) -> int:
-        """The traffic of a step through a rank, as a multiple of the weights times (ranks - 1) / ranks."""
+        """How many times (ranks - 1) / ranks of the weights' bytes a rank sends in a step."""
         return 0 if self.ranks == 1 else 2 + self.is_sharded("weights")

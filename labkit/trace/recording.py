@@ -209,12 +209,13 @@ def _remembering(forward: Callable[..., Any], ctx: Any, *args: Any) -> Any:
 
 
 def _backward(phase: str, outward: bool, backward: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
-    """Record a collective's backward. Several tensors go out from one device (``outward``) or come in to one."""
+    """Record a collective's backward, an event for each replica. ``outward``: from one device to all, not to one."""
     call = getattr(ctx, "labkit_place", CallPlace()).call
     started = trace.clock.now()
     with trace.set_place(CallPlace(call, verb=phase)):
         results = backward(ctx, *grads)
     came, made = ([t for t in some if isinstance(t, Tensor)] for some in (grads, results))
+    # Those of all replicas, one replica after the other, and those of the one device.
     many, few = (made, came) if outward else (came, made)
     here = _device_of(few) or "cpu"
     with trace.set_place(CallPlace(call)):

@@ -5,12 +5,12 @@ A replica that waits must yield, or the replica it waits for would never run. In
 replicas take turns, and only then, methods of these types are patched (:func:`lock_patches`), so it does not matter
 when or where a lock was made. Threads that are no tasks pass through.
 
-Only a change of the types will do. Locks exist before a call and hold no dictionary; a Condition makes the lock in
-which it sleeps from a name in its own module (``Lock`` in Lib/threading.py); a subclass or another factory in
-``threading`` would catch new locks alone; ``SimpleQueue`` waits within C (Modules/_queuemodule.c), as locks do
+Only a change of the types will do. A lock made before the call cannot get methods of its own: it has no ``__dict__``. A
+subclass, or another factory in ``threading``, would reach new locks alone, and not the lock in which a Condition sleeps
+(``_allocate_lock`` in Lib/threading.py). ``SimpleQueue`` waits within C (Modules/_queuemodule.c), as locks do
 (Modules/_threadmodule.c).
 
-Unseen remain methods taken from their lock before the call (a Condition's ``acquire``, but not ``with condition``),
+Not seen: methods bound before the call (a Condition keeps its lock's ``acquire``; ``with condition`` looks it up),
 pipes, files, sockets, and waits in other C code. There a replica keeps its turn; if it waits for another replica, it
 waits for ever. A replica that joins a thread it started yields.
 """
@@ -88,25 +88,27 @@ def _wrap_acquire(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
             return real(self, blocking, timeout)
         if not real(self, False):
             frame = sys._getframe(1)
-            what, own = _describe_wait(frame, kind)
-            if not blocking or timeout != -1 and timeout <= 0 or not own:
+            what, is_ours = _describe_wait(frame, kind)
+            if not blocking or timeout != -1 and timeout <= 0 or not is_ours:
                 with keep_turn():
                     return real(self, blocking, timeout)
             within = None if timeout == -1 else timeout
             if frame.f_code is threading.Condition.wait.__code__:
                 if not sleep(task, frame.f_locals["self"]._lock, self, what, within):
                     return False
-            elif not task.wait(lambda: _is_free(self), what, within, id(self), lambda: real(self, False)):
+            elif not task.wait(
+                lambda: _is_free(self), what, within, lock=id(self), take=lambda: real(self, False)
+            ):
                 return False
         task.scheduler.lock_holders[id(self)] = task
         return True
 
-    def sleep(task: tasks.ScheduledTask, outer: Any, own: Any, what: str, within: float | None) -> bool:
-        # The lock in which a Condition sleeps has no holder. The Condition releases its outer lock before and takes it
-        # again afterwards, by C methods bound when it was made: by then the lock must be free.
+    def sleep(task: tasks.ScheduledTask, outer: Any, waiter: Any, what: str, within: float | None) -> bool:
+        # The lock in which a Condition sleeps has no holder. A Condition on an RLock releases it before, and takes it
+        # again afterwards, by C methods that no patch sees: forget its holder here, and return only when it is free.
         task.scheduler.lock_holders.pop(id(outer), None)
         try:
-            return task.wait(lambda: _is_free(own), what, within, take=lambda: real(own, False))
+            return task.wait(lambda: _is_free(waiter), what, within, take=lambda: real(waiter, False))
         finally:
             if type(outer) is _RLOCK and here.task is task:
                 if not _is_free(outer):
@@ -134,8 +136,8 @@ def _wrap_get(real: Callable[..., Any]) -> Callable[..., Any]:
             return True
 
         if not take():
-            what, own = _describe_wait(sys._getframe(1), "SimpleQueue.get")
-            if not own:
+            what, is_ours = _describe_wait(sys._getframe(1), "SimpleQueue.get")
+            if not is_ours:
                 return real(self, block, timeout)
             if not task.wait(lambda: not self.empty(), what, timeout, take=take):
                 raise empty
@@ -161,7 +163,7 @@ def _wrap_release(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _describe_wait(frame: FrameType | None, what: str) -> tuple[str, bool]:
-    """Say what the caller of waiting functions waits for, and where; and whether its code is none of SERVANTS."""
+    """Return what the caller of waiting functions waits for, and where; and whether it is outside SERVANTS' code."""
     while frame is not None and frame.f_globals.get("__name__") in _WAITING:
         owner, name = frame.f_locals.get("self"), frame.f_code.co_name
         what = type(owner).__name__ + f".{name}" * (name != "__enter__")

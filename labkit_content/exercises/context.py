@@ -144,6 +144,7 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
     for ranks in (4, 3, 1):
         q, k, v = (torch.randn(ranks * rows, width) for _ in range(3))
         given = [tuple(each.chunk(ranks)[rank] for each in (q, k, v)) for rank in range(ranks)]
+        # Received tensors hold NaN until wait(): a result with NaN, but none with zeros there, was computed too early.
         ran = _run_ring(ring_attention, ranks, given, float("nan"))
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks)
@@ -155,6 +156,7 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         if ran.call_kinds("all_gather", "all_gather_single", "all_gather_object"):
             yield Named("gathered", ranks=ranks)
         right = _by_parts(q, k, v, ranks, _visible)
+        # What each mistake would let a rank's queries see.
         masks: dict[str, Callable[[int, int], Tensor]] = {
             "own": lambda rank, source: _visible(0, 0) & (rank == source),
             "local_mask": lambda rank, source: _visible(0, 0),

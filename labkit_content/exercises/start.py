@@ -24,7 +24,7 @@ from .gpus import some_gpus
     fresh=lambda random: {"rows": random.randrange(200, 3000, 100), "columns": random.randint(2, 9)},
 )
 def _derive_bytes(rows: int, columns: int) -> dict[str, int]:
-    count = rows * columns
+    count = rows * columns  # "everywhere": a copy on each of four GPUs
     stored = -(-4 * count // 512) * 512
     sizes = {"half": 2 * count, "bytes": 4 * count, "double": 8 * count, "everywhere": 16 * count}
     return {"numbers": count, "stored": stored, **sizes}
@@ -52,6 +52,7 @@ def _judge_first_split(sizes: tuple[int, ...], rows: int, gpus: int) -> Hints:
         yield Named("zeros")
     if sizes == (rows,) * gpus:
         yield Named("whole")
+    # Pieces rounded down: the rest is lost, is in the last piece, or makes more pieces.
     rounded = ((down,) * gpus, (down,) * (gpus - 1) + (rows - down * (gpus - 1),), _fill_pieces(rows, down))
     if down != right[0] and sizes in rounded:
         yield Named("down")

@@ -1,4 +1,7 @@
-"""Broken scripts that finish but compute wrong results or cost more than necessary."""
+"""Broken scripts that finish but compute wrong results or cost more than necessary.
+
+For each script, a function makes a rank's arguments (``_to_…``), and another judges a run.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +194,7 @@ def _shard(seen: ScriptRun) -> Hints:
         yield Named("kept")
 
 
-# A gradient too large by the number of ranks times that of passes.
+# A gradient that is ranks × passes times too large.
 
 
 def _to_scale(setting: Setting, rank: int) -> tuple[Any, ...]:
@@ -236,6 +239,7 @@ def _scale(seen: ScriptRun) -> Hints:
         for name, value in known.items():
             if abs(factor / value - 1) < 1e-3 and value != 1:
                 yield Named(name, **facts)
+        # A sum over tokens is well above "both", the largest of the other factors.
         if factor > 10 * ranks * passes / 9 and seen.setting.plain:
             yield Named("undivided", **facts)
         yield Named("factor", **facts)
@@ -283,13 +287,14 @@ def _denoise(seen: ScriptRun) -> Hints:
         yield Named("same_noise", one=pairs[0][0], other=pairs[0][1])
     if any(torch.equal(own[0], own[1]) for own in every):
         yield Named("same_each_step")
+    # Any other repeat: seeds like seed + rank + step meet in another rank and step.
     if len(every.flatten(0, 1).unique(dim=0)) < ranks * every.size(1):
         yield Named("aliased")
     if any(not 0.5 < float(own.std()) < 2 for own in every):
         yield Named("no_noise")
     if all(torch.equal(one[0], one[1]) for one in read):
         yield Named("same_order")
-    if seen.setting.plain and ranks == 2:
+    if seen.setting.plain and ranks == 2:  # a further run takes time: one kind of setting is enough
         again = seen.problem.run(seen.attempt, seen.setting).results
         if not again or not is_alike(again, seen.results):
             yield CostHint("unrepeatable")

@@ -130,9 +130,17 @@ def _not_batch_first(model: nn.Module) -> list[str]:
 
 def _report_moved_batch(runs: Runs, path: str, axis: int | None) -> Finding:
     one, many = runs.mode.one.tensors[path], runs.mode.many.tensors.get(path)
-    outcome = PHRASES["batch_moved.unfit"]()
+    rows = set(runs.plan.sizes)
     if many is not None:
         outcome = PHRASES["batch_moved.glued"](gpus=runs.gpus, wrong=list(many.shape))
+    elif (
+        axis is not None and len(rows) == 1
+    ):  # pieces of one shape: another fault ended the run before gather
+        joined = list(one.shape)
+        joined[axis], joined[runs.subject.dim] = rows.pop(), joined[runs.subject.dim] * len(runs.plan.sizes)
+        outcome = PHRASES["batch_moved.later"](gpus=runs.gpus, wrong=joined)
+    else:
+        outcome = PHRASES["batch_moved.unfit"]()
     facts = {"shape": list(one.shape), "batch": runs.batch, "axis": axis, "dim": runs.subject.dim}
     return KINDS["batch_moved"](path, outcome=outcome, **facts)
 

@@ -52,11 +52,13 @@ def experts_picture(routing: Routing) -> Picture:
     _draw_rows(sketch, routing, forward)
     _draw_table(sketch, counts, forward)
     for expert in ranks:
-        rows = sum(line[expert] for line in counts)
-        middle = backward.y(expert) + _DEEP / 2 + 11 * BASELINE
-        for key, down in (("whole", -7), ("times", 7)):
-            words = caption("experts", key, expert=expert, rows=rows, ranks=routing.ranks)
-            sketch.add(Label(_EXPERTS + _BOX / 2, middle + down, words, fit_size(words, _BOX - 8, 11), "middle"))
+        taken = sum(row[expert] for row in counts)
+        foot = backward.y(expert) + _DEEP / 2 + 11 * BASELINE
+        for key, lower in (("whole", -7), ("times", 7)):
+            words = caption("experts", key, expert=expert, rows=taken, ranks=routing.ranks)
+            sketch.add(
+                Label(_EXPERTS + _BOX / 2, foot + lower, words, fit_size(words, _BOX - 8, 11), "middle")
+            )
     whole = routing.gradient(ranks)
     parts = [routing.gradient([rank]) for rank in ranks]
     most = max([*map(abs, whole), *(abs(value) for part in parts for value in part), 1e-9])

@@ -53,7 +53,7 @@ class Routing:
 
     @cached_property
     def arrivals(self) -> list[list[Row]]:
-        """The rows of each expert in order: first choices first, then by token; the rows beyond room are dropped."""
+        """The rows for each expert in order: first choices first, then by token and rank; ``kept`` cuts at room."""
         found: list[list[Row]] = [[] for _ in range(self.ranks)]
         for choice in range(min(self.k, self.ranks)):
             for token in range(TOKENS):

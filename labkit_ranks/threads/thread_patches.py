@@ -143,7 +143,7 @@ _registered = _Registered()
 def _register_groups() -> None:
     """Register all groups of the current rank by name in the current thread.
 
-    C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp), and a rank may have several.
+    C++ keeps the names for each thread (torch/csrc/distributed/c10d/RankLocal.hpp); a rank can have several threads.
     """
     made = this_thread.rank and this_thread.rank.groups
     if not made or _registered.names == made.pg_names:

@@ -120,11 +120,11 @@ class ThreadTransport:
         return slot
 
     def _complete(self, slot: ThreadSlot) -> None:
-        """Compute a collective that all have joined, unless a GPU of theirs has an earlier call to run."""
+        """Compute a collective that all have joined: now, or after an earlier call that a GPU of theirs has to run."""
         calls = list(slot.calls.values())
         if slot.is_completed() or _waits_for_gpu(calls, lambda: self._complete(slot)):
             return
-        # By the clocks, the last may be too late: NCCL would have ended the call before.
+        # By the clocks, a rank may have called after the first one's timeout: NCCL would have ended the call by then.
         slot.error = faults.late_error(calls) or faults.early_use_error(calls)
         if slot.error is None:
             _finish(slot, self._compute)

@@ -29,6 +29,8 @@ _MODULE: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
 def _differentiate(
     _: TheMachine, real: Any, score_mod: Callable[..., Tensor], *__: Any
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return ``score_mod`` and its gradient, as create_fw_bw_graph does, but by ``torch.func``, without tracing."""
+
     def joint(
         score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor, grad: Tensor, *buffers: Tensor
     ) -> Any:

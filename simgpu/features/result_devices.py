@@ -72,7 +72,7 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
             gpu.make_room(wanted, written=False)  # for both storages (aten/src/ATen/native/cuda/Resize.cpp)
     with refusals(gpu):
         result = func(*args, **kwargs)
-    put_again(tensor.untyped_storage())
+    put_again(tensor.untyped_storage())  # its size has changed
     return result
 
 

@@ -46,6 +46,24 @@ def test_a_diagnosis_shows_itself():
     assert facts["memory"][0]["device"] == "cuda:0"
 
 
+@pytest.mark.parametrize(("rows", "shape"), [(8, "[4, 4, 6]"), (7, None)])
+def test_pieces_that_another_fault_keeps_from_gather_are_not_said_to_be_unfit(rows, shape):
+    """A hidden state cut wrongly ends the run first. Repaired, equal pieces would be joined without an error."""
+
+    class States(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(4, 6, num_layers=2, batch_first=True)
+
+        def forward(self, x, hidden):
+            return self.rnn(x, hidden)
+
+    found = labkit.diagnose(States(), torch.randn(rows, 3, 4), torch.zeros(2, rows, 6), gpus=2)
+    (moved,) = (one for one in found.findings if one.name == "batch_moved")
+    assert ("not even fit" in moved.reason) is (shape is None)
+    assert shape is None or shape in moved.reason
+
+
 @pytest.mark.usefixtures("chinese")
 def test_a_diagnosis_in_chinese():
     found = labkit.diagnose(Turned(), X, gpus=2)

@@ -75,7 +75,7 @@ class Ban:
 
 
 def _import_files(module: types.ModuleType) -> set[str | None]:
-    """Return the files of a module and its submodules. Import them first: the files may be hidden afterwards."""
+    """Import all submodules of ``module``, whose files a ban may hide afterwards; return the files of all."""
     for path in getattr(module, "__path__", []):
         for inner in pkgutil.iter_modules([path], f"{module.__name__}."):
             with suppress(Exception):

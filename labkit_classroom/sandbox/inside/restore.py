@@ -15,7 +15,7 @@ _PACKAGES = set(
     "torch labkit simgpu labkit_classroom builtins os posixpath threading time math random copy pickle "
     "contextlib functools tempfile unittest types traceback struct json operator _thread sys".split()
 )
-# Packages of which no driver runs anything; to look at them takes a quarter of the time.
+# Packages of which no driver runs anything; leaving them out saves a quarter of a restore's time.
 _UNUSED = tuple(
     "torch.fx torch.ao torch.export torch.package torch.quantization torch.onnx torch.testing torch.masked torch._refs "
     "torch._higher_order_ops torch._subclasses torch._export torch._meta_registrations torch._decomp torch._prims "
@@ -28,7 +28,7 @@ Snapshot = tuple[Any, ...]
 def take_snapshot() -> Snapshot:
     """Return what :func:`restore` needs, as tuples, which no code can change.
 
-    Leave out the names that are replaced while GPUs are simulated.
+    Leave out the names that are replaced while GPUs are simulated: those whose values differ inside ``simulate``.
     """
     import labkit
 
@@ -51,9 +51,9 @@ def take_snapshot() -> Snapshot:
     emptied = tuple(
         value for name, value in vars(hooks).items() if name.startswith("_global_") and value == {}
     )
-    known = sys.modules, tuple((name, one) for name, one in sys.modules.items() if _is_kept(name))
-    python = type, object, type.__setattr__, type.__delattr__
-    return rows, tuple(codes.values()), emptied, known, frozenset(vars(builtins)), python
+    modules = sys.modules, tuple((name, one) for name, one in sys.modules.items() if _is_kept(name))
+    python = type, object, type.__setattr__, type.__delattr__  # restore may look up no global name
+    return rows, tuple(codes.values()), emptied, modules, frozenset(vars(builtins)), python
 
 
 def keep_refusals(snapshot: Snapshot, refusals: Iterable[tuple[Any, types.CodeType]]) -> Snapshot:

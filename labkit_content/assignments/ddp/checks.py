@@ -193,6 +193,7 @@ def wrong_step(told: Any, right: Tensor, before: Tensor, rows: list[int]) -> Ite
             "drift", "after the step the ranks have different weights", "走完一步，各 rank 的权重不一样了"
         )
     if same(weights[0], right, 1e-4):
+        # seen: the rows that went through a rank's model; more than its own are other ranks' rows.
         others = any(seen > own for (_, _, seen), own in zip(told["results"], rows, strict=True))
         # DDP itself broadcasts its weights.
         travelled = [size for name, size in told["calls"] if name != "broadcast"]

@@ -33,7 +33,7 @@ _here = threading.local()
 @hooks.backward_contexts.add
 @contextmanager
 def _note_backward_start(machine: TheMachine, outputs: Any) -> Iterator[None]:
-    """Note whether a backward pass begins on a GPU: tensors of C++ without a mark are then on it."""
+    """Note whether a backward pass begins on a GPU: the engine's unmarked tensors then count as on a GPU, too."""
     before = getattr(_here, "on_gpu", False)
     _here.on_gpu = any(isinstance(output, Tensor) and gpu_of(output) is not None for output in outputs)
     try:
