@@ -50,7 +50,7 @@ def test_no_table_has_an_owner_that_is_ours():
     """But for the engine's: it is ordinary PyTorch, which a recording wraps as it wraps torch's."""
     with labkit.simulate(gpus=1) as machine:
         tables = [table(machine), lock_patches(), recording._table(), Observer(1)._table()]
-        tables += [of_threads.patches(int), of_processes._store_patches(), cuda_state.patches(int)]
+        tables += [of_threads.patches(), of_processes._store_patches(), cuda_state.patches(int)]
         owners = [row.owner for rows in tables for row in rows]
     assert len(owners) > 200
     assert [owner for owner in owners if is_ours_to_change(owner)] == []

@@ -369,7 +369,7 @@ def test_every_name_that_a_rule_stands_for_is_still_there():
     assert [name for name in operators.RULES if not hasattr(torch.ops.aten, name)] == []
     known = {name.partition(".")[0] for name in operators.checks()}
     for name, (called, renamed) in operators.CALLS.items():
-        assert {name, called} <= known
+        assert {name, called.partition(".")[0]} <= known
         operator = getattr(torch.ops.aten, name)
         schemas = [getattr(operator, overload)._schema for overload in operator.overloads()]
         assert set(renamed) <= {argument.name for schema in schemas for argument in schema.arguments}

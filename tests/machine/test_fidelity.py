@@ -52,7 +52,8 @@ ANSWERS = {
     "_cuda_setMemoryFraction": ((0.5, 1), None), "_cuda_setStream": ((40, 1, 1), None),
     "_cuda_get_cudnn_benchmark_limit": ((), 10), "_cuda_set_cudnn_benchmark_limit": ((5,), None),
     "_cuda_sleep": ((10**6,), None), "_cuda_synchronize": ((), None),
-    "_get_accelerator": ((), torch.device("cuda")),
+    "_get_accelerator": ((), torch.device("cuda")), "_cuda_get_sync_debug_mode": ((), 0),
+    "_cuda_set_sync_debug_mode": ((0,), None),
 }  # fmt: skip
 # These answer with objects; other tests hold them.
 OBJECTS = {

@@ -153,7 +153,6 @@ def stores(script: ModuleType, rank: int, size: int) -> Values:
         "not there": False, "swapped": "first", "kept": "first", "file": sum(range(size)),
         "letters": list("abcd"[:size]), "several": [str(r) for r in range(size)], "hash": rank,
     }  # fmt: skip
-    out |= {"queued": (list(range(size)), 0)} if rank == size - 1 else {}
     return out | ({"deleted": True} if rank == 0 else {})
 
 
