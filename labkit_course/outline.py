@@ -122,11 +122,15 @@ class Outline:
 
 
 class Beliefs:
-    """The table of common beliefs, corrections and lessons, as Markdown."""
+    """The table of common beliefs, folded corrections and lessons, as Markdown."""
 
     def _repr_markdown_(self) -> str:
         head = say(en="What many believe | What is so | Lesson", zh="很多人以为 | 其实 | 课")
-        rows = [f"{b.belief} | {b.instead} | {_link(b.lesson[:2], b.lesson)}" for b in beliefs()]
+        seen = say(en="Open", zh="打开")
+        rows = [
+            f"{b.belief} | <details><summary>{seen}</summary>{b.instead}</details> | {_link(b.lesson[:2], b.lesson)}"
+            for b in beliefs()
+        ]
         return table(head, rows)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ NOTEBOOKS = ROOT / "notebooks"
 
 # What comes out of the sentences of content/outline.txt, in their order.
 TRIED = [
-    r"\(3, 3, 3\)", r"\(16, 16, 16, 16\)",
+    r"\(3, 3, 3, 3, 3, 3, 3\)", r"\(16, 16, 16, 16\)",
     r"RuntimeError: module must have its parameters and buffers on device cuda:0 .* found one of them on device: cpu",
     r"\['cuda:1', 'cuda:0'\]", r"\[4.0, 4.0\]", r"\[\[\[(.+)\]\], \[\[\1\]\]\]", r"\[-?0.0, -?0.0, -?0.0, -?0.0\]",
     r"\[\d+, 0, 0\]",
