@@ -113,7 +113,7 @@ class Parity(Drawn):
         if self.same is None:
             text = say(en="not everything could be compared", zh="有的没有比较")
         if count:
-            en = f"{count} of {every} layouts are not the same training"
+            en = f"{count} of {every} layouts {'is' if count == 1 else 'are'} not the same training"
             text = say(en=en, zh=f"{every} 种布局里有 {count} 种不是同样的训练")
         return self.script + say(en=": ", zh="：") + text
 
