@@ -148,7 +148,7 @@ def test_at_least_six_sentences_are_tried_and_shown_with_what_comes_out():
         labkit.set_language(language)
         shown = Sayings()._repr_markdown_()
         assert shown.count("<details>") == len(TRIED)
-        assert "# (3, 3, 3)\n" in shown
+        assert "# (3, 3, 3, 3, 3, 3, 3)\n" in shown
         assert "](03_split.ipynb)" in shown
 
 
