@@ -117,10 +117,10 @@ class _Watch(OperatorMode):
             return func(*args, **kwargs)
 
 
+# It calls the followers in any case: stopping must not need more of Python's stack than starting.
 def _is_asked_for(machine: TheMachine) -> bool:
-    # Call the followers in any case: stopping must not need more of Python's stack than starting.
-    followed = any(follows(machine) for follows in hooks.is_followed)
-    return followed or torch.are_deterministic_algorithms_enabled() or _sync_debug_modes.get(machine, 0) > 0
+    wanted = torch.are_deterministic_algorithms_enabled() or _sync_debug_modes.get(machine, 0) > 0
+    return any([wanted, *(follows(machine) for follows in hooks.is_followed)])
 
 
 @hooks.machine_opened.add
@@ -154,10 +154,11 @@ class SyncDebugMode:
         if mode not in (0, 1, 2):
             raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
         _sync_debug_modes[self._machine] = mode
+        if mode and _warn_of_wait not in hooks.host_waited:  # at the first use: other programs pay nothing
+            hooks.host_waited.add(_warn_of_wait)
         _settle(self._machine)
 
 
-@hooks.host_waited.add
 def _warn_of_wait(machine: TheMachine) -> None:
     """Warn, or raise RuntimeError, when the host waits in the debug mode (c10/cuda/CUDAFunctions.cpp)."""
     mode = _sync_debug_modes.get(machine, 0)

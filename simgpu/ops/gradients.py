@@ -157,7 +157,6 @@ def _register_hook(mode: MachineMode, func: Callable[..., Any], args: Any, kwarg
         now = owner()  # a parameter may have moved
         home = gpu if now is None else gpu_of(now)
         with machine.use_in_thread(), restore_stream(stream):
-            # The gradient of a tensor on another machine stays unmarked.
             return hook(mark_gradient(grad, home) if home is None or home.machine is machine else grad)
 
     return func(tensor, on_gpu)

@@ -142,8 +142,7 @@ def move(
     started = trace.clock.now() if trace.recording is not None else 0.0
     # All values are on the CPU, so between two devices only copy=True makes another storage.
     stays = source is target and not tensor.is_meta
-    place = () if stays else (machine.real(target),)
-    copy = copy or source is not target
+    place, copy = (() if stays else (machine.real(target),)), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     # whole: on the way to the host, a DTensor's local tensor goes there too.

@@ -276,11 +276,9 @@ def functions_of(machine: TheMachine) -> dict[str, Callable[..., Any]]:
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Replace the functions of C++, and values cached by torch.cuda."""
-    cuda, core = torch.cuda, torch._C
-    has_gpus = bool(machine.gpus)
+    cuda, core, has_gpus = torch.cuda, torch._C, bool(machine.gpus)
     answered = functions_of(machine)
-    for name, function in answered.items():
-        yield Patch(core, name, function)
+    yield from (Patch(core, name, function) for name, function in answered.items())
     # A CUDA build has the real functions, which must not reach the driver.
     for name in [name for name in dir(core) if name.startswith(("_cuda_", "_nccl_"))]:
         if name not in answered and not isinstance(getattr(core, name), type):
