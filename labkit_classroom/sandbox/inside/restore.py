@@ -15,12 +15,6 @@ _PACKAGES = set(
     "torch labkit simgpu labkit_classroom builtins os posixpath threading time math random copy pickle "
     "contextlib functools tempfile unittest types traceback struct json operator _thread sys".split()
 )
-# Packages of which no driver runs anything; leaving them out saves a quarter of a restore's time.
-_UNUSED = tuple(
-    "torch.fx torch.ao torch.export torch.package torch.quantization torch.onnx torch.testing torch.masked torch._refs "
-    "torch._higher_order_ops torch._subclasses torch._export torch._meta_registrations torch._decomp torch._prims "
-    "torch._guards torch._inductor torch._dynamo".split()
-)
 _MUTABLE_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
 Snapshot = tuple[Any, ...]
 
@@ -64,7 +58,7 @@ def keep_refusals(snapshot: Snapshot, refusals: Iterable[tuple[Any, types.CodeTy
 
 
 def _is_kept(name: str) -> bool:
-    return name.partition(".")[0] in _PACKAGES and not name.startswith(_UNUSED)
+    return name.partition(".")[0] in _PACKAGES
 
 
 def _holders() -> Iterator[tuple[Any, Any, list[tuple[str, Any]]]]:
