@@ -109,6 +109,7 @@ class ShardingExplorer(Explorer):
 
     limits = {"stage": (0, 3), "ranks": (1, 64), "parameters": (100, 20_000), "rows": (1, 32)}
     unfolds = plays = "stage"
+    counts = ("ranks",)
     labels = {"rows": "rows-per-gpu"}
 
     def __init__(

@@ -24,6 +24,7 @@ from .static import Control, static_html
 _Found = TypeVar("_Found")
 _LABELS = texts_beside(__file__)  # labels of the controls
 _WIDTH = "min(140px, 36%)"  # width of labels
+_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # half of the slider for what one machine has
 # ipywidgets draws the arrow of a list black, in the dark too.
 _ARROW = (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='-4 -6 18 18'%3E"
@@ -48,6 +49,7 @@ class Explorer:
     even      states whose kept values are evenly spaced in static HTML; otherwise small values are closer together.
     plays     the state that a Play button runs through; "" for none.
     powers    states that are exponents of 2: their sliders show the power, 64 for 6.
+    counts    states that are numbers of GPUs, 1 to 64: their sliders offer 1 to 8 and a few larger numbers.
     labels    state -> entry of explorer.txt, if not the state's own name.
     """
 
@@ -58,6 +60,7 @@ class Explorer:
     even: tuple[str, ...] = ()
     plays: str = ""
     powers: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
     labels: dict[str, str] = {}
 
     def __init__(self, **state: Any) -> None:
@@ -110,7 +113,10 @@ class Explorer:
     def __setattr__(self, name: str, value: Any) -> None:
         state = self.__dict__.get("_state", {})
         if name in state:
-            self._controls[name].value = self._check_state(name, value)
+            value, control = self._check_state(name, value), self._controls[name]
+            if name in self.counts and value not in (held for _, held in control.options):
+                control.options = self._slider_options(name, value)  # selects the first option
+            control.value = value
         elif (
             name.startswith("_") or name == "widget" or "_picture" not in self.__dict__
         ):  # still in a subclass's __init__
@@ -137,15 +143,17 @@ class Explorer:
             if name in self.choices:
                 options = [(words, value) for value, words in self.option_labels(name).items()]
                 made[name] = widgets.Dropdown(options=options, **look)
-            elif name in self.powers:
-                made[name] = widgets.SelectionSlider(options=self._powers_of_two(name), **look)
+            elif name in self.powers + self.counts:
+                made[name] = widgets.SelectionSlider(options=self._slider_options(name, value), **look)
             else:
                 least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
         return made
 
-    def _powers_of_two(self, name: str) -> list[tuple[str, int]]:
-        """Return each value of the exponent ``name`` with the power that its slider shows."""
+    def _slider_options(self, name: str, value: int = 1) -> list[tuple[str, int]]:
+        """Return what the slider of ``name`` shows and the state it sets: powers of 2, or counts, ``value`` too."""
+        if name in self.counts:
+            return [(str(count), count) for count in sorted({*_COUNTS, value})]
         least, most = self.span(name)
         return [(str(2**exponent), exponent) for exponent in range(least, most + 1)]
 
@@ -183,12 +191,12 @@ class Explorer:
         self._state[name] = value
         for other, control in self._controls.items():
             if other in self.powers:
-                options = self._powers_of_two(other)
+                options = self._slider_options(other)
                 if len(control.options) != len(options):
                     kept = min(self._state[other], options[-1][1])
                     control.options = options  # selects the first option
                     control.value = kept
-            elif other in self.limits and (control.min, control.max) != self.span(other):
+            elif hasattr(control, "max") and (control.min, control.max) != self.span(other):
                 control.min, control.max = self.span(other)  # which moves the control if it is beyond
                 if other == self.plays and self._play:
                     self._play.max = control.max
@@ -221,10 +229,10 @@ class Explorer:
         controls = []
         for name in names:
             called = {value: words for words, value in getattr(self._controls[name], "options", ())}
-            least, most = self.span(name) if name in self.limits else (0, 0)
+            least, most = (0, 0) if called else self.span(name)
             controls.append(
                 Control(
-                    self._controls[name].description, self.choices.get(name) or range(least, most + 1), before[name],
+                    self._controls[name].description, list(called) or range(least, most + 1), before[name],
                     called, name in self.choices, name in self.even, 4 if name == self.unfolds else 1,
                 )
             )  # fmt: skip

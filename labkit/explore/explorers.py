@@ -25,6 +25,7 @@ class SplitExplorer(Explorer):
     """Sliders for ``rows`` (0 to 128) and ``gpus`` (1 to 64); both can be set and read from code."""
 
     limits = {"rows": (0, 128), "gpus": (1, 64)}
+    counts = ("gpus",)
     unfolds = "rows"
 
     def __init__(self, rows: int = 30, gpus: int = 8) -> None:
@@ -41,6 +42,7 @@ class CallExplorer(Explorer):
     """
 
     limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
+    counts = ("gpus",)
     unfolds = plays = "step"
     labels = {"step": "step-of-call"}
 
@@ -132,6 +134,7 @@ class ShapesExplorer(Explorer):
     """
 
     unfolds = "batch_dim"
+    counts = ("gpus",)
 
     def __init__(
         self, batch_dim: int = 1, gpus: int = 2, rows: int = 32, others: tuple[int, ...] = (65, 5530)
@@ -156,6 +159,7 @@ class MemoryExplorer(Explorer):
 
     limits = {"rows": (0, 128), "gpus": (1, 64), "parameters": (1, 1000)}
     choices = {"optimizer": tuple(OPTIMIZERS), "moment": ("running", "between")}
+    counts = ("gpus",)
     unfolds = "gpus"
 
     def __init__(
@@ -205,6 +209,7 @@ class TimelineExplorer(Explorer):
     """
 
     unfolds = "moment"
+    counts = ("gpus",)
     labels = {"moment": "percent"}
     even = ("moment",)
 

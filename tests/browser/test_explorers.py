@@ -134,13 +134,13 @@ def test_every_control_has_a_name_and_the_keyboard_is_enough(lab):
     ring, memory = (page.locator(".labkit-explorer").nth(at) for at in (0, 1))
     for explorer, names in (
         (ring, ("Ranks", "Step")),
-        (memory, ("Rows in the batch", "GPUs", "Million parameters")),
+        (memory, ("Rows in the batch", "GPUs", "Parameters (million)")),
     ):
         for name in names:
             explorer.get_by_role("slider", name=name, exact=True).wait_for()
             assert explorer.get_by_role("textbox", name=name, exact=True).count() == 1
         assert explorer.get_by_role("slider").count() == len(names)
-    for name in ("Optimizer", "Moment"):
+    for name in ("Optimizer", "When"):
         assert memory.get_by_role("combobox", name=name).count() == 1
     step, play = ring.get_by_role("slider", name="Step"), ring.get_by_role("button", name="Play or pause")
     play.focus()

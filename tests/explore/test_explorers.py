@@ -241,6 +241,25 @@ def test_readers_without_a_kernel_can_still_move_one_control(name, gpus):
     assert " id=" not in html
 
 
+@pytest.mark.parametrize(("name", "state"), [
+    ("SplitExplorer", "gpus"), ("CallExplorer", "gpus"), ("ShapesExplorer", "gpus"), ("MemoryExplorer", "gpus"),
+    ("TimelineExplorer", "gpus"), ("ShardingExplorer", "ranks"),
+])  # fmt: skip
+def test_half_of_a_slider_of_gpus_is_one_to_eight(name, state):
+    explorer = getattr(labkit, name)()
+    slider = explorer._controls[state]
+    shown = [words for words, _ in slider.options]
+    assert shown[:8] == ["1", "2", "3", "4", "5", "6", "7", "8"]
+    assert len(shown) <= 16
+    assert shown[-1] == "64"
+    setattr(explorer, state, 50)  # code may ask for any number
+    assert (getattr(explorer, state), slider.label) == (50, "50")
+    assert f"{state}=50" in repr(explorer)
+    (control,), _ = unpacked(explorer._static_html((state,)))
+    assert control["names"][:8] == shown[:8]
+    assert control["names"][control["at"]] == "50"
+
+
 def unpacked(html):
     """The controls of a page and its pictures, as a browser unpacks them."""
     data = json.loads(re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)[1])
