@@ -10,7 +10,9 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -315,6 +317,20 @@ def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[di
         yield asked
 
 
+def looks_for_file(save: Callable[[], Any], path: str) -> bool:
+    """Runs ``save()`` and says whether it looks for a file at ``path`` until another rank has written it.
+
+    The ranks of a check run one after the other: after a second without an end, an empty file is put there.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        saving = pool.submit(save)
+        waits = not wait([saving], timeout=1).done and not os.path.exists(path)
+        if waits:
+            open(path, "wb").close()
+        saving.result()
+    return waits
+
+
 def alone(work: Callable[[], Any]) -> Any:
     """Runs ``work()`` in a real group of this process alone.
 
@@ -432,26 +448,27 @@ def _step(student: Student) -> Iterator[Hint]:
 def _save(student: Student) -> Iterator[Hint]:
     weight = torch.ones(1, 2)
 
-    def work() -> tuple[list[int], list[int], Any]:
-        written, barriers, saved = [], [], None
+    def work() -> tuple[list[int], list[int], list[bool], Any]:
+        written, barriers, looked, saved = [], [], [], None
         with tempfile.TemporaryDirectory() as folder:
             model = DistributedDataParallel(_linear(weight).to("cuda:0"), device_ids=[0])
             for rank in range(2):
                 path = os.path.join(folder, f"{rank}.pt")
                 with as_rank(rank, 2, 2) as asked:
-                    student["save"](model, path)
-                written.append(int(os.path.exists(path)))
+                    looked.append(looks_for_file(partial(student["save"], model, path), path))
+                written.append(int(os.path.exists(path) and not looked[-1]))
                 barriers.append(asked["barriers"] + asked["reduced"])
                 if written[-1]:
                     saved = torch.load(path, map_location="cpu", weights_only=True)
                     if isinstance(saved, dict):  # a Parameter counts as its tensor
                         saved = {name: getattr(value, "data", value) for name, value in saved.items()}
-        return written, barriers, saved
+        return written, barriers, looked, saved
 
-    written, barriers, saved = alone(work)
+    written, barriers, looked, saved = alone(work)
     yield from wrong_writes(written)
     yield from wrong_file(saved, weight)
-    if not all(barriers):
+    by_looking = not any(barriers) and all(map(max, written, looked))
+    if not (by_looking or all(barriers)):
         yield Hint(
             "no-wait",
             "who does not write goes on before the file is there: the others wait for the writer (`barrier`)",
