@@ -292,10 +292,10 @@ def replaced(made=lambda norm: torch.nn.GroupNorm(1, norm.num_features), deep=Tr
 
     def without_batch_norm(model):
         model = copy.deepcopy(model) if copied else model
-        for module in list(model.modules()) if deep else [model]:
-            for name, child in module.named_children():
+        for layer in list(model.modules()) if deep else [model]:
+            for name, child in layer.named_children():
                 if isinstance(child, torch.nn.modules.batchnorm._BatchNorm):
-                    setattr(module, name, made(child))
+                    setattr(layer, name, made(child))
         return model
 
     return without_batch_norm
@@ -303,10 +303,10 @@ def replaced(made=lambda norm: torch.nn.GroupNorm(1, norm.num_features), deep=Tr
 
 def by_name(model):
     """By the names of all modules, as many write it."""
-    for name, module in list(model.named_modules()):
-        if isinstance(module, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)):
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)):
             parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, torch.nn.GroupNorm(2, module.num_features))
+            setattr(model.get_submodule(parent), own, torch.nn.GroupNorm(2, layer.num_features))
     return model
 
 
