@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def check_module(runs: Runs) -> Iterator[Finding]:
 def check_forward(runs: Runs) -> Iterator[Finding]:
     """Run the model in eval mode on one GPU, and report an error."""
     if runs.mode.one.error is not None:
-        yield _failure(runs.mode.one.error)
+        yield _failure(runs, runs.mode.one.error)
 
 
 def check_state(runs: Runs) -> Iterator[Finding]:
@@ -70,7 +71,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
         with reproducible_run(0):
             runs.inputs.call(model)
     except Exception as error:
-        yield _failure(error)
+        yield _failure(runs, error)
         return
     lost, shared = watch.changes()
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
@@ -169,10 +170,12 @@ def is_explained(runs: Runs, error: Exception) -> bool:
     return ungathered or runs.has("uncut_input", "loss_fails")
 
 
-def _failure(error: Exception) -> Finding:
+def _failure(runs: Runs, error: Exception) -> Finding:
     """Return the finding for an error of forward on one GPU."""
     if is_beyond(error):
         return KINDS["not_simulated"].at_error(error)
+    if _takes_names(runs.subject.model, runs.inputs.args):
+        return KINDS["fails_on_one.of_names"].at_error(error)
     if "with arguments from the 'CUDA' backend" in words(error):
         return KINDS["fails_on_one.of_the_cpu"].at_error(error)
     return (KINDS["fixed_device.on_one"] if is_mix(error) else KINDS["fails_on_one"]).at_error(error)
@@ -190,3 +193,10 @@ def _count_norm_values(model: nn.Module) -> dict[str, int]:
         if norm.running_mean is not None and norm.training:
             norm.register_forward_hook(partial(count, name))
     return counts
+
+
+def _takes_names(model: nn.Module, args: tuple[Any, ...]) -> bool:
+    """Return whether the only input is a dict of forward's parameters, as tokenizers and data collators return."""
+    if len(args) != 1 or not isinstance(args[0], Mapping) or not args[0]:
+        return False
+    return args[0].keys() <= signature(model.forward).parameters.keys()
