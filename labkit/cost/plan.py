@@ -121,7 +121,8 @@ class Forecast:
         needed, there = bytes_text(int(self.peak)), bytes_text(int(self.gpu.usable))
         most = KINDS[self.largest]
         return say(
-            en=f"{needed} of {there}, most of it {most}", zh=f"需要 {needed}，可用 {there}，最多的是{most}"
+            en=f"needs {needed}, the GPU has {there}; most of it is {most}",
+            zh=f"需要 {needed}，可用 {there}，最多的是{most}",
         )
 
     why_not = no_fit_reason  # the former name

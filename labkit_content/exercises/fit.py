@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from math import isclose
 from random import Random
 from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
@@ -37,12 +38,22 @@ def _recompute_period(layers: int) -> dict[str, object]:
 # Which blocks to recompute.
 
 
+def _checkpoint_frames() -> Iterator[FrameType]:
+    """Yield the frames of torch's checkpoint that the caller runs in."""
+    for frame, _ in walk_stack(None):
+        if frame.f_code.co_filename.replace("\\", "/").endswith("torch/utils/checkpoint.py"):
+            yield frame
+
+
 class _Block(nn.Module):
-    """The lesson's block; ``calls`` counts how often its forward ran, recomputation included."""
+    """The lesson's block; ``calls`` counts how often its forward ran, recomputation included.
+
+    ``selective`` is whether a checkpoint with a ``context_fn`` keeps a part of its activations.
+    """
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.calls = 0
+        self.calls, self.selective = 0, False
         self.norm, self.qkv, self.out = (
             nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
         )  # fmt: skip
@@ -51,6 +62,8 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
+        contexts = [frame.f_locals.get("context_fn", noop_context_fn) for frame in _checkpoint_frames()]
+        self.selective |= any(one is not noop_context_fn for one in contexts)
         heads = self.qkv(self.norm(x)).unflatten(2, (3, 4, -1)).permute(2, 0, 3, 1, 4)
         x = x + self.out(nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
         mixed: Tensor = x + self.mlp(x)
@@ -63,13 +76,14 @@ class _Embedding(nn.Embedding):
     calls = 1
 
     def forward(self, tokens: Tensor) -> Tensor:
-        files = (frame.f_code.co_filename.replace("\\", "/") for frame, _ in walk_stack(None))
-        self.calls = 1 + any(file.endswith("torch/utils/checkpoint.py") for file in files)
+        self.calls = 1 + any(True for _ in _checkpoint_frames())
         return super().forward(tokens)
 
 
 def _step(change: Callable[[nn.Sequential], Any], blocks: int) -> Any:
-    """Return what a step of a changed model shows: peak, loss, gradients, and how often each module ran."""
+    """Return what a step of a changed model shows: peak, loss, gradients, and how often each module ran, and
+    whether a block is recomputed in part only.
+    """
     torch.manual_seed(blocks)
     embedding = _Embedding(256, 64).requires_grad_(False)
     model: Any = nn.Sequential(embedding, *(_Block() for _ in range(blocks))).cuda()
@@ -88,7 +102,8 @@ def _step(change: Callable[[nn.Sequential], Any], blocks: int) -> Any:
     loss = model(tokens).square().mean()
     loss.backward()
     peak = torch.cuda.max_memory_allocated()
-    return peak, loss.item(), [weight.grad for weight in parameters], [module.calls for module in modules]
+    calls, selective = [module.calls for module in modules], any(block.selective for block in modules[1:])
+    return peak, loss.item(), [weight.grad for weight in parameters], calls, selective
 
 
 def _wrap_first(count: int, model: nn.Sequential) -> None:
@@ -115,7 +130,7 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
         ran = on_ranks(_step, 1, [(change, blocks)])
         if ran.failure and "does not require grad" in ran.failure.words:
             yield Named("no_gradient", missing="the whole model")
-        peak, loss, gradients, calls = ran.require_success().results[0]
+        peak, loss, gradients, calls, selective = ran.require_success().results[0]
         yield from _not_the_gradients(plain, loss, gradients, calls)
         again = [at for at, count in enumerate(calls) if at and count > 1]
         facts = {"peak": peak / _MIB, "room": room / _MIB, "count": len(again), "fewest": fewest}
@@ -123,6 +138,8 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
             yield Named("one_unit", **facts)
         if calls[0] > 1:
             yield Named("embedding")
+        if selective and (peak > room or len(again) > fewest > 0):
+            yield Named("selective", **facts)
         late = again and again[0] > 1
         if peak > room:
             yield Named("last" if late else "over" if again else "nothing", **facts)

@@ -329,9 +329,8 @@ class LayoutComparison:
             len(targets): say(en="targets", zh="目标的个数"),
         }
         for number, what in numbers.items():
-            for size, text in ((number, f"{number}"), (1 / max(number, 1), f"1/{number}")):
-                if number > 1 and abs(factor / size - 1) < 1e-3:
-                    return say(en=f" ({text} by the number of {what})", zh=f"（{text}，来自{what}）")
+            if number > 1 and any(abs(factor / size - 1) < 1e-3 for size in (number, 1 / number)):
+                return say(en=f" (there are {number} {what})", zh=f"（{what}正好是 {number}）")
         return ""
 
     def _missing_sums(self) -> Iterator[Difference]:

@@ -41,7 +41,8 @@ def shards_picture(plan: Shards) -> Picture:
     swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
     marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
     sketch.add(*legend(_LEFT, 22, marks, text_offset=24, gap=18))
-    words = caption("shards", plan=plan, each=each, model=_gigabytes(sum(plan.model_bytes.values())))
+    own, model = plan.total - plan.activations, sum(plan.model_bytes.values())
+    words = caption("shards", plan=plan, each=each, own=_gigabytes(own), model=_gigabytes(model))
     if plan.capacity is not None:
         verdict = "over" if plan.exceeds_capacity else "fits"
         words += caption("shards", verdict, capacity=_gigabytes(plan.capacity))

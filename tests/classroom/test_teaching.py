@@ -64,6 +64,14 @@ def test_its_links_lead_somewhere_and_every_lesson_has_its_place(language):
     assert [entry.number for entry in lessons() if entry.number not in plan] == []
 
 
+@pytest.mark.parametrize("language", PAGES)
+def test_its_minutes_are_those_of_the_lessons(language):
+    minutes = {entry.number: entry.minutes for entry in lessons()}
+    for row in re.findall(r"^\| \d+ \| (.*?) \|", TEXTS[language], re.MULTILINE):
+        each = [minutes[number] for number in re.findall(r"\[(\d\d)\]", row)]
+        assert list(map(int, re.findall(r"(\d+) (?:and|和|min|分钟)", row))) in (each, [sum(each)])
+
+
 def test_the_workflow_may_read_and_nothing_more():
     told = yaml.safe_load(WORKFLOW.read_text("utf-8"))
     assert told["permissions"] == {"contents": "read"}

@@ -40,8 +40,8 @@ WRONG = {
     ],
     "18.beat": [
         (replace(BEST, dp=8), "there are 64 GPUs"), (replace(BEST, many=1), "a step has 512"),
-        (labkit.Plan(dp=4, tp=16, stage=3, micro=1, many=128), "must be within one machine"),
-        (labkit.Plan(dp=4, pp=16, stage=1, micro=16, many=8), "would never work"),
+        (labkit.Plan(dp=4, tp=16, stage=3, micro=1, many=128), "keep it within one machine"),
+        (labkit.Plan(dp=4, pp=16, stage=1, micro=16, many=8), "would never all work"),
         (labkit.Plan(dp=1, pp=64, stage=0, micro=1, many=512), "cannot be divided"),
         (labkit.Plan(dp=4, tp=4, pp=4, stage=3, micro=1, many=128), "ZeRO can be 0 or 1"),
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "how many sequences are in a micro-batch"),

@@ -8,7 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import (
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)  # fmt: skip
 
 from labkit_course.content import module
 from labkit_course.exercise import find
@@ -84,8 +88,12 @@ def other_dropout(model, room):
             part.p = 0.0
 
 
+PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
+
+
 @pytest.mark.parametrize(("answer", "hint"), [
-    (recompute, None), (by_wrapper, None), (made_anew, None),
+    (recompute, None), (partial(recompute, context_fn=KEEPING), "selective"), (by_wrapper, None), (made_anew, None),
     (lambda model, room: wrap(model), "one_unit"),
     (lambda model, room: wrap(model, preserve_rng_state=False), "masks"),
     (partial(recompute, preserve_rng_state=False), "masks"),

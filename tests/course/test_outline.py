@@ -56,24 +56,46 @@ def test_a_lesson_is_headed_by_its_question_and_says_how_long_it_takes(language)
         assert int(said[1] or said[2]) == entry.minutes
 
 
-def minutes_of(lesson):
-    """Minutes: 180 words each, 5 s a line of code, 45 s a question, 5 min for a function to write, 7 for a repair."""
-    words = lines = asked = written = repaired = 0
-    for cell in sync.read(NOTEBOOKS, "en", lesson).cells:
+def minutes_of(lesson, language="en"):
+    """Minutes: 180 words or 12 lines of code each, 45 s a question, 1 min for sliders, 7 for an exercise or a repair.
+
+    What stands below a heading that begins with "Optional" is left out.
+    """
+    words = lines = asked = moved = written = 0
+    optional = False
+    for cell in sync.read(NOTEBOOKS, language, lesson).cells:
         if cell.cell_type == "markdown":
-            words += len(re.sub(r"<[^>]+>", "", cell.source).split())
-        elif "predict(" in cell.source:
+            for part in re.split("^(?=## )", re.sub(r"<[^>]+>", "", cell.source), flags=re.MULTILINE):
+                optional = part.startswith("## Optional") or optional and not part.startswith("## ")
+                words += 0 if optional else len(part.split())
+        elif not optional and "predict(" in cell.source:
             asked += 1
-        elif cell.id not in ("parameters", "setup", "begin"):
+        elif not optional and cell.id not in ("parameters", "setup", "begin"):
             lines += len(cell.source.splitlines())
-            written += "check(" in cell.source
-            repaired += cell.source.startswith("repair(")
-    return words / 180 + lines / 12 + asked * 0.75 + written * 5 + repaired * 7
+            moved += bool(re.search(r"Explorer\(|\bvary\(", cell.source))
+            written += "check(" in cell.source or cell.source.startswith("repair(")
+    return words / 180 + lines / 12 + asked * 0.75 + moved + written * 7
 
 
 @pytest.mark.parametrize("entry", outline.lessons(), ids=lambda one: one.name)
 def test_the_minutes_of_a_lesson_are_computed(entry):
     assert abs(entry.minutes - minutes_of(entry.name)) <= 3, minutes_of(entry.name)
+
+
+@pytest.mark.parametrize("entry", outline.lessons(), ids=lambda one: one.name)
+def test_the_same_cells_are_optional_in_both_languages(entry):
+    found = [
+        [cell.id for cell in sync.read(NOTEBOOKS, language, entry.name).cells if f"\n## {word}" in f"\n{cell.source}"]
+        for language, word in (("en", "Optional"), ("zh", "选学"))
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_readmes_say_how_long_a_lesson_takes(name):
+    minutes = sorted(entry.minutes for entry in outline.lessons())
+    shortest, longest = minutes[0], minutes[-3]  # lessons 09 and 19 are longer
+    assert re.search(f"{shortest} (to|到) {longest} (minutes|分钟)", (ROOT / name).read_text("utf-8"))
 
 
 @pytest.mark.parametrize("language", sync.LANGUAGES)
