@@ -85,7 +85,11 @@ def test_the_minutes_of_a_lesson_are_computed(entry):
 @pytest.mark.parametrize("entry", outline.lessons(), ids=lambda one: one.name)
 def test_the_same_cells_are_optional_in_both_languages(entry):
     found = [
-        [cell.id for cell in sync.read(NOTEBOOKS, language, entry.name).cells if f"\n## {word}" in f"\n{cell.source}"]
+        [
+            cell.id
+            for cell in sync.read(NOTEBOOKS, language, entry.name).cells
+            if f"\n## {word}" in f"\n{cell.source}"
+        ]
         for language, word in (("en", "Optional"), ("zh", "选学"))
     ]
     assert found[0] == found[1]
