@@ -113,7 +113,7 @@ def _parse_layout(options: argparse.Namespace) -> dict[str, Any]:
         name, _, text = part.partition("=")
         name = _PARTS.get(name, name)
         if name not in known or name in ("many", "lora", "adapted", "bits") or not text:
-            parts = "dp, tp, pp, ep, zero, micro, recompute, sp, group, chunks, flash, grads, spread"
+            parts = "dp, tp, pp, ep, zero, micro, recompute, sp, group, chunks, flash, grads, no_sync, spread"
             raise wrong(
                 en=f"--layout: {part!r} is not one of {parts} with a value, such as tp=2",
                 zh=f"--layout：{part!r} 不对，应是 {parts} 之一加上值，例如 tp=2",

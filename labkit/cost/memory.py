@@ -133,9 +133,15 @@ def _moments(sizes: Sizes, plan: Plan, software: Software) -> Iterator[dict[str,
         step = max(step, software.norm * min(ends / tp, own) * short)
         one = (layers - dense) * each + dense * plain[0] + first * mask
         buckets += step * software.flat
-        yield states | {
-            "activations": one * alive + max(logits, working, plain[1] * bool(dense)),
-            "buckets": buckets,
-        }
+        # Autograd adds to whole gradients, which FSDP2 keeps in its reduce_dtype; shards come into being afterwards.
+        whole = {"gradients": (plan.grads + low) * trained[0]} if plan.no_sync and plan.many > 1 else {}
+        yield (
+            states
+            | whole
+            | {
+                "activations": one * alive + max(logits, working, plain[1] * bool(dense)),
+                "buckets": buckets,
+            }
+        )
         yield states | {"activations": one * (alive - 1) + software.passing * trained[0], "buckets": buckets}
         yield states | {"activations": 0.0, "buckets": buckets + step * (not software.flat)}

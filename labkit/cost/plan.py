@@ -244,7 +244,8 @@ def _data_seconds(plan: Plan, gpu: Accelerator, held: tuple[float, float], layer
 
     exposed = 0.0
     if plan.stage == 3:
-        beside = plan.many * (2 * gather_time(weights, layers) + gather_time(gradients, layers))
+        sums = 1 if plan.no_sync else plan.many
+        beside = plan.many * 2 * gather_time(weights, layers) + sums * gather_time(gradients, layers)
         if plan.shards < plan.dp:
             copies = plan.dp // plan.shards
             beside += all_reduce_seconds(gradients / plan.shards, gpu.links, copies, plan.gpus)

@@ -69,7 +69,7 @@ SOFTWARE = {
 # The allowed values of these fields of Plan.
 _WORDS = {
     "spread": ("", "uneven", "ends", "cost"), "grads": ("2", "4"), "recompute": ("True", "False", "selective"),
-    "sp": ("True", "False", "gathered"), "bits": ("4", "16"),
+    "sp": ("True", "False", "gathered"), "bits": ("4", "16"), "no_sync": ("True", "False"),
 }  # fmt: skip
 
 
@@ -91,6 +91,8 @@ class Plan:
     lora         rank of LoRA's adapters; 0: all weights are trained. ``adapted``: names of the matrices with adapters,
                  as in Hugging Face's models; empty: all matrices of layers but routers.
     bits         of a frozen weight in a layer: 16, or 4 (NF4 with a 32-bit scale for 64 weights, arXiv 2305.14314).
+    no_sync      whether gradients are reduced in the last micro-batch only (FSDP's no_sync, accelerate's default): stages
+                 2 and 3 hold whole gradients until then. Without it, every micro-batch reduces into shards.
     """
 
     dp: int = 1
@@ -110,6 +112,7 @@ class Plan:
     lora: int = 0
     adapted: tuple[str, ...] = ()
     bits: int = 16
+    no_sync: bool = False
 
     @property
     def gpus(self) -> int:
@@ -136,7 +139,7 @@ class Plan:
         experts = f" ep{self.ep}" if self.ep > 1 else ""
         cut = f" sp {self.sp}".removesuffix(" True") if self.sp else ""
         words = f"dp{self.dp} tp{self.tp} pp{self.pp}{experts} zero{self.stage} micro {self.micro}×{self.many}{cut}"
-        return words + (" recompute" if self.recompute else "")
+        return words + " no_sync" * self.no_sync + " recompute" * bool(self.recompute)
 
 
 def check_plan(sizes: Sizes, plan: Plan) -> None:

@@ -48,6 +48,19 @@ def test_each_stage_shards_what_it_is_to() -> None:
             assert by_stage[stage][kind] == whole[kind] / (8 if kind in kinds[:stage] else 1)
 
 
+def test_no_sync_sums_whole_gradients() -> None:
+    """FSDP2 at the start of the last backward: four bytes of each gradient, not of a shard; and one reduction."""
+    synced = Plan(dp=8, stage=3, micro=1, many=4, grads=4)
+    whole = replace(synced, no_sync=True)
+    parameters = memory(LLAMA, Plan(dp=8, stage=0))["gradients"] / 2
+    assert memory(LLAMA, synced)["gradients"] == 4 * parameters / 8
+    assert memory(LLAMA, whole)["gradients"] == 4 * parameters
+    once = replace(whole, many=1)  # nothing is summed
+    assert memory(LLAMA, once) == memory(LLAMA, replace(once, no_sync=False))
+    slow = ACCELERATORS["4090"]
+    assert forecast(LLAMA, whole, slow).seconds < forecast(LLAMA, synced, slow).seconds
+
+
 def test_buckets_hold_what_a_gpu_has_of_a_layer() -> None:
     """Two layers' weights and gradients on the way, and the root's, which FSDP keeps gathered."""
     alone, shared = (memory(LLAMA, Plan(dp=4, tp=tp, stage=3, micro=4))["buckets"] for tp in (1, 2))
