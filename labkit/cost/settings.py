@@ -91,8 +91,8 @@ class Plan:
     lora         rank of LoRA's adapters; 0: all weights are trained. ``adapted``: names of the matrices with adapters,
                  as in Hugging Face's models; empty: all matrices of layers but routers.
     bits         of a frozen weight in a layer: 16, or 4 (NF4 with a 32-bit scale for 64 weights, arXiv 2305.14314).
-    no_sync      whether gradients are reduced in the last micro-batch only (FSDP's no_sync, accelerate's default): stages
-                 2 and 3 hold whole gradients until then. Without it, every micro-batch reduces into shards.
+    no_sync      whether gradients are reduced in the last micro-batch only (FSDP's no_sync, accelerate's default):
+                 stages 2 and 3 hold whole gradients until then. Without it, every micro-batch reduces into shards.
     """
 
     dp: int = 1
