@@ -6,17 +6,13 @@ in needs no PyTorch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.base.lazy_names import LazyNames
 
 if TYPE_CHECKING:
     from .checking import begin, check
 
 __all__ = ["begin", "check"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from . import checking
-
-        return getattr(checking, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = LazyNames(__name__, __file__)

@@ -7,6 +7,8 @@ synchronises notebooks; :mod:`labkit_course.notebooks` runs them.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from labkit.base.lazy_names import LazyNames
+
 if TYPE_CHECKING:
     from .answers import check, reveal
     from .board import Progress
@@ -18,30 +20,15 @@ if TYPE_CHECKING:
     from .predictions import predict
     from .sliders import vary
 
-# The public names of each module.
-_NAMES = {
-    ".answers": "check reveal",
-    ".board": "Progress",
-    ".broken": "BatchNormMeans CallInMotion ParityExplorer Training batch hint repair torchrun",
-    ".cases": "Cases",
-    ".glossary": "Glossary",
-    ".lesson": "begin",
-    ".outline": "Beliefs Outline Sayings",
-    ".predictions": "predict",
-    ".sliders": "vary",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
 __all__ = [
     "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "Outline", "ParityExplorer", "Progress",
     "Sayings", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal", "torchrun", "vary",
 ]  # fmt: skip
 
+_names = LazyNames(__name__, __file__)
+
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _MODULES.keys() & globals().keys():  # the first use in a new kernel
+    if name in __all__ and not globals().keys() & set(__all__):  # the first use in a new kernel
         import_module(".names", __name__).watch_before_begin()
-    value = globals()[name] = getattr(import_module(_MODULES[name], __name__), name)
-    return value
+    return _names(name)

@@ -29,7 +29,7 @@ def test_import_alone_loads_next_to_nothing():
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT)!r}); {script}"]
     found = subprocess.run(bare, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in found if name.startswith("labkit")] == [
-        "labkit", "labkit.base", "labkit.base.display",
+        "labkit", "labkit.base", "labkit.base.display", "labkit.base.lazy_names",
     ]  # fmt: skip
     assert not {"re", "typing", "functools", "contextlib", "pathlib"} & set(found)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
@@ -103,11 +102,15 @@ class LessonCopy:
 
     def freshen(self) -> Path:
         """Replace the file by the lesson; return the path that keeps the former contents. An OSError loses nothing."""
-        aside = _keep_beside(self.file)
+        names = (
+            f"{self.name}.{date.today()}{f'-{count}' * (count > 1)}.ipynb" for count in itertools.count(1)
+        )
+        aside = next(path for path in map(self.file.with_name, names) if not os.path.lexists(path))
+        self.file.rename(aside)
         try:
             self.write()
         except BaseException:
-            aside.unlink()  # the file is unchanged
+            aside.rename(self.file)
             raise
         return aside
 
@@ -205,23 +208,3 @@ def _digest(cells: list[Notebook]) -> str:
 def _edition_of(notebook: Notebook) -> str:
     found = notebook.get("metadata", {}).get(_METADATA)
     return str(found.get(_EDITION, "")) if isinstance(found, dict) else ""
-
-
-def _keep_beside(file: Path) -> Path:
-    """Link or copy ``file`` to a free name with the date beside it, and return the new path."""
-    for count in itertools.count(1):
-        aside = file.with_name(f"{file.stem}.{date.today()}{f'-{count}' * (count > 1)}{file.suffix}")
-        try:
-            os.link(file, aside, follow_symlinks=True)  # atomic, and works on a full disk
-        except FileExistsError:
-            continue
-        except (OSError, NotImplementedError):  # the file system has no hard links
-            if aside.exists():
-                continue
-            try:
-                shutil.copy2(file, aside)
-            except BaseException:
-                aside.unlink(missing_ok=True)
-                raise
-        return aside
-    raise AssertionError  # unreachable, for type checkers

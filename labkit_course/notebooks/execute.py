@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbconvert.preprocessors.coalescestreams import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from labkit.base.files import write_whole
@@ -57,21 +58,10 @@ def strip_volatile(notebook: NotebookNode) -> NotebookNode:
     """Remove the parts that differ between two runs of a notebook."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
-    for cell in notebook.cells:
+    join_streams = CoalesceStreamsPreprocessor().preprocess_cell  # their breaks depend on timing
+    for index, cell in enumerate(notebook.cells):
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
-        if "outputs" in cell:
-            cell.outputs = _join_streams(cell.outputs)
+        join_streams(cell, {}, index)
     return notebook
-
-
-def _join_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Join neighbouring texts of one stream, whose breaks depend on timing."""
-    joined: list[NotebookNode] = []
-    for output in outputs:
-        if joined and "name" in output and output.get("name") == joined[-1].get("name"):
-            joined[-1].text += output.text
-        else:
-            joined.append(output)
-    return joined

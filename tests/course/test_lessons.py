@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 from datetime import date
 from pathlib import Path
 
@@ -179,15 +178,6 @@ def test_fresh_brings_what_is_gone_and_what_is_newer(folder, course, capsys):
     assert [read(folder, f"{language}/01_first")["cells"][1]["source"] for language in ("en", "zh")] == [
         "x = 2"
     ] * 2
-
-
-def test_fresh_works_where_a_file_cannot_have_two_names(folder, monkeypatch):
-    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
-    for text in "ab":
-        changed(folder, text=text)
-        main(["lessons", "fresh", "en/01", "--dir", str(folder)])
-    assert len(asides(folder)) == 2
-    assert read(folder)["cells"][1]["source"] == "x = 1"
 
 
 def test_a_full_disk_loses_nothing(folder, monkeypatch, capsys):
