@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from labkit.base.files import reason
 from labkit.base.language import get_language, series
 
 from .usage import UsageError, add_language, add_options, bad_usage
@@ -64,17 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from labkit_classroom.messages import Problem
 
-    try:
+    with bad_usage(Problem, file=Path()):
         code: int = options.act(options)
-    except Problem as error:
-        raise UsageError(str(error)) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(
-            en=f"{error.filename} cannot be read or written: {reason(error)}",
-            zh=f"无法读写 {error.filename}：{reason(error)}",
-        ) from None
     return code
 
 

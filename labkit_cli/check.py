@@ -32,6 +32,8 @@ from .wording import Wording
 
 if TYPE_CHECKING:
     from labkit_diagnose.result import Diagnosis, Finding
+    from labkit_ranks.rank.run_record import RunRecord
+    from labkit_ranks.threads.world import World
 
 WORDING = Wording(
     "check",
@@ -108,14 +110,14 @@ def run(options: argparse.Namespace) -> int:
     announce_loading()
     checked, facts = [], []
     for at, (script, *arguments) in enumerate(scripts):
-        found, kept, parts = _check(script, arguments, options)
+        found, kept = _check(script, arguments, options)
         checked.append((found, Path(script)))
         if options.json:
-            facts.append(_facts(found, kept, parts))
+            facts.append(_facts(found, kept))
         else:
             if at:
                 print()
-            print(found, "", summary(kept, parts), sep="\n")
+            print(found, "", summary(kept), sep="\n")
             if not any(total.calls for total in kept.totals.values()):
                 WORDING.tell("not-distributed", flush=True)
     if options.json:
@@ -126,22 +128,20 @@ def run(options: argparse.Namespace) -> int:
     return 1 if 1 in codes else max(codes)
 
 
-def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -> tuple[Diagnosis, Any, Any]:
-    """Run one script; return what was found, and the record and the ranks of its first run."""
-    from labkit.trace import emitting
+def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -> tuple[Diagnosis, RunRecord]:
+    """Run one script; return what was found, and the record of its first run."""
     from labkit_ranks.diagnosis import diagnose_ranks
-    from labkit_ranks.rank.run_record import RankInfo, RunRecord, rank_info
+    from labkit_ranks.rank.run_record import RunRecord
 
     # Record the first run only: ``ends`` closes the recording, or ``finally`` if the run did not get that far.
-    kept, parts = RunRecord(0), list[RankInfo]()
-    trace = emitting.begin()
-    trace.events, trace.samples = kept.trace.events, kept.trace.samples
+    kept = RunRecord(0)
 
-    def ends(world: Any) -> None:
-        parts[:] = filter(None, map(rank_info, world.ranks))
-        emitting.end(trace)
+    def ends(world: World) -> None:
+        kept.note_ranks(world.ranks)
+        kept.close()
 
     # Keep standard output for the result: send the script's prints to standard error.
+    kept.open()
     try:
         with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
             memory = options.memory or (
@@ -150,15 +150,14 @@ def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -
             gpus = {"memory": memory, "gpu_model": options.gpu_model, "nodes": options.nodes}
             found = diagnose_ranks(script, options.ranks, arguments, **gpus, ends=ends)
     finally:
-        if not parts:
-            emitting.end(trace)
-    return found, kept, parts
+        kept.close()
+    return found, kept
 
 
-def _facts(found: Diagnosis, kept: Any, parts: Any) -> dict[str, Any]:
+def _facts(found: Diagnosis, kept: RunRecord) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(found.to_json())
     facts["by_rank"] = []
-    for part in parts:
+    for part in kept.ranks:
         total = kept.totals[part.rank]
         held = {"peak_bytes": total.peak, "capacity_bytes": part.capacity}
         brought = {"collectives": total.calls, "bytes": total.nbytes, "waited_seconds": total.waited}

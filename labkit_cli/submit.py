@@ -12,9 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.base.files import reason
-
-from .usage import UsageError, announce_loading
+from .usage import UsageError, announce_loading, bad_usage
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -29,17 +27,11 @@ def run(options: argparse.Namespace) -> int:
     from labkit_classroom.intake.handin import prepare, write
     from labkit_classroom.messages import Problem
 
-    try:
-        found = prepare(options.notebook, options.id)
-    except WrongFile as wrong:
-        raise UsageError(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}") from None
-    except Problem as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(
-            en=f"{options.notebook} cannot be read: {reason(error)}",
-            zh=f"无法读取 {options.notebook}：{reason(error)}",
-        ) from None
+    with bad_usage(Problem, file=options.notebook):
+        try:
+            found = prepare(options.notebook, options.id)
+        except WrongFile as wrong:
+            raise UsageError(en=f"{options.notebook}: {wrong}", zh=f"{options.notebook}：{wrong}") from None
     answers, claim = found.answers, found.claim
     WORDING.tell("edition", assignment=claim.assignment, student=claim.student)
     if answers is None:
@@ -66,12 +58,9 @@ def run(options: argparse.Namespace) -> int:
         if not any(answers.answers.values()) and not options.anyway:
             WORDING.tell("nothing-answered", file=sys.stderr)
             return 1
-    try:
+    with bad_usage(file=options.to):
         options.to.mkdir(parents=True, exist_ok=True)
         path = write(found, options.to, datetime.now())
-    except OSError as error:
-        en, zh = f"{options.to} cannot be written: {reason(error)}", f"无法写入 {options.to}：{reason(error)}"
-        raise UsageError(en=en, zh=zh) from None
     WORDING.tell("hand-in", path=path, size=max(1, round(path.stat().st_size / 1024)))
     return 0
 

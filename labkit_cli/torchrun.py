@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -36,9 +37,7 @@ from .usage import (
 from .wording import Wording
 
 if TYPE_CHECKING:
-    from labkit_ranks.rank.run_record import RankInfo, RunRecord
-    from labkit_ranks.threads.world import World
-    from labkit_ranks.torchrun.script import RankProgram
+    from labkit_ranks.rank.run_record import RunRecord
 
 # Arguments of torchrun without effect on ranks in one process.
 NOTHING_TO_DO = (
@@ -221,10 +220,10 @@ def _run_in_processes(
             process_recording.MOST: str(MOST_EVENTS if _needs_events(options) else 0),
         }
         code = run_processes(_arguments(options, given), machine, more, faults)
-        parts = process_recording.read_recording(Path(folder), kept)
+        process_recording.read_recording(Path(folder), kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _report(options, kept, parts)
+    _report(options, kept)
     return _print_lessons(code, faults)
 
 
@@ -245,6 +244,7 @@ def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
 
 def _run_in_threads(options: argparse.Namespace, machine: children.MachineDescription) -> int:
     """Run the ranks as threads of this process."""
+    from labkit_ranks.torchrun.in_threads import launch
     from labkit_ranks.torchrun.script import RankProgram
 
     for stream in (sys.stdout, sys.stderr):
@@ -252,47 +252,26 @@ def _run_in_threads(options: argparse.Namespace, machine: children.MachineDescri
             stream.reconfigure(line_buffering=True)
     program = RankProgram(options.training_script, options.training_script_args, options.module)
     kept = _make_recorder(options)
-    if options.times is not None:
-        from labkit_ranks.planning.timing import run_by_times
+    with ExitStack() as stack:
+        if options.times is not None:
+            from labkit_ranks.planning.timing import run_by_times
 
-        with bad_usage(ValueError):
-            gpu = accelerator(options.times)
-        with run_by_times(gpu, begins=0.0) as by_times:
-            program.runs = by_times(program.runs)
-            return _launch(options, machine, program, kept)
-    return _launch(options, machine, program, kept)
-
-
-def _launch(
-    options: argparse.Namespace,
-    machine: children.MachineDescription,
-    program: RankProgram,
-    kept: RunRecord | None,
-) -> int:
-    from labkit.trace import emitting
-    from labkit_ranks.rank.run_record import rank_info
-    from labkit_ranks.torchrun.in_threads import launch
-
-    if kept is None:
-        return _print_lessons(launch(program, options, machine), _faults(program))
-    parts: list[RankInfo] = []
-    trace = emitting.begin()
-
-    def ends(world: World) -> None:
-        parts[:] = filter(None, map(rank_info, world.ranks))
-
-    trace.events, trace.samples = kept.trace.events, kept.trace.samples
-    try:
-        code = launch(program, options, machine, kept.clear, ends)
-    finally:
-        emitting.end(trace)
-    _report(options, kept, parts)
-    return _print_lessons(code, _faults(program))
-
-
-def _faults(program: RankProgram) -> list[str]:
-    """Return the faults that ended the ranks."""
-    return [error.report.fault for error in program.deferred_errors if hasattr(error, "report")]
+            with bad_usage(ValueError):
+                gpu = accelerator(options.times)
+            program.runs = stack.enter_context(run_by_times(gpu, begins=0.0))(program.runs)
+        if kept is None:
+            code = launch(program, options, machine)
+        else:
+            kept.open()
+            try:
+                code = launch(
+                    program, options, machine, kept.clear, lambda world: kept.note_ranks(world.ranks)
+                )
+            finally:
+                kept.close()
+            _report(options, kept)
+    faults = [error.report.fault for error in program.deferred_errors if hasattr(error, "report")]
+    return _print_lessons(code, faults)
 
 
 def _print_lessons(code: int, faults: Sequence[str]) -> int:
@@ -315,17 +294,14 @@ def _make_recorder(options: argparse.Namespace) -> RunRecord | None:
     """Return a recorder for the run, or None if no option needs one."""
     from labkit_ranks.rank.run_record import RunRecord
 
-    return (
-        RunRecord(MOST_EVENTS if _needs_events(options) else 0)
-        if options.summary or _needs_events(options)
-        else None
-    )
+    needs_events = _needs_events(options)
+    return RunRecord(MOST_EVENTS if needs_events else 0) if options.summary or needs_events else None
 
 
-def _report(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankInfo]) -> None:
+def _report(options: argparse.Namespace, kept: RunRecord) -> None:
     """Print the summary and write the timeline and trace of the last attempt, as requested."""
     if options.summary:
-        print(summary(kept, parts), file=sys.stderr)
+        print(summary(kept), file=sys.stderr)
     if options.timeline:
         title = Path(options.training_script).name
         write_timeline(options.timeline, kept.trace, title, kept.dropped_events, options.times)
@@ -333,12 +309,13 @@ def _report(options: argparse.Namespace, kept: RunRecord, parts: Sequence[RankIn
         write(options.trace, kept.trace.to_chrome(), "--trace")
 
 
-def summary(kept: RunRecord, parts: Sequence[RankInfo]) -> str:
+def summary(kept: RunRecord) -> str:
     """Return for each rank the peak memory of its GPU, the bytes in collectives, and the waiting time, as text."""
-    nodes = len({part.node for part in parts})
+    nodes = len({part.node for part in kept.ranks})
     on = say(en=f" on {plural(nodes, 'node')}", zh=f"，{nodes} 个节点") if nodes > 1 else ""
-    lines = [say(en=f"labkit: {plural(len(parts), 'rank')}{on}", zh=f"labkit：{len(parts)} 个 rank{on}")]
-    for part in parts:
+    count = len(kept.ranks)
+    lines = [say(en=f"labkit: {plural(count, 'rank')}{on}", zh=f"labkit：{count} 个 rank{on}")]
+    for part in kept.ranks:
         total = kept.totals[part.rank]
         peak, whole = localized_bytes(total.peak), localized_bytes(part.capacity)
         if part.capacity < MOST:

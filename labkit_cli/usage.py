@@ -202,11 +202,10 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
         try:
             count = int(text)
         except ValueError:
+            count = least - 1
+        if count < least:
             en = f"must be a whole number of at least {least}, got {text!r}"
             zh = f"必须是不小于 {least} 的整数，现在是 {text!r}"
-            raise wrong(argparse.ArgumentTypeError, en=en, zh=zh) from None
-        if count < least:
-            en, zh = f"must be at least {least}, got {count}", f"不能小于 {least}，现在是 {count}"
             raise wrong(argparse.ArgumentTypeError, en=en, zh=zh)
         if most is not None and count > most:
             en, zh = f"must be at most {most}, got {count}", f"不能大于 {most}，现在是 {count}"

@@ -47,7 +47,7 @@ drawn = [labkit.draw_split(30, 8), labkit.draw_batches(30, batch_size=8), labkit
          labkit.draw_all_reduce(labkit.ring_all_reduce(4), 1), labkit.draw_flow(trace), labkit.draw_timeline(trace)]
 print(len({type(axes) for axes in drawn}), "<svg" in labkit.split(10, 4)._repr_svg_())
 for name in labkit.__all__:
-    of_ranks = labkit._module_of.get(name, "").startswith("labkit_ranks")
+    of_ranks = labkit._names.modules().get(name, "").startswith("labkit_ranks")
     if name.endswith("Explorer") and name != "Explorer" and not of_ranks:
         assert "<svg" in str(getattr(labkit, name)()._repr_mimebundle_()), name
 print(labkit.get_language())

@@ -58,7 +58,7 @@ def test_type_checkers_see_the_names_that_are_loaded_on_first_use():
     tree = ast.parse(Path(labkit.__file__).with_suffix(".pyi").read_text("utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.asname: "." * node.level + str(node.module) for node in imports for alias in node.names}
-    assert seen == labkit._public()
+    assert seen == labkit._names.modules()
     assert sorted(["__version__", *seen]) == sorted(labkit.__all__) == dir(labkit)
 
 

@@ -105,8 +105,8 @@ def _record(me: TimedRank, folder: Path, most: int) -> None:
     Finalize(None, end, exitpriority=50)  # after the detector's, which waits for late ranks
 
 
-def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
-    """Add the ranks' rows to ``kept``; return the ranks."""
+def read_recording(folder: Path, kept: RunRecord) -> None:
+    """Add the ranks and their rows to ``kept``."""
     parts: dict[int, RankInfo] = {}
     found: list[Any] = []
     totals: dict[int, RankTotals] = {}
@@ -124,7 +124,7 @@ def read_recording(folder: Path, kept: RunRecord) -> list[RankInfo]:
     for rank, total in totals.items():
         total.dropped_events += kept.totals[rank].dropped_events
         kept.totals[rank] = total
-    return [parts[rank] for rank in sorted(parts)]
+    kept.ranks = [parts[rank] for rank in sorted(parts)]
 
 
 def _read_rows(path: Path) -> Iterator[Any]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.trace import emitting
 from labkit.trace.events import Event, First
 from labkit.trace.memory import MemorySample
 from labkit.trace.trace import Trace
@@ -43,9 +44,10 @@ class RankTotals:
 
 
 class RunRecord:
-    """The first events and memory samples of a run, and the totals of each rank."""
+    """The first events and memory samples of a run, its ranks, and the totals of each rank."""
 
     def __init__(self, most: int) -> None:
+        self.ranks: list[RankInfo] = []
         self.totals: dict[int, RankTotals] = defaultdict(RankTotals)
         self.trace = Trace(First(most, self._count), samples=First(most, self._count))
 
@@ -53,8 +55,21 @@ class RunRecord:
     def dropped_events(self) -> int:
         return sum(total.dropped_events for total in self.totals.values())
 
+    def open(self) -> None:
+        """Record the events of this process from now on."""
+        self._opened = emitting.begin()
+        self._opened.events, self._opened.samples = self.trace.events, self.trace.samples
+
+    def close(self) -> None:
+        """Stop recording, unless it was stopped before."""
+        emitting.end(self._opened)
+
+    def note_ranks(self, ranks: Iterable[TimedRank]) -> None:
+        """Keep the facts about ``ranks``, which have ended."""
+        self.ranks = [*filter(None, map(rank_info, ranks))]
+
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all events."""
         self.totals.clear()
         self.trace.events.clear()
         self.trace.samples.clear()

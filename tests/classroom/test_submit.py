@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(day, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = submit(notebook(folder), "--to", tmp_path / "file")
     assert code == 2
-    assert err.startswith(f"labkit: {tmp_path / 'file'} cannot be written: ")
+    assert err.startswith(f"labkit: {tmp_path / 'file'}: ")
 
 
 def test_doubled_cells_and_lost_metadata_are_told(day):
@@ -143,7 +143,7 @@ def test_a_notebook_that_has_lost_whose_it_is_asks_for_the_id(day):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda name: None, "cannot be read"),
+    (lambda name: None, "No such file"),
     (lambda name: Path(name).write_text("%PDF-1.4"), "not a notebook but a PDF"),
     (lambda name: Path(name).write_text('{"cells": []}'), "no cells of an assignment"),
 ])  # fmt: skip
