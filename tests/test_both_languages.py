@@ -24,10 +24,7 @@ ONE_LANGUAGE = {
     ("simgpu.machine", "No CUDA GPUs are available"): "PyTorch's own",
     ("labkit.engine.data_parallel", "There is an imbalance between your GPUs"): "PyTorch's own",
     ("labkit.engine.functions", "Was asked to gather along dimension 0"): "PyTorch's own",
-    ("labkit", "module 'labkit' has no attribute"): "Python's own, of a name that a module does not have",
-    ("simgpu", "module {__name__!r} has no attribute"): "Python's own, as above",
-    ("labkit_classroom", "module {__name__!r} has no attribute"): "Python's own, as above",
-    ("labkit_course", "module {__name__!r} has no attribute"): "Python's own, as above",
+    ("labkit.base.lazy_names", "module {self.package!r} has no attribute"): "Python's own, of a missing name",
     (
         "labkit.base.language",
         "{VARIABLE}",
