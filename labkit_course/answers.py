@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import isfunction
 
 from labkit.base.texts import Text, texts_beside
 
@@ -107,8 +108,31 @@ def judge_answer(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # from the learner's code, or a judge that cannot handle the object
-        raised = _TEXTS["raised"](error=_describe_error(error), wanted=wanted)
+        call = _quote_call(answer, error)
+        # Say what kind of answer is wanted where it may not have been callable as asked.
+        facts: dict[str, object] = {"error": _describe_error(error)}
+        if call:
+            raised = _TEXTS["raised_in"](**facts, call=call)
+        elif isinstance(error, TypeError):
+            raised = _TEXTS["raised"](**facts, wanted=wanted)
+        else:
+            raised = _TEXTS["raised_alone"](**facts)
         return "\n".join(filter(None, [raised, advice_on(error, current_lesson())])), False
+
+
+def _quote_call(answer: object, error: BaseException) -> str:
+    """Return the call of the learner's function that raised ``error``, ``rows_of(gpu=7, rows=23)``, or ""."""
+    code, place = answer.__code__ if isfunction(answer) else None, error.__traceback__
+    while place and place.tb_frame.f_code is not code:
+        place = place.tb_next
+    if code is None or place is None:
+        return ""
+    given = [
+        (name, quote_value(place.tb_frame.f_locals.get(name))[1:-1])
+        for name in code.co_varnames[: code.co_argcount]
+    ]
+    said = ", ".join(f"{name}={value if len(value) <= 40 else '…'}" for name, value in given)
+    return f"{code.co_name}({said})"
 
 
 def _describe_error(error: BaseException) -> Text:
@@ -117,5 +141,7 @@ def _describe_error(error: BaseException) -> Text:
         words = str(error)
     except Exception:
         words = ""
+    if "Original Traceback" in words:  # from a replica's thread: the first line says which, the last why
+        words = f"`{words.splitlines()[0]} {words.strip().splitlines()[-1]}`"
     name = type(error).__name__
     return Text(*(f"{name}{colon}{words}" if words else name for colon in (": ", "：")))

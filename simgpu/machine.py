@@ -236,9 +236,11 @@ class Machine:
             move.append(f".to({str(gpu.device)!r})")
         return say(
             en=f"a tensor is on {gpu.device} of {self.describe()}, which is not the machine in use ({used}): make "
-            f"the tensor (or the model) again, or move it with {' or '.join(move)} first",
+            f"the tensor (or the model) again (in a notebook, run the cells from `use_gpus` on), or move it with "
+            f"{' or '.join(move)} first",
             zh=f"有张量在 {self.describe()} 的 {gpu.device} 上，而它不是正在使用的机器（{used}）："
-            f"重新创建这个张量（或模型），或者先用 {' 或 '.join(move)} 移动它",
+            f"重新创建这个张量（或模型；在笔记本里，从写着 `use_gpus` 的单元格起重新运行），或者先用 "
+            f"{' 或 '.join(move)} 移动它",
         )
 
     def _describe_for_children(self) -> MachineDescription:

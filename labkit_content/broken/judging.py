@@ -49,9 +49,8 @@ class BrokenModel(RepairProblem):
     def source(self) -> str:
         """Return the source of the repaired class as ``Repaired``, a subclass of the broken one."""
         name = self.title
-        return (
-            super().source().replace(f"class Repaired{name}(models.{name}):", f"class Repaired({name}):", 1)
-        )
+        code = super().source().replace(f"class Repaired{name}(models.{name}):", f"class Repaired({name}):", 1)
+        return f'{code}\n\n# repair("{self.name}", Repaired)'
 
 
 def problem(

@@ -58,7 +58,7 @@ def _judge_table(answer: Callable[[Tensor], nn.Module]) -> Hints:
                 if not isinstance(got, Tensor) or got.tolist() != want.tolist():
                     values = quote_value(got.tolist() if isinstance(got, Tensor) else got)
                     yield Named("other", gpus=count, rows=rows, got=values, want=want.tolist())
-        if list(model.parameters()):
+        if any(weight.requires_grad for weight in model.parameters()):
             yield Named("parameter")
         if not model.state_dict():
             yield Named("unsaved")

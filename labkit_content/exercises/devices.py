@@ -49,7 +49,7 @@ def _judge_wrap(answer: Callable[..., Any]) -> Hints:
 class _Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+        self.body, self.head, self.submodule = nn.Linear(2, 2), nn.Linear(2, 1), nn.Linear(1, 1)
 
 
 @judge("05.load", a_function("load"))
@@ -64,7 +64,7 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
                 if (result := answer(given, state)) is ...:
                     read_returned(result)
             except RuntimeError as error:
-                yield Named("keys", error=str(error).splitlines()[0], **facts)
+                yield Named("keys", error=" ".join(str(error).split("\n\t")[:2]), **facts)
                 return
             if not all(torch.equal(value.cpu(), saved[key]) for key, value in model.state_dict().items()):
                 yield Named("nothing", **facts)
@@ -106,7 +106,8 @@ def _judge_plain(answer: Callable[..., Any]) -> Hints:
         ["module.weight", "model.bias"],
     ):
         yield from _judge_keys(answer, [f"module.{key}" for key in wanted], wanted)
-    yield from _judge_keys(answer, ["weight", "head.bias"], ["weight", "head.bias"])
+    for kept in (["weight", "head.bias"], ["encoder.module.weight", "submodule.bias"]):
+        yield from _judge_keys(answer, kept, kept)
 
 
 def _judge_keys(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:

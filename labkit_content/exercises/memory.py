@@ -115,6 +115,8 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
         ran = on_ranks(answer, ranks, [(gradient,) for gradient in own])
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", words=describe_waits(ran.failure))
+        if ran.failure and "'NoneType'" in ran.failure.words and ran.call_kinds():
+            yield Named("used_none")
         results = ran.require_success().results
         if any(result is None for result in results) and ran.call_kinds():
             yield Named("none")

@@ -101,7 +101,9 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
 
 @derive_facts("03.largest", gpus=(8, 2, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
 def _derive_largest(gpus: int) -> dict[str, int]:
-    return {"others": gpus - 1, "one_more": gpus + 1, "largest": (gpus - 1) ** 2}
+    largest = (gpus - 1) ** 2
+    busy = {"limit": largest + 1, "full": gpus * (gpus - 1), "square": gpus**2}
+    return {"others": gpus - 1, "one_more": gpus + 1, "largest": largest, **busy}
 
 
 @judge("03.rule", a_function("pieces"))
@@ -114,7 +116,8 @@ def _compare_pieces(rows: int, gpus: int, got: list[int]) -> Hints:
     want = list(split(rows, gpus).sizes)
     if got == want:
         return
-    seen = {"case": Named("case"), "rows": rows, "gpus": gpus, "got": got, "want": want, "total": sum(got)}
+    seen = {"case": Named("case"), "rows": rows, "gpus": gpus, "got": _shorten(got), "want": _shorten(want)}
+    seen["total"] = sum(got)
     if not got:
         yield Named("empty", **seen)
     if got[0] == rows // gpus != want[0] or 0 == rows // gpus == sum(got):  # the commonest, so before the sum
@@ -128,3 +131,10 @@ def _compare_pieces(rows: int, gpus: int, got: list[int]) -> Hints:
     if max(got) - min(got) <= 1 and len(got) == min(rows, gpus):
         yield Named("even", **seen)
     yield Named("other", **seen)
+
+
+def _shorten(sizes: list[int]) -> str:
+    """Return a list for a hint; of a long one, the first and last numbers and how many there are."""
+    if len(sizes) <= 12:
+        return str(sizes)
+    return f"[{', '.join(map(str, sizes[:4]))}, …, {sizes[-1]}] ({len(sizes)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -76,7 +77,9 @@ def _judge_add(answer: Callable[..., Any]) -> Hints:
             try:
                 got = read_returned(answer(x, y))
             except RuntimeError as error:
-                yield Named("apart" if "same device" in str(error) else "raised", error=error, **facts)
+                places = ["cpu", *(f"cuda:{gpu}" for gpu in range(torch.cuda.device_count()))]
+                apart = "fixed" if any(_adds(answer, *pair) for pair in permutations(places, 2)) else "apart"
+                yield Named(apart if "same device" in str(error) else "raised", error=error, **facts)
                 return
             if not isinstance(got, torch.Tensor):
                 raise wrong_return(got, Text("a tensor", "一个张量"))
@@ -93,3 +96,12 @@ def _judge_add(answer: Callable[..., Any]) -> Hints:
         for name, tensor in (("x", x), ("y", y)):
             if tensor.grad is None:
                 yield Named("cut_off", name=name)
+
+
+def _adds(answer: Callable[..., Any], here: str, there: str) -> bool:
+    """Whether ``answer`` can add a tensor on ``there`` to one on ``here``."""
+    try:
+        answer(torch.ones(3, device=here), torch.ones(3, device=there))
+    except Exception:  # of the learner's code
+        return False
+    return True

@@ -38,7 +38,9 @@ def _judge_mean(answer: Callable[..., Any]) -> Hints:
         loss = answer(gathered, torch.tensor([4, 3]))
     except RuntimeError:  # NumPy refuses a tensor that has a gradient
         loss = None
-    if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        loss.sum().backward()
+    if gathered.grad is None or not gathered.grad.any():
         yield Named("no_gradient")
 
 

@@ -73,7 +73,7 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
             return super().forward(x)
 
     home = "cuda:0" if gpus else "cpu"
-    case = {"case": Named("case"), "gpus": gpus, "home": home}
+    case = {"case": Named("case" if gpus else "none"), "gpus": gpus, "home": home}
     try:
         made = read_returned(answer(PlacementRecorder(5, 2)))
     except (RuntimeError, AssertionError) as error:
@@ -97,15 +97,15 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
 @judge("02.move", a_function("move"))
 def _judge_move(answer: Callable[..., Any]) -> Hints:
     with some_gpus(2) as devices:
-        for name, given in (
-            ("tensor", torch.ones(2)),
-            ("dict", {"rows": torch.ones(2), "name": "a"}),
-            ("pair", (torch.ones(2), torch.zeros(3))),
-            ("nested", {"images": [torch.ones(2), torch.zeros(3)], "count": 3}),
+        for name, given, wanted, missed in (
+            ("tensor", torch.ones(2), devices[-1], "stayed"),
+            ("dict", {"rows": torch.ones(2), "name": "a"}, devices[0], "skipped"),
+            ("pair", (torch.ones(2), torch.zeros(3)), devices[-1], "skipped"),
+            ("nested", {"images": [torch.ones(2), torch.zeros(3)], "count": 3}, devices[-1], "inside"),
         ):
-            case = {"case": Named("case", given=Named(name))}
+            case = {"case": Named("case", given=Named(name)), "wanted": wanted}
             try:
-                got = read_returned(answer(given, devices[-1]))
+                got = read_returned(answer(given, wanted))
             except (RuntimeError, AttributeError) as error:
                 yield Named("raised", error=error, **case)
                 return
@@ -116,8 +116,9 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
                     "form", got=f"`{_describe_form(got)[:60]}`", want=f"`{_describe_form(given)}`", **case
                 )
             for tensor in _list_tensors(got):
-                if str(tensor.device) != devices[-1]:
-                    yield Named("inside" if name == "nested" else "stayed", device=tensor.device, **case)
+                if str(tensor.device) != wanted:
+                    name = missed if tensor.device.type == "cpu" else "fixed"
+                    yield Named(name, device=tensor.device, **case)
 
 
 def _list_tensors(batch: object) -> list[torch.Tensor]:

@@ -48,13 +48,18 @@ class Hints:
     """The hints taken so far for a problem, the newest last."""
 
     name: str
+    number: int = 0
+
+    @property
+    def _texts(self) -> list[str]:
+        return _hint_texts(self.name, max(self.number, score.hints_taken(self.name)))
 
     def __repr__(self) -> str:
-        lines = [f"{number}  {text}" for number, text in enumerate(_hint_texts(self.name), 1)]
+        lines = [f"{number}  {text}" for number, text in enumerate(self._texts, 1)]
         return "\n".join([*lines, _offer(self.name)]).replace("```\n", "").replace("\n```", "")
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{as_html(text)}</li>" for text in _hint_texts(self.name))
+        items = "".join(f"<li>{as_html(text)}</li>" for text in self._texts)
         return f'<div role="status" aria-live="polite"><ol>{items}</ol><div>{as_html(_offer(self.name))}</div></div>'
 
 
@@ -77,11 +82,13 @@ def hint(name: str, number: int = 1) -> Hints:
     """Show the hints 1 to ``number`` for the problem ``name``.
 
     1 is the symptom in words, 2 where to look, 3 the cure, 4 the code. These cost 1, 2, 3 and 4 of the
-    10 points, each once, however often it is shown.
+    10 points, each once, however often it is shown, and nothing once all 10 points are reached.
     """
     _find_problem(name)
-    score.note_hints(name, integer("number", number, 1, len(score.COSTS)))
-    return Hints(name)
+    number = integer("number", number, 1, len(score.COSTS))
+    if score.best_points(name) != WORTH:
+        score.note_hints(name, number)
+    return Hints(name, number)
 
 
 def batch(name: str, rows: int = 8) -> tuple[Any, ...]:
@@ -134,18 +141,20 @@ def _verdict(problem: RepairProblem, found: Judgement) -> str:
     return f"{so_far}{found.hint}{kept}"
 
 
-def _hint_texts(name: str) -> list[str]:
-    """Return the texts of the hints taken."""
+def _hint_texts(name: str, most: int) -> list[str]:
+    """Return the texts of the first ``most`` hints."""
     problem = _find_problem(name)
     return [
         *(str(problem.texts[name]) for name in ("symptom", "where", "cure")),
         f"```\n{problem.source()}\n```",
-    ][: score.hints_taken(name)]
+    ][:most]
 
 
 def _offer(name: str) -> str:
     """Return the price of the next hint and the call that buys it, in words."""
     number, left = score.hints_taken(name) + 1, max(WORTH - score.cost(name), 0)
+    if score.best_points(name) == WORTH:
+        return say(en="With all 10 points reached, hints cost nothing.", zh="已经得过 10 分，提示不再扣分。")
     if number > len(score.COSTS):
         return say(en="That was the last one.", zh="提示到此为止。")
     price = score.COSTS[number - 1]
@@ -162,20 +171,23 @@ def _with_hints(shown: Repair) -> dict[str, Any]:
 
     language = get_language()
     button, hints = widgets.Button(layout={"width": "fit-content"}), widgets.HTML()
+    free = score.best_points(shown.name) == WORTH
+    seen = [score.hints_taken(shown.name)]
 
     def label() -> None:
-        number = score.hints_taken(shown.name) + 1
+        number = seen[0] + 1
         button.disabled = number > len(score.COSTS)
         if not button.disabled:
-            price = plural(score.COSTS[number - 1], "point")
+            points = 0 if free else score.COSTS[number - 1]
             button.description = say(
-                en=f"Hint {number} of {len(score.COSTS)} ({price})",
-                zh=f"提示 {number} / {len(score.COSTS)}（花 {score.COSTS[number - 1]} 分）",
+                en=f"Hint {number} of {len(score.COSTS)} ({plural(points, 'point')})",
+                zh=f"提示 {number} / {len(score.COSTS)}（花 {points} 分）",
             )
 
     def show_next_hint(_: object) -> None:
         with using(language):
-            hints.value = hint(shown.name, score.hints_taken(shown.name) + 1)._repr_html_()
+            seen[0] += 1
+            hints.value = hint(shown.name, seen[0])._repr_html_()
             label()
 
     label()

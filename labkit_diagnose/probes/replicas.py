@@ -85,11 +85,13 @@ def check_devices(runs: Runs) -> Iterator[Finding]:
     for where in left:
         yield KINDS["not_registered.tensor"](where)
     if not objects and not left:
-        yield _find_kept_weight(runs) or KINDS["fixed_device"].at_error(error)
+        yield _run_replica_alone(runs) or KINDS["fixed_device"].at_error(error)
 
 
-def _find_kept_weight(runs: Runs) -> Finding | None:
-    """Return the finding if a replica on cuda:1 computes with a weight of the original model, which something kept."""
+def _run_replica_alone(runs: Runs) -> Finding | None:
+    """Return the finding if a replica on cuda:1 computes with a weight of the original model, which something kept, or
+    if it fails only after another replica.
+    """
     model, calls = runs.mode.copy_model(), _LastCall()
     try:
         with runs.mode.comparable_run():
@@ -107,7 +109,14 @@ def _find_kept_weight(runs: Runs) -> Finding | None:
                     return KINDS["not_registered.partner"](path, weight=name, problem=short_text(error))
                 where = ", ".join(filter(None, (path, line_of(error))))
                 return KINDS["fixed_device.kept"](where, weight=name, problem=short_text(error))
-    return None
+        return None
+    # Alone it works, so a replica has met what another one left in an object that they share.
+    shared = next((one for one in runs.findings if one.name == "shared_state"), None)
+    mixed = runs.mode.many.error
+    if shared is None or mixed is None:
+        return None
+    where = ", ".join(filter(None, (shared.where, line_of(mixed))))
+    return KINDS["shared_state.device"](where, problem=short_text(mixed))
 
 
 def _reaches(value: object, weight: Tensor, depth: int = 3) -> bool:

@@ -95,6 +95,13 @@ class Repaired(Digits):
         return tuple(turn(result) for turn, result in zip(self.turn, super().forward(images), strict=True))
 
 
+class AsksForWeights(Repaired):
+    """A repaired reader that needs its parameters, which a replica has not."""
+
+    def forward(self, images):
+        return super().forward(images) if list(self.parameters())[0].dim() else None
+
+
 class BatchFirst(Digits):
     """The reader with batch_first=True; ``order`` says what is done to the CNN's [batch, 4, 12]."""
 
@@ -435,7 +442,7 @@ RIGHT = {
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
     "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.inside": [15], "02.lines": [8],
-    "02.wrapping": ["cpu"],
+    "02.wrapping": ["cpu", "device(type='cpu')", "torch.device('cpu')"],
     "02.anywhere": [
         anywhere,
         lambda model: (
@@ -475,7 +482,9 @@ RIGHT = {
                   torch.nn.DataParallel(Repaired())],
     "06.untangle": [untangled, lambda x, n: torch.cat([x[at : at + n] for at in range(0, len(x), n)], 1),
                     lambda x, n: x.unflatten(0, (-1, n)).transpose(0, 1).flatten(1, 2)],
-    "06.table": [nearest(), nearest(lambda model, table: setattr(model, "table", torch.nn.Buffer(table))),
+    "06.table": [nearest(), nearest(lambda model, table: setattr(
+                     model, "table", torch.nn.Parameter(table, requires_grad=False))),
+                 nearest(lambda model, table: setattr(model, "table", torch.nn.Buffer(table))),
                  nearest(lambda model, table: model.register_buffer("table", table.clone()))],
     "07.sum": [12, 12.0, torch.tensor([[12.0]])],
     "07.mean": [lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
@@ -519,6 +528,7 @@ WRONG = {
     "00.add": [
         (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 the tensors are still"),
         (lambda x, y: (y.to(x.device), x + y)[1], "`.to()` returns a copy"),
+        (lambda x, y: x + y.to("cuda:0"), "a device written into the code"),
         (lambda x, y: x.data.add_(y.to(x.device)), "the caller's x has changed"),
         (lambda x, y: x + y.to(x.device).detach(), "does not reach y"),
         (lambda x, y: torch.tensor((x.cpu() + y.cpu()).tolist(), device=x.device), "does not reach x"),
@@ -544,6 +554,7 @@ WRONG = {
         (10, "the function itself"), (lambda rows, size: None, "return"),
         (lambda rows, size: rows % size, "never gives an empty batch"), (lambda rows, size: size, "a full batch"),
         (lambda rows, size: 1, "the last batch has"), (lambda rows: 1, "raised TypeError"),
+        (lambda rows, size: rows % size or rows, "can a batch have at most"),
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
     ],
@@ -554,19 +565,22 @@ WRONG = {
     "02.anywhere": [
         (lambda model: None, "return"),
         (lambda model: "x", "a model"),
-        (lambda model: model.to("cuda:0"), "on a computer with 0 GPUs it raises an error: `No CUDA"),
+        (lambda model: model.to("cuda:0"), "on a computer without a GPU it raises an error: `No CUDA"),
         (lambda model: torch.nn.DataParallel(model.cuda(), [0, 1]) if torch.cuda.is_available() else model,
          "on a computer with 1 GPU it raises an error: `"),
         (lambda model: model, "on a computer with 1 GPU the weights are on cpu; they should be on cuda:0"),
         (lambda model: at_home(model), "on a computer with 3 GPUs `forward` ran on 1 device only"),
-        (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer with 0 GPUs the model is wrapped"),
+        (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer without a GPU the model is wrapped"),
         (lambda model: torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else at_home(model),
          "on a computer with 3 GPUs the weights are on cpu"),
         (3, "the function itself"),
     ],
     "02.move": [
-        (lambda batch, device: batch.to(device), "given a dict with a tensor and a text it raises an error: `"),
+        (lambda batch, device: batch.to(device), "given a dict with a tensor and a string it raises an error: `"),
         (moved(lambda x, device: (x.to(device), x)[1]), "still on cpu: `.to()` returns a copy"),
+        (lambda b, d: b if type(b) is tuple else moved()(b, d), "every kind of container"),
+        (lambda batch, device: moved()(batch, "cuda:0"), "given a tensor and device cuda:1, a tensor is on cuda:0"),
+        (lambda batch, device: moved()(batch, "cuda:1"), "a string and device cuda:0, a tensor is on cuda:1"),
         (moved(deep=False), "a tensor inside is still on cpu"), (moved(kept=False), "it returns `list("),
         (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
@@ -590,6 +604,8 @@ WRONG = {
         (lambda gpu, rows, gpus: np.array_split(range(rows), gpus)[gpu], "divides the rows evenly"),
         (lambda gpu, rows, gpus: range(gpu * -(-rows // gpus), (gpu + 1) * -(-rows // gpus)), "the last row is row 22"),
         (lambda gpu, rows, gpus: [row + 1 for row in rows_of()(gpu, rows, gpus)], "the first row is row 0"),
+        (lambda gpu, rows, gpus: torch.arange(rows).chunk(gpus)[gpu].tolist(),
+         "(gpu=5, rows=10, gpus=8)` raised IndexError: tuple index out of range"),
         (bounds, "list all row numbers"), (lambda *_: None, "return"), ([0, 1], "the function itself"),
         (lambda *_: 1 / 0, "ZeroDivision"), (lambda *_: ["a"], "a list of whole numbers"),
     ],
@@ -599,7 +615,8 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
-    "03.largest": [(7, "no larger batch"), (9, "pieces of 2"), (48, "hold all rows"), (50, "hold all"),
+    "03.largest": [(7, "no larger batch"), (9, "pieces of 2"), (48, "hold all rows"), (50, "there are 8 pieces"),
+        (8, "there are 8 pieces"),
     ("x", "asks for")],
     "03.busy": [
         (lambda rows, size, gpus: size % gpus == 0, "a batch of 4 makes pieces of 1, which reach only 4 GPUs"),
@@ -640,7 +657,8 @@ WRONG = {
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
         (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),
         (lambda m, b, d: torch.nn.DataParallel(m, d)(b), "was run by"),
-        (on_copies, "no gradient"),
+        (on_copies, "no gradient"), (torch.no_grad()(one_call), "`no_grad` or"),
+        (lambda m, b, d: one_call(m, b, d[:len(b)], home=3), "d=['cuda:0', 'cuda:1', 'cuda:2'])` raised IndexError"),
         (lambda model: 1, "raised TypeError"),
     ],
     "04.replicas": [(9, "not for a row"), (4, "every GPU"), (2, "scatter comes first")],
@@ -658,6 +676,8 @@ WRONG = {
         (lambda model, state: model.load_state_dict(state, strict=False), "the weights are still the old ones"),
         (loaded(into=lambda model: model), "a wrapped model and the keys"),
         (loaded(strict=False), "without `head.bias`"),
+        (lambda model, state: unwrapped(model).load_state_dict(
+            {k.replace("module.", ""): v for k, v in state.items()}), 'Missing key(s) in state_dict: "submodule'),
         (lambda model, state: unwrapped(model).load_state_dict({k[7:]: v for k, v in state.items()}),
          "raises an error"),
         (lambda model, state: None, "still the old ones"), (3, "the function itself"),
@@ -672,6 +692,7 @@ WRONG = {
         (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
         (lambda state: "weight", "has to return a dict; it returned `'weight'`"),
         (lambda state: state, "still begin with"),
+        (lambda state: {k.split("module.", 1)[-1]: v for k, v in state.items()}, "['encoder.module.weight', 's"),
         (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
         (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
         (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
@@ -695,7 +716,7 @@ WRONG = {
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
         (BatchFirst((0, 2, 1), turned=False), "even with `batch_first`"), (BatchFirst((2, 0, 1)), "along the images"),
-        (Fixed(1, 6), "on two GPUs 6 images"),
+        (Fixed(1, 6), "on two GPUs 6 images"), (AsksForWeights(), "on device 1. IndexError: list index out"),
         (Fixed(1, 3, 6), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
     ],
     "06.untangle": [
@@ -721,6 +742,8 @@ WRONG = {
     "07.mean": [
         (3.0, "the function itself"), (lambda m, s: None, "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: np.average(m, weights=s), "no gradient reaches `means`"),
+        (lambda m, s: torch.tensor(sum(a.item() * b.item() for a, b in zip(m, s, strict=True)) / s.sum().item(),
+                                   requires_grad=True), "no gradient reaches `means`"),
         (lambda m, s: ((m * s).sum() / s.sum()).item(), "no gradient reaches"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "you still have to divide"),
@@ -741,6 +764,7 @@ WRONG = {
         (reduced(lambda total, ranks: total / 2), "on two ranks that is right, on 3 it is not"),
         (lambda g: g / 2, "return different gradients"), (reduced(ranks=[0]), "it hangs: "),
         (lambda g: torch.distributed.all_reduce(g), "returns `None`, as `dist.all_reduce` does"),
+        (lambda g: torch.distributed.all_reduce(g) / 2, "returns nothing to compute with"),
         (lambda g: None, "return"), (lambda g: 1, "a gradient of three"), (lambda g: 1 / 0, "ZeroDivision"),
         (reduced(lambda total, ranks: total / 8), "divided by how many"), (1, "the function itself"),
     ],

@@ -146,3 +146,7 @@ def test_a_score_keeps_the_best_and_counts_hints(tmp_path):
     assert "  Surprise  best 10, hints 2, points  7" in board
     with using("zh"):
         assert "十个出了毛病的模型：7 / 100 分" in repr(Progress())
+    shown = repr(hint("surprise", 4))  # all points were reached: a look at the code costs nothing
+    assert "class Repaired(Surprise)" in shown
+    assert "cost nothing" in shown
+    assert (score.hints_taken("surprise"), score.points("surprise")) == (2, 7)

@@ -453,6 +453,12 @@ def cached(self, x, missing=None):
     return self.linear(x + self.cache)
 
 
+def cached_in_dict(self, x, key):
+    if key not in self.tables:
+        self.tables[key] = torch.arange(1.0, device=x.device)
+    return self.tables[key]
+
+
 def noisy(self, x):
     return self.linear(x) + torch.randn_like(x)
 
@@ -848,6 +854,9 @@ FAULTS = {
         lambda: (Does(lambda self, x: cached(self, x, self.cache is None or self.cache.device != x.device),
                       cache=None),
                  X)),
+    "a cache in a dict": ("shared_state.device",
+        lambda: (Does(lambda self, x: self.linear(x) + cached_in_dict(self, x, 5), tables={}), X),
+        lambda: (Does(lambda self, x: self.linear(x) + cached_in_dict(self, x, x.device), tables={}), X)),
     "a list in a dict": ("shared_state",
         lambda: (Does(lambda self, x: (self.seen["all"].append(1), self.linear(x))[1], seen={"all": []}), X),
         lambda: (Does(lambda self, x: self.linear(x)), X)),

@@ -40,11 +40,11 @@ def timeline_picture(trace: Trace, moment: float | None = None) -> Picture:
     shown_devices = {names[at]: at for at in shown if isinstance(at, int)}
     bars, slot = _bars([event for event in trace if event.device in shown_devices], first, last)
     sketch = Sketch()
+    if not len(trace):
+        sketch.add(Label(16, 32, _description(trace, moment), 13, muted=True))
+        return sketch.picture(50, _description(trace, moment))
     sketch.add(*_legend(slot))
     sketch.add(*time.marks(bottom))
-    if not len(trace):
-        words = say(en="nothing recorded", zh="没有记录")
-        sketch.add(Label(_LEFT, _TOP + lane.high * 0.7, words, 13, muted=True))
 
     def describe_rest(rest: range) -> str:
         count = plural(len(rest), "more device")
