@@ -49,7 +49,9 @@ class BrokenModel(RepairProblem):
     def source(self) -> str:
         """Return the source of the repaired class as ``Repaired``, a subclass of the broken one."""
         name = self.title
-        code = super().source().replace(f"class Repaired{name}(models.{name}):", f"class Repaired({name}):", 1)
+        code = (
+            super().source().replace(f"class Repaired{name}(models.{name}):", f"class Repaired({name}):", 1)
+        )
         return f'{code}\n\n# repair("{self.name}", Repaired)'
 
 

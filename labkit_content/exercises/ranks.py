@@ -26,7 +26,9 @@ def describe_waits(failure: RankFailure, most: int = 1) -> str:
     """Describe in one line the first ``most`` waits or mismatched calls, with the place of each."""
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
     place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
-    return say(en="; ", zh="；").join(re.sub(_CELL, place, line).replace("行 的", "行的") for line in lines[:most])
+    return say(en="; ", zh="；").join(
+        re.sub(_CELL, place, line).replace("行 的", "行的") for line in lines[:most]
+    )
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
