@@ -1,7 +1,9 @@
 """What is restored before a driver measures covers every module of torch that it runs."""
 
 import sys
+import types
 
+import pytest
 import torch
 from torch import nn
 
@@ -30,3 +32,62 @@ def test_every_module_of_torch_that_runs_is_restored():
     of_torch = {name for name in ran if name.partition(".")[0] == "torch"}
     assert any(name.startswith("torch._dynamo") for name in of_torch)
     assert {name for name in of_torch if not restore._is_kept(name)} == set()
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    return restore.take_snapshot()
+
+
+def _forward(self, x):
+    return x
+
+
+def _unchanged():
+    return (
+        nn.DataParallel, type(nn), nn.Linear.forward, nn.DataParallel.forward.__code__,
+        nn.Module.to.__defaults__, nn.DataParallel.__dict__.get("__call__"), vars(torch).get("len"),
+        getattr(nn.utils, "clip_grad_norm_", None), sys.modules["torch.nn"], nn.modules.module._global_forward_hooks.copy(),
+    )  # fmt: skip
+
+
+class _OtherModule(type(sys)):
+    pass
+
+
+CHANGES = {
+    "a class of a module": lambda: setattr(nn, "DataParallel", nn.Linear),
+    "a method": lambda: setattr(nn.Linear, "forward", _forward),
+    "a method's code": lambda: setattr(nn.DataParallel.forward, "__code__", _forward.__code__),
+    "a method's defaults": lambda: setattr(nn.Module.to, "__defaults__", (1,)),
+    "a method above an inherited one": lambda: setattr(nn.DataParallel, "__call__", _forward),
+    "a name above a builtin": lambda: vars(torch).update(len=lambda value: 0),
+    "a deleted function": lambda: delattr(nn.utils, "clip_grad_norm_"),
+    "a module's class": lambda: setattr(nn, "__class__", _OtherModule),
+    "a module": lambda: sys.modules.update({"torch.nn": nn.functional}),
+    "a global hook": lambda: nn.modules.module._global_forward_hooks.update({1: _forward}),
+    "a module with many more names": lambda: vars(nn).update(
+        {f"more_{k}": k for k in range(500)}, DataParallel=nn.Linear
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("as_objects", [False, True], ids=["memory", "objects"])
+def test_each_change_is_undone(snapshot, change, as_objects):
+    """A Python whose memory restore cannot read compares objects, with the same result."""
+    before = _unchanged()
+    CHANGES[change]()
+    changed = _unchanged()
+    try:
+        types.FunctionType(restore.restore.__code__, {})((*snapshot[:-1], None) if as_objects else snapshot)
+        assert _unchanged() == before != changed
+    finally:
+        restore.restore((*snapshot[:-1], None))
+        for name in [name for name in vars(nn) if name.startswith("more_")]:
+            delattr(nn, name)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only CPython 3.11's memory is read")
+def test_memory_is_read_where_it_is_known(snapshot):
+    assert snapshot[-1] is not None
