@@ -47,7 +47,8 @@ def _unchanged():
     return (
         nn.DataParallel, type(nn), nn.Linear.forward, nn.DataParallel.forward.__code__,
         nn.Module.to.__defaults__, nn.DataParallel.__dict__.get("__call__"), vars(torch).get("len"),
-        getattr(nn.utils, "clip_grad_norm_", None), sys.modules["torch.nn"], nn.modules.module._global_forward_hooks.copy(),
+        getattr(nn.utils, "clip_grad_norm_", None), sys.modules["torch.nn"],
+        nn.modules.module._global_forward_hooks.copy(),
     )  # fmt: skip
 
 
