@@ -63,7 +63,7 @@ def numbers(answer: Any) -> tuple[int, ...]:
 
 def device(answer: object) -> str:
     """Return the answer as a device's name, ``"cpu"`` or ``"cuda:0"``; accept a torch.device."""
-    text = re.sub(r"^(torch\.)?device\((type=)?|index=|[\"' )]", "", _text(answer)).replace(",", ":")
+    text = re.sub(r"^(torch\.)?device\((type=)?|index=|[\"' )“”‘’]", "", _text(answer)).replace(",", ":")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise Unreadable
     return "cuda:0" if text == "cuda" else text

@@ -97,7 +97,13 @@ class ModelRun:
     @property
     def idle(self) -> bool:
         """Return whether layers ran on fewer GPUs than have rows."""
-        return 0 < len(self.got.busy) < busy_gpus(self.case.rows, self.case.gpus)
+        return bool(self.got.busy) and all(name in self.idle_layers for name in self.got.busy)
+
+    @property
+    def idle_layers(self) -> dict[str, set[int]]:
+        """Return the layers that ran on fewer GPUs than have rows, and those GPUs."""
+        wanted = busy_gpus(self.case.rows, self.case.gpus)
+        return {name: gpus for name, gpus in self.got.busy.items() if len(gpus) < wanted}
 
     @property
     def result(self) -> Any:
@@ -187,7 +193,7 @@ def _result_hints(seen: ModelRun) -> Iterator[Named]:
         yield from seen.problem.wrong(seen)
         yield _describe_failure(failure)
     if failure is None and seen.first_wrong is None and seen.idle:
-        yield Named("one_gpu", gpus=_gpus(seen.got.busy))
+        yield Named("one_gpu", gpus=_gpus(set().union(*seen.got.busy.values())))
     if seen.first_wrong is None:
         return
     if not tensors(seen.result, ""):
@@ -273,6 +279,8 @@ def _training_hints(seen: ModelRun) -> Iterator[Named]:
         if found is None:
             yield Named("no_gradient", name=name)
         yield Named("gradient", name=name)
+    for name, gpus in seen.idle_layers.items():
+        yield Named("one_layer", name=name, gpus=_gpus(gpus))
 
 
 def _code(names: list[str]) -> Text:

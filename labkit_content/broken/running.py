@@ -65,14 +65,14 @@ class Observed:
     states      the state_dict after each call.
     gradients   of the parameters, by name, after a backward through all calls in training mode; None where
                 there is none.
-    busy        the GPUs on which layers with weights have run; empty if the class calls no layer.
+    busy        the GPUs on which each layer with weights has run, by its name; layers that never ran are missing.
     names       the keys of its state_dict and their shapes, as made.
     """
 
     results: list[Any] = field(default_factory=list)
     states: list[dict[str, Tensor]] = field(default_factory=list)
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
-    busy: set[int] = field(default_factory=set)
+    busy: dict[str, set[int]] = field(default_factory=dict)
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
     failure: ModelFailure | None = None
 
@@ -169,17 +169,17 @@ def _words(error: BaseException) -> str:
         return ""
 
 
-def _watch(model: nn.Module, busy: set[int]) -> None:
-    """Note the GPU on which each layer with weights runs; replicas share the model's hooks."""
+def _watch(model: nn.Module, busy: dict[str, set[int]]) -> None:
+    """Note the GPUs on which each layer with weights runs; replicas share the model's hooks."""
 
-    def ran(module: nn.Module, given: Any, output: Any) -> None:
+    def ran(name: str, output: Any) -> None:
         for tensor in tensors(output, "").values():
             if tensor.device.index is not None:
-                busy.add(tensor.device.index)
+                busy.setdefault(name, set()).add(tensor.device.index)
 
-    for module in model.modules():
-        if module is not model and module._parameters:
-            module.register_forward_hook(ran)
+    for name, module in model.named_modules():
+        if name and module._parameters:
+            module.register_forward_hook(lambda module, given, output, name=name: ran(name, output))
 
 
 def sum_weighted(result: Any) -> Tensor | None:

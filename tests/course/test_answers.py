@@ -442,7 +442,7 @@ RIGHT = {
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
     "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.inside": [15], "02.lines": [8],
-    "02.wrapping": ["cpu", "device(type='cpu')", "torch.device('cpu')"],
+    "02.wrapping": ["cpu", "device(type='cpu')", "torch.device('cpu')", "“cpu”"],
     "02.anywhere": [
         anywhere,
         lambda model: (
