@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from labkit.base.language import check_language, series, set_language, wrong
-from labkit.base.numbers import must
 from labkit.base.texts import texts_beside
 from simgpu import Machine, RealGpus, use_gpus
 
 from .names import watch
-from .parameters import LIMITS, checked_parameters
+from .parameters import checked_parameters
 
 _TEXTS = texts_beside(__file__)
 _begun: str | None = None
@@ -52,7 +51,7 @@ def begin(name: str, *, language: str, **numbers: int) -> RunningLesson:
     lesson.
 
     language   "en" or "zh", as in :func:`labkit.set_language`.
-    numbers    the lesson's parameters, each within :data:`LIMITS`. ``num_gpus``: real GPUs if the computer has that
+    numbers    the lesson's parameters, each within its limits. ``num_gpus``: real GPUs if the computer has that
                many, or else simulated ones. ``num_ranks``: for part two, whose ``%%ranks`` cells start so many ranks,
                each on a simulated GPU; other cells see no GPU until one is simulated.
 
@@ -61,10 +60,6 @@ def begin(name: str, *, language: str, **numbers: int) -> RunningLesson:
     global _begun
     check_language(language)
     found = checked_parameters(numbers)
-    if odd := numbers.keys() - LIMITS.keys():
-        raise TypeError(
-            must("numbers", min(odd), en=f"one of {', '.join(LIMITS)}", zh=f"是 {'、'.join(LIMITS)} 之一")
-        )
     if not found.keys() & {"num_gpus", "num_ranks"}:
         raise wrong(TypeError, en="num_gpus or num_ranks must be given", zh="必须给出 num_gpus 或 num_ranks")
     set_language(language)

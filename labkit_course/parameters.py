@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from labkit.base.numbers import integer
+from labkit.base.numbers import integer, must
 
 # The lessons' parameters and limits: the first three for part one, the last for part two, with a GPU for each rank.
 LIMITS = {
@@ -12,6 +12,12 @@ LIMITS = {
 }  # fmt: skip
 
 
-def checked_parameters(given: Mapping[str, object]) -> dict[str, int]:
-    """Return the given parameters that lessons have. Raises TypeError or ValueError for a bad value."""
+def checked_parameters(given: Mapping[str, object], *, others: bool = False) -> dict[str, int]:
+    """Return the given parameters that lessons have. Raises TypeError or ValueError for a bad value.
+
+    others   whether other parameters may be given; without it they raise TypeError.
+    """
+    if (unknown := given.keys() - LIMITS.keys()) and not others:
+        known = (", ".join(LIMITS), "、".join(LIMITS))
+        raise TypeError(must("numbers", min(unknown), en=f"one of {known[0]}", zh=f"是 {known[1]} 之一"))
     return {name: integer(name, given[name], *limits) for name, limits in LIMITS.items() if name in given}

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, integer, must
+from labkit.base.numbers import MOST_GPUS, instance, integer, must
 from labkit.base.units import parse_bytes
 from simgpu import Machine, machine_in_use, simulate
 
@@ -65,16 +65,10 @@ def diagnose(
 
     Raises TypeError or ValueError naming the argument that does not fit this description.
     """
-    if kwargs is not None and not isinstance(kwargs, dict):
-        kind = type(kwargs).__name__
-        raise wrong(
-            TypeError,
-            en=f"kwargs must be a dict of keyword inputs, got {kind}",
-            zh=f"kwargs 必须是关键字输入的字典，现在是 {kind}",
-        )
+    keywords = instance("kwargs", {} if kwargs is None else kwargs, dict)
     capacity = None if memory is None else parse_bytes(memory)
     with _alone:
-        given = ModelInputs(inputs, dict(kwargs or {}))
+        given = ModelInputs(inputs, dict(keywords))
         _check_arguments(model, given, loss)
         gpus, dim, output = _read_wrapper(model, gpus, dim)
         if not any(tensor.dim() > dim for tensor in given.tensors().values()):
@@ -202,10 +196,7 @@ def _ask_probes(runs: Runs, *asked: str) -> None:
 
 def _check_arguments(model: object, inputs: ModelInputs, loss: object) -> None:
     if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise TypeError(
-            say(en=f"model must be an nn.Module, got {kind}", zh=f"model 必须是 nn.Module，现在是 {kind}")
-        )
+        raise TypeError(must("model", model, en="an nn.Module", zh="是 nn.Module", typed=True))
     if loss is not None and not callable(loss):
         raise TypeError(must("loss", loss, en="a function of the output", zh="是以输出为参数的函数"))
     for path in inputs.packed_sequences():

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from labkit.base.language import say
+from labkit.base.language import say, wrong
 from labkit.base.numbers import integer, plural
 from labkit.base.patches import Patches
 from labkit.base.units import localized_bytes, parse_bytes
@@ -153,9 +153,8 @@ class Machine:
                 self._end()
                 raise
             if self.closed:
-                raise RuntimeError(
-                    say(en=f"{self.describe()}: make a new machine", zh=f"{self.describe()}：请新建一台机器")
-                )
+                now = self.describe()
+                raise wrong(RuntimeError, en=f"{now}: make a new machine", zh=f"{now}：请新建一台机器")
             self._in_block = True
             _opened.remove(self)
             _opened.append(self)
@@ -304,14 +303,13 @@ def refuse_beside_a_block() -> None:
                 raise _one_at_a_time(other)
 
 
-def _one_at_a_time(other: threading.Thread) -> RuntimeError:
-    return RuntimeError(
-        say(
-            en=f"thread {other.name} has a simulated machine in use, and torch shows all threads the same one: "
-            "open it once, around the threads, or let them take turns with a lock around each block",
-            zh=f"线程 {other.name} 正在使用一台模拟机器，而 torch 让所有线程看到的是同一台：请在启动线程之前打开一次，"
-            "或者给每个 with 块加同一把锁，让各线程轮流使用",
-        )
+def _one_at_a_time(other: threading.Thread) -> Exception:
+    return wrong(
+        RuntimeError,
+        en=f"thread {other.name} has a simulated machine in use, and torch shows all threads the same one: "
+        "open it once, around the threads, or let them take turns with a lock around each block",
+        zh=f"线程 {other.name} 正在使用一台模拟机器，而 torch 让所有线程看到的是同一台：请在启动线程之前打开一次，"
+        "或者给每个 with 块加同一把锁，让各线程轮流使用",
     )
 
 

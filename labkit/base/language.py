@@ -32,11 +32,9 @@ def check_language(language: object) -> str:
     found = named_language(language)
     if found is None:
         known = ", ".join(map(repr, LANGUAGES))
-        raise ValueError(
-            say(
-                en=f"language must be one of {known}, got {language!r}",
-                zh=f"language 必须是 {known} 之一，现在是 {language!r}",
-            )
+        raise wrong(
+            en=f"language must be one of {known}, got {language!r}",
+            zh=f"language 必须是 {known} 之一，现在是 {language!r}",
         )
     return found
 

@@ -239,7 +239,7 @@ def plan(
         # Refuse bad values now; each run would fail at this cell.
         for count in gpus:
             checked_parameters({swept: count})
-        checked_parameters(parameters)
+        checked_parameters(parameters, others=True)
     return Sweep(lesson, tuple(dict.fromkeys(gpus)), {**known, **parameters}, folder, cell_limit, swept)
 
 
