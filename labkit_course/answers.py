@@ -13,7 +13,7 @@ from inspect import isfunction
 from labkit.base.texts import Text, texts_beside
 
 from . import progress
-from .exercise import find
+from .exercise import Exercise, find
 from .judging import Unreadable, Unwritten
 from .kinds import quote_value
 from .lesson import current_lesson
@@ -77,10 +77,10 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
         return ShownVerdict(None, str(hint), None)
     if counts:
         progress.note(exercise, hint is None)
-    solution = reveal(exercise, **facts)
+    solution = _folded_solution(exercise, found, facts)
     if hint is None:
         # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
-        said = found.solution(**facts) if found.asks else found.explanation()
+        said = solution.text if found.asks else found.explanation()
         return ShownVerdict(True, _TEXTS["right"](why=said), None if found.asks else solution)
     return ShownVerdict(False, hint, solution)
 
@@ -88,8 +88,11 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
 def reveal(exercise: str, **facts: int) -> Solution:
     """Return the solution of an exercise, folded in a notebook; ``reveal(id).text`` is the text."""
     found = find(exercise)
-    facts = found.complete_facts(facts)
-    return Solution(found.solution(**facts), _TEXTS["title"](), _TEXTS["hidden"](exercise=exercise))
+    return _folded_solution(exercise, found, found.complete_facts(facts))
+
+
+def _folded_solution(name: str, found: Exercise, facts: dict[str, int]) -> Solution:
+    return Solution(found.solution(**facts), _TEXTS["title"](), _TEXTS["hidden"](exercise=name))
 
 
 def judge_answer(

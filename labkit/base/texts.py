@@ -23,7 +23,7 @@ from string import Formatter
 from typing import Any
 from unicodedata import east_asian_width
 
-from .language import say
+from .language import get_language, say
 from .numbers import plural
 
 _LABEL = re.compile(r"(?:(?P<label>[a-z]+) )?(?P<language>en|zh): ")
@@ -65,9 +65,11 @@ class Text(InBoth):
         ``{rows:row}`` is a number with its English noun, ``1 row`` or ``2 rows``, ``{n:batch/batches}`` one with an odd
         plural; any other format is Python's own.
         """
-        return Text(
-            *(_Filling(language).vformat(self.in_language(language), (), facts) for language in ("en", "zh"))
-        )
+        return Text(self.fill_in("en", facts), self.fill_in("zh", facts))
+
+    def fill_in(self, language: str, facts: Mapping[str, Any]) -> str:
+        """Fill in the facts, in one language."""
+        return _Filling(language).vformat(self.in_language(language), (), facts)
 
 
 class _Filling(Formatter):
@@ -89,7 +91,7 @@ def fill_texts(texts: Iterable[Text], **facts: object) -> list[str]:
     wanted = frozenset[str]().union(*(text.facts for text in texts))
     if facts.keys() != wanted:
         raise TypeError(f"{texts[0].en!r} wants the facts {sorted(wanted)}, got {sorted(facts)}")
-    return [str(text.fill(facts)) for text in texts]
+    return [text.fill_in(get_language(), facts) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def text_function(module: str) -> Callable[..., str]:
     texts = texts_beside(module)
 
     def look_up(*words: str, **facts: object) -> str:
-        return str(texts[words].fill(facts) if facts else texts[words])
+        return texts[words].fill_in(get_language(), facts) if facts else str(texts[words])
 
     return look_up
 

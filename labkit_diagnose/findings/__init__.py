@@ -1,15 +1,10 @@
 """The kinds of findings, read from the text files of this folder.
 
-    %% sparse_input error batch
-    en: An input is a sparse tensor, which scatter cannot cut: {problem}.
-    zh: 有一个输入是稀疏张量，分发（scatter）无法切分它：{problem}。
-    fix en: Pass it dense, `x.to_dense()`.
-    fix zh: 以稠密形式传入：`x.to_dense()`。
-
-This declares a kind with its name, severity and topic: ``KINDS["sparse_input"]("input 0", problem=text)`` returns a
-finding in the current language. One name may have several kinds, such as ``fails_on_many.piece`` and
-``fails_on_many.replicas``. ``%% batch topic 06_batch_dim`` declares a topic: a lesson and the heading of a section in
-it. ``%% glued phrase`` declares a part of a sentence, to be filled into a text as a fact.
+The example in :mod:`labkit.base.texts` declares a kind with its name, severity and topic:
+``KINDS["sparse_input"]("input 0", problem=text)`` returns a finding in the current language. One name may have several
+kinds, such as ``fails_on_many.piece`` and ``fails_on_many.replicas``. ``%% batch topic 06_batch_dim`` declares a topic:
+a lesson and the heading of a section in it. ``%% glued phrase`` declares a part of a sentence, to be filled into a text
+as a fact.
 """
 
 from __future__ import annotations

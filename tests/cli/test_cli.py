@@ -151,7 +151,7 @@ def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, 
 @pytest.mark.parametrize(("arguments", "text"), [
     (["run", "--gpus", "eight", "x.py"], "must be a whole number of at least 1, got 'eight'"),
     (["run", "--gpus", "0", "x.py"], "must be a whole number of at least 1, got '0'"),
-    (["run", "--gpus", "-1", "x.py"], "must be at least 1, got -1"),
+    (["run", "--gpus", "-1", "x.py"], "must be a whole number of at least 1, got '-1'"),
     (["run", "missing.py"], "no such script: missing.py"), (["run"], "no script given"),
     (["run", "-m"], "-m needs the name of a module"), (["run", "-c"], "-c needs a program"),
     (["run", "-I", "x.py"], "-E, -I and -S make Python ignore its environment"),
