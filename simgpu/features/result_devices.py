@@ -16,12 +16,11 @@ from torch import Tensor, TypedStorage, UntypedStorage
 from labkit.base.tree import tensors_in
 
 from ..handlers import Handler, functions_in_row, handles, wraps_handlers
-from ..ops.failures import refusals
 from ..ops.mode import MachineMode
 from ..ops.moves import default_gpu, move
 from ..rules.functions import check_function
 from ..state.current_machine import replaces
-from ..state.gpu import TheMachine
+from ..state.gpu import TheMachine, refusals
 from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
 
 

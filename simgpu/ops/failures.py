@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from .. import hooks
-from ..state.gpu import Gpu
+from ..state.gpu import Gpu, refusals
 
 
 def translate_cpu_error(
@@ -19,23 +18,3 @@ def translate_cpu_error(
             if result is not NotImplemented:
                 return result
         raise error
-
-
-class refusals:
-    """Context manager that turns a failed allocation for a tensor on ``gpu`` into CUDA's error."""
-
-    __slots__ = ("_gpu",)
-
-    def __init__(self, gpu: Gpu | None) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._gpu is not None and isinstance(error, RuntimeError):
-            raised = self._gpu.translate_error(error)
-            if raised is not error:
-                raise raised from None

@@ -28,12 +28,11 @@ from .. import hooks
 from ..handlers import handles
 from ..rules.same_device import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
-from ..state.gpu import Gpu, TheMachine
+from ..state.gpu import Gpu, TheMachine, refusals
 from ..state.leaves import backward_runs, engine_waits
 from ..state.marks import HOST, KEPT
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, restore_stream, stream_on
-from .failures import refusals
 from .mode import MachineMode
 
 _grads: Any = Tensor.grad  # a property; torch's stubs give the type of its value

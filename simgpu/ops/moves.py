@@ -26,10 +26,9 @@ from ..rules.functions import check_alias
 from ..rules.same_device import check_generator
 from ..stack import on_stack
 from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
-from ..state.gpu import Gpu, TheMachine
+from ..state.gpu import Gpu, TheMachine, refusals
 from ..state.host import WORTH
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
-from .failures import refusals
 from .gradients import mark_gradient
 from .mode import MachineMode
 
@@ -142,7 +141,7 @@ def move(
     started = trace.clock.now() if trace.recording is not None else 0.0
     # All values are on the CPU, so between two devices only copy=True makes another storage.
     stays = source is target and not tensor.is_meta
-    place, copy = (() if stays else (machine.real(target),)), copy or source is not target
+    place, copy = (() if stays else (torch.device("cpu"),)), copy or source is not target
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     # whole: on the way to the host, a DTensor's local tensor goes there too.

@@ -17,10 +17,9 @@ from .. import hooks
 from ..rules.same_device import check_new_storage
 from ..stack import on_stack
 from ..state.current_machine import replaces
-from ..state.gpu import TheMachine
+from ..state.gpu import TheMachine, refusals
 from ..state.marks import HOST, MARK, PINNED
 from ..state.placement import gpu_of, put, put_again
-from .failures import refusals
 
 _real_device = torch._C.StorageBase.device.__get__
 
