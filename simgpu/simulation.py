@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from labkit.base.language import say, wrong
-from labkit.base.numbers import MOST_GPUS, integer, plural
+from labkit.base.language import say
+from labkit.base.numbers import MOST_GPUS, integer, must, plural
 from labkit.base.patches import Patch, Patches
 from labkit.base.torch_releases import warn_if_untried
 from labkit.plans.footprint import Occupancy
@@ -46,12 +46,13 @@ def simulate(
     """
     gpus = integer("gpus", gpus, 1, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
-        raise wrong(
-            en=f"memory must have one entry for each of the {gpus} GPUs, got {len(memory)}: {memory!r}",
-            zh=f"memory 必须给 {gpus} 块 GPU 各写一项，现在有 {len(memory)} 项：{memory!r}",
-        )
+        en, zh = f"a list with one entry for each of the {gpus} GPUs", f"是列表，给 {gpus} 块 GPU 各写一项"
+        raise ValueError(must("memory", memory, en=en, zh=zh))
     order = children.checked_order(order, gpus)
-    _check_backing(backing)
+    if str(backing) != "cpu":  # earlier versions allowed a real GPU, untried
+        raise ValueError(
+            must("backing", backing, en="'cpu', where values are kept", zh="是 'cpu'：数值存放在 CPU 上")
+        )
     warn_if_untried(torch.__version__)
     return _take_over(Machine(gpus, memory, order, gpu_model=gpu_model))
 
@@ -89,15 +90,6 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
 def _take_over(machine: Machine) -> Machine:
     release()
     return machine.open()
-
-
-def _check_backing(backing: object) -> None:
-    """Refuse a real GPU as the place of values, which earlier versions allowed untried."""
-    if str(backing) != "cpu":
-        raise wrong(
-            en=f"backing must be 'cpu', got {backing!r}: the values of simulated GPUs are kept on the CPU",
-            zh=f"backing 只能是 'cpu'，现在是 {backing!r}：模拟 GPU 的数值都存放在 CPU 上",
-        )
 
 
 _open: RealGpus | None = None

@@ -18,11 +18,10 @@ class LazyNames:
         """Return the module of each name."""
         if not self._modules:
             with open(self.file, encoding="utf-8") as file:
-                text = file.read().rpartition("\nif TYPE_CHECKING:\n")[2]
-            for line in text.splitlines():
-                match line.split(maxsplit=3):
-                    case ["from", module, "import", names] if module != ".":
-                        self._modules |= {part.split()[-1]: module for part in names.split(",")}
+                lines = file.read().rpartition("\nif TYPE_CHECKING:\n")[2].splitlines()
+            for words in (line.split(maxsplit=3) for line in lines):
+                if words[:1] == ["from"] and words[1] != ".":
+                    self._modules |= {part.split()[-1]: words[1] for part in words[3].split(",")}
         return self._modules
 
     def __call__(self, name: str) -> object:

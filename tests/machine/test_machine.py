@@ -172,10 +172,10 @@ def test_a_with_block_ends_the_machine_also_after_an_error():
     ({"gpus": "eight"}, TypeError, "gpus must be a whole number, got 'eight'"),
     ({"gpus": True}, TypeError, "gpus must be a whole number"),
     ({"gpus": 2, "memory": "much"}, ValueError, "memory must be bytes or text like '16 GiB', got 'much'"),
-    ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must have one entry for each of the 2 GPUs"),
+    ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must be a list with one entry for each of the 2 GPUs"),
     ({"gpus": 2, "order": [0, 0]}, ValueError, "order must name each of the 2 GPUs once"),
     ({"gpus": 2, "order": "fast"}, ValueError, "order must be None, 'threads' or a list"),
-    ({"gpus": 2, "backing": "cuda:0"}, ValueError, "backing must be 'cpu', got 'cuda:0'"),
+    ({"gpus": 2, "backing": "cuda:0"}, ValueError, "backing must be 'cpu', where values are kept, got 'cuda:0'"),
 ])  # fmt: skip
 def test_misuse_is_refused_before_anything_changes(arguments, error, text):
     with pytest.raises(error, match=text.replace("(", r"\(")):
