@@ -172,7 +172,7 @@ def denoise(seed, rows):
     torch.manual_seed(seed)
     model = nn.Linear(3, 3).cuda()
     shuffle = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed + 1 + rank)
+    torch.manual_seed(1000 * seed + 1 + rank)
     read, drawn = [], []
     for _ in range(2):
         order = torch.randperm(len(rows), generator=shuffle)[rank::world_size]

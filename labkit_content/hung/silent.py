@@ -49,6 +49,8 @@ def _score(seen: ScriptRun) -> Hints:
     same_values = len(got) == len(right) and is_close(got.sort().values, right.sort().values)
     if same_values and not is_close(got, right):
         yield Named("order")
+    if not seen.is_wrong and seen.setting.ranks > 1 and not seen.got.call_kinds():
+        yield CostHint("all_prompts", prompts=len(right))  # without a call, a rank has only its own scores
 
 
 # Gradients reduced in every pass.
@@ -178,6 +180,13 @@ def _shard(seen: ScriptRun) -> Hints:
             yield Named("local", shape=shapes_of(seen.results[0]))
         return
     if not seen.is_wrong:
+        # The root's unit gathers what the layers' units have left to it.
+        got, want = (
+            max((event.nbytes for event in ran.events if event.name.startswith("all_gather")), default=0)
+            for ran in (seen.got, seen.want)
+        )
+        if got > want:
+            yield CostHint("one_unit")
         return
     moved = _moved_parameters(seen)
     if not any(moved):

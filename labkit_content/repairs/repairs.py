@@ -138,7 +138,8 @@ def _verdict(problem: RepairProblem, found: Judgement) -> str:
         if best > found.points
         else ""
     )
-    return f"{so_far}{found.hint}{kept}"
+    end = say(en=".", zh="。") if kept and str(found.hint)[-1] not in ".?。？`" else ""
+    return f"{so_far}{found.hint}{end}{kept}"
 
 
 def _hint_texts(name: str, most: int) -> list[str]:
