@@ -64,14 +64,14 @@ class Glossary:
     """The table of the terms, folded, as Markdown."""
 
     def _repr_markdown_(self) -> str:
-        """Return one row for each term; a Chinese reader also sees the English term and other translations."""
+        """Return one row for each term, in English by alphabet; in Chinese with the English term and other names."""
         head = say(en="Term | What it is", zh="中文 | 英文 | 意思 | 别处也叫")
         rows = [
             say(
                 en=f"{term.en} | {term.means}",
                 zh=f"{term.zh} | {term.en} | {term.means} | {'、'.join(term.elsewhere)}",
             )
-            for term in terms()
+            for term in sorted(terms(), key=lambda term: say(en=term.en.lower(), zh=""))
         ]
         title = say(en=f"{len(rows)} terms", zh=f"{len(rows)} 个术语")
         return f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>"
