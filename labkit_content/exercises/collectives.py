@@ -16,7 +16,7 @@ from labkit_course.kinds import A_NUMBER, a_function, read_returned
 from labkit_course.kinds import number as a_number
 from labkit_ranks.calls.faults.report import format_numbers
 
-from .on_ranks import RanksRun, on_ranks
+from .on_ranks import RanksRun, on_ranks, on_ranks_with_late_messages
 from .ranks import describe_waits
 
 # The only calls allowed, since the learner builds the sum from messages.
@@ -47,14 +47,18 @@ def _step(answer: Callable[..., Any]) -> Hints:
         marked = [torch.full((ranks, 1), 10.0**rank, dtype=torch.float64) for rank in range(ranks)]
         steps: list[list[Tensor]] = []
         for step in range(1, ring.steps + 1):  # run one step more each time, to find the first mistake
-            ran = on_ranks(_steps, ranks, [(chunks, answer, step) for chunks in marked])
+            # Received chunks hold NaN until wait(): a step with NaN, but none with zeros there, read them too early.
+            given = [(chunks, answer, step) for chunks in marked]
+            ran = on_ranks_with_late_messages(_steps, ranks, given)
+            if _holds_nan(ran) and not _holds_nan(on_ranks_with_late_messages(_steps, ranks, given, 0.0)):
+                yield Named("early", ranks=ranks, step=step)
             if ran.failure and ran.failure.hangs:
                 yield Named("hangs", ranks=ranks, step=step, words=describe_waits(ran.failure))
             steps = [[chunks[at] for chunks in ran.require_success().results] for at in range(step)]
             yield from _hints_after_step(ring, step, marked, steps, ran)
-        given = [torch.randn(ranks, 3) for _ in range(ranks)]
-        ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in given]).require_success()
-        total = torch.stack(given).sum(0)
+        parts = [torch.randn(ranks, 3) for _ in range(ranks)]
+        ran = on_ranks(_steps, ranks, [(chunks, answer, ring.steps) for chunks in parts]).require_success()
+        total = torch.stack(parts).sum(0)
         if not all(torch.allclose(history[-1], total, atol=1e-4) for history in ran.results):
             yield Named("values")
 
@@ -66,6 +70,10 @@ def _steps(chunks: Tensor, answer: Callable[..., Any], steps: int) -> list[Tenso
         answer(chunks, step)
         history.append(chunks.clone())
     return history
+
+
+def _holds_nan(ran: RanksRun) -> bool:
+    return any(chunks.isnan().any() for history in ran.results for chunks in history)
 
 
 def _hints_after_step(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,7 +16,7 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, read_returned
 from labkit_ranks.plans.context import owners
 
-from .on_ranks import RanksRun, on_ranks
+from .on_ranks import on_ranks, on_ranks_with_late_messages
 
 _ANEW = Random()
 Attention = tuple[Tensor, Tensor]
@@ -111,33 +109,6 @@ def _by_parts(
     return found
 
 
-def _receive_at_wait(send_and_receive: Callable[..., Any], before: float, calls: list[Any]) -> list[Any]:
-    """Send and receive, with ``before`` in the received tensors until ``wait``, as on GPUs they are not there yet."""
-    sent = {call.tensor.data_ptr() for call in calls if call.op is dist.isend}
-    late = [call for call in calls if call.op is dist.irecv and call.tensor.data_ptr() not in sent]
-    into = [call.tensor for call in late]
-    for call in late:
-        call.tensor = torch.empty_like(call.tensor)
-    works = send_and_receive(calls)
-
-    class Arriving:
-        def wait(self, *timeout: Any) -> bool:
-            for work in works:
-                work.wait()
-            for place, call in zip(into, late, strict=True):
-                place.copy_(call.tensor)
-            return True
-
-    for place in into:
-        place.fill_(before)
-    return [Arriving()] * len(works)
-
-
-def _run_ring(answer: Callable[..., Any], ranks: int, given: Any, before: float) -> RanksRun:
-    with patch.object(dist, "batch_isend_irecv", partial(_receive_at_wait, dist.batch_isend_irecv, before)):
-        return on_ranks(answer, ranks, given)
-
-
 @judge("21.ring", a_function("ring_attention"))
 def _ring(ring_attention: Callable[..., Any]) -> Hints:
     rows, width = 4, 8
@@ -145,12 +116,12 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         q, k, v = (torch.randn(ranks * rows, width) for _ in range(3))
         given = [tuple(each.chunk(ranks)[rank] for each in (q, k, v)) for rank in range(ranks)]
         # Received tensors hold NaN until wait(): a result with NaN, but none with zeros there, was computed too early.
-        ran = _run_ring(ring_attention, ranks, given, float("nan"))
+        ran = on_ranks_with_late_messages(ring_attention, ranks, given)
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks)
         found = [read_returned(one) for one in ran.require_success().results]
         if any(one.isnan().any() for one in found):
-            with_zeros = _run_ring(ring_attention, ranks, given, 0.0).results
+            with_zeros = on_ranks_with_late_messages(ring_attention, ranks, given, 0.0).results
             if not any(one.isnan().any() for one in with_zeros):
                 yield Named("early", ranks=ranks)
         if ran.call_kinds("all_gather", "all_gather_single", "all_gather_object"):

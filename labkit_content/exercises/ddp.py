@@ -95,20 +95,28 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
 
     mine = [_gradients(_model(wide), own) for own in rows]
     want = [sum(parts) / ranks for parts in zip(*mine, strict=True)]
-    for most in (sum(sizes[:2]), 10**6, 1):
+    for most in (max(sizes[:2]) // 4, sum(sizes[:2]), 10**6, 1):
         case = Named("case", ranks=ranks, tensors=len(sizes), most=most)
         ran = on_ranks(step, ranks, [(own, most) for own in rows])
         if ran.failure and "split_with_sizes" in ran.failure.words:
             yield Named("cleared")
-        yield from _hints_on_buckets(
-            ran.require_success(), mine, want, [sum(one) for one in buckets(sizes, most)], case
-        )
+        full, by_number = ([sum(one) for one in buckets(sizes, size)] for size in (most, 4 * most))
+        yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case)
 
 
 def _hints_on_buckets(
-    ran: RanksRun, mine: list[list[Tensor]], want: list[Any], full: list[int], case: Named
+    ran: RanksRun,
+    mine: list[list[Tensor]],
+    want: list[Any],
+    full: list[int],
+    by_number: list[int],
+    case: Named,
 ) -> Hints:
-    """Yield hints on a run; ``want`` has the mean gradients, ``mine`` each rank's own, ``full`` the buckets' bytes."""
+    """Yield hints on a run.
+
+    ``want`` has the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets, ``by_number`` those of
+    buckets that hold as many numbers as they should hold bytes.
+    """
     if other := [kind for kind in ran.call_kinds() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
     if len(full) > 1 and not ran.count("all_reduce"):
@@ -125,6 +133,8 @@ def _hints_on_buckets(
         yield Named("again", case=case)
     if len(carried) == len(want) > len(full):
         yield Named("each", case=case, got=len(carried))
+    if carried == by_number != full and len(by_number) > 1:
+        yield Named("numbers", case=case)
     if len(full) > 1 and next(event.name for event in ran.events if event.rank == 0) == "barrier":
         yield Named("late", case=case)
     if carried != full:

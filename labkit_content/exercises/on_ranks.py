@@ -8,7 +8,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -135,6 +137,36 @@ def on_ranks(
         except RanksFailed as failed:
             failure = _failure(failed.rank, failed.error)
     return RanksRun(results, [event for event in trace if event.phase in ("collective", "stuck")], failure)
+
+
+def _receive_at_wait(send_and_receive: Callable[..., Any], before: float, calls: list[Any]) -> list[Any]:
+    """Send and receive, with ``before`` in the received tensors until ``wait``, as on GPUs they are not there yet."""
+    sent = {call.tensor.data_ptr() for call in calls if call.op is dist.isend}
+    late = [call for call in calls if call.op is dist.irecv and call.tensor.data_ptr() not in sent]
+    into = [call.tensor for call in late]
+    for call in late:
+        call.tensor = torch.empty_like(call.tensor)
+    works = send_and_receive(calls)
+
+    class Arriving:
+        def wait(self, *timeout: Any) -> bool:
+            for work in works:
+                work.wait()
+            for place, call in zip(into, late, strict=True):
+                place.copy_(call.tensor)
+            return True
+
+    for place in into:
+        place.fill_(before)
+    return [Arriving()] * len(works)
+
+
+def on_ranks_with_late_messages(
+    function: Callable[..., Any], ranks: int, given: Sequence[Sequence[Any]], before: float = float("nan")
+) -> RanksRun:
+    """As :func:`on_ranks`; what ``batch_isend_irecv`` receives holds ``before`` until ``wait``."""
+    with patch.object(dist, "batch_isend_irecv", partial(_receive_at_wait, dist.batch_isend_irecv, before)):
+        return on_ranks(function, ranks, given)
 
 
 def _failure(rank: int, error: BaseException) -> RankFailure:

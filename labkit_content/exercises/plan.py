@@ -112,7 +112,10 @@ def _fits_and_is_fast(sizes: Sizes, plan: Plan, gpu: Accelerator, best: Forecast
     elif mine.seconds > 1.1 * best.seconds:
         slow = max((k for k in mine.parts if k != "compute"), key=lambda k: mine.parts[k])
         name = {"bubble": "bubble", "tensor": "tensor"}.get(slow, "slow")
+        if slow == "data" and plan.stage == 3 and plan.many > 1:
+            name = "gathers"
         yield Named(
             "again" if plan.recompute and not best.plan.recompute else name,
             over=f"{mine.seconds / best.seconds - 1:.0%}",
+            many=plan.many,
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labkit.base.language import say
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned
+from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, quote_value, read_returned
 
 from .on_ranks import RankFailure, on_ranks
 
@@ -59,6 +59,8 @@ def _step(answer: Callable[..., Any]) -> Hints:
                 continue
             if _is_close(got[0], want[0] * ranks):
                 yield Named("sum", **said)
+            if ranks > 1 and _is_close(got[0] * ranks, want[0]):
+                yield Named("divided", **said)
             if right[0]:
                 yield Named("some")
             if not _is_close(got[0], gradients[rank - 1][0]):
@@ -141,14 +143,14 @@ def _start(answer: Callable[..., Any]) -> Hints:
             return
         taken: dict[tuple[int, int], int] = {}
         for rank, (told, gpu) in enumerate(ran.results):
-            told = getattr(told, "index", told)
+            told = told.index if isinstance(told, torch.device) else told
             if told != gpu == 0 and told == rank % each:
                 yield Named("not_current", rank=rank, gpu=told, current=gpu)
             other = taken.setdefault((rank // each, gpu), rank)
             if other != rank:
                 yield Named("shared", rank=other, other=rank, gpu=gpu, node=rank // each, **said)
             if told != gpu:
-                yield Named("not_told", rank=rank, gpu=told, current=gpu)
+                yield Named("not_told", rank=rank, gpu=quote_value(told), current=gpu)
 
 
 @judge("10.report", a_function("report"))

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
-from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, wrong_return
+from labkit_course.judging import Hints, Named
+from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .on_ranks import on_ranks
 
@@ -51,12 +51,23 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
         alike = [k for k in range(ranks) if _is_close(first[k][2], first[rank][2])]
         if len(alike) > 1:
             yield Named("noise", ranks=ranks, who=series(f"rank {k}" for k in alike))
+        scaled = [k for k in range(ranks) if _is_proportional(first[k][2], first[rank][2])]
+        if len(scaled) > 1:
+            yield Named("scaled", ranks=ranks, who=series(f"rank {k}" for k in scaled))
     if not all(
         _is_close(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
     ):
         yield Named("again")
     if any(_is_close(a, b) for a, b in zip(first[0], other[0], strict=True)):
         yield Named("seedless")
+
+
+def _is_proportional(one: Tensor, other: Tensor) -> bool:
+    """Return whether the numbers differ only by a factor and a constant."""
+    pair = (
+        torch.stack([one.flatten().double(), other.flatten().double()]) if one.shape == other.shape else None
+    )
+    return pair is not None and bool(pair.corrcoef()[0, 1].abs() > 1 - 1e-9)
 
 
 @judge("13.mean", a_function("loss_of"))
@@ -84,14 +95,8 @@ def _mean(answer: Callable[..., Any]) -> Hints:
         results = on_ranks(gradient, ranks, [(values,) for values in given]).require_success().results
         got, case = results[0], Named("case", ranks=ranks, tokens=tokens)
         if isinstance(got, tuple) or (isinstance(got, Tensor) and got.numel() != 1):
-            if isinstance(got, tuple) and got[0] in (None, ...):
-                raise Unreadable(
-                    Text(
-                        en="the function gives nothing back yet: does it end in `return`?",
-                        zh="函数还没有返回任何东西：最后写了 `return` 吗？",
-                    )
-                )
-            raise wrong_return(got[0] if isinstance(got, tuple) else got, Text(en="one number", zh="一个数"))
+            told = read_returned(got[0] if isinstance(got, tuple) else got)
+            raise wrong_return(told, Text(en="one number", zh="一个数"))
         if any(result is None for result in results):
             yield Named("cut", case=case)
         yield from _hints_on_mean(float(got), given, case)
@@ -171,12 +176,13 @@ def _hints_on_gradient(
         / (ranks * many),
         "own_count": sum(sum(own) / counts[r].sum() for r, own in enumerate(sums)) / ranks,
         "padding": total / labels.numel(),
+        "part_count": sum(sum(sums[r][p] for r in range(ranks)) / counts[:, p].sum() for p in range(many)),
     }
     if _is_close(got, want):
         return
     for name, made in {"factor": want, **mistakes}.items():
         times = next((times for times in factors if _is_close(got, times * made)), None)
         if times is not None:
-            known = name if times == 1 or name == "own_count" else "factor"
+            known = name if times == 1 or name in ("own_count", "part_count") else "factor"
             yield Named(known, case=case, times=times, ranks=ranks, parts=many)
     yield Named("other", case=case)

@@ -57,6 +57,15 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
                 sum(size / (ranks if stage >= first else 1) for size, first in ((4, 3), (4, 2), (8, 1))),
             ):
                 yield Named("float32", **facts)
+            divided = [(size, stage >= first) for size, first in ((2, 3), (2, 2))]
+            if _is_close(
+                found, sum(size / ranks if cut else size for size, cut in [*divided, (8, stage >= 1)])
+            ):
+                yield Named("moments", **facts)
+            if _is_close(
+                found, sum(size // ranks if cut else size for size, cut in [*divided, (12, stage >= 1)])
+            ):
+                yield Named("floor", **facts)
             yield Named("other", **facts)
 
 
@@ -117,6 +126,8 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
             ]
             name = "not_sharded" if not gathered else "one_unit" if max(gathered) >= everything else "no_room"
             yield Named(name, rank=failure.rank)
+        if failure and "Invariant encountered" in failure.words:
+            yield Named("outer_first")
         everybody = ran.require_success().results
         weights = everybody[0]
         if _largest_difference(weights, before) < 1e-6:

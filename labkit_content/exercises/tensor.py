@@ -116,8 +116,8 @@ def _attend(attend: Callable[..., Any]) -> Hints:
     # Start with 4 ranks, so that later cases catch a hard-coded 4.
     for ranks, heads, width in ((4, 8, 12), (2, 6, 6), (1, 3, 4)):
         across = heads * width
-        x = torch.randn(2, _ANEW.randint(3, 6), 7)
-        matrices = tuple(torch.randn(7, across) for _ in range(3))
+        x = torch.randn(2, _ANEW.randint(3, 6), across)
+        matrices = tuple(torch.randn(across, across) / across**0.5 for _ in range(3))
         given = [(x, *(w.chunk(ranks, 1)[rank] for w in matrices), heads) for rank in range(ranks)]
         ran = on_ranks(attend, ranks, given)
         if ran.failure and ranks != 4:
@@ -173,6 +173,10 @@ def _finish(finish: Callable[..., Any]) -> Hints:
                 yield Named("own", rank=rank)
             if all(map(_close, found, [one / ranks for one in right])):
                 yield Named("mean")
+            if all(map(_close, found, [ranks * one for one in own[rank]])):
+                yield Named("scaled", rank=rank)
+            if _close(found[0], right[0]):
+                yield Named("some")
             yield Named("other", ranks=ranks, by=max(map(_difference, found, right)))
 
 

@@ -150,7 +150,7 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
     for stage, names in enumerate(orders if callable(order) else ()):
         if sorted(map(str, names)) != sorted(_gpipe(stage, stages, micro_batches)):
             asked, en = f"order({stage}, {stages}, {micro_batches})", "F and B of each micro-batch, once"
-            raise ValueError(must(asked, names, en=en, zh="里每个微批次的 F 和 B 各有一次"))
+            raise ValueError(must(asked, names, en=en, zh="让每个微批次的 F 和 B 各有一次"))
     every = [Task(name, 0, 0) for name in orders[0]]
     chunks, split = 1 + max(task.chunk for task in every), any(task.name[0] == "W" for task in every)
     takes = {"F": 1 / chunks, "B": backward / chunks / (1 + split), "W": backward / 2}
@@ -159,7 +159,8 @@ def pipeline(order: str | Order, stages: int, micro_batches: int, *, backward: i
     while waiting := [stage for stage, names in enumerate(orders) if names]:
         ready = [stage for stage in waiting if _need(stage, stages, chunks, orders[stage][0]) in done]
         if not ready:
-            en = zh = ", ".join(f"stage {stage}: {orders[stage][0]}" for stage in waiting)
+            en = ", ".join(f"stage {stage}: {orders[stage][0]}" for stage in waiting)
+            zh = "，".join(f"阶段 {stage} 停在 {orders[stage][0]}" for stage in waiting)
             raise wrong(en=f"no stage can go on ({en})", zh=f"所有阶段都走不下去了（{zh}）")
         for stage in ready:
             name = orders[stage].pop(0)

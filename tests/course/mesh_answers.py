@@ -42,6 +42,26 @@ def enumerated(sizes):
     return [found] * len(sizes)
 
 
+def every_group(sizes):
+    found = []
+    for at, size in enumerate(sizes):
+        stride = math.prod(sizes[at + 1 :])
+        for first in [r for r in range(math.prod(sizes)) if r // stride % size == 0]:
+            found.append(dist.new_group([first + step * stride for step in range(size)]))
+    return found
+
+
+def by_state_dict(folder, model, optimizer):
+    dcp.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=folder)
+
+
+def from_state_dict(folder, model, optimizer):
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
 def whole(folder, model, optimizer):
     weights, state = get_state_dict(model, optimizer)
     dcp.save({"model": weights, "optimizer": state}, checkpoint_id=folder)
@@ -86,7 +106,7 @@ def on_rank_0(folder, model, optimizer):
 
 
 RIGHT = {
-    "17.coordinate": [[1, 0, 1], (1, 0, 1), "1, 0, 1", torch.tensor([1, 0, 1])], "17.group": [[5, 7], "5 7"],
+    "17.coordinate": [[1, 0, 1], (1, 0, 1), "1, 0, 1", torch.tensor([1, 0, 1])], "17.group": [[5, 7], "5 7", [7, 5]],
     "17.groups": [all_groups(inside)],
     "17.resume": [[whole, opened],
                   [whole, lambda *given: opened(*given, put=False)], (in_one_file, out_of_one_file)],
@@ -104,14 +124,14 @@ WRONG = {
         (enumerated, "How far apart are neighbours"),
         (of_a_mesh, "make them with `dist.new_group`"),
         (lambda sizes: list(sizes), "asks for a function of `sizes`"),
-        (lambda sizes: None, "gives nothing back yet"),
+        (lambda sizes: None, "returns None"), (every_group, "keep these and no others"),
     ],
     "17.resume": [
         ([own_file, from_own_file], "says nothing of the whole"),
         ([on_rank_0, opened], "only some of them"),
         ([whole, lambda *given: None], "Does what was loaded arrive"),
         ([whole, lambda *given: opened(*given, names=["model"])], "What decides how the weights change"),
-        ([whole], "asks for two functions"),
+        ([by_state_dict, from_state_dict], "holds no tensors"), ([whole], "asks for two functions"),
     ],
     "17.llama": [(4, "earlier versions"), (128, "right without CP"), (16, "multiply to the number")],
 }  # fmt: skip

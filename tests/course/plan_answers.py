@@ -50,5 +50,6 @@ WRONG = {
         (replace(BEST, sp=False), "sp=True"),
         (labkit.Plan(dp=64, stage=3, micro=1, many=8), "although a micro-batch has a single sequence"),
         ("dp64", "this asks for a plan"),
+        (labkit.Plan(dp=8, tp=8, stage=3, micro=1, many=64, sp=True), "for each of 64 micro-batches"),
     ],
 }  # fmt: skip

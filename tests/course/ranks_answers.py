@@ -140,6 +140,26 @@ def gathered(x):
     return boxes[dist.get_rank() - 1]
 
 
+def without_waiting(chunks, step):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send, receive = (rank + 1 - step) % ranks, (rank - step) % ranks
+    box = torch.empty_like(chunks[receive])
+    sends = dist.P2POp(dist.isend, chunks[send], (rank + 1) % ranks)
+    dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, box, (rank - 1) % ranks)])
+    chunks[receive] = chunks[receive] + box if step < ranks else box
+
+
+def divided_twice(model, rows):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    loss = model(rows[rank::ranks]).square().mean() / ranks
+    loss.backward()
+    for tensor in [told := loss.detach(), *(weight.grad for weight in model.parameters())]:
+        dist.all_reduce(tensor)
+    for weight in model.parameters():
+        weight.grad /= ranks
+    return told.item()
+
+
 RIGHT = {
     "10.rows": [8],
     "10.step": [shared_step(), shared_step(lambda rows, rank, ranks: rows.chunk(ranks)[rank])],
@@ -166,7 +186,7 @@ WRONG = {
         (shared_step(lambda rows, rank, ranks: rows[:3]), "which rows are missing"),
         (shared_step(loss=False), "the loss of its own rows"), (shared_step(told=lambda loss: 7.0), "is 7.0000, and"),
         (shared_step(told=lambda loss: loss), "as a number (`.item()`)"),
-        (shared_step(told=lambda loss: None), "gives nothing back yet"),
+        (shared_step(told=lambda loss: None), "returns None"), (divided_twice, "2 times too small"),
     ],
     "10.who": [
         ([2, 1], "in the other order"), ([0, 3], "not dealt out"), ([1, 6], "among all 8 ranks"), ([2, 3], "from zero"),
@@ -180,6 +200,7 @@ WRONG = {
         (chosen(lambda: variable("LOCAL_RANK"), choose=lambda gpu: None), "but the current GPU is cuda:0"),
         (chosen(lambda: variable("LOCAL_RANK"), told=lambda gpu: None), "the number of its GPU is wanted"),
         (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
+        (chosen(lambda: variable("LOCAL_RANK"), told=str), "returns `'0'`"),
     ],
     "10.report": [
         (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
@@ -195,6 +216,7 @@ WRONG = {
     "11.star": [(4, "there already"), (1, "each of the others"), (6, "what it receives"), (9, "sends it one")],
     "11.chunk": [(2, "counted twice"), (3, "the other way"), (0, "worth sending on"), ("x", "asks for")],
     "11.step": [
+        (without_waiting, "before it is there"),
         (lambda chunks, step: None, "no chunk has changed after step 1"), (all_reduced, "`all_reduce` is called"),
         (both_to_the_next, "on 4 ranks, step 1 hangs: rank 0 waits in recv from rank 1"),
         (stepping(given=True), "sends 4 chunks"), (around_the_other_way, "arrive from the next rank"),
@@ -211,7 +233,7 @@ WRONG = {
         (exchanging(lambda rank: (dist.recv, dist.send)), "with 3 numbers on 4 ranks it hangs, too"),
         (exchanging(gives=lambda x, box: x), "rank 0 returns its own tensor"), (exchanging(on=-1), "of the next rank"),
         (exchanging(gives=lambda x, box: box * 2), "does not return the tensor"), (gathered, "`all_gather` reaches"),
-        (exchanging(gives=lambda x, box: None), "gives nothing back yet"), (3, "the function itself"),
+        (exchanging(gives=lambda x, box: None), "returns None"), (3, "the function itself"),
         (sent_then_received, "with 3 numbers on 4 ranks it hangs"),
     ],
     "11.bus": [

@@ -176,7 +176,7 @@ WRONG = {
         (judged(lambda dtype: 1e-4), "in bf16 the gradients differ"),
         (judged(lambda dtype: 1e-2), "here it is a bug"), (judged(floor=0.0), "needs a bound of its own"),
         (judged(alive=False), "both do not train"), (lambda one, other: False, "two trainings with equal numbers"),
-        (lambda one, other: None, "gives nothing back yet"), (True, "the function itself"),
+        (lambda one, other: None, "returns None"), (True, "the function itself"),
     ],
     "23.pipeline": [
         (pipeline(before=False, after=True), "Where does backward begin"),

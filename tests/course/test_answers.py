@@ -216,6 +216,19 @@ def prepared(model=0, order=0, noise=1, drawn=torch.manual_seed):
     return prepare
 
 
+def scaled_noise(seed):
+    weight, rows, noise = prepared(noise=0)(seed)
+    return weight, rows, noise * (1 + torch.distributed.get_rank())
+
+
+def part_by_part(parallel, parts):
+    for rows, labels in parts:
+        count = (labels != -100).sum()
+        torch.distributed.all_reduce(count)
+        loss = torch.nn.functional.cross_entropy(parallel(rows), labels, reduction="sum")
+        (loss * torch.distributed.get_world_size() / count).backward()
+
+
 def loss_by(made):
     """A ``loss_of`` of lesson 13: ``made`` of the losses, of all ranks' count of them, and of the number of ranks."""
 
@@ -793,6 +806,7 @@ WRONG = {
         ((in_buckets(packed=lambda bucket: bucket), last_bucket), "the one that was emptied"),
         ((in_buckets(cleared=False), last_bucket), "were sent more than once"),
         ((in_buckets(lambda held, most: held > most), last_bucket), "as soon as it has that many bytes or more"),
+        ((in_buckets(lambda held, most: held >= 4 * most), last_bucket), "does `numel()` count bytes"),
         ((in_buckets(received=True), last_bucket), "`receive` is called while backward still computes"),
         ((in_buckets(), lambda bucket, sent: [DDP["receive"](*one) for one in sent]), "that is not full when backward"),
         ((in_buckets(), lambda bucket, sent: None), "still hold gradients of their own rows"),
@@ -814,7 +828,8 @@ WRONG = {
     ],
     "13.seeds": [
         (prepared(model=1, order=1, noise=1), "the weights differ"), (prepared(order=1), "the orders of rows differ"),
-        (prepared(noise=0), "draw the same noise"), (prepared(noise=None), "draw the same noise"),
+        (scaled_noise, "only scaled or shifted"), (prepared(noise=0), "draw the same noise"),
+        (prepared(noise=None), "draw the same noise"),
         (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
         (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),
         (lambda seed: prepared()(0), "which of weight, order and noise"), (lambda seed: 1 / 0, "ZeroDivision"),
@@ -843,6 +858,7 @@ WRONG = {
         (recipe(lambda count, ranks, parts: 1 / count), "Two factors are possible"),
         (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),
         (recipe(lambda n, ranks, parts: ranks / n, counted=lambda y: torch.tensor(y.numel()).cuda()), "of -100"),
+        (part_by_part, "its own count over all ranks"),
         (lambda parallel, parts: None, "there is no gradient"), (1, "the function itself"),
         (lambda *_: 1 / 0, "ZeroDivision"), (recipe(lambda *_: 0.123), "not that of the mean over all non-ignored"),
     ],

@@ -24,7 +24,10 @@ def kinds(stage, ranks, sizes=(2, 2, 12)):
     (lambda stage, ranks: (16, 4, 2, 0)[stage], "gone"),
     (lambda stage, ranks: kinds(min(stage + 1, 3), ranks), "shifted"),
     (lambda stage, ranks: (16, 2 / ranks + 14, 4 / ranks + 12, 16 / ranks)[stage], "order"),
-    (lambda stage, ranks: kinds(stage, ranks, (4, 4, 8)), "float32"), (lambda stage, ranks: 17, "other"),
+    (lambda stage, ranks: kinds(stage, ranks, (4, 4, 8)), "float32"),
+    (lambda stage, ranks: kinds(stage, ranks, (2, 2, 8)), "moments"),
+    (lambda stage, ranks: (16, 4 + 12 // ranks, 2 + 2 // ranks + 12 // ranks, 2 * (2 // ranks) + 12 // ranks)[stage],
+     "floor"), (lambda stage, ranks: 17, "other"),
 ])  # fmt: skip
 def test_bytes_of_a_parameter(function, hint):
     assert hinted("14.bytes", function) == hint
@@ -34,6 +37,13 @@ def by_layers(model):
     for layer in model:
         fully_shard(layer)
     return fully_shard(model)
+
+
+def from_outside(model):
+    fully_shard(model)
+    for layer in model:
+        fully_shard(layer)
+    return model, adam(model)
 
 
 def adam(model):
@@ -56,7 +66,7 @@ def frozen_first(model):
     (lambda model: (fully_shard(model), adam(model)), "one_unit"),
     (lambda model: (model, adam(model)), "alone"),
     (lambda model: (torch.nn.parallel.DistributedDataParallel(model), adam(model)), "not_sharded"),
-    (frozen_first, "other_weights"), (lambda model: by_layers(model), "pair"),
+    (from_outside, "outer_first"), (frozen_first, "other_weights"), (lambda model: by_layers(model), "pair"),
 ])  # fmt: skip
 def test_a_model_is_prepared(prepare, hint):
     assert hinted("14.prepare", prepare) == hint

@@ -101,6 +101,12 @@ def attend(x, wq, wk, wv, heads, own=lambda heads: heads // dist.get_world_size(
     return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
 
 
+def of_known_width(x, wq, wk, wv, heads):
+    """The width of a head is that of the model divided by all heads."""
+    parts = ((x @ w).view(*x.shape[:2], -1, x.shape[-1] // heads).transpose(1, 2) for w in (wq, wk, wv))
+    return nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+
+
 def by_width(x, wq, wk, wv, heads):
     """The number of heads where their width belongs."""
     parts = ((x @ w).view(*x.shape[:2], -1, heads).transpose(1, 2) for w in (wq, wk, wv))
@@ -108,7 +114,7 @@ def by_width(x, wq, wk, wv, heads):
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (attend, None),
+    (attend, None), (of_known_width, None),
     (lambda *given: attend(*given, own=lambda heads: heads), "all_heads"),
     (lambda *given: attend(*given, own=lambda heads: 1), "one_head"),
     (lambda *given: attend(*given, own=lambda heads: heads // 4), "fixed"),
@@ -130,6 +136,11 @@ def nothing_left(parameters):
         parameter.grad = dist.all_reduce(parameter.grad)
 
 
+def multiplied(parameters):
+    for parameter in parameters:
+        parameter.grad *= dist.get_world_size()
+
+
 def to_rank_0(parameters):
     for parameter in parameters:
         dist.reduce(parameter.grad, 0)
@@ -138,7 +149,7 @@ def to_rank_0(parameters):
 @pytest.mark.parametrize(("answer", "hint"), [
     (finish, None), (lambda parameters: None, "own"),
     (lambda parameters: finish(parameters, dist.get_world_size()), "mean"), (to_rank_0, "rank_0"),
-    (nothing_left, "gone"),
+    (nothing_left, "gone"), (lambda parameters: finish(parameters[:1]), "some"), (multiplied, "scaled"),
     (lambda parameters: finish(parameters, 7), "other"),
 ])  # fmt: skip
 def test_gradients_of_the_norm_are_added_up(answer, hint):
