@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from labkit.plans.split import Split, split
 from .batch_layout import batch_of
 from .comparison import SOURCE, Comparison, Loss, batch_norms, loss_of, reproducible_run
 from .findings import PHRASES, gap_text
+from .inputs import ModelInputs
 from .result import Finding, GpuMemory
 from .rounding import difference, tolerance
 from .subject import Subject
@@ -38,7 +41,9 @@ class Runs:
         self.mode = self.evaluation
         self.inputs = self.mode.inputs
         self.batch = batch_of(self.inputs, subject.dim)
-        subject.find_staying_tensors(self._error_of, SOURCE)
+        subject.find_staying_tensors(
+            lambda model: self.error_of(lambda *args, **kwargs: model.eval()(*args, **kwargs)), SOURCE
+        )
         self.findings: list[Finding] = []
         self.names: set[str] = set()
         self.compared: list[str] = []
@@ -73,10 +78,13 @@ class Runs:
             finding = replace(finding, where=PHRASES["where_in_training_mode"](where=finding.where))
         self.findings.append(finding)
 
-    def _error_of(self, model: nn.Module) -> Exception | None:
+    def error_of(
+        self, model: Callable[..., Any], inputs: ModelInputs | None = None, seed: int = 0
+    ) -> Exception | None:
+        """Run ``model`` and return its error, or None. Default of ``inputs``: those of the check-up."""
         try:
-            with reproducible_run(0):
-                self.inputs.call(model.eval())
+            with reproducible_run(seed):
+                (self.inputs if inputs is None else inputs).call(model)
         except Exception as error:
             return error
         return None

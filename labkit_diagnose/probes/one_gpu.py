@@ -14,7 +14,7 @@ from labkit.base.language import series
 from labkit.base.tree import is_dataclass, leaves, output_name
 
 from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
-from ..comparison import batch_norms, reproducible_run
+from ..comparison import batch_norms
 from ..deep_copy import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
 from ..findings import KINDS, list_some
@@ -67,10 +67,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
     norm_values = _count_norm_values(model)
-    try:
-        with reproducible_run(0):
-            runs.inputs.call(model)
-    except Exception as error:
+    if (error := runs.error_of(model)) is not None:
         yield _failure(runs, error)
         return
     lost, shared = watch.changes()
@@ -87,8 +84,10 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
         yield KINDS["shared_state"](list_some(shared_then))
     cached = Contents(model, [name for name in (*lost, *shared) if name not in written], {}).with_tensors()
-    if cached and not mixed and _mixes(runs, model):
-        yield KINDS["cache_on_one_gpu"](list_some(cached))
+    if cached and not mixed:
+        error = runs.error_of(runs.subject.wrap_in_parallel(model, runs.ids))
+        if error is not None and is_mix(error):
+            yield KINDS["cache_on_one_gpu"](list_some(cached))
     if used:
         yield KINDS["not_registered.module"](list_some(list(dict.fromkeys(used))))
     if norm_values and runs.batch:
@@ -117,10 +116,7 @@ def _find_written(
     others = given.tensors()
     if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered_tensors().items()):
         return all_names  # all rows are equal: a second run cannot tell
-    try:
-        with reproducible_run(1):
-            given.call(model)
-    except Exception:
+    if runs.error_of(model, given, seed=1) is not None:
         return all_names
     return before.differing(Contents(model, names, outside.values()))
 
@@ -129,16 +125,6 @@ def _is_internal(model: nn.Module, name: str) -> bool:
     """Return whether the attribute ``name`` is private to a library's module, so that its loss does no harm."""
     owner, _, attribute = name.rpartition(".")
     return attribute.startswith("_") and is_library(type(model.get_submodule(owner)))
-
-
-def _mixes(runs: Runs, model: nn.Module) -> bool:
-    """Return whether ``model``, after a run on one GPU, mixes devices on several."""
-    try:
-        with reproducible_run(0):
-            runs.inputs.call(runs.subject.wrap_in_parallel(model, runs.ids))
-    except Exception as error:
-        return is_mix(error)
-    return False
 
 
 def check_outputs(runs: Runs) -> Iterator[Finding]:
