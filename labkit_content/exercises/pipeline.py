@@ -219,7 +219,8 @@ def _check_received(results: list[Any], sent: list[Any], ranks: int) -> Hints:
                 continue
             if (on, back)[1 - place] == right:
                 yield Named("turned", rank=rank, ranks=ranks)
-            yield Named("not_there" if place else "not_on", rank=rank, ranks=ranks)
+            sender = rank + 1 if place else rank - 1
+            yield Named("not_there" if place else "not_on", rank=rank, ranks=ranks, sender=sender)
 
 
 # BLOOM's four times.
