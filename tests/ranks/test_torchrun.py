@@ -421,6 +421,15 @@ def test_a_recording_of_processes_has_the_first_events_and_counts_all(tmp_path):
     assert [event.start for event in kept.trace] == [-1.0]
 
 
+def test_the_record_of_a_new_attempt_begins_empty():
+    kept = RunRecord(1)
+    for _ in range(2):
+        kept.trace.events.append(Event("collective", "cuda:0", nbytes=2, rank=0, name="all_reduce"))
+    assert (kept.totals[0].calls, kept.dropped_events, len(kept.trace.events)) == (2, 1, 1)
+    kept.clear()
+    assert (dict(kept.totals), kept.dropped_events, len(kept.trace.events)) == ({}, 0, 0)
+
+
 def folder_with(folder, text):
     (folder / "script.py").write_text(text)
     return folder
