@@ -70,7 +70,7 @@ SEEN = {
         "on the device, not wrapped": ("the model is a Linear", "没有谁去平均"),
         "gradients not cleared": (None, None), "the sum": ("the step is 2 times", "2 倍"),
         "everyone saves": ("the file is written 2 times", "2 次"),
-        "nobody waits": ("who does not write goes on", "barrier"),
+        "nobody waits": ("returns before the file is there", "barrier"),
     },
 }  # fmt: skip
 

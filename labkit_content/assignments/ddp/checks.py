@@ -1,18 +1,17 @@
 """Hints for wrong answers, and the student's ``check(...)``, which tries open examples.
 
-A check starts no processes: it calls the answer as if this one were one rank of several.
+A check starts no processes: it calls the answer as if this one were one rank of several, or on ranks that are threads.
 """
 
 from __future__ import annotations
 
 import gc
+import io
 import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -25,7 +24,10 @@ from torch.utils.data import TensorDataset
 
 from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import NoAnswer, same
+from labkit_classroom.sandbox.inside import ranks
 from labkit_classroom.verdict import Hint
+
+from . import drivers
 
 
 def wrong_group(told: list[Any]) -> Iterator[Hint]:
@@ -290,18 +292,17 @@ def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[di
 
     Gives what was asked of the group. Sums over ranks are as if every rank had the same.
     """
-    asked: dict[str, Any] = {"joined": [], "barriers": 0, "reduced": 0}
+    asked: dict[str, Any] = {"joined": []}
     variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % gpus, "LOCAL_WORLD_SIZE": gpus}
 
     def join(backend: str | None = None, *_: object, **more: Any) -> None:
         asked["joined"].append((str(backend), more.get("rank", rank), more.get("world_size", size)))
 
     def reduce(tensor: Tensor, op: object = None, *_: object, **__: object) -> None:
-        asked["reduced"] += 1
         tensor.mul_(1 if op == dist.ReduceOp.AVG else size)
 
     def wait(*_: object, **__: object) -> None:
-        asked["barriers"] += 1
+        """Do nothing: the ranks run one after another."""
 
     instead: dict[str, Any] = {
         "init_process_group": join,
@@ -315,20 +316,6 @@ def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[di
     environment = mock.patch.dict(os.environ, {name: str(value) for name, value in variables.items()})
     with environment, mock.patch.multiple(dist, **instead):
         yield asked
-
-
-def looks_for_file(save: Callable[[], Any], path: str) -> bool:
-    """Runs ``save()`` and says whether it looks for a file at ``path`` until another rank has written it.
-
-    The ranks of a check run one after the other: after a second without an end, an empty file is put there.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        saving = pool.submit(save)
-        waits = not wait([saving], timeout=1).done and not os.path.exists(path)
-        if waits:
-            open(path, "wb").close()
-        saving.result()
-    return waits
 
 
 def alone(work: Callable[[], Any]) -> Any:
@@ -446,31 +433,43 @@ def _step(student: Student) -> Iterator[Hint]:
 
 @visible("save", "save", en="a function of `model` and `path`", zh="一个以 `model` 和 `path` 为参数的函数")
 def _save(student: Student) -> Iterator[Hint]:
-    weight = torch.ones(1, 2)
+    weight, writers, returned, saved = torch.ones(1, 2), list[int](), list[int](), None
+    real, size = torch.save, 2
 
-    def work() -> tuple[list[int], list[int], list[bool], Any]:
-        written, barriers, looked, saved = [], [], [], None
-        with tempfile.TemporaryDirectory() as folder:
-            model = DistributedDataParallel(_linear(weight).to("cuda:0"), device_ids=[0])
-            for rank in range(2):
-                path = os.path.join(folder, f"{rank}.pt")
-                with as_rank(rank, 2, 2) as asked:
-                    looked.append(looks_for_file(partial(student["save"], model, path), path))
-                written.append(int(os.path.exists(path) and not looked[-1]))
-                barriers.append(asked["barriers"] + asked["reduced"])
-                if written[-1]:
-                    saved = torch.load(path, map_location="cpu", weights_only=True)
-                    if isinstance(saved, dict):  # a Parameter counts as its tensor
-                        saved = {name: getattr(value, "data", value) for name, value in saved.items()}
-        return written, barriers, looked, saved
+    def save_slowly(obj: Any, f: Any, *arguments: Any, **more: Any) -> None:
+        if not isinstance(f, io.BytesIO):
+            writers.append(dist.get_rank())
+        # Hold the file back, so that others return without it unless they wait.
+        ranks.wait_until(lambda: len(returned) == size - 1, 0.5)
+        real(obj, f, *arguments, **more)
 
-    written, barriers, looked, saved = alone(work)
-    yield from wrong_writes(written)
+    def work(student: Student, path: str) -> bool:
+        dist.destroy_process_group()
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        device = torch.device("cuda", dist.get_rank())
+        model = DistributedDataParallel(_linear(weight).to(device), device_ids=[device])
+        drivers.call(student, "save", {real: save_slowly}, model, path)
+        returned.append(dist.get_rank())
+        return os.path.exists(path) and os.path.getsize(path) > 0
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(torch, "save", save_slowly),
+        mock.patch.object(torch.serialization, "save", save_slowly),
+    ):
+        path = os.path.join(folder, "net.pt")
+        told = ranks.run(student, work, [{"path": path}] * size, threads=True)
+        if os.path.exists(path):
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+    # The bytes of a file may come from memory.
+    yield from wrong_writes([len(writers) or saved is not None])
+    if isinstance(saved, dict):  # a Parameter counts as its tensor
+        saved = {name: getattr(value, "data", value) for name, value in saved.items()}
     yield from wrong_file(saved, weight)
-    by_looking = not any(barriers) and all(map(max, written, looked))
-    if not (by_looking or all(barriers)):
+    if told["stuck"]:
         yield Hint(
-            "no-wait",
-            "who does not write goes on before the file is there: the others wait for the writer (`barrier`)",
-            "不写文件的 rank 没等文件写好就往下走了：其他 rank 要等写的那个（`barrier`）",
+            "stuck",
+            "a rank waits for one that does not come: every rank calls the `barrier`",
+            "有 rank 在等一个不会来的 rank：每个 rank 都要调用 `barrier`",
         )
+    yield from wrong_waiting(told["results"])
