@@ -236,7 +236,8 @@ def _addresses(found: Class) -> str:
 
 
 def _remarks(found: Class) -> str:
-    failed, told, troubles = [], group_files(found.came.rejected), []
+    listed = [file for files in found.came.unreadable.values() for file in files]  # in another section
+    failed, told, troubles = [], group_files(one for one in found.came.rejected if one not in listed), []
     for student, mark in found.marks.items():
         who = found.label_student(student)
         for question, answered in mark.questions.items():
