@@ -179,6 +179,8 @@ def _shard(shard: Callable[..., Any]) -> Hints:
                     yield Named("shifted_after", **facts)
                 if torch.equal(targets, ids[:, place]):
                     yield Named("unshifted")
+                if torch.equal(targets, ids.roll(-1, 1)[:, place]):
+                    yield Named("rolled")
                 apart = targets.shape == own.shape and torch.equal(targets, labels.chunk(ranks, 1)[rank])
                 yield Named("split_apart" if apart else "labels", **facts)
             if positions.shape[-1:] != place.shape or not (positions == place).all():

@@ -70,7 +70,7 @@ class Routing:
 
     @property
     def counts(self) -> list[list[int]]:
-        """Return how many rows each rank (outer) sends to each expert."""
+        """Return how many rows of each rank (outer) each expert computes."""
         every = range(self.ranks)
         return [[sum(row[0] == r and row[2] == e for row in self.kept) for e in every] for r in every]
 

@@ -183,7 +183,7 @@ WRONG = {
         (pipeline(scale_grads=True), "There are 4 micro-batches"), (pipeline(factor=4), "There are 4 micro-batches"),
         (pipeline(own=True, scale_grads=True), "by which number is each"),
         (pipeline(own=True), "by which number is each"), (unprinted, "the loss that is returned"),
-        (pipeline(after=True), "the loss that is returned"),
+        (pipeline(after=True), "words twice"), (pipeline(before=False, after=True, scale_grads=True), "not by the"),
         (lambda stage, words, following, count: None, "on rank"), (1, "the function itself"),
     ],
     "23.norm": [

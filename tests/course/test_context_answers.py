@@ -200,7 +200,8 @@ def apart(ids, rank, ranks):
     (lambda ids, rank, ranks: shard(ids, rank, ranks, labels=ids), "unshifted"),
     (lambda ids, rank, ranks: shard(ids, rank, ranks, cut=lambda x: x.chunk(ranks, 1)[rank]), "contiguous"),
     (lambda ids, rank, ranks: shard(ids, ranks - 1 - rank, ranks), "ids"),
-    (lambda ids, rank, ranks: shard(ids, rank, ranks, labels=ids.roll(-1, 1)), "labels"),
+    (lambda ids, rank, ranks: shard(ids, rank, ranks, labels=ids.roll(-1, 1)), "rolled"),
+    (lambda ids, rank, ranks: shard(ids, rank, ranks, labels=ids.roll(-2, 1)), "labels"),
     (lambda *given: [*shard(*given)[:2], shard(*given)[2] + 1], "positions"),
 ])  # fmt: skip
 def test_a_batch_is_cut_after_its_labels_are_shifted(answer, hint):
