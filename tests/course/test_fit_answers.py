@@ -133,6 +133,10 @@ def of_norms(model):
     return found
 
 
+def of_mean_norms(model):
+    return of_norms(model) / dist.get_world_size()
+
+
 def of_every_norm(model):
     found = sum(
         nn.utils.get_total_norm([getattr(p.grad, "_local_tensor", p.grad)]) for p in model.parameters()
@@ -161,6 +165,7 @@ def gathered(model):
     (partial(norm, root=False), "no_root"), (partial(norm, share=False), "own_shard"),
     (partial(norm, times=0), "forgotten"), (all_added, "whole_often"),
     (partial(all_added, op=dist.ReduceOp.AVG), "averaged"), (of_norms, "sum_of_norms"), (of_every_norm, "sum_of_norms"),
+    (of_mean_norms, "sum_of_norms"),
     (lambda model: nn.utils.get_total_norm([weight.grad for weight in model.parameters()]), "mixed"),
     (lambda model: sum(nn.utils.get_total_norm(list(part.parameters())) for part in model), "other"),
 ])  # fmt: skip
