@@ -218,8 +218,8 @@ def _wrong_norm(found: list[float], squares: list[list[list[float]]]) -> Hints:
     if is_each(((every + ranks * whole) / ranks) ** 0.5) or is_each((every / ranks + whole) ** 0.5):
         yield Named("averaged", **facts)
     by_tensor = sum(sum(each) ** 0.5 for each in zip(*(body for body, _ in squares), strict=True))
-    sums = [every**0.5 + whole**0.5, sum(locals_), sum(locals_) / ranks, sum(own**0.5 for own in shards) + whole**0.5]
-    sums += [by_tensor + sum(one**0.5 for one in squares[0][1])]
+    sums = [every**0.5 + whole**0.5, sum(locals_), sum(own**0.5 for own in shards) + whole**0.5]
+    sums += [sum(locals_) / ranks, by_tensor + sum(one**0.5 for one in squares[0][1])]
     sums += [sum(one**0.5 for own in squares for part in own for one in part)]
     if any(is_each(value) for value in sums):
         yield Named("sum_of_norms", **facts)
