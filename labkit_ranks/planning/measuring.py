@@ -33,6 +33,7 @@ class RankPlan:
     elsewhere   the GPU with these bytes, if the rank never used its own.
     routed      whether the rank sends rows chosen by an operator to other ranks, as a router does.
     like        the first rank that was run and holds the same bytes; the rank itself if no earlier one does.
+    steps       the optimizer steps that the rank took.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankPlan:
     operations: float = 0.0
     elsewhere: str = ""
     routed: bool = False
+    steps: int = 0
 
     @property
     def peak(self) -> int:
@@ -127,7 +129,7 @@ def _make_rank_plan(rank: int, found: dict[int, MemoryAccount]) -> RankPlan:
     like = next(one for one in sorted(found) if found[one].holds_same(seen))
     return RankPlan(
         rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations,
-        seen.elsewhere, seen.routed,
+        seen.elsewhere, seen.routed, seen.steps,
     )  # fmt: skip
 
 

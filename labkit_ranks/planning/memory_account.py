@@ -33,7 +33,8 @@ _TORCH = os.path.dirname(torch_files("__init__.py")[0]) + os.sep
 _MAKES = {
     "distributed/tensor": "", "distributed/pipelining": "", "distributed/algorithms/_checkpoint": "",
     "distributed/_functional_collectives": "", "distributed/optim": "optimizer", "distributed": "buckets",
-    "nn/parallel": "buckets", "optim": "optimizer", "autograd/graph.py": "gradients", "utils/checkpoint.py": "",
+    "nn/parallel": "buckets", "nn/modules": "activations", "optim": "optimizer", "autograd/graph.py": "gradients",
+    "utils/checkpoint.py": "",
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ _TEXTS = texts_beside(__file__)
 
 @dataclass(frozen=True)
 class ScriptPlan(Drawn):
-    """The memory of each rank's GPU after ``steps`` steps of ``script``, to compare with ``gpu``."""
+    """The memory of each rank's GPU after at most ``steps`` steps of ``script``, to compare with ``gpu``."""
 
     script: str
     gpu: Accelerator
@@ -54,7 +54,7 @@ class ScriptPlan(Drawn):
         verdict = _TEXTS["fits"](gpu=gpu)
         if not self.fits:
             verdict = _TEXTS["too-much"](gpu=gpu, rank=most.rank, peak=peak)
-        size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": self.steps}
+        size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": max(one.steps for one in self.ranks)}
         lines = [_TEXTS["head"](script=self.script, verdict=verdict, size=size, **facts)]
         for one in self.run:
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
@@ -65,6 +65,8 @@ class ScriptPlan(Drawn):
             lines += [f"  {words}", f"    {_join(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere'](gpu=one.elsewhere)}")
+        if most.at_peak.get("optimizer", 0) < most.allocated.get("optimizer", 0):
+            lines.append(f"  {_TEXTS['first'](states=bytes_text(most.allocated['optimizer']))}")
         if any(one.routed for one in self.ranks):
             lines.append(f"  {_TEXTS['routed']}")
         return "\n".join(lines + self._time())

@@ -480,6 +480,31 @@ for _ in range(3):
     assert [one.allocated["weights"] for one in chosen] == [found[0].allocated["weights"]] * 3
 
 
+def test_a_first_step_warns_of_states_that_come_later_and_layers_of_torch_alone_make_activations(
+    tmp_path: Path,
+) -> None:
+    text = """
+model = DDP(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).cuda())
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(STEPS):
+    optimizer.zero_grad()
+    model(torch.randn(4096, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    one, two = (
+        labkit.plan(written(tmp_path, text.replace("STEPS", str(steps))), gpus=2, steps=3) for steps in (1, 2)
+    )
+    assert [one.ranks[0].steps, two.ranks[0].steps] == [1, 2]
+    assert "1 step:" in str(one)
+    assert "later steps need more" in str(one)
+    assert "later steps" not in str(two)
+    states = two.ranks[0].at_peak["optimizer"]
+    assert two.ranks[0].peak - one.ranks[0].peak == states == one.ranks[0].allocated["optimizer"]
+    made = 4 * 4096 * 64  # bytes of a layer's result
+    assert two.ranks[0].at_peak["activations"] >= 4 * made
+    assert two.ranks[0].at_peak["buckets"] < made
+
+
 def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path: Path) -> None:
     """ZeRO-1's step is AdamW's and more: forward and backward are in it, as in that of plain DDP."""
     zero, plain = (
