@@ -54,8 +54,9 @@ class ScriptPlan(Drawn):
         verdict = _TEXTS["fits"](gpu=gpu)
         if not self.fits:
             verdict = _TEXTS["too-much"](gpu=gpu, rank=most.rank, peak=peak)
-        size, facts = bytes_text(int(self.gpu.memory)), {"ranks": len(self.ranks), "steps": max(one.steps for one in self.ranks)}
-        lines = [_TEXTS["head"](script=self.script, verdict=verdict, size=size, **facts)]
+        size, steps = bytes_text(int(self.gpu.memory)), max(one.steps for one in self.ranks)
+        facts = {"script": self.script, "ranks": len(self.ranks), "steps": steps}
+        lines = [_TEXTS["head"](verdict=verdict, size=size, **facts)]
         for one in self.run:
             kinds = [f"{KINDS[kind]} {bytes_text(held)}" for kind, held in one.at_peak.items() if held]
             words = _TEXTS["rank"](
