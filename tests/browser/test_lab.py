@@ -58,7 +58,7 @@ def test_the_course_opens_in_a_copy_and_the_repository_stays_clean(course, brows
     page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
     try:
         page.goto(url)
-        page.get_by_role("heading", name="数据并行").first.wait_for()
+        page.get_by_role("heading", name="多 GPU 训练").first.wait_for()
         assert page.locator("html").get_attribute("lang") == "zh-CN"
         assert page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
         shot(page, "lab-index-zh")

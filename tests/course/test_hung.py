@@ -185,8 +185,8 @@ def test_the_settings_are_other_ranks_nodes_and_one_rank():
 
 
 def test_the_board_has_both_lessons_of_repairs():
-    repair("scale", repaired.scale)
     hint("scale", 1)
+    repair("scale", repaired.scale)
     board = repr(Progress())
     assert "Ten broken scripts: 9 of 100 points" in board
     assert "  scale       best 10, hints 1, points  9" in board
