@@ -219,7 +219,7 @@ def test_a_real_lesson_in_chinese(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("arguments", "text"), [
     (["99_small", "--gpus", "eight"], "must be a whole number of at least 0, got 'eight'"),
-    (["99_small", "--gpus", "2", "-1"], "must be at least 0, got -1"),
+    (["99_small", "--gpus", "2", "-1"], "a whole number of at least 0, got '-1'"),
     (["99_small"], "arguments are required: --gpus"),
     (["98_none", "--gpus", "2"], "no such lesson: 98_none (en); there are 99_small"),
     (["missing.ipynb", "--gpus", "2"], "no such notebook: missing.ipynb"),
