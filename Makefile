@@ -17,10 +17,10 @@ help:  ## list the targets
 lab: $(VENV)/.zh  ## open the course, in a copy of your own (LESSON=zh/03_split, ARGS="--dir DIR --port 9999")
 	@$(BIN)/python -m labkit lab $(LESSON) $(ARGS)
 
-test: $(VENV)/.test  ## run every test on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
+test: $(VENV)/.test  ## run the tests on all cores: library, notebooks, browser (ARGS="tests/engine -x", ARGS="-n0 --pdb")
 	@$(PYTEST) -m "not more" $(ARGS)
 
-test-more: $(VENV)/.more  ## run the tests marked "more": what `make test` holds, repeated in another way, and other people's models
+test-more: $(VENV)/.more  ## run the tests marked "more": further cases of those of `make test`, and other people's models
 	@$(PYTEST) -m more $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS name no such test
 
 lint: $(VENV)/.test  ## check style and types

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,11 +83,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Together(config, log)
 
 
+def sample(items: list[pytest.Item]) -> None:
+    """Mark as ``more`` the cases that tests/sampled.txt leaves to ``make test-more``."""
+    kept, file = dict[str, int](), ""
+    for line in Path(__file__).with_name("tests").joinpath("sampled.txt").read_text("utf-8").splitlines():
+        if line.startswith("  "):
+            count, name = line.split()
+            kept[f"{file}::{name}"] = int(count)
+        elif not line.startswith("#"):
+            file = line
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in kept and item.get_closest_marker("more") is None:
+            cases.setdefault(name, []).append(item)
+    for name, found in cases.items():
+        chosen = {at * len(found) // kept[name] for at in range(kept[name])}
+        for at, item in enumerate(found):
+            if at not in chosen:
+                item.add_marker(pytest.mark.more)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("notebooks/"):  # by nbval; tests/notebooks runs them all in one kernel
             item.add_marker(pytest.mark.more)
+    sample(items)
     if hasattr(config, "workerinput"):  # one of several workers
         items.sort(
             key=lambda item: next(

@@ -417,3 +417,14 @@ def test_the_check_sees_a_name_that_only_running_can_tell():
     assert imports(
         "def load(name):\n    return import_module(name)", "labkit.a", {"labkit.a"}, set()
     ).late == [2]
+
+
+def test_each_test_of_which_some_cases_are_chosen_is_there():
+    file, missing = "", []
+    for line in (HOME / "tests" / "sampled.txt").read_text("utf-8").splitlines():
+        if line.startswith("  "):
+            if f"def {line.split()[1]}(" not in (HOME / file).read_text("utf-8"):
+                missing.append(f"{file}: {line}")
+        elif not line.startswith("#"):
+            file = line
+    assert not missing
