@@ -1,6 +1,6 @@
 """The training program of lesson 23: a small transformer on sentences of a grammar, on one GPU or in a layout.
 
-A script for torchrun: ``train.py --layout tp``. The lesson replaces some of its functions by a learner's.
+A script for torchrun: ``train.py --tp 2``. The lesson replaces some of its functions by a learner's.
 """
 
 import argparse
