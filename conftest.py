@@ -85,13 +85,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def sample(items: list[pytest.Item]) -> None:
     """Mark as ``more`` the cases that tests/sampled.txt leaves to ``make test-more``."""
-    kept, file = dict[str, int](), ""
-    for line in Path(__file__).with_name("tests").joinpath("sampled.txt").read_text("utf-8").splitlines():
-        if line.startswith("  "):
-            count, name = line.split()
-            kept[f"{file}::{name}"] = int(count)
-        elif not line.startswith("#"):
-            file = line
+    lines = (Path(__file__).parent / "tests" / "sampled.txt").read_text("utf-8").splitlines()
+    kept = {name: int(count) for count, name in (line.split() for line in lines if line[0] != "#")}
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]

@@ -66,7 +66,7 @@ class ScriptPlan(Drawn):
             lines += [f"  {words}", f"    {_join(kinds)}"]
             if one.elsewhere:
                 lines.append(f"    {_TEXTS['elsewhere'](gpu=one.elsewhere)}")
-        if most.at_peak.get("optimizer", 0) < most.allocated.get("optimizer", 0):
+        if most.steps == 1 and most.at_peak.get("optimizer", 0) < most.allocated.get("optimizer", 0):
             lines.append(f"  {_TEXTS['first'](states=bytes_text(most.allocated['optimizer']))}")
         if any(one.routed for one in self.ranks):
             lines.append(f"  {_TEXTS['routed']}")
