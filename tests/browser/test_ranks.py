@@ -1,7 +1,9 @@
 """%%ranks in JupyterLab: output by rank, an error, a deadlock, and a breakpoint answered in the page."""
 
+import re
+
 import pytest
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from playwright.sync_api import expect
 
 CELLS = [
     "import labkit\nlabkit.set_language('{language}')",
@@ -36,30 +38,32 @@ def test_ranks_in_a_page(lab, shot, language, theme):
 
     def ask(at, code):
         cell = page.locator(".jp-CodeCell").nth(at)
-        cell.locator(".cm-content").click()
-        page.keyboard.press("ControlOrMeta+A")
-        page.keyboard.insert_text(code)
-        prompt = cell.locator(".jp-InputPrompt").first
+        editor, prompt = cell.locator(".cm-content"), cell.locator(".jp-InputPrompt").first
         before = prompt.inner_text()
-        for _ in range(3):  # JupyterLab may drop the command while it is busy
-            page.keyboard.press("ControlOrMeta+Enter")
+        for _ in range(5):  # JupyterLab may lose the focus or the command while it is busy
+            editor.click()
+            page.keyboard.press("ControlOrMeta+A")
+            page.keyboard.insert_text(code)
             try:
-                page.wait_for_function(
-                    "([at, before]) => document.querySelectorAll('.jp-CodeCell')[at]"
-                    ".querySelector('.jp-InputPrompt').textContent !== before",
-                    arg=[at, before], timeout=20_000,
-                )  # fmt: skip
-                break
-            except PlaywrightTimeout:
-                cell.locator(".cm-content").click()
-        return cell
+                expect(editor).to_contain_text(code.splitlines()[-1].strip())
+                page.keyboard.press("ControlOrMeta+Enter")
+                expect(prompt).not_to_have_text(before, timeout=20_000)
+                return cell
+            except AssertionError:
+                continue
+        raise AssertionError(f"cell {at} was not run")
+
+    def wait_for_end(cell):
+        expect(cell.locator(".jp-InputPrompt").first).to_contain_text(re.compile(r"\d"), timeout=90_000)
 
     deadlock, named = WORDS[language]
     cell = ask(3, "%%ranks\nif rank == 2:\n    raise ValueError('bad rows')\ndist.barrier()")
     cell.get_by_text(named).first.wait_for()
     assert "ValueError" in cell.inner_text()
+    wait_for_end(cell)
     cell = ask(4, FAILING["deadlock"])
     cell.get_by_text(deadlock).first.wait_for()
+    wait_for_end(cell)
 
     cell = ask(5, FAILING["breakpoint"])
     field = cell.locator(".jp-Stdin input")
