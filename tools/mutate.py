@@ -1,9 +1,9 @@
 """Mutation testing: make random small changes in labkit, one at a time, and run the tests on each.
 
 ``python -m tools.mutate SEED COUNT`` draws COUNT mutations: a reversed comparison, a removed statement, a constant plus
-one, two swapped arguments. Long files are drawn more often. The eight test files that name
-the changed module most run first, and all of ``make test`` only if none of them fails. Each line names the test that killed
-the mutation; a survivor shows untested behaviour, or a change without effect.
+one, two swapped arguments. Long files are drawn more often. The nearest test files run
+first, and all of ``make test`` only if none of them fails. Each line names the test that killed the mutation; a
+survivor shows untested behaviour, or a change without effect.
 
 The mutations are made in a copy of the last commit, which is removed at the end.
 """
@@ -31,6 +31,11 @@ OPPOSITE: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.And: ast.Or, ast.Or: ast.And,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+# Package -> the folder of its tests; those of labkit's rooms are called like the rooms.
+_FOLDERS = {
+    "simgpu": "machine", "labkit_diagnose": "diagnosis", "labkit_ranks": "ranks", "labkit_course": "course",
+    "labkit_classroom": "classroom", "labkit_content": "course", "labkit_cli": "cli",
 }  # fmt: skip
 _NEAREST = 8  # test files that run first
 _TIMEOUT = 120  # seconds for a test
@@ -158,16 +163,19 @@ def _compiles(source: str) -> bool:
 
 
 def nearest_tests(root: Path, mutation: Mutation) -> list[str]:
-    """Return the test files nearest to a mutation: those that name its module most, then its file and function."""
+    """Return the test files that most often name the changed module, file and function, the package's own first."""
     module = mutation.path.removesuffix(".py").replace("/", ".")
+    package, room, *_ = module.split(".")
+    own = root / "tests" / (room if package == "labkit" else _FOLDERS[package])
     names = {Path(mutation.path).stem, *mutation.inside.split(".")} - {"", "__init__"}
     words = re.compile("|".join(rf"\b{name.strip('_')}\b" for name in names))
-    found = []
-    for path in root.glob("tests/**/test_*.py"):
+
+    def nearness(path: Path) -> tuple[bool, int]:
         text = path.read_text("utf-8")
-        if "playwright" not in text and (count := 10 * text.count(module) + len(words.findall(text))):
-            found.append((-count, path.relative_to(root).as_posix()))
-    return [path for _, path in sorted(found)[:_NEAREST]]
+        return own in path.parents, 10 * text.count(module) + len(words.findall(text))
+
+    ordered = sorted(root.glob("tests/**/test_*.py"), key=nearness, reverse=True)
+    return [path.relative_to(root).as_posix() for path in ordered[:_NEAREST]]
 
 
 def killing_test(root: Path, tests: Sequence[str]) -> str:
@@ -214,8 +222,9 @@ def main(words: list[str] | None = None) -> None:
             file = root / one.path
             before = file.read_text("utf-8")
             file.write_text(one.source, "utf-8")
-            killed = killing_test(root, near) if (near := nearest_tests(root, one)) else ""
-            killed = killed or ("" if options.near else killing_test(root, []))
+            killed = killing_test(root, nearest_tests(root, one)) or (
+                "" if options.near else killing_test(root, [])
+            )
             file.write_text(before, "utf-8")
             print(f"{what}: {killed or '**survived**'}", flush=True)
             survivors += [what] * (not killed)
