@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from labkit.base.language import get_language, say, series
@@ -46,6 +44,8 @@ NOTHING_TO_DO = (
 ).split()
 # Arguments of torchrun that need real processes.
 PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
+# Our own arguments that record ranks in one process.
+RECORDS = ("summary", "timeline", "times", "trace")
 
 _PATH = {"type": Path}
 WORDING = Wording("torchrun", gpus={"type": at_least(1)}, timeline=_PATH, trace=_PATH)
@@ -119,12 +119,13 @@ def run(options: argparse.Namespace) -> int:
     machine = _machine(options)
     for name in ("timeline", "trace"):
         check_writable(_option_name(name), getattr(options, name))
-    if options.processes and options.times is not None:
-        raise UsageError(
-            en="--times needs ranks that share this process: leave --processes out",
-            zh="--times 要求所有 rank 都在本进程里：请去掉 --processes",
-        )
     if options.processes:
+        for name in RECORDS:
+            if getattr(options, name):
+                raise UsageError(
+                    en=f"--{name} needs ranks that share this process: leave --processes out",
+                    zh=f"--{name} 要求所有 rank 都在本进程里：请去掉 --processes",
+                )
         return _run_in_processes(options, given, machine)
     _check(options, given, machine)
     return _run_in_threads(options, machine)
@@ -208,23 +209,8 @@ def _run_in_processes(
         )
     from labkit_ranks.torchrun.in_processes import run as run_processes
 
-    kept, faults = _make_recorder(options), list[str]()
-    if kept is None:
-        return _print_lessons(run_processes(_arguments(options, given), machine, None, faults), faults)
-    from labkit_ranks.processes import process_recording
-
-    folder = mkdtemp(prefix="labkit")  # the first worker to end would remove a TemporaryDirectory
-    try:
-        more = {
-            process_recording.FOLDER: folder,
-            process_recording.MOST: str(MOST_EVENTS if _needs_events(options) else 0),
-        }
-        code = run_processes(_arguments(options, given), machine, more, faults)
-        process_recording.read_recording(Path(folder), kept)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    _report(options, kept)
-    return _print_lessons(code, faults)
+    faults = list[str]()
+    return _print_lessons(run_processes(_arguments(options, given), machine, faults), faults)
 
 
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
@@ -286,15 +272,11 @@ def _print_lessons(code: int, faults: Sequence[str]) -> int:
     return code
 
 
-def _needs_events(options: argparse.Namespace) -> bool:
-    return bool(options.timeline or options.trace)
-
-
 def _make_recorder(options: argparse.Namespace) -> RunRecord | None:
     """Return a recorder for the run, or None if no option needs one."""
     from labkit_ranks.rank.run_record import RunRecord
 
-    needs_events = _needs_events(options)
+    needs_events = options.timeline or options.trace
     return RunRecord(MOST_EVENTS if needs_events else 0) if options.summary or needs_events else None
 
 

@@ -2,10 +2,7 @@
 
 A rank that has waited for a moment publishes what it waits for, and reads the states of the others. No rank can go on
 if each of them waits or has ended, nothing that one waits for is under way, and all of this was so one check before.
-Busy ranks publish nothing.
-
-The main thread may also wait for something of its own process (a lock, a queue, an event). This is seen as with ranks
-in one process: the thread is the only task of a scheduler (:mod:`labkit.turns`).
+Busy ranks publish nothing, nor does a rank that waits for something of its own process (a lock, a queue, an event).
 """
 
 from __future__ import annotations
@@ -27,17 +24,15 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from labkit import turns
 from labkit.turns import Deadlock
-from labkit.turns.locks import lock_watch
 
 from ..calls import faults
 from ..calls.call import CollectiveCall
 from ..calls.visits import LineVisits
 from ..group.process_group import SimulatedProcessGroup
-from ..rank.rank import internal_work, this_process
+from ..rank.rank import this_process
 from . import call_packing, published_states
-from .published_states import NEW, OWN, STORE, PublishedState, call_key
+from .published_states import NEW, STORE, PublishedState, call_key
 from .store_keys import REPORTS, KeysEvent, growing_pauses, key_prefix, sleep
 
 # Seconds of waiting before a rank publishes its state, and between two checks.
@@ -52,7 +47,6 @@ _get = c10d.Store.get
 # All detectors; the last is the current one. Keep them: a forked child drops exit callbacks, and destroying gloo
 # there would crash.
 _all: list[DeadlockDetector] = []
-_main: turns.ScheduledTask | None = None  # the main thread of this process
 # The exit code of this process, once known.
 _code = 0
 
@@ -109,7 +103,6 @@ class DeadlockDetector:
 
     def end(self) -> None:
         """Publish the end of this process."""
-        _leave_scheduler()
         try:
             with self._lock:
                 self._write("ended")
@@ -152,19 +145,6 @@ class DeadlockDetector:
             self._looks += 1
             if self._state == "waits":
                 self._write("waits", again=True)
-
-    def explain_own_wait(self, what: str) -> str | None:
-        """Return the deadlock report if the main thread waits in vain for ``what`` in the own process; else None."""
-        if self._state != "waits":
-            call = CollectiveCall(OWN)
-            call.group = what
-            self.record_wait(call)
-        found = self.find_deadlock()
-        if found is None:
-            return None
-        if not self.claims_report():
-            sleep(_GRACE)
-        return str(faults.deadlock_report(published_states.rank_states(found), self.group.timeout))
 
     def record_progress(self) -> None:
         with self._lock:
@@ -286,7 +266,6 @@ def start_detector(group: SimulatedProcessGroup) -> DeadlockDetector:
     if (found := active_detector()) is None:
         found = DeadlockDetector(group, len(_all) + 1)
         _all.append(found)
-        _enter_scheduler()
     return found
 
 
@@ -308,41 +287,6 @@ def _error() -> tuple[str, str] | None:
     if error is None or isinstance(error, SystemExit) and not error.code:
         return None
     return type(error).__name__, str(error)
-
-
-def _enter_scheduler() -> None:
-    """Make the main thread a task of a scheduler, which sees every wait."""
-    global _main
-    in_main = threading.current_thread() is threading.main_thread()
-    if _main is None and in_main and turns.current_task() is None:
-        task_group = turns.TaskGroup(watch=lock_watch, explain=_explain)
-        _main = task_group.add_thread("main")
-        _main.on_turn = _go_on
-
-
-def _leave_scheduler() -> None:
-    global _main
-    task, _main = _main, None
-    if task is not None and turns.current_task() is task:
-        task.leave_thread()
-
-
-def _explain(_: str) -> str | None:
-    """Return the text of a deadlock in which the main thread waits for its own process; None if there is none."""
-    if _main is None or (detector := active_detector()) is None:
-        return None
-    what = _main.waits_for
-    with internal_work():
-        try:
-            return detector.explain_own_wait(what)
-        except Exception:
-            return None  # the process with the store is gone
-
-
-def _go_on() -> None:
-    if (detector := active_detector()) is not None and detector._state == "waits":
-        with internal_work(), suppress(Exception):  # the store may be gone
-            detector.record_progress()
 
 
 def active_detector() -> DeadlockDetector | None:

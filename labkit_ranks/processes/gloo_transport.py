@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 import torch
@@ -29,13 +29,13 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistBackendError
 
+from labkit import turns
 from labkit.base.language import say
 
 from ..calls import faults, semantics
 from ..calls.call import CollectiveCall
 from ..group.process_group import SimulatedProcessGroup
 from ..group.slot import NCCL_BUFFER, PlainTensors, Slot
-from ..rank.rank import internal_work
 from . import call_packing
 from .deadlock_detector import SOON, DeadlockDetector, start_detector
 from .store_keys import KeysEvent, key_prefix
@@ -86,7 +86,7 @@ class ProcessSlot(Slot):
         self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
     ) -> bool:
         """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on."""
-        with internal_work():
+        with turns.keep_turn():
             if self.over.wait(SOON) and self.lost is None:
                 return True
             return self.detector.wait(call, ready, self.over, timeout)
@@ -125,11 +125,11 @@ class GlooTransport:
         self._detector = start_detector(group)
         _made[self.ranks] += 1
         name = f"{'-'.join(map(str, self.ranks))}/{_made[self.ranks]}"
-        with internal_work():
+        with turns.keep_turn():
             self._detector.wait_for_members(group, name)
         name = key_prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
-        with PlainTensors(), internal_work():
+        with PlainTensors(), turns.keep_turn():
             made: list[Any] = []
             for part in ("heads", "bodies"):
                 store = c10d.PrefixStore(f"{name}/{part}", group.store)
@@ -144,7 +144,7 @@ class GlooTransport:
         """Add ``call``, and start to send it to the other members."""
         call.node = int(os.environ.get("GROUP_RANK", "0"))  # two nodes each have a cuda:0
         slot = ProcessSlot(call, self.size, self._detector)
-        with PlainTensors(), internal_work():
+        with PlainTensors(), turns.keep_turn():
             self._detector.record_call(call, slot)
             slot.mine = call_packing.pack_call(call)
             if call.is_message:
@@ -163,7 +163,7 @@ class GlooTransport:
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """Return the calls so far for a group of this number, with ``call``."""
         text, made = call_packing.pickle_facts(call), c10d.PrefixStore(f"made/{call.seq}", self._store)
-        with internal_work():
+        with turns.keep_turn():
             made.set(str(self.at), text)  # type: ignore[arg-type]  # bytes are taken too
             first = made.compare_set("first", "", text)  # type: ignore[arg-type]
             calls = [call, pickle.loads(first)]
@@ -288,24 +288,21 @@ class GlooTransport:
 
     def _send(self, slot: ProcessSlot, to: int, tag: int, beside: object) -> None:
         """Send a message. Thread ``beside`` waits for the end, so that later messages go on; if None, this thread."""
-        mine, began = slot.mine, perf_counter()
+        mine = slot.mine
         with _pass_errors_to(slot.mark_lost):
             parts = [_make_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_make_head(mine)]
             works = [self._bodies.send([part], to, tag) for part in parts]
             if beside is None:
-                self._finish_send(slot, works, began)
+                self._finish_send(slot, works)
             else:
                 slot.mark_sent()
-                self._run_in_thread(beside, partial(self._finish_send, slot, works, began))
+                self._run_in_thread(beside, partial(self._finish_send, slot, works))
 
-    def _finish_send(self, slot: ProcessSlot, works: list[Any], began: float) -> None:
-        call = slot.call
+    def _finish_send(self, slot: ProcessSlot, works: list[Any]) -> None:
         with _pass_errors_to(slot.mark_lost):
             for work in works:
                 work.wait()
-            # The receiver's clock is unknown here: a large message has waited as long as it took.
-            slot.met = call.arrived + (0.0 if "away" in call.memo else perf_counter() - began)
-            slot.finished = slot.met
+            slot.met = slot.finished = slot.call.arrived  # the receiver's clock is unknown here
             slot.done = True
             slot.release_waiters()
 

@@ -12,15 +12,17 @@ from typing import Any
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistStoreError
 
+from labkit import turns
 from labkit.base.patches import Patch, Patches
 from simgpu import machine_in_use
 
 from ..calls.call import CollectiveCall
 from ..group import group_patches as of_groups
 from ..rank import cuda_state
-from ..rank.rank import internal_work, this_process
+from ..rank.clock import TimedRank
+from ..rank.rank import this_process
 from ..rank.visible_gpus import WatchedEnvironment, gpus_of_environment
-from . import deadlock_detector, process_recording
+from . import deadlock_detector
 from .gloo_transport import GlooTransport
 from .store_keys import KeysEvent
 
@@ -34,7 +36,7 @@ def inherit() -> None:
     Patches(
         lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]
     ).put_in()
-    process_recording.begin_process_rank()
+    _begin_rank()
     variables = WatchedEnvironment(environ._data)
 
     def apply_visible_gpus() -> None:
@@ -49,6 +51,22 @@ def inherit() -> None:
 
     variables.on_change = apply_visible_gpus
     environ._data = variables
+
+
+def _begin_rank() -> None:
+    """Make the process the rank in the environment. A child of this process is another one."""
+    environment, machine = os.environ, machine_in_use()
+    if machine is None or not {"RANK", "LOCAL_RANK"} <= environment.keys():
+        return
+    node = int(environment.get("GROUP_RANK", "0"))
+    me = TimedRank(int(environment["RANK"]), int(environment["LOCAL_RANK"]), node, machine.gpus)
+    this_process.rank = me
+    os.register_at_fork(after_in_child=_forget_rank)
+    me.begin_turn()
+
+
+def _forget_rank() -> None:
+    this_process.rank = None
 
 
 def _total_bytes() -> int:
@@ -75,7 +93,7 @@ def _wait(
     limit = store.timeout if timeout is None else timeout
     if (watch := deadlock_detector.active_detector()) is not None:  # without a detector, C++ waits
         there = KeysEvent(store, [keys] if isinstance(keys, str) else keys)
-        with internal_work():
+        with turns.keep_turn():
             _wait_for_keys(watch, there, real.__name__, limit)
         if real.__name__ == "wait":
             return None

@@ -13,9 +13,8 @@ from typing import Any
 from ..calls import faults
 from ..calls.call import CollectiveCall
 
-# Kinds of calls that are no collectives: waiting for a key ("store.get", …), creating a group, waiting for something
-# of the own process (a lock, a queue; its name is in the call's group).
-STORE, NEW, OWN = "store", "new_group", "own"
+# Kinds of calls that are no collectives: waiting for a key ("store.get", …), creating a group.
+STORE, NEW = "store", "new_group"
 # Keys of collectives, which all members of a group make.
 _BY_ALL = ("all", NEW)
 
@@ -63,7 +62,7 @@ def call_key(call: CollectiveCall) -> tuple[Any, ...]:
         return call.group, "recv", None if call.root is None else call.ranks[call.root], call.rank
     if call.kind.startswith(STORE):
         return call.group, STORE
-    if call.kind == OWN or call.kind == NEW and not call.backend:  # a gathering before connecting
+    if call.kind == NEW and not call.backend:  # a gathering before connecting
         return call.group, call.kind
     return call.group, "all"
 
@@ -78,7 +77,7 @@ def missing_ranks(call: CollectiveCall, notes: Sequence[PublishedState]) -> list
 def is_stuck(call: CollectiveCall, notes: Sequence[PublishedState]) -> bool:
     """Whether some rank has not come to ``call``, or to all earlier calls that block it."""
     kind = call_key(call)[1]
-    if kind in (STORE, OWN):
+    if kind == STORE:
         return True  # all ranks that could set the key wait themselves
     if kind in _BY_ALL:
         return bool(missing_ranks(call, notes))
@@ -127,9 +126,7 @@ def rank_states(notes: Sequence[PublishedState]) -> list[faults.RankState]:
             call.memo["held"] = half, first
         seqs = {key[0]: count for key, count in one.issued.items() if key[1] in _BY_ALL}
         what = ""
-        if call is not None and call.kind == OWN:
-            what, call = call.group, None
-        elif call is not None and call.kind.startswith(STORE):
+        if call is not None and call.kind.startswith(STORE):
             what, call = f"{call.kind}({call.group}) at {call.short_place}", None
         found.append(faults.RankState(rank, call, what, one.error, one.came, seqs, one.last, one.passes))
     return found

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from math import inf
 from time import perf_counter
 from types import ModuleType
@@ -269,13 +269,6 @@ this_process = _ThisProcess()
 def current_rank() -> TimedRank | None:
     """Return the rank of this thread or process; None outside of ranks."""
     return this_thread.rank or this_process.rank
-
-
-@contextmanager
-def internal_work() -> Iterator[None]:
-    """A context for labkit's own work in a rank: its clock stands, and waits are not the script's."""
-    with turns.keep_turn(), nullcontext() if this_process.rank is None else this_process.rank.pause_clock():
-        yield
 
 
 def pause_clock_in_imports() -> Iterator[Patch]:

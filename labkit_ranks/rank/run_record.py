@@ -74,14 +74,6 @@ class RunRecord:
         self.trace.events.clear()
         self.trace.samples.clear()
 
-    def add(self, found: Iterable[Event | MemorySample]) -> None:
-        """Add events and samples that were recorded elsewhere."""
-        for one in found:
-            if isinstance(one, MemorySample):
-                self.trace.samples.append(one)
-            else:
-                self.trace.events.append(one)
-
     def _count(self, found: Event | MemorySample, kept: bool) -> None:
         if found.rank is not None:
             self.totals[found.rank].count(found)

@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -27,17 +27,15 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 def run(
     arguments: Sequence[str],
     machine: children.MachineDescription,
-    more: Mapping[str, str] | None = None,
     faults: list[str] | None = None,
 ) -> int:
     """Do what ``torchrun ARGUMENTS`` does, on ``machine``, with real processes; return the exit code.
 
-    more     variables for the environment of workers.
     faults   receives the names of the faults that are reported last.
 
     ``--nnodes N`` without an address of the other nodes starts all N nodes here, each with a launcher of its own.
     """
-    environment = children.environment_with_machine({**os.environ, **(more or {})}, machine.text())
+    environment = children.environment_with_machine({**os.environ}, machine.text())
     interface = _LOOPBACK.get(sys.platform)
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -85,8 +85,8 @@ def _run_attempt(
         for node, spec in enumerate(specs):
             here = {rank.local: rank.environ for rank in world.ranks if rank.node == node}
             filters = options.duplicate_stdout_filters, options.duplicate_stderr_filters
-            logs.append(Logs(spec, here, (sys.stdout, sys.stderr), options.role, filters))
-            stack.callback(logs[-1].close)
+            streams = (sys.stdout, sys.stderr)
+            logs.append(stack.enter_context(Logs(spec, here, streams, options.role, filters)))
 
         program.deferred_errors = ()
 

@@ -18,7 +18,7 @@ from simgpu.tracebacks import fold_frames, strip_labkit_frames
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..rank.system_calls import RankExit, run_exit_functions
-from .logs import WholeLines
+from .logs import LogFile
 
 
 class RankProgram(as_main.MainProgram):
@@ -48,7 +48,7 @@ class RankProgram(as_main.MainProgram):
                 failure = error
             elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
                 failure, self.deferred_errors = error, (*self.deferred_errors, error)
-                if isinstance(sys.stderr, WholeLines):  # also into its own file
+                if isinstance(sys.stderr, LogFile):  # also into its own file
                     _show_error(error)
             else:
                 failure = _show_error(error)
