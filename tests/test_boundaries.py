@@ -64,7 +64,7 @@ labkit_ranks.plans           | base plans
 labkit_ranks.pictures        | base plans cost trace view labkit_ranks.calls labkit_ranks.plans
 labkit_ranks.rank            | base turns simgpu.children simgpu.hooks trace labkit_ranks.calls simgpu
 labkit_ranks.group           | base simgpu.features trace labkit_ranks.calls labkit_ranks.rank simgpu
-labkit_ranks.processes       | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group
+labkit_ranks.processes       | base turns simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.group
 labkit_ranks.threads         | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
 labkit_ranks.torchrun        | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
@@ -97,7 +97,7 @@ labkit_content.broken        | base labkit_course labkit_content.repairs labkit_
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
 labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_classroom.sandbox.inside
 
-labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.sandbox labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
+labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.sandbox labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base simgpu.children labkit_ranks.testing
 """
 
