@@ -21,18 +21,6 @@ _names = LazyNames(__name__, __file__.removesuffix(".py") + ".pyi")
 def __getattr__(name: str) -> object:
     if name == "__all__":
         return ["__version__", *_names.modules()]
-    if name == "RaceExplorer" or name.startswith("draw_"):
-        from .base.language import say, wrong
-
-        do = say(
-            en='show the object itself in a notebook, or save its picture: labkit.split(30, 8).save("split.svg")',
-            zh='在笔记本里直接显示对象，或者保存它的图：labkit.split(30, 8).save("split.svg")',
-        )
-        if name == "RaceExplorer":
-            do = say(
-                en="RingExplorer's clock compares ring and star", zh="RingExplorer 里的时钟对比环形和星形"
-            )
-        raise wrong(AttributeError, en=f"labkit has no {name}: {do}", zh=f"labkit 没有 {name}：{do}")
     try:
         return _names(name)
     except ModuleNotFoundError as error:

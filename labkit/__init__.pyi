@@ -25,6 +25,7 @@ from labkit_ranks.notebook.session import ranks as ranks
 from labkit_ranks.parity.parity import Parity as Parity
 from labkit_ranks.parity.parity import ParityLayout as ParityLayout
 from labkit_ranks.parity.parity import parity as parity
+from labkit_ranks.pictures.wait_graphs import draw_waits as draw_waits
 from labkit_ranks.planning.measuring import RankPlan as RankPlan
 from labkit_ranks.planning.script_plan import ScriptPlan as ScriptPlan
 from labkit_ranks.planning.script_plan import plan as plan
@@ -62,6 +63,7 @@ from .engine import scatter as scatter
 from .explore.explorer import Explorer as Explorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
+from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer
 from .explore.explorers import ShapesExplorer as ShapesExplorer
@@ -92,6 +94,15 @@ from .trace.recording import record as record
 from .trace.trace import Call as Call
 from .trace.trace import Trace as Trace
 from .turns import Deadlock as Deadlock
+from .view.draw import draw_all_reduce as draw_all_reduce
+from .view.draw import draw_batches as draw_batches
+from .view.draw import draw_flow as draw_flow
+from .view.draw import draw_memory as draw_memory
+from .view.draw import draw_placement as draw_placement
+from .view.draw import draw_scaling as draw_scaling
+from .view.draw import draw_shapes as draw_shapes
+from .view.draw import draw_split as draw_split
+from .view.draw import draw_timeline as draw_timeline
 
 __version__: str
 __all__: list[str]

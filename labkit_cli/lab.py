@@ -69,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    need("jupyterlab", "ipykernel", "ipywidgets")
+    need("jupyterlab", "ipykernel", "ipywidgets", "matplotlib")
     root, page = _find_own_notebook(options.lesson) or _find_in_copy(options)
     command = [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{page}"]
     if options.port is not None:

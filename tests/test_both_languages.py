@@ -29,6 +29,10 @@ ONE_LANGUAGE = {
         "labkit.base.language",
         "{VARIABLE}",
     ): "both languages at once: which of them is understood is not known yet",
+    (
+        "labkit.view.figure",
+        "这台电脑没有中文字体",
+    ): "both languages at once: the figure is in another than was asked for",
     ("labkit.base.patches", "the dictionary of {kind}"): "Python's own, of a class whose names cannot be set",
     ("labkit.base.texts", ""): "for whoever writes a file of texts",
     ("labkit_course.exercise", "there are two exercises"): "for whoever declares exercises",

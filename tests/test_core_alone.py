@@ -43,8 +43,9 @@ import labkit
 
 with labkit.simulate(2), labkit.record() as trace:
     labkit.DataParallel(torch.nn.Linear(5, 2).to("cuda:0"))(torch.randn(4, 5).to("cuda:0")).sum().backward()
-shown = [labkit.split(30, 8), labkit.batches(30, 8), labkit.ring_all_reduce(4), trace, *trace.calls()]
-print(len({"<svg" in each._repr_svg_() for each in shown}), "<svg" in labkit.split(10, 4)._repr_svg_())
+drawn = [labkit.draw_split(30, 8), labkit.draw_batches(30, batch_size=8), labkit.draw_shapes([32, 5], 2),
+         labkit.draw_all_reduce(labkit.ring_all_reduce(4), 1), labkit.draw_flow(trace), labkit.draw_timeline(trace)]
+print(len({type(axes) for axes in drawn}), "<svg" in labkit.split(10, 4)._repr_svg_())
 for name in labkit.__all__:
     of_ranks = labkit._names.modules().get(name, "").startswith("labkit_ranks")
     if name.endswith("Explorer") and name != "Explorer" and not of_ranks:

@@ -188,16 +188,18 @@ def test_the_core_needs_torch_numpy_and_filelock(installed, tmp_path):
         "import torch, labkit\n"
         "print(torch.cuda.device_count(), labkit.__file__)\n"
         "print(labkit.diagnose(torch.nn.Linear(5, 2), torch.randn(8, 5), gpus=2).ok)\n"
-        "try:\n"
-        "    labkit.SplitExplorer\n"
-        "except ImportError as error:\n"
-        "    print(error)\n"
+        "for make in (lambda: labkit.draw_split(10, 8), lambda: labkit.SplitExplorer):\n"
+        "    try:\n"
+        "        make()\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
     )
     done = outside([scripts / "labkit", "run", "--gpus", "8", script], tmp_path)
     assert done.returncode == 0, done.stderr
-    count, ok, explorer = done.stdout.splitlines()
+    count, ok, figure, explorer = done.stdout.splitlines()
     assert count == f"8 {next(scripts.parent.rglob('site-packages'))}/labkit/__init__.py"
     assert ok == "True"
+    assert figure == 'this needs matplotlib: pip install "labkit[lab]"'
     assert explorer == 'this needs ipywidgets: pip install "labkit[lab]"'
     done = outside([scripts / "labkit", "lab"], tmp_path)
     assert (done.returncode, done.stdout) == (69, "")

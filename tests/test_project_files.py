@@ -19,7 +19,7 @@ from labkit.base.ours import PACKAGES
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text("utf-8").split())
-CONDA = {"torch": "pytorch-cpu"}
+CONDA = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base"}
 
 
 def tracked():
@@ -70,8 +70,8 @@ def test_what_is_imported_is_declared():
             found.add(node.module.partition(".")[0])
     beyond = found - set(sys.stdlib_module_names) - names(PROJECT["dependencies"]) - set(PACKAGES)
     assert len(beyond) > 5
-    # (The plugin is imported by pytest; matplotlib only where the user's cell has drawn with it.)
-    assert beyond - set(EXTRA_OF) - {"sitecustomize", "pytest", "_pytest", "matplotlib"} == set()
+    # (The plugin is imported by pytest.)
+    assert beyond - set(EXTRA_OF) - {"sitecustomize", "pytest", "_pytest"} == set()
     for package, extra in EXTRA_OF.items():
         assert package in names(PROJECT["optional-dependencies"][extra])
 

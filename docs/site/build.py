@@ -25,7 +25,7 @@ from sphinx.cmd.build import build_main
 
 import labkit
 from labkit.base.language import LANGUAGES, get_language, say, using
-from labkit.view.palette import colour
+from labkit.view.figure import chinese_font
 from labkit_cli import COMMANDS
 from labkit_course import outline
 
@@ -54,9 +54,14 @@ REFERENCE = (
         "Workload Hardware PROFILES",
     ),
     (
+        "Pictures", "图",
+        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
+        "draw_all_reduce draw_waits",
+    ),
+    (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
+        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
         "ShardingExplorer SlicesExplorer RecomputeExplorer ContextExplorer PlanExplorer ExpertExplorer",
     ),
     ("Language", "语言", "set_language get_language"),
@@ -278,12 +283,13 @@ def sharing(language: str, title: str, description: str) -> str:
 
 def preview(path: Path) -> None:
     """The picture that a shared link shows: 1200 × 630 pixels, as those who show it want it."""
+    language = get_language() if chinese_font() else "en"
     figure = Figure(figsize=(12, 6.3), dpi=100)
-    axes = figure.add_axes((0.05, 0.05, 0.9, 0.6))
-    axes.set_axis_off()
-    for piece in labkit.split(18, 8).pieces:
-        axes.barh(-piece.gpu, piece.rows, left=piece.start, color=colour(piece.gpu))
-    figure.text(0.05, 0.8, "labkit", fontsize=48, weight="bold")
+    with using(language):
+        labkit.draw_split(18, 8, ax=figure.add_axes((0.05, 0.05, 0.9, 0.6)))
+    font = {"family": ["DejaVu Sans", *filter(None, [chinese_font()])]}
+    figure.text(0.05, 0.85, "labkit", fontsize=48, weight="bold", **font)
+    figure.text(0.05, 0.76, SHORT[language], fontsize=24, **font)
     figure.savefig(path)
 
 

@@ -23,8 +23,3 @@ class Drawn:
 
     def _repr_svg_(self) -> str | None:
         return svg_of(self)
-
-    def save(self, path: str) -> None:
-        """Write the picture into an SVG file."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(svg_of(self) or "")

@@ -10,7 +10,7 @@ from .ours import PACKAGES
 
 # Optional package -> extra in pyproject.toml. A test compares both.
 EXTRA_OF = dict.fromkeys(
-    ("ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "nbclient", "nbconvert",
+    ("ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
      "nbformat", "papermill"),
     "lab",
 ) | {"argcomplete": "shell"}  # fmt: skip

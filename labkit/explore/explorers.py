@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
 from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import AllReduce, Ring, Star
@@ -13,7 +13,7 @@ from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
-from ..view.pictures.charts import scaling_picture
+from ..view.pictures.charts import race_picture, scaling_picture
 from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
@@ -105,6 +105,25 @@ class LinkedExplorer(Explorer):
 
     def option_labels(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
+
+
+class RaceExplorer(LinkedExplorer):
+    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (1 to 10) times twice as many: one alone sends nothing.
+
+    parameters   in millions, 1 to 1,000, in float32: also the size of a gradient.
+    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
+    """
+
+    limits = {"doublings": (1, 10), "parameters": (1, 1000)}
+    unfolds = plays = "doublings"
+
+    def __init__(
+        self, doublings: int | None = None, parameters: int = 110, link: str = "v100-nvlink"
+    ) -> None:
+        super().__init__(doublings, 5, link=link, parameters=parameters)
+
+    def make_picture(self) -> Picture:
+        return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
 
 
 class ShapesExplorer(Explorer):

@@ -1,1 +1,1 @@
-"""Pictures of plans and traces, as SVG."""
+"""Pictures of plans and traces: as SVG in notebooks, as matplotlib Axes from ``draw_…``."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.language import wrong
+from ..base.numbers import integer
 from ..plans.shapes import Shape, cut_shape, gathered_shape
 from ..plans.split import Split
 from ..trace.trace import Trace
@@ -45,8 +46,8 @@ class Flow:
         return _gathered_shape([share.made for share in self.shares])
 
 
-def flow_of_trace(trace: Trace) -> Flow:
-    """Return the first data-parallel call of a recording. Raises ValueError if there is none."""
+def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
+    """Return the ``call``-th data-parallel call of a recording. Raises ValueError if there is none."""
     calls = [one for one in trace.calls() if len(one.only(phase="scatter", direction="forward"))]
     if not calls:
         raise wrong(
@@ -55,7 +56,7 @@ def flow_of_trace(trace: Trace) -> Flow:
             zh="trace 中没有数据并行调用：请先录制一次，例如 "
             "`with labkit.record() as trace: labkit.DataParallel(model)(batch)`",
         )
-    found = calls[0]
+    found = calls[integer("call", call, -len(calls), len(calls) - 1)]
     given: dict[str, tuple[Shape, ...]] = {}
     made: dict[str, Shape | None] = {}
     source, module = "cpu", ""

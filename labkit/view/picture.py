@@ -1,4 +1,4 @@
-"""A picture as plain data, painted by :mod:`.svg`.
+"""A picture as plain data: its shapes are computed once and painted twice, as SVG and by matplotlib.
 
 Coordinates are pixels, x to the right and y down, in a picture of ``width`` × ``height``.
 """
@@ -19,7 +19,7 @@ class Box:
     strong  pointed out by a heavy outline.
     round   an ellipse in its place.
     hatched drawn through with slanting strokes.
-    tip     what a reader sees who rests the mouse on it.
+    tip     what a reader sees who rests the mouse on it (SVG only).
     """
 
     x: float

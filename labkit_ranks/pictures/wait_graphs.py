@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from labkit.base.language import say
-from labkit.base.numbers import plural
+from labkit.base.numbers import instance, plural
 from labkit.base.units import duration, time_unit
 from labkit.trace.trace import Trace
+from labkit.view.draw import draw
 from labkit.view.layout import fit_size, fit_text, group_neighbours, text_width
 from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 from ..calls.faults.report import format_ranks
 from ..calls.wait_graph import Wait, WaitForGraph
 from .captions import caption
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # The matrix: left and upper edge, and the room at the right.
 _LEFT, _TOP, _RIGHT = 96, 78, 96
@@ -233,3 +238,19 @@ def _describe_stands(found: Sequence[Stand]) -> str:
     if len(found) > 8:
         parts.append("…")
     return say(en="; ", zh="；").join(parts)[:900] + say(en=".", zh="。")
+
+
+def draw_waits(data: Trace | WaitForGraph, *, ax: Axes | None = None) -> Axes:
+    """Draw which rank waited for which; return the matplotlib Axes.
+
+    data   a trace of ranks: draw the seconds that each rank waited, by the rank that came last. Or the
+           :class:`labkit.WaitForGraph` of a deadlock: draw where each rank waits, and for whom.
+    ax     the Axes to draw into; a new figure by default.
+
+    Raises TypeError for other data.
+    """
+    if isinstance(data, WaitForGraph):
+        graph = data
+        return draw(lambda: wait_for_picture(graph), ax)
+    trace = instance("data", data, Trace, "labkit.record()")
+    return draw(lambda: waited_picture(trace), ax)

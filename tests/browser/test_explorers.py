@@ -20,12 +20,14 @@ EXPLORERS = {
     "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
     "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
     "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
+    "race": ("RaceExplorer(doublings=6)", 1, "64", "128"),
 }  # fmt: skip
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
     "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"), "memory": ("optimizer", "优化器状态"),
     "scaling": ("efficiency", "效率"), "ring": ("rank 0", "环形"), "star": ("rank 0", "星形"),
+    "race": ("star", "星形"),
 }  # fmt: skip
 CLIPPED = """svg => { const outer = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();

@@ -32,6 +32,7 @@ MOVES = [
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
     ("ContextExplorer", {"doublings": 2}, "layout", "zig-zag", "100% of it work"),
     ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "at most 11"),
+    ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
     ("ExpertExplorer", {"skew": 2}, "capacity", 100, "dropped"),
@@ -76,20 +77,31 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
     assert (language == "zh") == any(re.search("[一-鿿]", label) for label in labels)
 
 
-def test_gpus_end_with_the_machine_where_there_is_no_network():
-    explorer = labkit.ScalingExplorer()
-    assert explorer.doublings == 6
+def test_a_race_begins_with_two_gpus_and_both_charts_have_points():
+    explorer = labkit.RaceExplorer()
+    explorer.doublings = 1
+    assert len(explorer.make_picture().boxes) == 2 + 4  # the legend's, and in each chart two points
+    with pytest.raises(ValueError, match="doublings must be from 1 to 10, got 0"):
+        labkit.RaceExplorer(0)
+
+
+@pytest.mark.parametrize(("name", "usual"), [("RaceExplorer", 5), ("ScalingExplorer", 6)])
+def test_gpus_end_with_the_machine_where_there_is_no_network(name, usual):
+    explorer = getattr(labkit, name)()
+    assert explorer.doublings == usual
     explorer.link = "titan-pcie"  # two GPUs, and no way to more
     assert explorer.doublings == 1
     assert explorer._controls["doublings"].options[-1] == ("2", 1)  # a slider shows GPUs, not the exponent
-    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 2"):
         explorer.doublings = 2
     explorer.link = "h200"
     explorer.doublings = 10
     assert explorer._controls["doublings"].label == "1024"
-    assert labkit.ScalingExplorer(link="titan-nvlink").doublings == 1
-    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 5"):
-        labkit.ScalingExplorer(doublings=5, link="titan-nvlink")
+    assert getattr(labkit, name)(link="titan-nvlink").doublings == 1
+    with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 5"):
+        getattr(labkit, name)(5, 110, "titan-nvlink") if name == "RaceExplorer" else getattr(labkit, name)(
+            doublings=5, link="titan-nvlink"
+        )
 
 
 @pytest.mark.parametrize(("make", "error", "text"), [

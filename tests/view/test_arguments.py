@@ -1,32 +1,74 @@
-"""Pictures can be saved; what is gone says what to do; wrong arguments are named."""
+"""Figures take and return axes, and refuse what they cannot draw, naming the argument."""
 
-import xml.etree.ElementTree as ET
-
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 
 import labkit
 from labkit import cost
+from labkit.plans.footprint import Footprint
+from labkit.view.palette import colour
+from labkit.view.pictures.ring_steps import all_reduce_picture
+
+mpl.use("Agg")
+# A call, a text that it writes, and a label of its patches with their GPUs.
+DRAWN = [
+    (lambda **ax: labkit.draw_split(10, 8, **ax), "idle", "cuda:4 rows", [4]),
+    (lambda **ax: labkit.draw_split(labkit.split(10, 8), **ax), "idle", "cuda:4 rows", [4]),
+    (lambda **ax: labkit.draw_batches(100, 30, gpus=3, **ax), "batch 3", "cuda:2 rows", [2] * 4),
+    (lambda **ax: labkit.draw_batches(labkit.batches(100, 30), **ax), "batch 3", "cuda:1 rows", []),
+    (lambda **ax: labkit.draw_all_reduce(4, 2, **ax), "rank 0", "rank 1 chunk 3 from 0", []),
+    (lambda **ax: labkit.draw_all_reduce(labkit.ring_all_reduce(4), **ax), "at the start", "rank 1 chunk 3 from 0", []),
+    (lambda **ax: labkit.draw_flow(labkit.split(10, 2), **ax), "[5, 5]", "replica", [0, 1]),
+    (lambda **ax: labkit.draw_flow(labkit.split(10, 2), 3, **ax), "[5, 5]", "replica", [0, 1]),
+    (lambda **ax: labkit.draw_shapes((65, 32, 5530), 2, batch_dim=1, **ax), "✗ [130, 16, 5530], not [65, 32, 5530]",
+     "batch cuda:1", []),
+    (lambda **ax: labkit.draw_memory([Footprint(3, 2, 1), Footprint(1)], **ax), "cuda:1", "cuda:1 weights", [1]),
+    (lambda **ax: labkit.draw_scaling(cost.predict_scaling(cost.published.BERT, cost.PROFILES["h200"]), **ax),
+     "efficiency, % of perfect", "none", []),
+]  # fmt: skip
 
 
-def test_a_picture_is_written_into_a_file(tmp_path):
-    plan = labkit.split(30, 8)
-    plan.save(tmp_path / "split.svg")
-    assert (tmp_path / "split.svg").read_text("utf-8") == plan._repr_svg_()
-    assert ET.parse(tmp_path / "split.svg").getroot().get("aria-label")
+@pytest.mark.parametrize(("draw", "text", "label", "gpus"), DRAWN)
+def test_a_figure_takes_and_returns_the_axes_and_changes_no_setting(draw, text, label, gpus):
+    before = mpl.rcParams.copy()
+    _, ax = plt.subplots()
+    assert draw(ax=ax) is ax
+    assert draw() is not ax
+    assert mpl.rcParams == before
+    assert text in [one.get_text() for one in ax.texts]
+    patches = [patch for patch in ax.patches if patch.get_label().startswith(label)]
+    assert [mpl.colors.to_hex(patch.get_facecolor()) for patch in patches] == [
+        colour(gpu).lower() for gpu in gpus
+    ]
+    plt.close("all")
 
 
-@pytest.mark.parametrize("name", ["draw_split", "draw_waits", "RaceExplorer"])
-def test_a_name_that_is_gone_says_what_to_do(name, language):
-    with pytest.raises(AttributeError, match=rf"{name}.*(\.save\(|RingExplorer)"):
-        getattr(labkit, name)
-    assert not hasattr(labkit, name)
+def test_every_box_and_arrow_is_painted():
+    ring = labkit.ring_all_reduce(4, 2)
+    picture = all_reduce_picture(ring)
+    painted = labkit.draw_all_reduce(ring).patches
+    assert len(painted) == len(picture.boxes) + sum(line.arrow for line in picture.lines)
+    plt.close("all")
 
 
-def test_the_argument_is_named():
-    with pytest.raises(TypeError, match="work must be a Workload, got 5"):
-        cost.predict_scaling(5, 5)
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda: labkit.draw_timeline("x"), "data must be what labkit.record"),
+    (lambda: labkit.draw_memory(None), "data must be what labkit.data_parallel_memory gives, got None"),
+    (lambda: labkit.draw_scaling(5), "data must be what labkit.predict_scaling gives, got 5"),
+    (lambda: labkit.draw_split(10, 2, ax="q"), "ax must be a matplotlib Axes, got 'q'"),
+    (lambda: cost.predict_scaling(5, 5), "work must be a Workload, got 5"),
+])  # fmt: skip
+def test_the_argument_is_named(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
 
 
 def test_a_slip_of_the_keyboard_does_not_fill_the_memory():
     with pytest.raises(ValueError, match="gpus must be from 1 to 1024, got 1000000000"):
         labkit.split(3, 10**9)
+
+
+def test_a_missing_dimension_is_called_as_the_argument_is():
+    with pytest.raises(ValueError, match="batch_dim"):
+        labkit.draw_shapes((65, 32, 5530), 2, batch_dim=7)

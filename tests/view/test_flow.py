@@ -3,6 +3,7 @@
 import itertools
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from labkit.view.palette import colour
 from labkit.view.pictures.call_flow import STEPS, flow_picture
 from labkit.view.svg import to_svg
 
+mpl.use("Agg")
 CASES = [(10, 1), (10, 3), (10, 8), (128, 8), (128, 64), (100, 64), (5, 64), (0, 3), (9, 9), (8, 9), (7, 5)]
 
 
@@ -241,9 +243,10 @@ def test_each_call_of_a_recording_can_be_drawn():
         with labkit.record() as trace:
             model(torch.randn(4, 5)).sum().backward()
             model(torch.randn(6, 5))
-    first, second = trace.calls()
-    assert [flow_of_trace(one).batch for one in (trace, first, second)] == [(4, 5), (4, 5), (6, 5)]
-    assert [flow_of_trace(one).backward for one in (first, second)] == [True, False]
+    assert [flow_of_trace(trace, call).batch for call in (0, 1, -1)] == [(4, 5), (6, 5), (6, 5)]
+    assert [flow_of_trace(trace, call).backward for call in (0, 1)] == [True, False]
+    with pytest.raises(ValueError, match="call must be from -2 to 1, got 2"):
+        flow_of_trace(trace, 2)
 
 
 def test_home_and_target_may_be_other_devices():
@@ -269,10 +272,10 @@ def test_many_gpus_are_counted_not_drawn():
 
 
 @pytest.mark.parametrize(("call", "error", "text"), [
-    (lambda: flow_picture(Trace([Event("copy", "cuda:1")])), ValueError, "holds no data-parallel call"),
-    (lambda: flow_picture(Trace([Event("gather", "cuda:0", call=0)])),  # a part of one: nothing goes in
+    (lambda: labkit.draw_flow(Trace([Event("copy", "cuda:1")])), ValueError, "holds no data-parallel call"),
+    (lambda: labkit.draw_flow(Trace([Event("gather", "cuda:0", call=0)])),  # a part of one: nothing goes in
      ValueError, "holds no data-parallel call"),
-    (lambda: flow_picture([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
+    (lambda: labkit.draw_flow([1]), TypeError, r"data must be a Trace or a Split, got \[1\]"),
     (lambda: flow_picture(labkit.split(3, 2), 8), ValueError, "step must be from 0 to 7, got 8"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(call, error, text):

@@ -1,5 +1,6 @@
 """The picture of the memory of the GPUs."""
 
+import matplotlib as mpl
 import pytest
 
 import labkit
@@ -7,6 +8,7 @@ from labkit.base.units import bytes_text
 from labkit.plans.footprint import KINDS
 from labkit.view.pictures.lanes import memory_picture
 
+mpl.use("Agg")
 MEBI = 2**20
 
 
@@ -63,6 +65,13 @@ def test_bytes_are_told_in_round_units():
     assert [bytes_text(n) for n in (0, 1023, 1024, 1536, 1048064, MEBI, 5 * 2**40)] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1 MiB", "5 TiB",
     ]  # fmt: skip
+
+
+def test_only_footprints_are_drawn():
+    with pytest.raises(TypeError, match="data for cuda:0 must be a Footprint, got 3"):
+        labkit.draw_memory([3])
+    with pytest.raises(ValueError, match="data must be a Footprint for each GPU"):
+        labkit.draw_memory([])
 
 
 def test_gradients_and_the_optimizers_state_can_be_told_apart():

@@ -133,6 +133,7 @@ def test_gpus_without_work_are_shown_and_of_many_some_are_counted():
     (lambda: labkit.placement([0], 5), TypeError, "batch must be a tensor with rows.* got 5 "),
     (lambda: labkit.placement([0], rows=-1), ValueError, "must be at least 0, got -1"),
     (lambda: labkit.placement([0, 3], gpus=2), ValueError, "gpus must be from 4 to 1024, got 2"),
+    (lambda: labkit.draw_placement(5), TypeError, "data must be what labkit.placement gives, got 5"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(call, error, text):
     with pytest.raises(error, match=text):

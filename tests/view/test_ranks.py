@@ -5,8 +5,10 @@ import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
+import matplotlib as mpl
 import pytest
 
+import labkit
 from labkit.base.language import using
 from labkit.trace.events import Event
 from labkit.trace.memory import STEP, MemorySample, MemoryTimeline
@@ -22,6 +24,7 @@ from labkit_ranks.pictures.rank_lanes import ranks_picture
 from labkit_ranks.pictures.rank_times import family_name, rank_times
 from labkit_ranks.pictures.wait_graphs import group_stands, wait_for_picture, waited_picture
 
+mpl.use("Agg")
 MIB = 2**20
 
 
@@ -475,6 +478,22 @@ def test_hatching_stays_inside_its_box_and_goes_on_in_the_next():
     sums = sorted(x + y for box in (one, other) for x, y, *_ in box.strokes())
     assert {round(b - a, 6) for a, b in pairwise(sums)} <= {0, 6}
     assert Box(10, 7, 31, 9).strokes() == ()
+
+
+def test_figures_of_ranks_are_painted_hatching_and_all():
+    import matplotlib.pyplot as plt
+
+    trace = steps(3, 2)
+    ax = labkit.draw_timeline(trace)
+    (strokes,) = ax.collections
+    drawn = sum(len(box.strokes()) for box in ranks_picture(trace).boxes)
+    assert len(strokes.get_segments()) == drawn
+    for ax in (labkit.draw_waits(trace), labkit.draw_waits(DEADLOCK), labkit.draw_memory(trace)):
+        assert ax.texts
+    assert len(labkit.draw_memory(trace.memory).texts) == len(labkit.draw_memory(trace).texts)
+    plt.close("all")
+    with pytest.raises(TypeError, match=r"data must be what labkit.record\(\) gives, got 5"):
+        labkit.draw_waits(5)
 
 
 def test_the_page_of_ranks_has_their_beginning_their_end_who_waited_and_their_memory():

@@ -1,11 +1,14 @@
 """The picture of a wrong batch dimension."""
 
+import matplotlib as mpl
 import pytest
 
+import labkit
 from labkit.plans.shapes import Cut
 from labkit.view.pictures.lanes import inputs_picture
 from labkit.view.pictures.shape_blocks import gathered_output, shapes_picture
 
+mpl.use("Agg")
 CRNN = (65, 32, 5530)
 CASES = [
     (CRNN, 1, 1), (CRNN, 2, 1), (CRNN, 3, 1), (CRNN, 8, 1), (CRNN, 64, 1), (CRNN, 64, 2), (CRNN, 2, 0), ((9,), 4, 0),
@@ -71,15 +74,31 @@ def test_both_axes_of_every_panel_are_named():
 
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="dim must be from -3 to 2, got 3"):
-        shapes_picture(CRNN, 2, batch_dim=3)
+        labkit.draw_shapes(CRNN, 2, batch_dim=3)
     with pytest.raises(ValueError, match="gpus must be from 1 to 1024, got 0"):
-        shapes_picture(CRNN, 0)
+        labkit.draw_shapes(CRNN, 0)
 
 
 def test_the_batch_is_on_the_first_dimension_if_nothing_else_is_said():
-    picture = shapes_picture((32, 65), 4)
-    assert picture == shapes_picture((32, 65), 4, batch_dim=0)
-    assert "✗" not in "".join(text.text for text in picture.texts)
+    import matplotlib.pyplot as plt
+
+    one, other = (labkit.draw_shapes((32, 65), 4, **given) for given in ({}, {"batch_dim": 0}))
+    assert [text.get_text() for text in one.texts] == [text.get_text() for text in other.texts]
+    assert "✗" not in "".join(text.get_text() for text in one.texts)
+    plt.close("all")
+
+
+def test_in_a_chinese_figure_signs_are_set_in_a_font_that_has_them(monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from labkit.view import figure
+
+    labkit.set_language("zh")
+    monkeypatch.setattr(figure, "chinese_font", lambda: "A Chinese Font")
+    ax = labkit.draw_shapes((65, 33, 7), 2, batch_dim=1)
+    (said,) = [text for text in ax.texts if text.get_text().startswith("✗")]
+    assert said.get_fontfamily() == ["A Chinese Font", "DejaVu Sans"]
+    plt.close("all")
 
 
 def test_inputs_are_drawn_as_scatter_cuts_them(language, sound):

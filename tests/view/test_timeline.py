@@ -3,6 +3,7 @@
 import itertools
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,8 @@ from labkit.trace.events import Event
 from labkit.trace.trace import Trace
 from labkit.view.palette import CPU, colour
 from labkit.view.pictures.timeline import timeline_picture
+
+mpl.use("Agg")
 
 
 def made(gpus, rounds=1):
@@ -125,6 +128,27 @@ def test_a_recording_shows_itself():
     }  # fmt: skip
     labkit.set_language("zh")
     assert "数据到达" in trace._repr_svg_()
+
+
+def test_a_thousand_events_are_drawn_at_once():
+    import matplotlib.pyplot as plt
+
+    trace = made(8, rounds=16)
+    assert len(trace) == 1024
+    before = mpl.rcParams.copy()
+    ax = labkit.draw_timeline(trace)
+    (bars,) = ax.collections
+    assert len(ax.patches) == 0
+    boxes = timeline_picture(trace).boxes
+    assert len(bars.get_paths()) == len(boxes)
+    fills = [mpl.colors.to_hex(fill) for fill in bars.get_facecolors()]
+    assert fills == [colour(box.gpu, box.tint).lower() for box in boxes]
+    assert not any(alpha for *_, alpha in bars.get_edgecolors())  # they are too small for edges
+    assert mpl.rcParams == before
+    _, other = plt.subplots()
+    assert labkit.draw_timeline(made(3), ax=other) is other
+    assert other.collections[:] == []
+    plt.close("all")
 
 
 def test_a_lane_has_one_colour():

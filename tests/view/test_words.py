@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 
 import labkit
@@ -11,6 +12,7 @@ from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
+from labkit.view.figure import paint
 from labkit.view.palette import colour
 from labkit.view.picture import Box, Label, Line, Sketch
 from labkit.view.pictures.call_flow import flow_picture
@@ -18,6 +20,7 @@ from labkit.view.pictures.shape_blocks import shapes_picture
 from labkit.view.pictures.timeline import timeline_picture
 from labkit.view.svg import to_svg
 
+mpl.use("Agg")
 GIB = 2**30
 # Two GPUs start at the same time: the busiest computes for 3 of 4 ms.
 STEP = Trace(
@@ -115,6 +118,12 @@ def test_a_line_is_painted_once_under_the_boxes_or_over_them():
     picture = sketch.picture(20, "two lines")
     painted = [el for el in ET.fromstring(to_svg(picture)) if el.tag.endswith(("line", "rect"))]
     assert [el.get("y1", "box") for el in painted] == ["1", "box", "2"]
+    import matplotlib.pyplot as plt
+
+    ax = paint(lambda: picture)
+    heights = {line.get_ydata()[0]: line.get_zorder() for line in ax.lines}
+    assert heights[1] < ax.patches[0].get_zorder() < heights[2]
+    plt.close("all")
 
 
 def test_the_edge_of_a_strong_box_is_heavy_and_that_of_another_pale():
@@ -127,12 +136,16 @@ def test_the_edge_of_a_strong_box_is_heavy_and_that_of_another_pale():
     assert edges == [(None, "0.35"), ("2", None)]
 
 
-def test_a_dashed_box_is_dashed():
+def test_a_dashed_box_is_dashed_in_both_paintings():
     sketch = Sketch()
     sketch.add(Box(0, 0, 9, 9, 0), Box(10, 0, 9, 9, dashed=True))
     picture = sketch.picture(20, "two boxes")
     boxes = [el for el in ET.fromstring(to_svg(picture)) if el.tag.endswith("rect")]
     assert ["stroke-dasharray" in el.attrib for el in boxes] == [False, True]
+    import matplotlib.pyplot as plt
+
+    assert [patch.get_linestyle() for patch in paint(lambda: picture).patches] == ["-", "--"]
+    plt.close("all")
 
 
 @pytest.mark.parametrize(("end", "corners"), [

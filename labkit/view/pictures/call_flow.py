@@ -44,24 +44,24 @@ _CODE = (
 )
 
 
-def flow_picture(source: Flow | Split | Trace, step: int | None = None) -> Picture:
+def flow_picture(source: Flow | Split | Trace, step: int | None = None, *, call: int = 0) -> Picture:
     """Draw a call.
 
-    source   a split, or a trace, of which the first call is drawn.
+    source   a split, or a trace, of which call number ``call`` is drawn.
     step     a position in :data:`STEPS`: only what exists by then, with the line of code; None: everything.
     """
-    flow = _flow(source)
+    flow = _flow(source, call)
     step = None if step is None else integer("step", step, 0, len(STEPS) - 1)
     return _Painter(flow, step).picture()
 
 
-def _flow(source: Flow | Split | Trace) -> Flow:
+def _flow(source: Flow | Split | Trace, call: int) -> Flow:
     if isinstance(source, Flow):
         return source
     if isinstance(source, Split):
         return flow_of_split(source)
     if isinstance(source, Trace):
-        return flow_of_trace(source)
+        return flow_of_trace(source, call)
     raise TypeError(must("data", source, en="a Trace or a Split", zh="是 Trace 或 Split", typed=True))
 
 
