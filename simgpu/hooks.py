@@ -52,7 +52,7 @@ backward_contexts: Hook[Callable[[Any, Any], AbstractContextManager[Any]]] = Hoo
 half_precision: Hook[Callable[[Any], object]] = Hook()
 # (machine): called when the host waits for a GPU.
 host_waited: Hook[Callable[[Any], object]] = Hook()
-# (machine): the same for waits that CUDA's sync debug mode ignores.
+# (machine): the same for waits that no operator makes: events, synchronize(), copies without blocking.
 device_waited: Hook[Callable[[Any], object]] = Hook()
 # (machine) -> whether every wait and operator must be reported now.
 is_followed: Hook[Callable[[Any], bool]] = Hook()

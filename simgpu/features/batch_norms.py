@@ -18,7 +18,6 @@ from labkit.base.tree import tensors_in
 from ..handlers import handles
 from ..ops.mode import MachineMode
 from ..state.placement import gpu_of, put_all
-from .kernels.dtypes import NAMES
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,14 +51,6 @@ def _channels(values: Tensor, like: Tensor) -> Tensor:
     return values.to(_wide(like.dtype)).view([-1 if dim == 1 else 1 for dim in range(like.dim())])
 
 
-def _check_type(name: str, tensor: Tensor | None, dtype: torch.dtype) -> None:
-    # Normalization.cuh, get_packed_accessor
-    if tensor is not None and tensor.dtype is not dtype:
-        raise RuntimeError(
-            f"Expected {name} to have type {NAMES[dtype]} but got {NAMES.get(tensor.dtype, tensor.dtype)}"
-        )
-
-
 def _moments(input: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and biased variance of each channel."""
     values = input.to(_wide(input.dtype))
@@ -71,24 +62,6 @@ def batch_norm_stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return mean and 1 / standard deviation of each channel."""
     mean, variance = _moments(input)
     return mean, (variance + eps).rsqrt()
-
-
-@_kernel
-def batch_norm_update_stats(
-    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
-) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of each channel, and update the running statistics."""
-    if not input.numel():
-        raise RuntimeError(
-            f"input tensor must have at least one element, but got input_sizes = {list(input.shape)}"
-        )
-    mean, variance = _moments(input)
-    count = input.numel() // input.shape[1]
-    if running_mean is not None and running_var is not None:
-        running_mean.copy_(mean * momentum + (1 - momentum) * running_mean)
-        unbiased = variance * (count / (count - 1) if count > 1 else float("inf"))
-        running_var.copy_(unbiased * momentum + (1 - momentum) * running_var)
-    return mean, variance
 
 
 @_kernel
@@ -112,13 +85,6 @@ def batch_norm_gather_stats_with_counts(
     momentum: float, eps: float, counts: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Combine the ranks' statistics, the rows of ``mean`` and ``invstd``, rank after rank."""
-    dtype = input.dtype if running_mean is None else running_mean.dtype
-    wide = _wide(dtype)
-    _check_type("mean", mean, wide)
-    _check_type("invstd", invstd, wide)
-    _check_type("running_mean", running_mean, dtype)
-    _check_type("running_mean", running_var, dtype)  # PyTorch's message says running_mean too
-    _check_type("counts", counts, dtype)
     average = mean.new_zeros(mean.shape[1:])
     squares = torch.zeros_like(average)
     total = 0
@@ -133,19 +99,6 @@ def batch_norm_gather_stats_with_counts(
     if running_var is not None:
         running_var.copy_((1 - momentum) * running_var + momentum * (squares / (total - 1)))
     return average, (squares / total + eps).rsqrt()
-
-
-@_kernel
-def batch_norm_gather_stats(
-    input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
-    momentum: float, eps: float, count: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Combine the statistics of ranks with ``count`` values each."""
-    dtype = input.dtype if running_mean is None else running_mean.dtype
-    counts = torch.full((len(mean),), count, dtype=dtype, device=mean.device)
-    return batch_norm_gather_stats_with_counts(
-        input, mean, invstd, running_mean, running_var, momentum, eps, counts
-    )
 
 
 @_kernel

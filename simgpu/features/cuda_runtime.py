@@ -15,7 +15,6 @@ from ..state.current_machine import require_machine
 from ..state.gpu import TheMachine
 from ..torch_api.absent import refusing
 from ..torch_api.cuda import memory_info
-from .pinned import register, unregister
 
 
 class _Runtime(types.SimpleNamespace):
@@ -32,8 +31,6 @@ def _cudart() -> types.SimpleNamespace:
     runtime.cudaError = type("cudaError", (int,), {"success": 0})
     runtime.cudaMemGetInfo = lambda index: memory_info(require_machine().gpu(index))
     runtime.cudaProfilerStart = runtime.cudaProfilerStop = lambda: 0
-    runtime.cudaHostRegister = register
-    runtime.cudaHostUnregister = unregister
     return runtime
 
 

@@ -24,23 +24,6 @@ def _make_pinned(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kw
     return made
 
 
-# Memory pinned by ``cudaHostRegister``: address -> bytes.
-_registered: dict[int, int] = {}
-
-
-def register(address: int, nbytes: int, _flags: int = 0) -> int:
-    """Pin memory as ``cudaHostRegister``: return 0, or 712 for memory that is registered already."""
-    if address in _registered:
-        return 712
-    _registered[address] = nbytes
-    return 0
-
-
-def unregister(address: int) -> int:
-    """Unpin memory as ``cudaHostUnregister``: return 0, or 713 for memory that is not registered."""
-    return 713 if _registered.pop(address, None) is None else 0
-
-
 @handles(Tensor.pin_memory)
 def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     check_function(func, args, kwargs)
@@ -53,9 +36,4 @@ def _pin_memory(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(Tensor.is_pinned)
 def _is_pinned(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    storages = [part.untyped_storage() for part in parts(args[0])]
-    return all(
-        storage._labkit_pinned
-        or any(start <= storage.data_ptr() < start + nbytes for start, nbytes in _registered.items())
-        for storage in storages
-    )
+    return all(part.untyped_storage()._labkit_pinned for part in parts(args[0]))

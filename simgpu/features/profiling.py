@@ -43,26 +43,10 @@ class _Ranges(threading.local):
     rangeEnd = deviceRangeEnd = markA
 
 
-def _enter_nvtx(ranges: Any) -> Any:
-    # torch.autograd.profiler's own code without the call of C++, which a build without CUDA refuses.
-    if not ranges.enabled:
-        return None
-    if ranges.entered:
-        raise RuntimeError("NVTX annotation context manager is not reentrant")
-    ranges.entered = True
-    return ranges
-
-
-def _leave_nvtx(ranges: Any, *exc_info: object) -> bool | None:
-    return False if ranges.enabled else None
-
-
 @hooks.patches.add
 def patches(machine: TheMachine) -> Iterator[Patch]:
     """Replace NVTX, and keep the profiler's C++ from function modes."""
     yield Patch(torch.cuda.nvtx, "_nvtx", _Ranges())
-    yield Patch(_profiler.emit_nvtx, "__enter__", _enter_nvtx)
-    yield Patch(_profiler.emit_nvtx, "__exit__", _leave_nvtx)
     # Optimizers name each step for the profiler. Through a function mode, this takes longer than the step of a small
     # model, because C++ looks the operator up in Python (torch/csrc/jit/python/pybind_utils.cpp).
     for name in ("__enter__", "__exit__"):

@@ -49,16 +49,6 @@ def _ctc_loss(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return put(func(*map(given.pop, names), *args[4:], **given), home)
 
 
-@handles(torch.narrow_copy, Tensor.narrow_copy)
-def _narrow_copy(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Only the CPU has a kernel for this, with different checks (native_functions.yaml): CUDA narrows and copies.
-    tensor = args[0] if args else kwargs.get("input")
-    if not isinstance(tensor, Tensor) or gpu_of(tensor) is None or tensor.layout is not torch.strided:
-        return mode.general(func, args, kwargs)
-    narrowed = mode.general(torch.narrow, args, kwargs)
-    return mode.general(Tensor.clone, (narrowed,), {"memory_format": torch.contiguous_format})
-
-
 @handles(Tensor.resize_, Tensor.resize_as_)
 def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, gpu = args[0], gpu_of(args[0])
@@ -119,19 +109,9 @@ def _construct(go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwar
     tensors = tensors_in(args, kwargs)
     if kwargs.get("device") is None and len(set(map(gpu_of, tensors))) > 1:
         # Tensors stay where they are (tensor_new.cpp, internal_new_from_data), so mixed devices are refused.
-        if func is torch.sparse_coo_tensor:
-            places = " and ".join(map(place, tensors[:2]))
-            raise RuntimeError(  # the message of the wrapper of its operator
-                f"Expected all tensors to be on the same device, but found at least two devices, {places}! (when "
-                "checking argument for argument values in method "
-                "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors)"
-            )
-        columns = any(kind in f"{func.__name__} {kwargs.get('layout')}" for kind in ("csc", "bsc"))
-        names = ("ccol_indices", "row_indices") if columns else ("crow_indices", "col_indices")
-        first, second = [tensor for tensor in tensors if tensor is not values][:2]
-        other, name = (second, names[1]) if gpu_of(first) is target else (values, "values")
-        raise RuntimeError(  # aten/src/ATen/native/sparse/SparseCsrTensor.cpp, its device invariants
-            f"device of {names[0]} (={place(first)}) must match device of {name} (={place(other)})"
+        places = " and ".join(dict.fromkeys(map(place, tensors)))
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {places}!"
         )
 
     def move_to_target(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Report nondeterministic operators, and waits for a GPU, on request.
 
-``torch.use_deterministic_algorithms``, ``torch.cuda.set_sync_debug_mode`` or a function in ``hooks.is_followed``
-replaces the mode's answer, so that other programs pay nothing. Then each call on a GPU, and each backward, runs under
+``torch.use_deterministic_algorithms`` or a function in ``hooks.is_followed`` replaces the mode's answer, so that other
+programs pay nothing. Then each call on a GPU, and each backward, runs under
 a dispatch mode that sees its operators.
 
 The operators are facts of ``aten/src/ATen/native/cuda`` (2.12): the calls of ``alertNotDeterministic``, and those
@@ -11,20 +11,17 @@ raise in the same words.
 
 from __future__ import annotations
 
-import sys
 import threading
 import types
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from labkit.base.files import rows_beside
-from labkit.base.ours import is_our_module, is_torch_module
 from labkit.base.tree import tensors_in
 
 from .. import hooks
@@ -119,7 +116,7 @@ class _Watch(OperatorMode):
 
 # It calls the followers in any case: stopping must not need more of Python's stack than starting.
 def _is_asked_for(machine: TheMachine) -> bool:
-    wanted = torch.are_deterministic_algorithms_enabled() or _sync_debug_modes.get(machine, 0) > 0
+    wanted = torch.are_deterministic_algorithms_enabled()
     return any([wanted, *(follows(machine) for follows in hooks.is_followed)])
 
 
@@ -134,43 +131,6 @@ def _settle(machine: TheMachine) -> None:
 def _set_deterministic(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> None:
     real(*args, **kwargs)
     _settle(machine)
-
-
-# Machine -> its mode of torch.cuda.set_sync_debug_mode: 0 default, 1 warn, 2 error.
-_sync_debug_modes: WeakKeyDictionary[TheMachine, int] = WeakKeyDictionary()
-
-
-@hooks.torch_c_answers.add
-class SyncDebugMode:
-    """The functions of ``torch._C`` behind ``torch.cuda.set_sync_debug_mode`` (torch/csrc/cuda/Module.cpp)."""
-
-    def __init__(self, machine: TheMachine) -> None:
-        self._machine = machine
-
-    def _cuda_get_sync_debug_mode(self) -> int:
-        return _sync_debug_modes.get(self._machine, 0)
-
-    def _cuda_set_sync_debug_mode(self, mode: int) -> None:
-        if mode not in (0, 1, 2):
-            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
-        _sync_debug_modes[self._machine] = mode
-        if mode and _warn_of_wait not in hooks.host_waited:  # at the first use: other programs pay nothing
-            hooks.host_waited.add(_warn_of_wait)
-        _settle(self._machine)
-
-
-def _warn_of_wait(machine: TheMachine) -> None:
-    """Warn, or raise RuntimeError, when the host waits in the debug mode (c10/cuda/CUDAFunctions.cpp)."""
-    mode = _sync_debug_modes.get(machine, 0)
-    if mode == 2:
-        raise RuntimeError("called a synchronizing CUDA operation")
-    if mode == 1:
-        level, frame = 1, sys._getframe()
-        while frame.f_back and (
-            is_our_module(name := frame.f_globals.get("__name__")) or is_torch_module(name)
-        ):
-            level, frame = level + 1, frame.f_back
-        warnings.warn("called a synchronizing CUDA operation", stacklevel=level)
 
 
 _ROWS = {kind: names.split() for kind, names in rows_beside(__file__)}

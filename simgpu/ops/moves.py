@@ -24,9 +24,8 @@ from .. import hooks
 from ..handlers import functions_in_row, handles
 from ..rules.functions import check_alias
 from ..rules.same_device import check_generator
-from ..stack import on_stack
-from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
-from ..state.gpu import Gpu, TheMachine, refusals
+from ..state.current_machine import at_work, call_with_machine, machine_in_use
+from ..state.gpu import Gpu, refusals
 from ..state.host import WORTH
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from .gradients import mark_gradient
@@ -368,11 +367,3 @@ def _parse_to(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     parsed = func(*args, **kwargs)
     gpu = gpu_of(first) if isinstance(first, Tensor) else None
     return parsed if gpu is None else (gpu.device, *parsed[1:])
-
-
-@replaces(torch, "range")
-def _range(machine: TheMachine, real: Any, *args: Any, **kwargs: Any) -> Any:
-    """Pass ``torch.range`` to the mode, as C++ does not (torch/csrc/autograd/python_torch_functions_manual.cpp)."""
-    if kwargs.keys() & {"device", "out"} and on_stack(machine.mode):
-        return machine.mode.__torch_function__(real, (), args, kwargs)
-    return real(*args, **kwargs)

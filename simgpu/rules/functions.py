@@ -117,49 +117,6 @@ def _recurrent(data: Tensor, second: Any, third: Any, fourth: Any = None, *_: An
                 )
 
 
-@_rule("linalg.multi_dot chain_matmul")
-def _multi_dot(first: Any, *others: Any, out: Tensor | None = None, **_: Any) -> None:
-    # aten/src/ATen/native/LinearAlgebra.cpp, multi_dot_impl. chain_matmul takes matrices as separate arguments.
-    tensors = tensors_in(first, *others)
-    for at, other in enumerate(tensors):
-        if _elsewhere(other, tensors[0]):
-            raise RuntimeError(
-                f"multi_dot(): all tensors must be on the same device but tensor 0 is on {place(tensors[0])} "
-                f"and tensor {at} on {place(other)}"
-            )
-    if out is not None and tensors and _elsewhere(out, tensors[0]):
-        raise RuntimeError(
-            f"multi_dot(): expected out tensor to be on device {place(tensors[0])} but got {place(out)}"
-        )
-
-
-def _foreach_sum(words: str) -> Rule:
-    # aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu. The slow path allows what a single addition does;
-    # products and quotients read the scalar on the host.
-    def rule(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
-        _foreach_scalar(tensors, other)
-        first = tensors[0] if tensors else None
-        if first is None or gpu_of(first) is None or not _elsewhere(other, first):
-            return
-        if {(gpu_of(tensor), tensor.dtype) for tensor in tensors} == {(gpu_of(first), other.dtype)}:
-            raise RuntimeError(f"scalar tensor {words} {place(first)} but is on {place(other)}")
-
-    return rule
-
-
-@_rule("_foreach_mul _foreach_mul_ _foreach_div _foreach_div_")
-def _foreach_scalar(tensors: Any, other: Any = None, *_: Any, **__: Any) -> None:
-    # aten/src/ATen/native/ForeachOpsKernels.cpp, FOREACH_BINARY_OP_SCALAR_TENSOR
-    if isinstance(other, Tensor) and other.dim():
-        raise RuntimeError(
-            f"scalar tensor expected to be 0 dim but it has {other.dim()} dimensions and {other.numel()} elements."
-        )
-
-
-_rule("_foreach_add")(_foreach_sum("expected to be on"))
-_rule("_foreach_add_")(_foreach_sum("is expected to be on"))
-
-
 @_rule("meshgrid cartesian_prod")
 def _meshgrid(*tensors: Any, **_: Any) -> None:
     if len({gpu_of(tensor) for tensor in tensors_in(tensors)}) > 1:

@@ -187,20 +187,6 @@ def _mv(named: Named) -> Gpu | None:
     )
 
 
-@_rule("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
-def _fused_optimizer(named: Named) -> Gpu | None:
-    # aten/src/ATen/native/cuda/FusedAdamKernel.cu and its like: a rate of any shape may be on the host.
-    rates = [tensor for argument, tensor in named if argument == "lr"]
-    others = [(argument, tensor) for argument, tensor in named if argument != "lr"]
-    home = gpu_of(others[0][1])
-    if len({gpu_of(tensor) for _, tensor in others}) > 1:
-        home = _check_iterator(others, set(), scalars=True)
-    for rate in rates:
-        if home is not None and gpu_of(rate) not in (None, home):
-            raise RuntimeError("lr must be on the same GPU device as the params")
-    return home
-
-
 _ENTRY = re.compile(r"^- func: ([\w.]+)\(", re.MULTILINE)
 _CUDA_KEY = re.compile(r"^    (?:[\w, ]*\b)CUDA\b[\w, ]*:", re.MULTILINE)
 # A keyword-only argument (before the ``->``) that is written is an output (torchgen/model.py, Arguments.out).

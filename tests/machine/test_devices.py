@@ -536,13 +536,6 @@ def test_what_is_made_beside_a_tensor_is_made_there_wherever_the_data_are():
             assert not tensor.new_tensor(data, device="cpu").is_cuda
 
 
-def test_a_range_is_made_where_it_is_wanted():
-    with pytest.warns(UserWarning, match="torch.range is deprecated"):
-        assert torch.range(0, 3, device="cuda:1").device == torch.device("cuda:1")
-    with torch.device("cuda:0"), pytest.warns(UserWarning, match="torch.range is deprecated"):
-        assert torch.range(0, 3).device == torch.device("cpu")  # it is older than default devices
-
-
 def test_indices_along_a_dimension_are_where_the_tensor_is():
     x, at = torch.ones(2, 2, device="cuda:1"), torch.zeros(2, 2, dtype=torch.long)
     with pytest.raises(RuntimeError, match="to have cuda:1 Device, but got tensor with cpu Device"):
@@ -556,23 +549,9 @@ def test_a_list_of_tensors_and_a_single_one():
     assert {t.device for t in torch._foreach_addcdiv(here, here, here, packed)} == {torch.device("cuda:1")}
     with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:1 instead."):
         torch._foreach_addcmul_(here, here, here, packed.to("cuda:1"))
-    with pytest.raises(RuntimeError, match="scalar tensor expected to be on cuda:1 but is on cpu"):
-        torch._foreach_add(here, torch.tensor(1.0))
-    with pytest.raises(RuntimeError, match="scalar tensor is expected to be on cuda:1 but is on cpu"):
-        torch._foreach_add_(here, torch.tensor(1.0))
-    for function in (torch._foreach_add, torch._foreach_mul):
-        with pytest.raises(RuntimeError, match="expected to be 0 dim but it has 1 dimensions and 2 elements"):
-            function([here[0], torch.ones(2)], packed.to("cuda:1"))
     # Without the fast kernel it is as a single addition, and a product reads it on the host.
     assert torch._foreach_add(here, torch.tensor(1.0, dtype=torch.double))[0].is_cuda
     assert torch._foreach_mul(here, torch.tensor(2.0))[1].tolist() == [2, 2]
-
-
-def test_a_chain_of_products_names_the_first_that_is_elsewhere():
-    with pytest.raises(RuntimeError, match="tensor 0 is on cuda:1 and tensor 2 on cpu"):
-        torch.linalg.multi_dot([*torch.ones(2, 2, 2, device="cuda:1"), torch.ones(2, 2)])
-    with pytest.raises(RuntimeError, match="expected out tensor to be on device cuda:1 but got cpu"):
-        torch.linalg.multi_dot(list(torch.ones(3, 2, 2, device="cuda:1")), out=torch.ones(2, 2))
 
 
 def test_allclose_takes_a_number_of_the_host_as_its_parts_do():

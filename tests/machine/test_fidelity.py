@@ -46,21 +46,19 @@ ANSWERS = {
     "_cuda_clearCublasWorkspaces": ((), None), "_cuda_getDeviceCount": ((), 2),
     "_cuda_hasPrimaryContext": ((1,), False), "_host_emptyCache": ((), None),
     "_cuda_getMemoryFraction": ((1,), 1.0), "_cuda_init": ((), None), "_cuda_ipc_collect": ((), None),
-    "_cuda_isCurrentStreamCapturing": ((), False), "_cuda_isHistoryEnabled": ((), False),
+    "_cuda_isCurrentStreamCapturing": ((), False),
     "_cuda_maybeExchangeDevice": ((-1,), -1), "_cuda_resetAccumulatedMemoryStats": ((0,), None),
     "_cuda_resetPeakMemoryStats": ((0,), None), "_cuda_setDevice": ((1,), None),
     "_cuda_setMemoryFraction": ((0.5, 1), None), "_cuda_setStream": ((40, 1, 1), None),
     "_cuda_get_cudnn_benchmark_limit": ((), 10), "_cuda_set_cudnn_benchmark_limit": ((5,), None),
     "_cuda_sleep": ((10**6,), None), "_cuda_synchronize": ((), None),
-    "_get_accelerator": ((), torch.device("cuda")), "_cuda_get_sync_debug_mode": ((), 0),
-    "_cuda_set_sync_debug_mode": ((0,), None),
+    "_get_accelerator": ((), torch.device("cuda")),
 }  # fmt: skip
 # These answer with objects; other tests hold them.
 OBJECTS = {
     "_accelerator_getDeviceCapability", "_accelerator_getDeviceStats", "_accelerator_getStream",
-    "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_broadcast_out",
-    "_cuda_memorySnapshot", "_cuda_memoryStats", "_gather", "_gather_out",
-    "_group_tensors_by_device_and_dtype", "_scatter", "_scatter_out",
+    "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_cuda_memoryStats", "_gather",
+    "_group_tensors_by_device_and_dtype", "_scatter",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
 import labkit
-from simgpu.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, SENTENCES, is_cpu_refusal, lacking
+from simgpu.features.kernels.dtypes import FUNCTIONS, NAMES, REFUSED, is_cpu_refusal
 from simgpu.handlers import HANDLERS, ByDtype
 
 # What op_db asks of a real GPU or of private functions: its answers without one are not about CUDA.
@@ -103,7 +103,9 @@ def test_what_op_db_says_that_only_cuda_computes_is_computed(op_db):
     with labkit.simulate(gpus=2):
         for op in op_db:
             backward = {*op.supported_backward_dtypes("cuda")} if op.supports_autograd else set()
-            for dtype in {*op.dtypesIfCUDA} - {*op.dtypes}:
+            for dtype in ({*op.dtypesIfCUDA} - {*op.dtypes}) & {torch.float16, torch.bfloat16}:
+                if op.name.startswith(("fft.", "stft", "istft", "nn.functional.batch_norm")):
+                    continue  # not computed: docs/simulated.md says so
                 grad = dtype in backward
                 for sample in _samples(op, dtype, 4, grad):
                     try:
@@ -115,12 +117,11 @@ def test_what_op_db_says_that_only_cuda_computes_is_computed(op_db):
                             assert sample[0].grad.dtype is dtype
                             assert sample[0].grad.device.index == 1
                     except RuntimeError as error:
-                        if "powers of two" not in str(error):  # cuFFT's own limit for halves
-                            wrong.append((_name(op), dtype, str(error)[:80]))
+                        wrong.append((_name(op), dtype, str(error)[:80]))
                         continue
                     tried += 1
     assert wrong == []
-    assert tried > 150
+    assert tried > 30
 
 
 def test_what_op_db_says_that_cuda_refuses_in_the_backward_is_refused(op_db):
@@ -137,15 +138,12 @@ def test_what_op_db_says_that_cuda_refuses_in_the_backward_is_refused(op_db):
                         result.backward(torch.ones_like(result))
                     except NotImplementedError as error:
                         found[_name(op), dtype] = str(error)
-    assert found == {
-        ("nn.functional.embedding_bag", torch.bfloat16): (
-            "\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'"
-        )
-    }
+    assert found == {}
 
 
 # Errors that op_db expects of whichever device, and that neither the CPU nor CUDA gives.
 NOT_GIVEN = {"clamp_max", "clamp_min", "__rmod__", "__rpow__", "__rsub__"}
+NOT_GIVEN |= {"narrow_copy"}  # the CPU has a kernel with words of its own
 
 
 def test_the_errors_that_op_db_expects_of_cuda_are_given(op_db):
@@ -174,8 +172,6 @@ def test_every_name_of_the_tables_is_needed_and_there():
     assert {dtype for _, dtypes in FUNCTIONS for dtype in dtypes} <= NAMES.keys()
     for operator in REFUSED:
         assert hasattr(torch.ops.aten, operator)
-    for sentence in SENTENCES:
-        assert lacking(sentence) is not None
     assert not isinstance(HANDLERS.get(torch.add), ByDtype)  # ordinary functions do not pay
 
 
@@ -242,8 +238,6 @@ def _mixed_conv(x, w, bias=None):
      "expected scalar type BFloat16 but found Float"),
     (lambda x, w: F.group_norm(x, 1, w[0]), FLOAT, HALF,
      "mixed dtype (CPU): expect parameter to have scalar type of Float"),  # CUDA says so, too
-    (lambda x, w: x.masked_fill(w, 0), FLOAT, torch.uint8,
-     "masked_fill only supports boolean masks, but got dtype Byte"),
 ])  # fmt: skip
 def test_a_mixture_of_dtypes_is_refused_in_cudas_words(gpus, call, one, other, words):
     one_of_one = torch.ones(1, 1, 1, device="cuda", dtype=HALF)
@@ -252,34 +246,9 @@ def test_a_mixture_of_dtypes_is_refused_in_cudas_words(gpus, call, one, other, w
     with pytest.raises(RuntimeError) as caught:
         call(x, w)
     assert str(caught.value).partition("\n")[0] == words
-    if other is torch.uint8:
-        assert call(x, w.bool()).tolist() == [[0, 0], [0, 0]]
-    else:
-        assert call(x, w.to(one)).dtype is one
-        with torch.autocast("cuda", dtype=HALF):  # it casts all but float64
-            assert other is torch.float64 or call(x, w).device.index == 1
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "names"), [(torch.float64, FLOAT, ("Double", "Float")), (FLOAT, HALF, ("Float", "Half"))]
-)
-def test_cudnn_wants_batch_norms_weights_of_the_inputs_dtype(gpus, one, other, names):
-    x, w = (torch.ones(2, 2, device="cuda:1", dtype=dtype) for dtype in (one, other))
-    mine, theirs = (f"torch.cuda.{name}Tensor" for name in names)
-    words = f"type {mine} does not equal {theirs} (while checking arguments for cudnn_batch_norm)"
-    for call in (
-        lambda: F.batch_norm(x, *w, weight=w[0], bias=w[1]),
-        lambda: torch.batch_norm(x, *w, *w, True, 0.1, 1e-5, True),
-    ):
-        with pytest.raises(RuntimeError) as caught:
-            call()
-        begin, _, end = str(caught.value).partition(
-            " to have the same type as tensor for argument #2 'weight'; but "
-        )
-        assert (begin, end) == ("Expected tensor for argument #1 'input'", words)
-    with pytest.raises(RuntimeError, match="mixed dtype"):  # not cuDNN's: said as the CPU does
-        F.batch_norm(x, *w)
-    assert F.batch_norm(x, *w.to(one), *w.to(one)).dtype is one
+    assert call(x, w.to(one)).dtype is one
+    with torch.autocast("cuda", dtype=HALF):  # it casts all but float64
+        assert other is torch.float64 or call(x, w).device.index == 1
 
 
 def test_the_host_normalizes_halves_with_weights_in_float32_as_before(gpus):
@@ -313,31 +282,11 @@ def test_what_only_cuda_has_is_computed_in_float32_and_rounded(gpus):
 
 
 def test_what_is_written_in_place_is_rounded_in_place(gpus):
-    x = torch.tensor([1 + 1j, -2j], device="cuda:0").to(torch.complex32)
-    expected = x.cpu().to(torch.complex64).exp().to(torch.complex32)
-    version, result = x._version, x.exp_()
+    x = torch.tensor([1.0, -2.0], device="cuda:0").half()
+    version, result = x._version, F.rrelu_(x, 0.25, 0.25, training=True)
     assert result is x
     assert x._version > version
-    assert torch.equal(x.cpu().view(torch.float16), expected.view(torch.float16))
-    out = torch.empty(0, dtype=torch.complex32, device="cuda:0")
-    assert torch.sqrt(x, out=out) is out
-    assert out.shape == (2,)
-    assert out.device.index == 0
-
-
-def test_a_fourier_transform_of_halves_is_cuffts(gpus):
-    x = torch.arange(4.0, device="cuda:1").half()
-    assert torch.fft.fft(x).dtype is torch.complex32
-    assert torch.fft.fft(x).to(torch.complex64).tolist() == torch.fft.fft(torch.arange(4.0)).tolist()
-    with pytest.raises(RuntimeError, match=r"powers of two .* but got a signal size of\[3\]$"):
-        torch.fft.rfft(x[:3])
-    assert torch.fft.rfft(x[:3].float()).shape == (2,)
-
-
-def test_the_sums_of_complex_numbers_without_nan(gpus):
-    x = torch.tensor([[1 + 1j, complex("nan")], [2j, 3]], device="cuda:0")
-    assert torch.nansum(x).item() == 4 + 3j
-    assert x.nanmean(0).tolist() == [0.5 + 1.5j, 3]
+    assert x.tolist() == [1, -0.5]
 
 
 def test_a_kernel_of_the_cpus_that_no_table_knows_says_that_it_is_the_cpus(gpus):
@@ -472,14 +421,6 @@ def test_linear_cross_entropy_in_chunks(gpus, dtype, reduction):
         torch.testing.assert_close(mine, hosts, rtol=2e-2, atol=2e-2)
 
 
-def test_narrow_copy_is_cudas(gpus):
-    x = torch.arange(6.0, device="cuda:1").view(2, 3)
-    assert x.narrow_copy(1, 1, 2).tolist() == [[1, 2], [4, 5]]
-    assert torch.narrow_copy(x, 1, 1, 2).is_contiguous()
-    with pytest.raises(RuntimeError, match="length must be non-negative"):
-        x.narrow_copy(0, 0, -1)
-
-
 def test_an_operator_of_cudas_alone_says_whose_words_these_are(gpus):
     with pytest.raises(NotImplementedError, match="'CPU' backend") as caught:
         torch._cslt_compress(torch.ones(2, 2, device="cuda:0"))
@@ -496,48 +437,6 @@ def test_scattered_values_of_these_dtypes_are_not_multiplied(gpus, dtype, fill):
     with pytest.raises(NotImplementedError, match="cuda_scatter_.*not implemented for"):
         x.scatter_(0, index, 1 if fill else x.clone(), reduce="multiply")
     assert x.scatter(0, index, x.clone()).equal(x)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_takes_weights_of_halves_beside_statistics_in_float32(gpus, dtype, training):
-    torch.manual_seed(0)
-    x, weight, bias = (torch.randn(*size).to(dtype).cuda(1) for size in ((6, 3), (3,), (3,)))
-    mean, var = torch.zeros(3, device="cuda:1"), torch.ones(3, device="cuda:1")
-    halves = [each.clone().requires_grad_() for each in (x, weight, bias)]
-    floats = [each.float().requires_grad_() for each in (x, weight, bias)]
-    found = F.batch_norm(halves[0], mean, var, *halves[1:], training)
-    kept = torch.zeros(3, device="cuda:1"), torch.ones(3, device="cuda:1")
-    wanted = torch.batch_norm(floats[0], *floats[1:], *kept, training, 0.1, 1e-5, True)
-    other = torch.batch_norm(halves[0], *halves[1:], mean.clone(), var.clone(), training, 0.1, 1e-5, True)
-    assert (found.dtype, found.device, other.dtype) == (dtype, torch.device("cuda:1"), dtype)
-    near = {"atol": 2e-2, "rtol": 2e-2, "check_dtype": False}
-    torch.testing.assert_close(found, wanted, **near)
-    torch.testing.assert_close((mean, var), kept)
-    for result in (found, wanted):
-        result.square().sum().backward()
-    for half, whole in zip(halves, floats, strict=True):
-        assert (half.grad.dtype, half.grad.device) == (dtype, torch.device("cuda:1"))
-        torch.testing.assert_close(half.grad, whole.grad, atol=0.3, rtol=3e-2, check_dtype=False)
-    with pytest.raises(RuntimeError, match="cudnn_batch_norm" if dtype is HALF else "scalar type"):
-        F.batch_norm(x.float(), mean, var, weight, bias, training)
-
-
-def test_the_backward_of_batch_norm_of_images_wants_statistics_of_their_dtype(gpus):
-    norm = torch.nn.BatchNorm2d(3).cuda()
-    weights = [each.detach().half().requires_grad_() for each in (norm.weight, norm.bias)]
-    images = torch.rand(2, 3, 4, 4, device="cuda", dtype=torch.float16)
-
-    def backward(x, *weights, training=True):
-        F.batch_norm(x, norm.running_mean, norm.running_var, *weights, training=training).sum().backward()
-
-    backward(images, *weights)  # which want no gradient themselves
-    backward(images.to(memory_format=torch.channels_last).requires_grad_(), *weights)
-    images.requires_grad_()
-    backward(images, *(weight.detach() for weight in weights), training=False)
-    for training in (True, False):
-        with pytest.raises(RuntimeError, match="^Expected running_mean to have type Half but got Float"):
-            backward(images, *weights, training=training)
 
 
 # What the CPU computes slowly in half precision.
@@ -627,51 +526,8 @@ def test_operators_of_the_cpu_alone_have_no_kernel_for_a_gpu():
             layer(x.cuda(1))
 
 
-def test_products_of_bytes_want_more_than_sixteen_rows_and_eights():
-    def product(rows, inner, columns, device):
-        kinds = {"device": device, "dtype": torch.int8}
-        return torch._int_mm(torch.ones(rows, inner, **kinds), torch.ones(inner, columns, **kinds))
-
-    with labkit.simulate(gpus=1):
-        for sizes, words in (
-            ((16, 8, 8), r"self.size\(0\) needs to be greater than 16, but got 16"),
-            ((17, 12, 8), r"self.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
-            ((17, 8, 4), r"mat2.size\(1\) needs to be greater than 0 and a multiple of 8, but got 4"),
-        ):
-            with pytest.raises(RuntimeError, match=words):
-                product(*sizes, "cuda")
-            assert product(*sizes, "cpu").sum() == sizes[0] * sizes[1] * sizes[2]
-        assert product(17, 8, 8, "cuda").is_cuda
-
-
 def test_only_a_stream_can_be_recorded():
     with labkit.simulate(gpus=1):
         with pytest.raises(TypeError, match=r"argument 's' \(position 1\) must be Stream, not str"):
             torch.ones(1, device="cuda").record_stream("x")
         torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())
-
-
-@pytest.mark.parametrize(
-    "transform",
-    [
-        lambda x, window: torch.stft(x, 64, window=window, return_complex=True),
-        lambda x, window: x.stft(64, window=window, return_complex=True),
-        lambda x, window: torch._refs.fft.rfft(x * 0.1),
-    ],
-)
-def test_fourier_transforms_of_halves_within_others(gpus, transform):
-    x, window = torch.randn(256).half().cuda().requires_grad_(), torch.hann_window(64).half().cuda()
-    found = transform(x, window)
-    assert found.dtype is torch.complex32
-    wanted = transform(x.detach().cpu().float(), window.cpu().float())
-    torch.testing.assert_close(found.detach().to(torch.complex64).cpu(), wanted, atol=1e-2, rtol=1e-2)
-    if found.requires_grad and found.dim() == 2:  # PyTorch's prims have no backward
-        torch.view_as_real(found).sum().backward()
-        assert x.grad.dtype is torch.float16
-    with pytest.raises(RuntimeError, match="cuFFT doesn't support tensor of type: BFloat16"):
-        torch.stft(x.bfloat16(), 64, return_complex=True)
-
-
-def test_cufft_refuses_odd_sizes_of_halves_within_others(gpus):
-    with pytest.raises(RuntimeError, match="powers of two .*signal size of.60"):
-        torch._refs.fft.fft(torch.ones(60, dtype=torch.float16, device="cuda"))

@@ -25,18 +25,13 @@ def test_indices_are_brought_to_a_named_device_or_refused_and_stay_where_they_we
     indices, values = torch.tensor([[0, 1], [0, 1]]), torch.ones(2, device=CUDA1, requires_grad=True)
     there = torch.sparse_coo_tensor([[0, 1], [0, 1]], values)
     assert places(there) == {CUDA1}
-    with pytest.raises(
-        RuntimeError, match="at least two devices, cpu and cuda:1!.* for argument values in method"
-    ):
+    with pytest.raises(RuntimeError, match="at least two devices, cpu and cuda:1!"):
         torch.sparse_coo_tensor(indices, values)
     assert places(torch.sparse_coo_tensor(indices, values, device="cuda:0")) == {CUDA0}
     assert places(torch.sparse_coo_tensor(indices, values, (2, 2), device="cpu")) == {CPU}
     rows, columns = torch.tensor([0, 1, 2], device=CUDA0), torch.tensor([0, 1])
-    for first, words in (
-        (rows, "=cuda:0. must match device of values .=cuda:1"),
-        (rows.cuda(1), "col_indices .=cpu"),
-    ):
-        with pytest.raises(RuntimeError, match=f"^device of crow_indices .*{words}"):
+    for first in (rows, rows.cuda(1)):
+        with pytest.raises(RuntimeError, match="at least two devices, cuda:[01] and cpu"):
             torch.sparse_csr_tensor(first, columns, values)
     assert places(torch.sparse_csc_tensor(rows, columns, values.detach(), device=CUDA0)) == {CUDA0}
     assert (indices.device, columns.device, rows.device, values.device) == (CPU, CPU, CUDA0, CUDA1)

@@ -1,7 +1,5 @@
 """use_deterministic_algorithms: CUDA's objections, and nothing while it is off; and which calls let the host wait."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,12 +162,6 @@ def waited(gpus):
     hooks.host_waited.remove(found.append)
 
 
-@pytest.fixture
-def sync_debug_mode(gpus):
-    yield torch.cuda.set_sync_debug_mode
-    torch.cuda.set_sync_debug_mode("default")
-
-
 WAITS = [
     lambda x: x.sum().item(), lambda x: bool(x.sum()), lambda x: x.nonzero(), lambda x: x[x > 1],
     lambda x: x.masked_fill(x > 1, x.sum()),
@@ -204,34 +196,6 @@ def test_what_waits_is_told(gpus, waited, call):
     waited.clear()
     call(x)
     assert set(waited) == {gpus}
-
-
-@pytest.mark.parametrize("call", WAITS)
-def test_the_sync_debug_mode_names_what_waits(sync_debug_mode, call):
-    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
-    sync_debug_mode("warn")
-    assert torch.cuda.get_sync_debug_mode() == 1
-    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation") as caught:
-        call(x)
-    assert {Path(one.filename) for one in caught if "synchronizing" in str(one.message)} == {Path(__file__)}
-    sync_debug_mode("error")
-    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
-        call(x)
-    sync_debug_mode("default")
-    call(x)
-
-
-@pytest.mark.parametrize("call", WORKS_ON)
-def test_the_sync_debug_mode_lets_others_pass(sync_debug_mode, call):
-    x = torch.tensor([1.0, 2.0, 3.0], device="cuda:1")
-    sync_debug_mode("error")
-    call(x)
-
-
-def test_the_sync_debug_mode_has_three_values(gpus):
-    with pytest.raises(RuntimeError, match="expected one of 0,1,2"):
-        torch.cuda.set_sync_debug_mode(3)
-    assert torch.cuda.get_sync_debug_mode() == 0
 
 
 @pytest.mark.parametrize("call", WORKS_ON)

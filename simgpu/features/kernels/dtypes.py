@@ -60,10 +60,8 @@ NO_KERNEL = frozenset(
 
 # Functions of torch calling these operators, with the dtypes of the first tensor.
 FUNCTIONS = [(" ".join(names), dtypes) for _, names, dtypes in _rows("asked")]
-# Name in the CPU's refusal -> the dtypes, which CUDA computes. From the AT_DISPATCH macros under native/cpu; the
-# sentences from SpectralOps.cpp and ReduceOps.cpp.
-COMPUTED = {kernel: dtypes for _, kernels, dtypes in _rows("computed") for kernel in kernels}
-SENTENCES = {sentence: dtypes for sentence, _, dtypes in _rows("sentence")}
+# Names in the CPU's refusals of halves, which CUDA computes. From the AT_DISPATCH macros under native/cpu.
+COMPUTED = frozenset(kernel for _, kernels, _ in _rows("computed") for kernel in kernels)
 _REFUSAL = re.compile(r"\"(\w+)\" not implemented for '(\w+)'")
 
 
@@ -86,14 +84,11 @@ def refusal(operator: str, tensor: Tensor, args: tuple[Any, ...], kwargs: dict[s
     return NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES[dtype]}'")
 
 
-def lacking(words: str) -> tuple[str, frozenset[torch.dtype]] | None:
-    """Return the kernel and the dtypes in the CPU's refusal ``words``, if CUDA computes the call; else None."""
+def lacking(words: str) -> torch.dtype | None:
+    """Return the half dtype in the CPU's refusal ``words``, if CUDA computes the call; else None."""
     found = _REFUSAL.match(words)
-    if found is not None:
-        kernel, dtype = found[1], DTYPES.get(found[2])
-        return (kernel, frozenset((dtype,))) if dtype and dtype in COMPUTED.get(kernel, ()) else None
-    dtypes = SENTENCES.get(words.partition("\n")[0])
-    return None if dtypes is None else (words, dtypes)
+    dtype = DTYPES.get(found[2]) if found is not None and found[1] in COMPUTED else None
+    return dtype if dtype in _GROUPS["halves"] else None
 
 
 def is_cpu_refusal(words: str) -> bool:

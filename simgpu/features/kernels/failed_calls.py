@@ -1,15 +1,14 @@
 """Make up for the dtypes and checks in which the CPU's kernels differ from CUDA's.
 
-Refuse dtypes that CUDA refuses, in its words. Compute dtypes that only CUDA has in a wider dtype, and round. Turn
+Refuse dtypes that CUDA refuses, in its words. Compute halves that only CUDA takes in float32, and round. Turn
 errors of the CPU's kernels into CUDA's device-side assertions. Only failed calls come here, and calls with a dtype that
 CUDA may refuse.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -37,13 +36,9 @@ def answer_failed_call(
     words = str(error)
     found = lacking(words)
     if found is not None:
-        return _compute_in_wider_dtype(func, args, kwargs, *found)
-    if words.startswith(_NO_FFT):  # cuda/CuFFTPlanCache.h
-        raise RuntimeError(words.replace(_NO_FFT, "cuFFT doesn't support tensor of type")) from None
+        return _compute_in_float32(func, args, kwargs, found)
     if func in _WITH_OUT_DTYPE and ".dtype" in words:
         return _with_out_dtype(func, args, kwargs)
-    if func in _NORMS and words.startswith("expected scalar type"):
-        return _normalize_mixed_batch(func, args, kwargs, error)
     mixed = _mixed_dtypes_message(func, args, kwargs, words)
     if mixed is not None:
         raise RuntimeError(mixed) from None
@@ -100,27 +95,10 @@ def _refuse_cpu_operator(mode: Any, func: Any, args: tuple[Any, ...], kwargs: di
     return mode.general(func, args, kwargs)
 
 
-@handles(*functions_in_row("products of bytes"))
-def _multiply_bytes(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Check the sizes that cuBLAS takes: over 16 rows, multiples of 8 otherwise (cuda/Blas.cpp, _int_mm_out_cuda)."""
-    one, other = tensors_in(args, kwargs)[:2]
-    if gpu_of(one) is not None and one.dim() == other.dim() == 2:
-        if one.size(0) <= 16:
-            raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {one.size(0)}")
-        for name, size in (("self", one.size(1)), ("mat2", other.size(1))):
-            if not size or size % 8:
-                raise RuntimeError(
-                    f"{name}.size(1) needs to be greater than 0 and a multiple of 8, but got {size}"
-                )
-    return mode.general(func, args, kwargs)
-
-
 def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str) -> str | None:
     """Return CUDA's message for mixed dtypes, which the CPU's kernels refuse with ``words``; None for other errors."""
     if words.startswith("expected m1 and m2 to have the same dtype"):  # cuda/Blas.cpp, addmm_out_cuda_impl
         return words.replace("m1 and m2", "mat1 and mat2", 1)
-    if func in _FILLS and "only supports boolean masks" in words:  # cuda/Indexing.cu, masked_fill__cuda
-        return f"masked_fill only supports boolean masks, but got dtype {NAMES[tensors_in(args, kwargs)[1].dtype]}"
     if func in _LAYER_NORMS and words.startswith("mixed dtype (CPU)"):
         return _other_dtype_message(args, kwargs)
     if func in functions_in_row("convolutions") and re.match(
@@ -130,23 +108,9 @@ def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
         mine, theirs = type_in_errors(given["input"]), type_in_errors(given["weight"])
         return f"Input type ({mine}) and weight type ({theirs}) should be the same"
-    if func in _NORMS and words.startswith("mixed dtype (CPU)"):
-        given = dict(zip(_NORMS[func], args, strict=False)) | kwargs
-        values = given["input"]
-        # Without weights, or with weights in bfloat16, cuDNN is not used.
-        weight = values if given.get("weight") is None else given["weight"]
-        other = weight.dtype not in (values.dtype, torch.bfloat16)
-        if other and values.dtype in (torch.float32, torch.float64):
-            # cudnn/BatchNorm.cpp, TensorUtils.cpp, checkSameType
-            return (
-                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but "
-                f"type {type_in_errors(values)} does not equal {type_in_errors(weight)} "
-                "(while checking arguments for cudnn_batch_norm)"
-            )
     return None
 
 
-_FILLS = (torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_)
 _LAYER_NORMS = (torch.nn.functional.layer_norm, torch.layer_norm)
 
 
@@ -170,53 +134,20 @@ def _other_dtype_message(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str |
     return None if other is dtype else f"expected scalar type {NAMES[dtype]} but found {NAMES[other]}"
 
 
-@handles(torch.nn.functional.embedding_bag)
-def _embedding_bag(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Refuse the backward of ``mode="max"`` in bfloat16, which CUDA lacks."""
-    result = mode.general(func, args, kwargs)
-    greatest = "max" in args[6:7] or kwargs.get("mode") == "max"
-    if greatest and result.dtype is torch.bfloat16 and result.requires_grad and gpu_of(result) is not None:
-        # cuda/EmbeddingBag.cu
-        words = "\"embedding_bag_backward_cuda_max\" not implemented for 'BFloat16'"
-        result.grad_fn.register_prehook(functools.partial(_fail, NotImplementedError(words)))
-    return result
-
-
-def _fail(error: Exception, _: Any) -> None:
-    raise error
-
-
 # Only CUDA computes.
 
-_WIDER = {
-    torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
-    torch.bool: torch.uint8,
-}  # fmt: skip
-_NO_FFT = "MKL FFT doesn't support tensors of type"
-_FOURIER = ("Unsupported dtype Half", f"{_NO_FFT}: Half")
-# Dtype -> {wider dtype: rounded dtype}.
-_ROUNDED = {
-    torch.float16: {torch.float32: torch.float16, torch.complex64: torch.complex32},
-    torch.complex32: {torch.float32: torch.float16, torch.complex64: torch.complex32},
-}
+_HALVES = (torch.float16, torch.bfloat16)
 
 
-def _compute_in_wider_dtype(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kernel: str, dtypes: frozenset[torch.dtype]
-) -> Any:
-    """Compute ``func`` with all tensors of ``dtypes`` in a wider dtype, and round results and gradients."""
-    narrow: Any = next((t.dtype for t in tensors_in(args, kwargs) if t.dtype in dtypes), kwargs.get("dtype"))
-    wide = narrow if narrow in (torch.complex64, torch.complex128) else _WIDER.get(narrow, torch.float64)
-    rounded = _ROUNDED.get(narrow, {wide: narrow})
-    if kernel == "trace" and narrow is torch.bool:
-        wide, rounded = torch.int64, {}  # a sum of bools is an integer
+def _compute_in_float32(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], narrow: torch.dtype) -> Any:
+    """Compute ``func`` with all tensors of dtype ``narrow`` in float32, and round results and gradients."""
     # (original, wider copy, version before the call): a copy with another version was written, and is copied back.
     copies: list[tuple[Tensor, Tensor, int]] = []
 
     def widen(_: str, tensor: Tensor) -> Tensor:
         if tensor.dtype is not narrow:
             return tensor
-        wider = tensor.to(wide)
+        wider = tensor.float()
         copies.append((tensor, wider, wider._version))
         return wider
 
@@ -224,15 +155,12 @@ def _compute_in_wider_dtype(
         for original, wider, version in copies:
             if wider is tensor and wider._version != version:
                 return original
-        return tensor.to(rounded[tensor.dtype]) if tensor.dtype in rounded else tensor
+        return tensor.to(narrow) if tensor.dtype is torch.float32 else tensor
 
     args, kwargs = map_tensors(args, widen), map_tensors(kwargs, widen)
-    if narrow is not None and kwargs.get("dtype") is narrow:
-        kwargs["dtype"] = wide
-    if kernel.startswith("nansum"):
-        func = _NAN_SUMS.get(func, func)
-    with _HalfSignals() if kernel in _FOURIER else nullcontext():
-        result = func(*args, **kwargs)
+    if kwargs.get("dtype") is narrow:
+        kwargs["dtype"] = torch.float32
+    result = func(*args, **kwargs)
     for original, wider, version in copies:
         if wider._version != version:  # written in place, or by out=
             if original.shape != wider.shape:
@@ -261,72 +189,6 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return tensor.to(wanted) if tensor.dtype is factor_dtype else tensor
 
     return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
-
-
-# Function -> its first arguments, in order.
-_NORMS = {
-    torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
-    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
-}
-
-
-def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """Compute ``batch_norm`` of halves with weights in half precision and statistics in float32.
-
-    The CPU wants weights in float32. CUDA takes each dtype as it is and computes in float32, but refuses in some
-    backward kernels for images (cuda/Normalization.cu, batch_norm_backward_cuda).
-    """
-    names = _NORMS[func]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    values, running = given["input"], given.get("running_mean")
-    narrow = values.dtype
-    if narrow not in (torch.float16, torch.bfloat16) or getattr(running, "dtype", None) is not torch.float32:
-        raise error
-    for name in ("weight", "bias"):
-        if getattr(given.get(name), "dtype", None) is narrow:
-            given[name] = given[name].float()
-    sums = any(getattr(given.get(name), "requires_grad", False) for name in ("weight", "bias"))
-    sums = sums or given.get("training", args[len(names)] if len(args) > len(names) else False)
-    result = func(*(given.pop(name, None) for name in names), *args[len(names) :], **given)
-    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim())
-    channels_last = values.is_contiguous() and values.stride(1) == 1
-    channels_last |= layout is not None and values.is_contiguous(memory_format=layout)
-    if sums and values.requires_grad and result.requires_grad and not channels_last:
-        # cuda/Normalization.cuh, get_packed_accessor
-        words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
-        result.grad_fn.register_prehook(functools.partial(_fail, RuntimeError(words)))
-    return result
-
-
-class _HalfSignals(OperatorMode):
-    """Dispatch mode to refuse Fourier transforms of halves as cuFFT does (``cuda/CuFFTPlanCache.h``)."""
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = func.overloadpacket.__name__.lstrip("_")  # the same for operators of aten and of prims
-        if name in ("fft_r2c", "fft_c2c", "fft_c2r"):
-            sizes = [args[0].shape[dim] for dim in (kwargs["dim"] if "dim" in kwargs else args[1])]
-            if name == "fft_c2r":
-                sizes[-1] = kwargs["last_dim_size"] if "last_dim_size" in kwargs else args[3]
-            if any(size & (size - 1) for size in sizes):
-                raise RuntimeError(
-                    "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
-                    f"but got a signal size of{sizes}"
-                )
-        return func(*args, **kwargs)
-
-
-def _nansum(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute ``nansum`` of complex numbers."""
-    return torch.sum(input.masked_fill(input.isnan(), 0), *args, **kwargs)
-
-
-def _nanmean(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute ``nanmean`` of complex numbers."""
-    counts = {name: value for name, value in kwargs.items() if name not in ("dtype", "out")}
-    return _nansum(input, *args, **kwargs) / torch.sum(~input.isnan(), *args, **counts)
-
-
-_NAN_SUMS = {torch.nansum: _nansum, Tensor.nansum: _nansum, torch.nanmean: _nanmean, Tensor.nanmean: _nanmean}
 
 
 # CUDA asserts.
