@@ -85,7 +85,7 @@ class Shown:
     def _end(self) -> list[str]:
         failure = self.ran.failure
         if failure is not None:
-            head = say(en="it hangs; the ranks stand here:", zh="卡住了，各 rank 停在：")
+            head = say(en="it hangs; the ranks wait here:", zh="卡住了，各 rank 停在：")
             error = f"rank {failure.rank}: {failure.words}" + (f" ({failure.line})" if failure.line else "")
             return [head, *lines_of(failure)] if failure.hangs else [error]
         found: dict[str, list[int]] = {}

@@ -29,7 +29,7 @@ Row = tuple[str, Mapping[str, float]]
 
 def draw_stacks(
     sketch: Sketch, top: float, title: str, rows: Sequence[Row], format_value: Callable[[float], str],
-    limit: float = 0.0,
+    limit: float = 0.0, limit_label: str = "",
 ) -> float:  # fmt: skip
     """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge."""
     kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
@@ -63,7 +63,7 @@ def draw_stacks(
         sketch.add(Label(x + 8, y + 16, words, fit_size(words, WIDTH - x - 12, 11), bold=over))
         y += _HIGH
     if limit:
-        words = say(en=f"usable {format_value(limit)}", zh=f"可用 {format_value(limit)}")
+        words = limit_label or say(en=f"usable {format_value(limit)}", zh=f"可用 {format_value(limit)}")
         half = text_width(words, 10.5) / 2
         sketch.add(
             Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),
@@ -126,7 +126,9 @@ def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) ->
     """Draw the memory of ranks' GPUs at the peak, by kind, and the limit if a rank uses a tenth of it."""
     sketch = Sketch()
     limit = limit if max(sum(row.values()) for _, row in rows) > limit / 10 else 0.0
-    bottom = draw_stacks(sketch, 22, caption("plan", "memory-of-ranks"), rows[:MOST_LANES], _bytes, limit)
+    label = say(en=f"the GPU has {_bytes(limit)}", zh=f"GPU 共 {_bytes(limit)}")
+    title = caption("plan", "memory-of-ranks")
+    bottom = draw_stacks(sketch, 22, title, rows[:MOST_LANES], _bytes, limit, label)
     return sketch.picture(bottom, description)
 
 

@@ -45,7 +45,7 @@ WRONG = {
         (labkit.Plan(dp=1, pp=64, stage=0, micro=1, many=512), "cannot be divided"),
         (labkit.Plan(dp=4, tp=4, pp=4, stage=3, micro=1, many=128), "ZeRO can be 0 or 1"),
         (labkit.Plan(dp=64, stage=3, micro=8, many=1), "how many sequences are in a micro-batch"),
-        (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage shards it"),
+        (labkit.Plan(dp=64, stage=0, micro=1, many=8, recompute=True), "which stage of ZeRO shards it"),
         (labkit.Plan(dp=1, tp=8, pp=8, stage=0, micro=1, many=512, sp=True), "waits for all-reduces"),
         (replace(BEST, sp=False), "sp=True"),
         (labkit.Plan(dp=64, stage=3, micro=1, many=8), "although a micro-batch has a single sequence"),

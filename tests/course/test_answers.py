@@ -838,7 +838,7 @@ WRONG = {
     "13.means": [(2, "over all ten tokens"), (14, "their sum"), (1, "divided by 4"), ("x", "asks for")],
     "13.mean": [
         (lambda losses: losses.mean(), "that is the mean of the means"),
-        (loss_by(lambda losses, count, ranks: losses.sum() / count), "times too small"),
+        (loss_by(lambda losses, count, ranks: losses.sum() / count), "of what it should be"),
         (lambda losses: losses.sum(), "the sum over a rank's tokens"),
         (loss_by(lambda losses, count, ranks: losses.sum() * ranks * ranks / count), "times the right one"),
         (loss_by(lambda losses, count, ranks: losses.mean() * ranks), "that is the mean of the means"),

@@ -159,11 +159,11 @@ def test_a_run_to_look_at_shows_prints_results_and_calls_and_where_ranks_hang():
         "2 nodes of 2 ranks:\nrank 2: AcceleratorError: CUDA error: invalid device ordinal (scripts.py, line "
     )
     hung = torchrun("finish", scripts.finish, nproc_per_node=3)
-    assert "it hangs; the ranks stand here:" in repr(hung)
+    assert "it hangs; the ranks wait here:" in repr(hung)
     assert "<svg" in hung._repr_html_()
     with pytest.raises(ValueError, match="name must be one of 'validate', 'teams'"):
         torchrun("tagger", None)
-    with pytest.raises(TypeError, match="give the function itself"):
+    with pytest.raises(TypeError, match="pass the function itself"):
         torchrun("finish", 3)
 
 
