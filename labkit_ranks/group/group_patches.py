@@ -27,7 +27,7 @@ from ..calls.checks.nccl import NCCL_VERSION
 from ..rank import flight_recorder
 from ..rank.rank import current_rank
 from . import process_group
-from .process_group import SimulatedProcessGroup, name_requests
+from .process_group import SimulatedProcessGroup
 from .slot import Transport
 
 
@@ -54,7 +54,6 @@ def patches(of_processes: Callable[[SimulatedProcessGroup], Transport]) -> Itera
     yield Patch(torch._C, "_nccl_version_suffix", lambda: b"")
     yield Patch(c10d, "_hash_tensors", _hash_tensors)
     yield from flight_recorder.patches(current_rank, c10d)
-    yield Patch(dist, "Logger", DdpLogger)
     yield Patch(DistributedDataParallel, "_register_builtin_comm_hook", _register_builtin)
     yield Patch.wrap(DistributedDataParallel, "forward", _count_forward)
     yield Patch.wrap(Join, "notify_join_context", _keep_join_work)
@@ -130,23 +129,6 @@ class GlooGroup(SimulatedProcessGroup):
         return object()
 
     create_default_device = create_device
-
-
-_Logger: Any = dist.Logger  # type: ignore[attr-defined]  # a class of C
-
-
-class DdpLogger(_Logger):  # type: ignore[misc]
-    """The logger of DDP. C++ asks for the group's name three times: is it nccl, is it gloo, and what to write down.
-
-    For gloo, C++ casts the group to its own ProcessGroupGloo and asks for its threads (logger.cpp, set_env_variables).
-    """
-
-    def set_construction_data_and_log(self, *args: Any) -> None:
-        name_requests.times = 0
-        try:
-            super().set_construction_data_and_log(*args)
-        finally:
-            name_requests.times = 3
 
 
 def _register_builtin(ddp: Any, kind: Any) -> None:

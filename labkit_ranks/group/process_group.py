@@ -11,7 +11,6 @@ C++ (DDP's Reducer, functional collectives) calls the methods by their C++ names
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -37,15 +36,6 @@ from .works import SlotWork, Works
 
 # torch.distributed passes on what users gave; a call from any other file comes from C++.
 _PYTHON = "distributed_c10d.py"
-
-
-class _Asking(threading.local):
-    """How often C++ has asked for a group's name since DDP's logger began; else 3."""
-
-    times = 3
-
-
-name_requests = _Asking()
 
 
 # Typed as Any: torch declares more signatures than PyTorch calls.
@@ -107,9 +97,8 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     _get_backend_name = name
 
     def getBackendName(self) -> str:
-        """Return the name for C++, which casts a group called gloo to its own class (see DdpLogger)."""
-        name_requests.times += 1
-        return "" if name_requests.times == 2 else self.name()
+        """Return the name for C++. DDP's logger (logger.cpp) casts a group called gloo to a class of its own."""
+        return "simulated gloo" if self.name() == "gloo" else self.name()
 
     @property
     def group_name(self) -> str:

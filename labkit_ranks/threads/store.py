@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from torch._C._distributed_c10d import HashStore as Values
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError
 
@@ -19,14 +20,27 @@ from .waiting import wait_for_ranks, yield_turn
 _DEFAULT = timedelta(seconds=300)
 
 
-def _to_bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _delegate(name: str, *, changes: bool = False, yields: bool = False) -> Any:
+    """Return the method ``name``, answered by the shared values.
+
+    changes   whether the call may set a key that others wait for; ``yields`` lets other ranks run before.
+    """
+
+    def method(self: SharedStore, *args: Any) -> Any:
+        if yields:
+            yield_turn()
+        result = getattr(self._values, name)(*args)
+        if changes and turns.current_task() is None:
+            turns.wake_stalled()
+        return result
+
+    return method
 
 
 class SharedStore(Store):
-    """A rank's view of a store; all ranks share ``values``. Replaces TCPStore and FileStore."""
+    """A rank's view of a store; all ranks share ``values``, a store of C++. Replaces TCPStore and FileStore."""
 
-    def __init__(self, values: dict[str, bytes], host: str = "", port: int = 0) -> None:
+    def __init__(self, values: Store, host: str = "", port: int = 0) -> None:
         super().__init__()
         self._values, self.host, self.port = values, host, port
         if (rank := current_thread_rank()) is not None:
@@ -40,65 +54,31 @@ class SharedStore(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
-    def set(self, key: str, value: Any) -> None:
-        self._values[key] = _to_bytes(value)
-        self._notify_waiters()
-
-    def get(self, key: str) -> bytes:
-        self._wait([key], "get")
-        return self._values[key]
+    set, append, multi_set = (_delegate(name, changes=True) for name in ("set", "append", "multi_set"))
+    compare_set = _delegate("compare_set", changes=True)
+    delete_key, list_keys = _delegate("delete_key"), _delegate("list_keys")
+    num_keys, has_extended_api = _delegate("num_keys", yields=True), _delegate("has_extended_api")
 
     def add(self, key: str, amount: int) -> int:
         if not amount:
             yield_turn()
-        value = int(self._values.get(key, b"0")) + amount
-        self._values[key] = str(value).encode()
-        self._notify_waiters()
-        return value
-
-    def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        now = self._values.get(key)
-        if now is None and _to_bytes(expected) == b"" or now == _to_bytes(expected):
-            self._values[key] = _to_bytes(desired)
-            self._notify_waiters()
-        return self._values.get(key, _to_bytes(expected))
+        return _add(self, key, amount)  # type: ignore[no-any-return]
 
     def check(self, keys: Sequence[str]) -> bool:
-        if not self._has(keys):
+        if not self._values.check(list(keys)):
             yield_turn()
-        return self._has(keys)
-
-    def _has(self, keys: Sequence[str]) -> bool:
-        return all(key in self._values for key in keys)
+        return self._values.check(list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self._wait(keys, "wait", timeout)
 
-    def delete_key(self, key: str) -> bool:
-        return self._values.pop(key, None) is not None
-
-    def num_keys(self) -> int:
-        yield_turn()
-        return len(self.list_keys())
-
-    def list_keys(self) -> list[str]:
-        return list(self._values)
-
-    def append(self, key: str, value: Any) -> None:
-        self._values[key] = self._values.get(key, b"") + _to_bytes(value)
-        self._notify_waiters()
+    def get(self, key: str) -> bytes:
+        self._wait([key], "get")
+        return self._values.get(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         self._wait(keys, "multi_get")
-        return [self._values[key] for key in keys]
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            self._values[key] = _to_bytes(value)
-        self._notify_waiters()
-
-    def has_extended_api(self) -> bool:
-        return True
+        return self._values.multi_get(list(keys))
 
     # C++ calls these names for a PrefixStore (torch/csrc/distributed/c10d/init.cpp, PythonStore).
     deleteKey, getNumKeys, compareSet, hasExtendedApi = delete_key, num_keys, compare_set, has_extended_api
@@ -107,23 +87,25 @@ class SharedStore(Store):
     def clone(self) -> SharedStore:
         return SharedStore(self._values, self.host, self.port)
 
-    def _notify_waiters(self) -> None:
-        if turns.current_task() is None:
-            turns.wake_stalled()
-
     def _wait(self, keys: Sequence[str], what: str, timeout: timedelta | None = None) -> None:
-        if self._has(keys):
+        keys = list(keys)
+        if self._values.check(keys):
             return
         call = CollectiveCall(f"store.{what}")
-        call.group = say(en=f"store, keys {list(keys)}", zh=f"store，键 {list(keys)}")
+        call.group = say(en=f"store, keys {keys}", zh=f"store，键 {keys}")
         rank = current_thread_rank()
         call.rank = -1 if rank is None else rank.number
         call.locate()
         others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
-        if not wait_for_ranks(call, lambda: self._has(keys), timeout or self._timeout, lambda: others):
+        if not wait_for_ranks(
+            call, lambda: self._values.check(keys), timeout or self._timeout, lambda: others
+        ):
             # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
             ms = int((timeout or self._timeout).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+
+
+_add = _delegate("add", changes=True)
 
 
 class TCPStore(SharedStore):
@@ -132,7 +114,7 @@ class TCPStore(SharedStore):
     def __init__(self, host_name: str, port: int = 0, *args: Any, **options: Any) -> None:
         stores = _stores()
         port = port or 49152 + len(stores)
-        super().__init__(stores.setdefault(("tcp", port), {}), host_name, port)
+        super().__init__(stores.setdefault(("tcp", port), Values()), host_name, port)
         timeout = options.get("timeout") or next((one for one in args if isinstance(one, timedelta)), None)
         if timeout is not None:
             self.set_timeout(timeout)
@@ -142,7 +124,7 @@ class FileStore(SharedStore):
     """Replaces ``torch.distributed.FileStore``: ranks that name the same file share values."""
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
-        super().__init__(_stores().setdefault(("file", str(file_name)), {}))
+        super().__init__(_stores().setdefault(("file", str(file_name)), Values()))
         self.path = file_name
 
 
@@ -150,7 +132,7 @@ class HashStore(SharedStore):
     """Replaces ``torch.distributed.HashStore``, private to a rank."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__(Values())
 
 
 def shared_values(store: Any) -> object:
@@ -160,6 +142,6 @@ def shared_values(store: Any) -> object:
     return getattr(store, "_values", None)
 
 
-def _stores() -> dict[Any, dict[str, bytes]]:
+def _stores() -> dict[Any, Values]:
     rank = current_thread_rank()
     return {} if rank is None else rank.world.stores

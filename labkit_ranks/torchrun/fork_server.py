@@ -8,29 +8,29 @@ POSIX only, as fork is.
 from __future__ import annotations
 
 import gc
-import json
 import os
-import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
 from labkit.base.language import say, wrong
 
-_LENGTH = struct.Struct("!Q")
+# Arguments of Python, environment, and files to write to instead of the launcher's descriptors (1 and 2).
+_Order = tuple[Sequence[str], Mapping[str, str], Mapping[int, str]]
 
 
 class ForkServer:
     """The launcher's end of the server, which calls ``preload()`` while the launcher goes on."""
 
     def __init__(self, preload: Callable[[], object], work: Callable[[list[str]], int]) -> None:
-        self._control, control = socket.socketpair()
+        self._control, control = Pipe()
         self._workers: dict[int, ForkedWorker] = {}
         flush_streams()
         self._pid = os.fork()
@@ -41,26 +41,18 @@ class ForkServer:
             finally:
                 os._exit(70)
         control.close()
-        self._heard = b""
 
-    def start(
-        self, arguments: Sequence[str], environment: dict[str, str], streams: dict[int, int]
-    ) -> ForkedWorker:
-        """Start a worker with arguments of Python and an environment, in a new session.
-
-        streams   redirected descriptors (1 and 2); others are the launcher's.
-        """
-        order = json.dumps([list(arguments), environment, list(streams)]).encode()
-        socket.send_fds(self._control, [_LENGTH.pack(len(order))], list(streams.values()))
-        self._control.sendall(order)
+    def start(self, order: _Order) -> ForkedWorker:
+        """Start a worker in a new session."""
+        self._control.send(order)
         while (pid := self._read_status()) is None:
             pass
-        worker = self._workers[pid] = ForkedWorker(self, pid, arguments)
+        worker = self._workers[pid] = ForkedWorker(self, pid, order[0])
         return worker
 
     def listen(self, timeout: float | None) -> None:
         """Read how workers ended, and wait up to ``timeout`` seconds for the first message."""
-        while self._workers and (b"\n" in self._heard or select.select([self._control], [], [], timeout)[0]):
+        while self._workers and self._control.poll(timeout):
             self._read_status()
             timeout = 0
 
@@ -71,28 +63,28 @@ class ForkServer:
             os.waitpid(self._pid, 0)
 
     def _read_status(self) -> int | None:
-        """Read a line from the server; return the process id of a new worker, or None."""
-        while b"\n" not in self._heard:
-            more = self._control.recv(1 << 12)
-            self._heard += more or self._end_orphans()
-        line, _, self._heard = self._heard.partition(b"\n")
-        pid, code = json.loads(line)
+        """Read a message of the server; return the process id of a new worker, or None."""
+        try:
+            pid, code = self._control.recv()
+        except (EOFError, OSError):
+            self._end_orphans()
+            return None
         if code is None:
             return int(pid)
         self._workers.pop(pid).returncode = code
         return None
 
-    def _end_orphans(self) -> bytes:
-        """Kill the workers of a killed server, and return their exit lines."""
+    def _end_orphans(self) -> None:
+        """Kill the workers of a killed server."""
         en = "the process that starts the ranks was killed, and the ranks with it"
         zh = "负责启动各 rank 的进程被杀掉了，各 rank 也随之结束"
         if not self._workers:
             raise wrong(RuntimeError, en=en, zh=zh)
         sys.stderr.write(f"labkit: {say(en=en, zh=zh)}\n")
-        for pid in self._workers:
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        return b"".join(b"[%d, %d]\n" % (pid, -signal.SIGKILL) for pid in self._workers)
+        _kill_groups(self._workers)
+        for worker in self._workers.values():
+            worker.returncode = -signal.SIGKILL
+        self._workers.clear()
 
 
 class ForkedWorker:
@@ -118,9 +110,14 @@ class ForkedWorker:
         return self.returncode
 
 
-def _serve(
-    control: socket.socket, preload: Callable[[], object], work: Callable[[list[str]], int]
-) -> NoReturn:
+def _kill_groups(pids: Iterable[int]) -> None:
+    """Kill processes that lead a session, with their children."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _serve(control: Connection, preload: Callable[[], object], work: Callable[[list[str]], int]) -> NoReturn:
     os.setsid()  # the launcher passes on the terminal's signals
     ended, wake = socket.socketpair()
     for end in ended, wake:
@@ -132,41 +129,25 @@ def _serve(
     gc.enable()
     alive: set[int] = set()
     while True:
-        ready, _, _ = select.select([control, ended], [], [])
+        ready = wait([control, ended])
         if ended in ready:
             ended.recv(1 << 12)
             for pid, code in _reap_children():
                 alive.discard(pid)
                 _send_status(control, pid, code)
         if control in ready:
-            order = _receive_order(control)
-            if order is None:
-                for pid in alive:
-                    with suppress(ProcessLookupError):
-                        os.killpg(pid, signal.SIGKILL)
+            try:
+                order: _Order = control.recv()
+            except (EOFError, OSError):  # the launcher is gone
+                _kill_groups(alive)
                 os._exit(0)
-            arguments, environment, streams = order
             pid = _fork_worker()
             if not pid:
                 for end in control, ended, wake:
                     end.close()
-                _run_worker(arguments, environment, streams, work)
-            for descriptor in streams.values():
-                os.close(descriptor)
+                _run_worker(order, work)
             alive.add(pid)
             _send_status(control, pid, None)
-
-
-def _receive_order(control: socket.socket) -> tuple[list[str], dict[str, str], dict[int, int]] | None:
-    length, descriptors, _, _ = socket.recv_fds(control, _LENGTH.size, 2)
-    if not length:
-        return None
-    left, parts = _LENGTH.unpack(length)[0], []
-    while left:
-        parts.append(control.recv(min(left, 1 << 16)))
-        left -= len(parts[-1])
-    arguments, environment, streams = json.loads(b"".join(parts))
-    return arguments, environment, dict(zip(streams, descriptors, strict=True))
 
 
 def _fork_worker() -> int:
@@ -194,22 +175,22 @@ def _reap_children() -> list[tuple[int, int]]:
     return found
 
 
-def _send_status(control: socket.socket, pid: int, code: int | None) -> None:
+def _send_status(control: Connection, pid: int, code: int | None) -> None:
     with suppress(OSError):
-        control.sendall(json.dumps([pid, code]).encode() + b"\n")
+        control.send((pid, code))
 
 
-def _run_worker(
-    arguments: list[str], environment: dict[str, str], streams: dict[int, int], work: Callable[[list[str]], int]
-) -> NoReturn:  # fmt: skip
-    for number, descriptor in streams.items():
+def _run_worker(order: _Order, work: Callable[[list[str]], int]) -> NoReturn:
+    arguments, environment, files = order
+    for number, path in files.items():
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
     code = 70
     try:
-        code = work(arguments)
+        code = work(list(arguments))
     finally:
         flush_streams()
         os._exit(code)

@@ -131,8 +131,8 @@ def _make_handler(server: ForkServer) -> Any:
             if args[0] != sys.executable:
                 return super()._popen(args, env)  # --no-python, or Python by way of numactl
             streams: dict[int, IO[str] | None] = {1: self._stdout, 2: self._stderr}
-            files = {number: stream.fileno() for number, stream in streams.items() if stream is not None}
-            return server.start(args[1:], env, files)
+            files = {number: stream.name for number, stream in streams.items() if stream is not None}
+            return server.start((args[1:], env, files))
 
         def close(self, death_sig: Any = None) -> None:
             # The worker may have ended, and the server knows before the agent.

@@ -20,4 +20,4 @@ def test_ddp_by_gloo_is_made_and_tells_its_backend():
         )
 
     with World(2) as world:
-        assert world.run(work) == [([[0.5, 0.5]], "gloo", "gloo")] * 2
+        assert world.run(work) == [([[0.5, 0.5]], "simulated gloo", "gloo")] * 2

@@ -31,11 +31,11 @@ def used(store):
 
 def test_it_answers_as_pytorchs_own():
     real = dist.HashStore()
-    assert used(SharedStore({})) == used(real)
+    assert used(SharedStore(dist.HashStore())) == used(real)
 
 
 def test_its_queues_are_refused_by_pytorch():
-    for store in (SharedStore({}), dist.PrefixStore("of", SharedStore({}))):
+    for store in (SharedStore(dist.HashStore()), dist.PrefixStore("of", SharedStore(dist.HashStore()))):
         with pytest.raises(NotImplementedError, match="queue support"):
             store.queue_push("q", "first")
 
