@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from labkit.base.language import say
 
-from ..calls.faults.report import format_numbers, format_ranks
+from ..calls.faults.report import align_columns, format_numbers, format_ranks
 from .shell import display_forms
-from .tables import table_html, table_text
+from .tables import table_html
 
 # MIME type -> a value in this form.
 Bundle = dict[str, Any]
@@ -75,13 +75,12 @@ def merge_equal(bundles: Iterable[tuple[int, Bundle]], gpus: Sequence[int]) -> l
 
 def as_text(shown: Sequence[MergedValue]) -> str:
     """Return a block of lines for each value: the ranks, and beside them the value."""
-    heads = [one.head for one in shown]
-    width = max(map(len, heads), default=0)
-    lines = []
-    for head, one in zip(heads, shown, strict=True):
-        for at, line in enumerate(one.text.splitlines() or [""]):
-            lines.append(f"{head if at == 0 else '':<{width}}  {line}".rstrip())
-    return "\n".join(lines)
+    rows = [
+        ("" if at else one.head, line)
+        for one in shown
+        for at, line in enumerate(one.text.splitlines() or [""])
+    ]
+    return "\n".join(align_columns(rows))
 
 
 def as_html(shown: Sequence[MergedValue]) -> str:
@@ -134,10 +133,10 @@ class Results(list[Any]):
 
     def __repr__(self) -> str:
         if table := self.table():
-            return table_text(table)
+            return "\n".join(align_columns(table))
         return as_text(self.merged(lambda value: {"text/plain": repr(value)}))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         if table := self.table():
-            return {"text/plain": table_text(table), "text/html": table_html(table)}
+            return {"text/plain": "\n".join(align_columns(table)), "text/html": table_html(table)}
         return bundle_of(self.merged(display_forms))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from html import escape
 from typing import Any
@@ -366,29 +367,22 @@ class Session:
         return say(en=en, zh=f"{self.size} 个 rank{on}，每个一块模拟 GPU")
 
 
-class Namespace(MutableMapping[str, Any]):
+class Namespace(UserDict[str, Any]):
     """The names in a rank's ``__main__``, without names like ``__name__``."""
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._names = rank, rank.main.__dict__
+        self._rank, self.data = rank, rank.main.__dict__
 
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._names[name]
-        except KeyError:
-            en = f"rank {self._rank.number} has no name {name!r}"
-            zh = f"rank {self._rank.number} 里没有名字 {name!r}"
-            raise wrong(KeyError, en=en, zh=zh) from None
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._names[name] = value
+    def __missing__(self, name: str) -> Any:
+        en = f"rank {self._rank.number} has no name {name!r}"
+        raise wrong(KeyError, en=en, zh=f"rank {self._rank.number} 里没有名字 {name!r}")
 
     def __delitem__(self, name: str) -> None:
         self[name]
-        del self._names[name]
+        del self.data[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._names if not (name.startswith("__") and name.endswith("__"))])
+        return iter([name for name in self.data if not (name.startswith("__") and name.endswith("__"))])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

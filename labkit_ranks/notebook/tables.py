@@ -7,38 +7,20 @@ from html import escape
 from typing import NamedTuple
 
 from labkit.base.language import say
-from labkit.base.texts import columns
 from labkit.base.units import bytes_text, cuda_bytes
 
+from ..calls.faults.report import align_columns
 from ..rank.rank import Rank
 
-Lines = Sequence[Sequence[str]]
 
+def table_html(lines: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Format a table as HTML; columns ``right`` are flush right."""
 
-def table_text(lines: Lines, sides: Sequence[str] | None = None) -> str:
-    """Format a table as text. ``sides``: "left" or "right" for each column; all left by default."""
-    sides = sides or ["left"] * len(lines[0])
-    wide = [max(map(columns, words)) for words in zip(*lines, strict=True)]
+    def cell(at: int, word: str) -> str:
+        return f'<td style="text-align:{"right" if at in right else "left"}">{escape(word)}</td>'
 
-    def pad_row(words: Sequence[str]) -> str:
-        found = []
-        for word, most, side in zip(words, wide, sides, strict=True):
-            blank = " " * (most - columns(word))
-            found.append(word + blank if side == "left" else blank + word)
-        return "  ".join(found).rstrip()
-
-    return "\n".join(map(pad_row, lines))
-
-
-def table_html(lines: Lines, sides: Sequence[str] | None = None) -> str:
-    """Format a table as HTML."""
-    sides = sides or ["left"] * len(lines[0])
-
-    def cells(words: Sequence[str]) -> str:
-        both = zip(sides, words, strict=True)
-        return "".join(f'<td style="text-align:{side}">{escape(word)}</td>' for side, word in both)
-
-    return f"<table>{''.join(f'<tr>{cells(words)}</tr>' for words in lines)}</table>"
+    rows = ("".join(cell(at, word) for at, word in enumerate(words)) for words in lines)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 class RankMemory(NamedTuple):
@@ -51,8 +33,8 @@ class RankMemory(NamedTuple):
     capacity: int
 
 
-# Align names left and numbers right.
-_SIDES = ("left", "left", "right", "right", "right")
+# The columns of numbers.
+_NUMBERS = (2, 3, 4)
 
 
 class Memory(tuple[RankMemory, ...]):
@@ -79,7 +61,7 @@ class Memory(tuple[RankMemory, ...]):
         return found
 
     def __repr__(self) -> str:
-        return table_text(self._rows(), _SIDES)
+        return "\n".join(align_columns(self._rows(), _NUMBERS))
 
     def _repr_html_(self) -> str:
-        return table_html(self._rows(), _SIDES)
+        return table_html(self._rows(), _NUMBERS)

@@ -40,14 +40,17 @@ def gpus_of_environment(machine: TheMachine) -> VisibleGpus:
     """Return the GPUs that the machine shows to a process with the current environment."""
     description = children.parse_description(machine.description)
     options: Any = description.options(os.environ)
-    memory = options["memory"]
-    if not isinstance(memory, list):
-        memory = [memory] * options["gpus"]
-    gpus = tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(memory))
+    gpus = _make_gpus(machine, options["memory"], options["gpus"])
     random = DeviceRandom(gpus)
     before = machine.random.generators
     random.begin(before[0].initial_seed() if before else None)
     return VisibleGpus(gpus, random, description.visible_gpus(os.environ))
+
+
+def _make_gpus(machine: TheMachine, memory: Any, count: int) -> tuple[Gpu, ...]:
+    """Return ``count`` GPUs with the same memory, or a GPU for each entry of a list."""
+    sizes = memory if isinstance(memory, (list, tuple)) else [memory] * count
+    return tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(sizes))
 
 
 class NodeGpus:
@@ -63,15 +66,9 @@ class NodeGpus:
     ) -> None:
         self._machine = machine
         self._own = VisibleGpus(machine.gpus, machine.random, machine.numbers)
-        capacities: Any = memory
-        if memory is None:
-            capacities = [gpu.capacity for gpu in machine.gpus]
-        elif not isinstance(memory, (list, tuple)):
-            capacities = [memory] * len(machine.gpus)
-        self.gpus = [machine.gpus] + [
-            tuple(Gpu(k, parse_bytes(size), machine) for k, size in enumerate(capacities))
-            for _ in range(1, count)
-        ]
+        sizes: Any = [gpu.capacity for gpu in machine.gpus] if memory is None else memory
+        self.gpus = [machine.gpus]
+        self.gpus += [_make_gpus(machine, sizes, len(machine.gpus)) for _ in range(1, count)]
 
     def gpus_of_node(self, node: int, seed: int) -> VisibleGpus:
         """Return the GPUs of a process on ``node``."""

@@ -143,8 +143,8 @@ def _serve(control: Connection, preload: Callable[[], object], work: Callable[[l
                 os._exit(0)
             pid = _fork_worker()
             if not pid:
-                for end in control, ended, wake:
-                    end.close()
+                for used in control, ended, wake:
+                    used.close()
                 _run_worker(order, work)
             alive.add(pid)
             _send_status(control, pid, None)

@@ -12,12 +12,13 @@ from datetime import timedelta
 from torch.distributed import DistBackendError
 
 from labkit.base.language import say, series
-from labkit.base.texts import columns, texts_beside
+from labkit.base.texts import texts_beside
 
 from ..call import CollectiveCall
 from ..wait_graph import Wait, WaitForGraph
 from .report import (
     Report,
+    align_columns,
     call_table,
     describe_call,
     explain_fault,
@@ -135,12 +136,10 @@ def state_lines(standings: Sequence[RankState], known: Mapping[int, str] | None 
     for one in standings:
         text = (known or {}).get(one.rank) or _describe_state(one, standings)
         found.setdefault(text, []).append(one.rank)
-    names = [format_ranks(ranks) for ranks in found.values()]
-    wide = max(map(columns, names), default=0)
-    return [
-        f"  {name}{' ' * (wide - columns(name))}  {_to_plural(text) if len(ranks) > 1 else text}"
-        for name, (text, ranks) in zip(names, found.items(), strict=True)
+    rows = [
+        (format_ranks(ranks), _to_plural(text) if len(ranks) > 1 else text) for text, ranks in found.items()
     ]
+    return [f"  {line}" for line in align_columns(rows)]
 
 
 def _to_plural(text: str) -> str:

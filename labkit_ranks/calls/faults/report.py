@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -80,13 +80,20 @@ def call_table(calls: Iterable[CollectiveCall]) -> list[str]:
     lines: dict[tuple[str, str], list[int]] = {}
     for call in calls:
         lines.setdefault((describe_call(call), call.short_place), []).append(call.rank)
-    names = [format_ranks(ranks) for ranks in lines.values()]
-    wide = max(map(columns, names))
-    widest = max(len(what) for what, _ in lines)
     return [
-        f"  {name}{' ' * (wide - columns(name))}  {what:<{widest}}  {place}".rstrip()
-        for name, (what, place) in zip(names, lines, strict=True)
+        f"  {line}" for line in align_columns([(format_ranks(ranks), *call) for call, ranks in lines.items()])
     ]
+
+
+def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Return a line for each row of words, with the words below each other; columns ``right`` end alike."""
+    wide = [max(map(columns, words)) for words in zip(*rows, strict=True)]
+
+    def pad(at: int, word: str) -> str:
+        blank = " " * (wide[at] - columns(word))
+        return blank + word if at in right else word + blank
+
+    return ["  ".join(pad(at, word) for at, word in enumerate(row)).rstrip() for row in rows]
 
 
 def group_label(call: CollectiveCall) -> str:
