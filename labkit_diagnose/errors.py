@@ -91,4 +91,5 @@ def short_text(error: Exception) -> str:
             kind, lines = last_words[1], [last_words[2]] if last_words[2] else []
     if not lines:
         return kind
-    return f"{kind}: {lines[0] if len(lines[0]) <= _LONGEST else lines[0][: _LONGEST - 1] + '…'}"
+    first = lines[0].rstrip(".!")  # findings go on with a full stop of their own
+    return f"{kind}: {first if len(first) <= _LONGEST else first[: _LONGEST - 1] + '…'}"

@@ -31,7 +31,7 @@ def simulate(
 
     Usable as a plain call (until ``close()`` or the next call) and as a context manager.
 
-    gpus        how many, 1 to 1024.
+    gpus        how many, 0 to 1024.
     memory      of each GPU: bytes, text like "16 GiB", or a list with an entry for each GPU. Default: that of the
                 model, 16 GiB without one.
     backing     where values are really kept: "cpu" is the only choice.
@@ -44,7 +44,7 @@ def simulate(
     Raises TypeError or ValueError, naming the argument, and RuntimeError while another thread is in a machine's
     ``with`` block, before changing anything.
     """
-    gpus = integer("gpus", gpus, 1, MOST_GPUS)
+    gpus = integer("gpus", gpus, 0, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
         en, zh = f"a list with one entry for each of the {gpus} GPUs", f"是列表，给 {gpus} 块 GPU 各写一项"
         raise ValueError(must("memory", memory, en=en, zh=zh))

@@ -175,7 +175,7 @@ def test_the_check_sees_what_is_planted(module, source, count):
 
 # As a user meets them: a call, and what it says in both languages.
 MET = {
-    "gpus": (lambda: labkit.simulate(gpus=0), "gpus must be from 1 to 1024, got 0", "gpus 必须在 1 到 1024 之间"),
+    "gpus": (lambda: labkit.simulate(gpus=-1), "gpus must be from 0 to 1024, got -1", "gpus 必须在 0 到 1024 之间"),
     "memory": (lambda: labkit.simulate(2, memory=["1 GiB"]), "memory must be a list", "给 2 块 GPU 各写一项"),
     "order": (lambda: labkit.simulate(2, order=[0, 0]), "order must name each of the 2 GPUs", "把 2 块 GPU 各写一次"),
     "split": (lambda: labkit.split(-1, 2), "must be at least 0, got -1", "不小于 0"),

@@ -171,7 +171,7 @@ class Call(Trace):
         devices = series(_shorten_names(self.devices))
         return say(
             en=f"Call: {plural(len(self), 'event')} on {devices}",
-            zh=f"Call：{len(self)} 个事件，在 {devices} 上",
+            zh=f"一次调用：{len(self)} 个事件，在 {devices} 上",
         )
 
 

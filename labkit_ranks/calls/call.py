@@ -140,6 +140,13 @@ class CollectiveCall:
         return bool(members <= frozenset(come))
 
     @property
+    def missing_first(self) -> int | None:
+        """The first rank of the group or pair, whose key connects the others, if it has not come; else None."""
+        come, members = self.memo.get("communicator", ((), frozenset()))
+        first = min(members, default=None)
+        return None if first is None or first in come else self.ranks[first]
+
+    @property
     def waits_on_gpu(self) -> bool:
         """Whether only the GPU waits for the other members, while the host goes on (see ..rank.enqueued_calls)."""
         if self.backend != "nccl" or self.kind == "barrier" or self.makes_a_group or "timed" in self.memo:

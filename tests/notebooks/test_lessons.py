@@ -251,7 +251,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run
         full = rows * 3 + "Outside: input size torch.Size([3, 5]) output_size torch.Size([3, 2])\n"
         assert drawn(now, "own") + "\n" == "Let's use 5 GPUs!\n" + full
     if lesson == "04_primitives":
-        busy = "Call：20 个事件，在 cpu、cuda:0、…、cuda:4 上"
+        busy = "一次调用：20 个事件，在 cpu、cuda:0、…、cuda:4 上"
         assert drawn(now, "own") == (busy if parameters["num_gpus"] else "Trace: no events")
     if lesson == "05_devices":
         assert drawn(now, "own").splitlines()[0] == (

@@ -326,6 +326,13 @@ def test_who_waits_for_whom_is_there_as_data():
     assert waits.ranks[1].call == "barrier"
 
 
+@pytest.mark.parametrize("away", [0, 2])
+def test_a_first_call_names_the_rank_whose_key_is_missing_only_if_it_is(away):
+    text = str(failing(lambda n: None if n == away else dist.all_reduce(vector())).error)
+    assert "On real GPUs" in text
+    assert ("data from rank 0" in text, "600 s" in text) == (away == 0, away == 0)
+
+
 def of_steps(skip, last):
     """Ten steps of a wrapped model, of which rank 1 skips one, or has fewer."""
 

@@ -140,7 +140,7 @@ def _description(trace: Trace, moment: float | None) -> str:
         parts.setdefault(_tip_phase(event), set()).add(event.device)
     colon = say(en=": ", zh="：")
     listed = say(en="; ", zh="；").join(f"{phase}{colon}{_devices(found)}" for phase, found in parts.items())
-    return say(en=f"At {at}: {listed}.", zh=f"{at} 时正在进行的操作——{listed}。")
+    return say(en=f"At {at}: {listed}.", zh=f"{at} 时，{listed}。")
 
 
 def _legend(slot: float) -> list[Box | Line | Label]:

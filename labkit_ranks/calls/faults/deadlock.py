@@ -89,8 +89,10 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
             unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
             text = "if-read" if unread else "on-real-gpus"
             real = _TEXTS[text](seconds=seconds, said=watchdog_text(stuck, limit))
+        elif (first := stuck.missing_first) is None:
+            real = str(_TEXTS["on-first-call"])
         else:
-            real = _TEXTS["on-first-call"](seconds=seconds)
+            real = _TEXTS["on-first-call-without-a-key"](first=first, seconds=seconds)
     return Report(FAULT_OF.get(key, "deadlock"), lines, advice, places, real)
 
 
