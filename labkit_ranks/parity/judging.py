@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from labkit_diagnose.findings import list_some, read_findings
 
 from ..calls.faults import format_ranks
 from ..diagnosis.one_gpu import matching_ways
-from .matching import Match, assemble
-from .recording import WHOLE_STEPS, RankTraining, public_name
+from .matching import assemble
+from .recording import WHOLE_STEPS, LossCall, RankTraining, public_name
 
 CAUSES, PHRASES = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "causes")))
 _EPS = torch.finfo(torch.float32).eps
@@ -25,24 +26,34 @@ _EPS = torch.finfo(torch.float32).eps
 # for the second and for later steps, and what rounding to 16 bits stays below.
 _LEAST, _SECOND, _LATER, _SIXTEEN_BITS = 1e-4, 10.0, 100.0, 0.04
 _ROWS = {"targets": "目标", "inputs": "输入"}
+# A difference: its cause (a key of ``causes.txt``), tensor and facts.
+_Difference = tuple[str, str, dict[str, Any]]
 
 
 @dataclass
 class LayoutRun:
-    """The trainings of one layout's ranks.
+    """The trainings of the ranks of the layout ``who``.
 
-    who       the layout's name; ``matches`` has the reference's tensor of each piece; ``printed`` is the output.
+    printed   the output; ``failure`` is a rank and its error; ``source`` the layout that gave the rows, if another.
     """
 
     who: str
     trainings: Sequence[RankTraining]
     printed: str
-    failure: tuple[int, BaseException] | None = None
-    matches: Mapping[tuple[int, str], Match] = field(default_factory=dict)
+    failure: tuple[int, BaseException] | None
+    source: str
 
     @property
     def steps(self) -> int:
         return min(len(one.squares) for one in self.trainings)
+
+    @property
+    def trains(self) -> bool:
+        return self.failure is None and self.steps > 0
+
+    def wholes(self, step: int, what: str) -> dict[str, Tensor]:
+        """Return whole tensors, put together from the ranks' pieces."""
+        return assemble([one.kept.get((step, what), {}) for one in self.trainings])
 
     def norms(self) -> list[float]:
         """Return the norm of the whole gradient in each step."""
@@ -50,12 +61,13 @@ class LayoutRun:
 
     def squares(self, step: int) -> dict[str, float]:
         """Return each tensor's sum of squares in ``step``, with replicas counted once."""
-        found = dict[str, list[float]]()
-        for (rank, name), match in self.matches.items():
-            square, count = self.trainings[rank].squares[step].get(name, (0.0, len(match.places)))
-            found.setdefault(match.name, [0.0, 0]).append(match.size)
-            found[match.name][:2] = found[match.name][0] + square, found[match.name][1] + count
-        return {name: square * size / max(held, 1) for name, (square, held, size, *_) in found.items()}
+        held = dict[str, list[float]]()
+        for one in self.trainings:
+            for name, match in one.matches.items():
+                square, count = one.squares[step].get(name, (0.0, len(match.places)))
+                before = held.get(match.name, [0.0, 0.0])
+                held[match.name] = [before[0] + square, before[1] + count / match.size]
+        return {name: square / (copies or 1.0) for name, (square, copies) in held.items()}
 
     def losses(self, reference: LayoutRun) -> list[float]:
         """Return the loss of each step: the mean over targets where torch's functions compute the loss of both runs.
@@ -66,31 +78,31 @@ class LayoutRun:
         steps = range(1, self.steps + 1)
         if all(one.losses for run in (self, reference) for one in run.trainings if one.scalars):
             return [sum(map(_mean_over_targets, self.calls(step).values())) for step in steps]
-        ways = []
-        for add_passes, add_ranks in ((False, False), (False, True), (True, False), (True, True)):
-            each = [[some for one in self.trainings if (some := one.scalars.get(step))] for step in steps]
-            sums = [[sum(one) / (1 if add_passes else len(one)) for one in some] for some in each]
-            ways.append([sum(some) / (1 if add_ranks else len(some)) if some else math.nan for some in sums])
-        if self is reference or not self.steps:
+        each = [[one.scalars[step] for one in self.trainings if step in one.scalars] for step in steps]
+        ways = [
+            [over_ranks([over_passes(passes) for passes in some or [[math.nan]]]) for some in each]
+            for over_passes in (fmean, sum) for over_ranks in (fmean, sum)
+        ]  # fmt: skip
+        if self is reference:
             return ways[0]
         there = reference.losses(reference)[0]
         return min(ways, key=lambda losses: abs(losses[0] - there))
 
-    def calls(self, step: int) -> dict[int, list[tuple[float, float, float]]]:
-        """Return (sum, count of targets, weight of a target in the gradient) of each call by the term of the loss."""
-        found = dict[int, list[tuple[float, float, float]]]()
-        for term, total, call in (call for one in self.trainings for call in one.losses.get(step, ())):
-            found.setdefault(term, []).append((total, call.count, call.weight or 0.0))
+    def calls(self, step: int) -> dict[int, list[LossCall]]:
+        """Return the calls of loss functions by the term of the loss."""
+        found = dict[int, list[LossCall]]()
+        for call in (call for one in self.trainings for call in one.losses.get(step, ())):
+            found.setdefault(call.term, []).append(call)
         return found
 
     def rows(self, step: int) -> dict[str, Tensor]:
         """Return the sorted targets and inputs that the ranks read; ranks that read the same rows count once."""
         different = dict[Any, dict[str, Tensor]]()
         for one in self.trainings:
-            read = {what: torch.cat(some) for (at, what), some in sorted(one.rows.items()) if at == step}
-            different[tuple(tuple(values.sort()[0].tolist()) for values in read.values())] = read
-        each = ((name, [read[name] for read in different.values() if name in read]) for name in _ROWS)
-        found = {name: torch.cat(some).sort()[0] for name, some in each if some}
+            read = {what: torch.cat(one.rows[step, what]).sort()[0] for what in _ROWS if (step, what) in one.rows}
+            different[tuple(tuple(values.tolist()) for values in read.values())] = read
+        each = {what: [read[what] for read in different.values() if what in read] for what in _ROWS}
+        found = {what: torch.cat(some).sort()[0] for what, some in each.items() if some}
         if "inputs" in found:  # a schedule that infers shapes reads some twice
             found["inputs"] = found["inputs"].unique()
         return found
@@ -107,8 +119,8 @@ class LayoutRun:
         return ""
 
 
-def _mean_over_targets(calls: Sequence[tuple[float, float, float]]) -> float:
-    return sum(total for total, *_ in calls) / sum(count for _, count, _ in calls)
+def _mean_over_targets(calls: Sequence[LossCall]) -> float:
+    return sum(call.total for call in calls) / sum(call.counted.count for call in calls)
 
 
 @dataclass
@@ -130,14 +142,6 @@ class RankGap:
         self.rest = rest / max(float(self.here.norm()), 1e-30)
 
 
-class Difference(NamedTuple):
-    """A difference: its cause (a key of ``causes.txt``), tensor and facts."""
-
-    cause: str
-    first: str = ""
-    facts: Mapping[str, Any] = {}
-
-
 class LayoutComparison:
     """The comparison of ``run`` with ``reference``.
 
@@ -152,49 +156,40 @@ class LayoutComparison:
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
         self.losses, self.gaps = run.losses(reference), dict[str, float]()
-        found, finding, uncompared = next(self._differences(), Difference("")), None, self._missing_names()
-        if found.cause.startswith("uncompared"):
-            uncompared.append(PHRASES[found.cause](who=run.who, **found.facts))
-        elif found.cause:
-            kind, known = CAUSES[found.cause], {"step": self.step, "name": found.first} | dict(found.facts)
-            known["loss"] = self._loss_text()
-            where = ", ".join(filter(None, [found.first, self._line(found.first)]))
+        cause, first, facts = next(self._differences(), ("", "", {}))
+        self.facts: dict[str, Any] = {"tolerance": self.tolerance, "gaps": self.gaps}
+        uncompared = self._missing_names()
+        if cause.startswith("uncompared"):
+            uncompared.append(PHRASES[cause](who=run.who, **facts))
+        elif cause:
+            kind, known = CAUSES[cause], {"step": self.step, "name": first, "loss": self._loss_text()} | facts
+            where = ", ".join(filter(None, [first, self._line(first)]))
             finding = kind(where, **{name: known[name] for name in kind.facts})
-        self.facts: dict[str, Any] = {
-            "cause": finding.name if finding else "", "finding": finding, "first": found.first if finding else "",
-            "step": self.step if finding else 0, "gaps": self.gaps, "tolerance": self.tolerance,
-            "uncompared": tuple(uncompared),
-        }  # fmt: skip
+            self.facts |= {"cause": finding.name, "finding": finding, "first": first, "step": self.step}
+        self.facts["uncompared"] = tuple(uncompared)
 
     def _missing_names(self) -> list[str]:
         """Return a sentence about parameters that only one of the two runs has."""
-        names = {name for training in self.reference.trainings for name in training.weights[0]}
-        names -= {match.name for match in self.run.matches.values()}
-        for rank, one in enumerate(self.run.trainings):
-            names |= {name for name in one.weights[0] if (rank, name) not in self.run.matches}
+        names = {name for one in self.reference.trainings for name in one.kept[0, "weights"]}
+        names -= {match.name for one in self.run.trainings for match in one.matches.values()}
+        names |= {name for one in self.run.trainings for name in one.kept[0, "weights"].keys() - one.matches.keys()}
         text = PHRASES["uncompared.names"]
         return [text(who=self.run.who, names=list_some(sorted(names)))] if names else []
 
-    def _differences(self) -> Iterator[Difference]:
+    def _differences(self) -> Iterator[_Difference]:
         """Compare in the order in which faults arise."""
         for step in range(1, min(self.run.steps, self.reference.steps, WHOLE_STEPS) + 1):
             self.step, self.bound = step, self.tolerance * (_SECOND if step > 1 else 1)
             self.each = self._measure_gaps("gradients")
             largest = {name: max(one.off for one in some) for name, some in self.each.items()}
-            self.gaps = self.gaps or largest
+            self.gaps.update({} if self.gaps else largest)
             self.bad = [name for name, gap in largest.items() if not gap <= self.bound]
             differs = self._loss_gap() > self.bound
             if differs or self.bad:
                 yield from self._other_rows()
                 yield from self._other_masks() if differs else ()
                 yield from self._own_counts()
-            if self.bad:
-                yield from self._factors()
-                yield from self._missing_sums()
-                if not any(one.here.any() for one in self.each[self.bad[0]]):
-                    there = sum(float(one.there.norm()) for one in self.each[self.bad[0]])
-                    yield Difference("cut", self.bad[0], {"there": there})
-            if differs or self.bad:
+                yield from self._gradient_faults() if self.bad else ()
                 yield from self._other_outputs(differs)
                 yield from self._other_gradients()
             else:
@@ -220,25 +215,25 @@ class LayoutComparison:
             name = name.rpartition(".")[0]
         return lines.get(name, "") or self.run.trainings[0].steps[self.step - 1].place
 
-    def _measure_gaps(self, kept: str) -> dict[str, list[RankGap]]:
+    def _measure_gaps(self, what: str) -> dict[str, list[RankGap]]:
         """Return the gaps of all gradients by the reference's names, in backward order."""
-        wholes = assemble([getattr(one, kept).get(self.step, {}) for one in self.reference.trainings])
+        wholes = self.reference.wholes(self.step, what)
         squares = sum(float(whole.double().square().sum()) for whole in wholes.values())
         usual = math.sqrt(squares / max(sum(map(torch.numel, wholes.values())), 1))
         found = dict[str, list[RankGap]]()
-        for (rank, name), match in self.run.matches.items():
-            if match.name in wholes:
-                piece = getattr(self.run.trainings[rank], kept).get(self.step, {}).get(name)
-                cut_alike = piece is None or len(piece.places) == len(match.places)
-                places = match.places if cut_alike else piece.places
-                there = wholes[match.name].reshape(-1)[places].double()
-                here = torch.zeros_like(there) if piece is None else piece.value.double()
-                # Judge a tensor with a tiny gradient against the usual size of a number.
-                size = max(float(there.norm()), 0.01 * usual * math.sqrt(len(there)), 1e-30)
-                gap = RankGap(rank, places, here, there, float((here - there).norm()) / size)
-                found.setdefault(match.name, []).append(gap)
-        seen = self.reference.trainings[0].seen
-        outputs = [public_name(key[2]) for key in seen if key[:2] == (1, "output")]
+        for training in self.run.trainings:
+            for name, match in training.matches.items():
+                if match.name in wholes:
+                    piece = training.kept.get((self.step, what), {}).get(name)
+                    cut_alike = piece is None or len(piece.places) == len(match.places)
+                    places = match.places if cut_alike else piece.places
+                    there = wholes[match.name].reshape(-1)[places].double()
+                    here = torch.zeros_like(there) if piece is None else piece.value.double()
+                    # Judge a tensor with a tiny gradient against the usual size of a number.
+                    size = max(float(there.norm()), 0.01 * usual * math.sqrt(len(there)), 1e-30)
+                    gap = RankGap(training.rank, places, here, there, float((here - there).norm()) / size)
+                    found.setdefault(match.name, []).append(gap)
+        outputs = [public_name(key[2]) for key in self.reference.trainings[0].seen if key[:2] == (1, "output")]
         called = {name: at for at, name in reversed([*enumerate(outputs)])}
         order = {name: (called.get(name.rpartition(".")[0], -1), at) for at, name in enumerate(wholes)}
         return {name: found[name] for name in sorted(found, key=order.__getitem__, reverse=True)}
@@ -248,153 +243,132 @@ class LayoutComparison:
 
     # What differs in forward.
 
-    def _other_rows(self) -> Iterator[Difference]:
+    def _other_rows(self) -> Iterator[_Difference]:
         here, there = self.run.rows(self.step), self.reference.rows(self.step)
         for what in [name for name in _ROWS if name in here and name in there]:
             ours, theirs = here[what], there[what]
             facts = {"here": len(ours), "there": len(theirs), "what": say(en=what, zh=_ROWS[what])}
             more, unique = len(ours) / len(theirs), len(ours.unique()) - len(theirs.unique())
             if more > 1 and (unique > 0 or more.is_integer()):
-                yield Difference("uncompared.rows", "", facts)
+                yield "uncompared.rows", "", facts
             elif len(ours) != len(theirs) or not torch.allclose(ours, theirs):
-                yield Difference("rows", "", facts)
+                yield "rows", "", facts
 
-    def _other_masks(self) -> Iterator[Difference]:
+    def _other_masks(self) -> Iterator[_Difference]:
         draws = [draw for one in self.run.trainings for draw, _ in one.draws]
         if any(draw.step == self.step and not draw.shape for draw in draws):
-            yield Difference("uncompared.random")
+            yield "uncompared.random", "", {}
 
-    def _own_counts(self) -> Iterator[Difference]:
+    def _own_counts(self) -> Iterator[_Difference]:
         for calls in self.run.calls(self.step).values():
-            counts, weights = [count for _, count, _ in calls], [weight for *_, weight in calls]
+            counts, weights = zip(*((call.counted.count, call.counted.weight or 0.0) for call in calls), strict=True)
             if 0 < 1.001 * min(weights) < max(weights):
-                shares = [count * weight for _, count, weight in calls]
-                mean = sum(shares) / sum(counts)
-                facts: dict[str, Any] = {"lowest": min(weights) / mean, "highest": max(weights) / mean}
-                if self._are_close(shares):
-                    some = series(f"{one:g}" for one in counts[:8])
-                    yield Difference("denominator.counts", "", facts | {"counts": some})
-                yield Difference("denominator.scales", "", facts)
+                shares = [count * weight for count, weight in zip(counts, weights, strict=True)]
+                lowest, highest = (one * sum(counts) / sum(shares) for one in (min(weights), max(weights)))
+                cause = "denominator.counts" if self._are_close(shares) else "denominator.scales"
+                text = series(f"{one:g}" for one in counts[:8])
+                yield cause, "", {"lowest": lowest, "highest": highest, "counts": text}
 
-    def _other_outputs(self, loss_differs: bool) -> Iterator[Difference]:
+    def _other_outputs(self, loss_differs: bool) -> Iterator[_Difference]:
         """Yield the first module whose output differs; if none does, outputs and targets are in another order.
 
         If the loss is equal, look at single numbers only, which may be further terms of the loss.
         """
-        ours = [{(key[0], key[1], public_name(key[2]), key[3]): seen for key, seen in one.seen.items()}
+        ours = [{(*key[:2], public_name(key[2]), key[3]): seen for key, seen in one.seen.items()}
                 for one in self.run.trainings]  # fmt: skip
+        last = ""
         for key, seen in self.reference.trainings[0].seen.items():
             name = public_name(key[2])
             many = [one[known] for one in ours if (known := (*key[:2], name, key[3])) in one]
-            here = key[:2] == (self.step, "output") and (loss_differs or seen.size == 1)
-            if not here or len(many) < len(ours):
-                continue
-            ways = set(matching_ways(seen, many, self.tolerance**1.7))
-            if "alike" not in ways and all(one.local == seen.local for one in many) and "parts" in ways:
-                yield Difference("order", name)
-            if not ways & {"alike", "parts"} and not (seen.size == 1 and "mean" in ways):
-                yield Difference("reduction.forward" if "sum" in ways else "forward", name)
+            if key[:2] == (self.step, "output") and len(many) == len(ours) and (loss_differs or seen.size == 1):
+                ways, last = set(matching_ways(seen, many, self.tolerance**1.7)), name
+                if not ways & {"alike", "parts"} and not (seen.size == 1 and "mean" in ways):
+                    yield "reduction.forward" if "sum" in ways else "forward", name, {}
         if loss_differs:
-            yield Difference("order")
+            yield "order", last, {}
 
     # What differs in backward.
 
-    def _factors(self) -> Iterator[Difference]:
-        """Yield a factor of all ranks, or factors by rank of all tensors."""
-        first, by_rank = self.each[self.bad[0]], dict[int, list[float]]()
+    def _gradient_faults(self) -> Iterator[_Difference]:
+        """Yield a factor of all ranks, or factors by rank of all tensors; then a missing sum; then a missing gradient."""
+        name, first = self.bad[0], self.each[self.bad[0]]
+        factors, by_rank = [one.factor for one in first], dict[int, list[float]]()
         for one in (gap for name in self.bad for gap in self.each[name]):
             by_rank.setdefault(one.rank, []).append(one.factor)
-        if any(one.rest > 10 * self.tolerance or abs(one.factor) < 1e-3 for one in first):
-            return
-        factors = [one.factor for one in first]
-        everywhere = len(self.bad) >= 0.9 * len(self.each) and all(map(self._are_close, by_rank.values()))
-        known = self._known_factor(factors[0])
-        arrived = [one.off for some in self._measure_gaps("arrived").values() for one in some]
-        # What backward gives is equal: the gradients are scaled afterwards, as in clipping by hand.
-        scaled_later = max(arrived, default=1.0) <= self.bound and not known
-        if everywhere and (scaled_later or not self._are_close(factors)):
-            yield Difference("norm", self.bad[0], {"ratios": series(f"{one:.4g}" for one in factors[:8])})
-        if self._are_close(factors):
-            others = ([factors[0], *(one.factor for one in self.each[name])] for name in self.bad)
-            facts = {"ratio": f"{factors[0]:.4g}", "known": known, "same": sum(map(self._are_close, others))}
-            yield Difference("denominator", self.bad[0], facts | {"all": len(self.each)})
+        if all(one.rest <= 10 * self.tolerance and abs(one.factor) >= 1e-3 for one in first):
+            everywhere = len(self.bad) >= 0.9 * len(self.each) and all(map(self._are_close, by_rank.values()))
+            known, alike = self._known_factor(factors[0]), self._are_close(factors)
+            arrived = [one.off for some in self._measure_gaps("arrived").values() for one in some]
+            # What backward gives is equal: the gradients are scaled afterwards, as in clipping by hand.
+            scaled_later = max(arrived, default=1.0) <= self.bound and not known
+            if everywhere and (scaled_later or not alike):
+                yield "norm", name, {"ratios": series(f"{one:.4g}" for one in factors[:8])}
+            if alike:
+                others = ([factors[0], *(one.factor for one in self.each[name])] for name in self.bad)
+                facts = {"ratio": f"{factors[0]:.4g}", "known": known, "all": len(self.each)}
+                yield "denominator", name, facts | {"same": sum(map(self._are_close, others))}
+        held = [one for one in first if torch.equal(one.places, first[0].places)]
+        terms = {one.here.numpy().tobytes(): one for one in held}  # copies count once
+        total, near = sum(one.here for one in terms.values()), 10 * self.tolerance * float(first[0].there.norm())
+        for way, by in ((say(en="sum", zh="求和"), 1), (say(en="mean", zh="求平均"), len(terms))):
+            if len(terms) > 1 and float((total / by - first[0].there).norm()) < near:
+                yield "reduction", name, {"way": way, "ranks": format_ranks([one.rank for one in terms.values()])}
+        if not any(one.here.any() for one in first):
+            yield "cut", name, {"there": sum(float(one.there.norm()) for one in first)}
 
     def _known_factor(self, factor: float) -> str:
         """Return the meaning of a factor: a number of ranks, of backward passes, or of targets."""
-        targets = self.reference.rows(self.step).get("targets", ())
-        passes = max(len(one.scalars.get(self.step, ())) for one in self.run.trainings)
         numbers = {
             len(self.run.trainings): say(en="ranks", zh="rank 数"),
-            passes: say(en="backward passes", zh="反向传播的次数"),
-            len(targets): say(en="targets", zh="目标的个数"),
+            max(len(one.scalars.get(self.step, ())) for one in self.run.trainings): say(
+                en="backward passes", zh="反向传播的次数"
+            ),
+            len(self.reference.rows(self.step).get("targets", ())): say(en="targets", zh="目标的个数"),
         }
         for number, what in numbers.items():
             if number > 1 and any(abs(factor / size - 1) < 1e-3 for size in (number, 1 / number)):
                 return say(en=f" (there are {number} {what})", zh=f"（{what}正好是 {number}）")
         return ""
 
-    def _missing_sums(self) -> Iterator[Difference]:
-        """Yield a group of ranks whose gradients add up to the reference's."""
-        held = {one.rank: one for one in self.each[self.bad[0]]}
-        groups = {tuple(sorted(held))}
-        for one in self.run.trainings:
-            groups |= {
-                tuple(sorted(ranks)) for ranks in (*one.peers, *one.exchanges, *one.calls, one.replicas)
-            }
-        for group in sorted((one for one in groups if len(one) > 1 and set(one) <= set(held)), key=len):
-            some, first = [held[rank] for rank in group], held[group[0]]
-            if all(torch.equal(one.places, first.places) for one in some):
-                total, near = sum(one.here for one in some), 10 * self.tolerance * float(first.there.norm())
-                for way, by in ((say(en="sum", zh="求和"), 1), (say(en="mean", zh="求平均"), len(group))):
-                    if float((total / by - first.there).norm()) < near:
-                        yield Difference("reduction", self.bad[0], {"way": way, "ranks": format_ranks(group)})
-
-    def _other_gradients(self) -> Iterator[Difference]:
+    def _other_gradients(self) -> Iterator[_Difference]:
         first, gaps = self.bad[0], self.each[self.bad[0]]
         draws = [draw for one in self.run.trainings for draw, _ in one.draws]
         if {one.state for one in draws if one.backward} - {one.state for one in draws if not one.backward}:
-            yield Difference("random", first)
+            yield "random", first, {}
         off, values = 100 * max(one.off for one in gaps), [one.here.float() for one in gaps]
+        small = max(one.off for name in self.bad for one in self.each[name]) < _SIXTEEN_BITS
         for dtype in (torch.bfloat16, torch.float16):
             cast = all(torch.equal(one, one.to(dtype).float()) for one in values)
-            small = max(one.off for name in self.bad for one in self.each[name]) < _SIXTEEN_BITS
             if cast or (small and all(abs(one.factor - 1) < 0.01 for one in gaps)):
-                yield Difference("rounding", first, {"off": off, "dtype": str(dtype).removeprefix("torch.")})
-        yield Difference(
-            "backward", first, {"off": off, "ratios": series(f"{one.factor:.3g}" for one in gaps[:8])}
-        )
+                yield "rounding", first, {"off": off, "dtype": str(dtype).removeprefix("torch.")}
+        yield "backward", first, {"off": off, "ratios": series(f"{one.factor:.3g}" for one in gaps[:8])}
 
     # What differs after backward.
 
-    def _other_updates(self) -> Iterator[Difference]:
+    def _other_updates(self) -> Iterator[_Difference]:
         """Compare the ranks' copies after a step and at the end, and the size of the update with the reference's."""
-        before, after = (
-            assemble([one.weights[self.step - back] for one in self.reference.trainings]) for back in (1, 0)
-        )
-        squares, copies = (
-            self.reference.squares(self.step),
-            dict[tuple[str, bytes], tuple[int, list[Tensor]]](),
-        )
-        for (rank, name), match in self.run.matches.items():
-            weights = self.run.trainings[rank].weights
-            if match.name not in self.each or squares[match.name] < 1e-8 * sum(squares.values()):
-                continue  # noise that Adam enlarges
-            here = weights[self.step][name].value - weights[self.step - 1][name].value
-            there = (after[match.name] - before[match.name]).reshape(-1)[match.places]
-            ratio = float(here.norm()) / max(float(there.norm()), 1e-30)
-            if there.norm() > 1e-5 * weights[0][name].value.norm() and abs(ratio - 1) > 0.05:
-                yield Difference("update", match.name, {"ratio": f"{ratio:.3g}"})
-            values = [weights[at][name].value for at in (self.step, -1)]
-            other, copy = copies.setdefault((match.name, match.places.numpy().tobytes()), (rank, values))
-            for mine, theirs in zip(values, copy, strict=True):
-                if float((mine - theirs).norm()) > 1e-5 * max(float(theirs.norm()), 1e-12):
-                    yield Difference("drift", match.name, {"ranks": format_ranks([other, rank])})
+        before, after = (self.reference.wholes(self.step - back, "weights") for back in (1, 0))
+        squares, copies = self.reference.squares(self.step), dict[tuple[str, int, bytes], tuple[int, Tensor]]()
+        for one in self.run.trainings:
+            start, weights, latest = (one.kept[at, "weights"] for at in (self.step - 1, self.step, -1))
+            for name, match in one.matches.items():
+                if match.name not in self.each or squares[match.name] < 1e-8 * sum(squares.values()):
+                    continue  # noise that Adam enlarges
+                there = (after[match.name] - before[match.name]).reshape(-1)[match.places]
+                ratio = float((weights[name].value - start[name].value).norm()) / max(float(there.norm()), 1e-30)
+                if there.norm() > 1e-5 * start[name].value.norm() and abs(ratio - 1) > 0.05:
+                    yield "update", match.name, {"ratio": f"{ratio:.3g}"}
+                for at, mine in enumerate((weights[name].value, latest[name].value)):
+                    key = match.name, at, match.places.numpy().tobytes()
+                    other, theirs = copies.setdefault(key, (one.rank, mine))
+                    if float((mine - theirs).norm()) > 1e-5 * max(float(theirs.norm()), 1e-12):
+                        yield "drift", match.name, {"ranks": format_ranks([other, one.rank])}
 
-    def _later(self) -> Iterator[Difference]:
+    def _later(self) -> Iterator[_Difference]:
         """Compare the norms of gradients in later steps."""
         for step in range(WHOLE_STEPS + 1, min(self.run.steps, self.reference.steps) + 1):
             self.step, squares, others = step, self.run.squares(step), self.reference.squares(step)
             for name, square in others.items():
                 ratio = math.sqrt(squares.get(name, 0.0) / max(square, 1e-30))
                 if square > 1e-4 * sum(others.values()) and abs(ratio - 1) > _LATER * self.tolerance:
-                    yield Difference("later", name, {"ratio": f"{ratio:.3g}", "before": step - 1})
+                    yield "later", name, {"ratio": f"{ratio:.3g}", "before": step - 1}

@@ -9,7 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .recording import RankPiece
+
+class RankPiece(NamedTuple):
+    """A rank's part of a tensor of ``shape``: the part's ``value``, and the ``places`` of its numbers in the whole."""
+
+    shape: tuple[int, ...]
+    places: Tensor
+    value: Tensor
 
 
 class Match(NamedTuple):
@@ -38,28 +44,23 @@ def assemble(ranks: Sequence[Mapping[str, RankPiece]]) -> dict[str, Tensor]:
     return found
 
 
-def find_matches(
-    ranks: Sequence[Mapping[str, RankPiece]], wholes: Mapping[str, Tensor]
-) -> dict[tuple[int, str], Match]:
-    """Return the matches of all pieces by rank and name; a piece without a match is left out."""
-    found, left = dict[tuple[int, str], Match](), list[tuple[int, str, RankPiece]]()
-    for rank, pieces in enumerate(ranks):
-        for name, piece in pieces.items():
-            equal = [one for one in _candidates(piece, [name], wholes) if one.equal]
-            if not equal and (piece.value != piece.value[:1]).any():  # constants such as zeros prove nothing
-                equal = [one for one in _candidates(piece, wholes, wholes) if one.equal]
-                equal = equal or [*_find_values(name, piece.value, wholes)]
-            if len(equal) == 1:
-                found[rank, name] = equal[0]
-            else:
-                left.append((rank, name, piece))
-    for rank, name, piece in left:  # take the part that the rank has of other tensors
-        known = Counter(match.part for (at, _), match in found.items() if at == rank)
-        for option in _candidates(piece, [*_sibling_names(rank, name, found), name], wholes):
+def find_matches(rank: int, pieces: Mapping[str, RankPiece], wholes: Mapping[str, Tensor]) -> dict[str, Match]:
+    """Return the matches of a rank's pieces by name; a piece without a match is left out."""
+    found = dict[str, Match]()
+    for name, piece in pieces.items():
+        equal = [one for one in _candidates(piece, [name], wholes) if one.equal]
+        if not equal and (piece.value != piece.value[:1]).any():  # constants such as zeros prove nothing
+            equal = [one for one in _candidates(piece, wholes, wholes) if one.equal]
+            equal = equal or [*_find_values(name, piece.value, wholes)]
+        if len(equal) == 1:
+            found[name] = equal[0]
+    known = Counter(match.part for match in found.values())
+    for name in [name for name in pieces if name not in found]:  # take the part that the rank has of other tensors
+        for option in _candidates(pieces[name], [*_sibling_names(name, found), name], wholes):
             count = option.part[1]
             usual = [part for part, _ in known.most_common() if part[1] == count]
             if option.part == (usual[0] if usual else (rank % count, count)):
-                found[rank, name] = option
+                found[name] = option
                 break
     return found
 
@@ -87,21 +88,22 @@ def _find_values(name: str, values: Tensor, wholes: Mapping[str, Tensor]) -> Ite
     """Yield the place of each value in the tensor, however it was cut (as packed gates are)."""
     flat = wholes.get(name, values[:0]).reshape(-1)
     if 1 < len(values) <= len(flat):
+        last = len(flat) - 1
         ordered, order = flat.sort()
-        places = order[torch.searchsorted(ordered, values).clamp(max=len(flat) - 1)]
-        follow = (places.roll(1) + 1).clamp(
-            max=len(flat) - 1
-        )  # of equal values, take the one beside the last
+        places = order[torch.searchsorted(ordered, values).clamp(max=last)]
+        follow = (places.roll(1) + 1).clamp(max=last)  # of equal values, take the one beside the last
         places = torch.where(flat[follow] == values, follow, places)
         if torch.equal(flat[places], values) and len(places.unique()) == len(places):
             yield Match(name, places, len(flat))
 
 
-def _sibling_names(rank: int, name: str, found: Mapping[tuple[int, str], Match]) -> Iterator[str]:
-    """Yield possible names of ``name`` in the reference, by the names of its siblings."""
-    for (at, known), match in found.items():
+def _sibling_names(name: str, found: Mapping[str, Match]) -> list[str]:
+    """Return possible names of ``name`` in the reference, by the names of its siblings."""
+    names = list[str]()
+    for known, match in found.items():
         ours, theirs = known.split("."), match.name.split(".")
         while ours and theirs and ours[-1] == theirs[-1]:
             ours, theirs = ours[:-1], theirs[:-1]
-        if at == rank and known != match.name and name.split(".")[: len(ours)] == ours:
-            yield ".".join([*theirs, *name.split(".")[len(ours) :]])
+        if known != match.name and name.split(".")[: len(ours)] == ours:
+            names.append(".".join([*theirs, *name.split(".")[len(ours) :]]))
+    return names

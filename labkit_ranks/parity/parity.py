@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from labkit.base.display import Drawn
 from labkit.base.language import say, wrong
 from labkit.base.numbers import integer
-from labkit.base.tree import map_tensors, tensors_in
+from labkit.base.tree import tensors_in
 from labkit.view import picture_registry
 from labkit_diagnose.findings import list_some
 from labkit_diagnose.result import Finding, finding_lines
@@ -32,7 +31,7 @@ from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
 from .judging import CAUSES, PHRASES, LayoutComparison, LayoutRun
 from .layouts import RunLayout, read_layouts
-from .matching import assemble, find_matches
+from .matching import find_matches
 from .recording import TrainingObserver
 
 
@@ -186,98 +185,79 @@ def parity(
     if not callable(script) and not Path(script).is_file():
         raise wrong(FileNotFoundError, en=f"there is no file {script}", zh=f"没有文件 {script}")
     name = getattr(script, "__name__", "?") if callable(script) else Path(script).name
-    runs = [_run(script, steps, layout) for layout in chosen]
-    notes: list[tuple[str, ...]] = [()] * len(runs)
-    ran = [at for at, run in enumerate(runs) if run.failure is None and run.steps]
-    if ran[:1] == [0]:
-        rows, source = _share_rows([runs[at] for at in ran])
-        wholes = assemble([one.weights[0] for one in runs[0].trainings])
-        for at, given in zip(ran, rows, strict=True):
-            run = runs[at]
-            run.matches = find_matches([one.weights[0] for one in run.trainings], wholes)
-            other = {key: one for key, one in run.matches.items() if at and not one.equal}
-            if other or given:
-                start = {key: wholes[one.name].reshape(-1)[one.places] for key, one in other.items()}
-                runs[at] = replace(_run(script, steps, chosen[at], start, given), matches=run.matches)
-                names = list_some(sorted({one.name for one in other.values()}))
-                said = [PHRASES["equalized"](who=run.who, names=names)] * bool(other)
-                notes[at] = (*said, *[PHRASES["equalized.rows"](who=run.who, source=source)] * bool(given))
-    return Parity(name, tuple(_result(*one, runs[0]) for one in zip(chosen, runs, notes, strict=True)))
+    runs, start = list[LayoutRun](), dict[str, Tensor]()
+    for layout in chosen:
+        runs.append(_run(script, steps, layout, start))
+        start = start or runs[0].wholes(0, "weights")
+    for at, source, shares in _share_rows(runs) if all(run.trains for run in runs) else ():
+        runs[at] = _run(script, steps, chosen[at], start, source, shares)
+    return Parity(name, tuple(_result(*one, runs[0]) for one in zip(chosen, runs, strict=True)))
 
 
-def _share_rows(runs: Sequence[LayoutRun]) -> tuple[list[dict[Any, Any]], str]:
-    """Return the batches for each run, shares of the largest one, and the name of the run with the largest."""
-    joined, shares = [], []
+def _share_rows(runs: Sequence[LayoutRun]) -> list[tuple[int, LayoutRun, list[tuple[int, int]]]]:
+    """Return which runs need rows of another: the one whose DataLoaders read most, and each rank's part of how many."""
+    sizes, shares = list[int](), list[list[tuple[int, int]]]()
     for run in runs:
-        loaders = [one.loaders for one in run.trainings]
-        if not all(some and some[0].batches for some in loaders):
-            return [{} for _ in runs], ""  # rows that no DataLoader reads
-        keys = [batch_key(some[0].batches[0]) for some in loaders]
+        batches = [one.loaders[0].batches[0] for one in run.trainings if one.loaders and one.loaders[0].batches]
+        if len(batches) < len(run.trainings):
+            return []  # rows that no DataLoader reads
+        keys = [batch_key(batch) for batch in batches]
         different = list(dict.fromkeys(keys))
         # Ranks that reduce gradients and read the same rows are a fault: don't hide it.
         copied = any(len({keys[rank] for rank in one.replicas}) < len(one.replicas) for one in run.trainings)
         shares.append([] if copied else [(different.index(key), len(different)) for key in keys])
-        count = min(len(some[0].batches) for some in loaders)
-        joined.append([join_batches([some[0].batches[at] for some in loaders]) for at in range(count)])
-    sizes = [max(len(one) for one in tensors_in(batches[0]) if one.dim()) for batches in joined]
-    largest = joined[sizes.index(max(sizes))]
-    found: list[dict[Any, Any]] = [
-        {
-            (rank, 0, at): map_tensors(batch, partial(_take_part, *part))
-            for at, batch in enumerate(largest)
-            for rank, part in enumerate(share if size < max(sizes) else [])
-        }
-        for size, share in zip(sizes, shares, strict=True)
-    ]
-    return found, runs[sizes.index(max(sizes))].who
+        sizes.append(max(len(one) for one in tensors_in(join_batches(batches)) if one.dim()))
+    source = runs[sizes.index(max(sizes))]
+    return [(at, source, share) for at, share in enumerate(shares) if share and sizes[at] < max(sizes)]
 
 
-def _take_part(part: int, parts: int, _: Any, tensor: Tensor) -> Tensor:
-    return tensor.chunk(parts)[part] if tensor.dim() else tensor
-
-
-def _run(script: Any, steps: int, layout: RunLayout, start: Any = (), rows: Any = ()) -> LayoutRun:
+def _run(
+    script: Any, steps: int, layout: RunLayout, start: dict[str, Tensor],
+    source: LayoutRun | None = None, shares: Sequence[tuple[int, int]] = (),
+) -> LayoutRun:  # fmt: skip
     """Run the script in ``layout`` to its end or ``steps`` optimizer steps, without output."""
     logging.getLogger(__name__).info(str(layout))
     program = RankProgram(os.fspath(script), layout.arguments) if not callable(script) else script
-    observer, failure = TrainingObserver(layout.ranks, steps, start, rows), None
+    observer = TrainingObserver(layout.ranks, steps, start, source.trainings if source else (), shares)
+    printed, failure = io.StringIO(), None
 
     def run(rank: Rank) -> None:
         sys.argv = [str(script), *layout.arguments]
         program(rank)
 
-    printed = io.StringIO()
-    with (
-        World(layout.ranks, memory="16 TiB") as world,
-        observer,
-        redirect_stdout(printed),
-        redirect_stderr(printed),
-    ):
+    with World(layout.ranks, memory="16 TiB") as world, observer, redirect_stdout(printed), redirect_stderr(printed):
         try:
             world.run(run, to_end=True)
         except RanksFailed as failed:
             if not isinstance(failed.error, RankExit) or failed.error.code:
                 failure = failed.rank, failed.error
-    return LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure)
+    ran = LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure, source.who if source else "")
+    for one in ran.trainings:  # parameters that no called module has
+        pieces = {name: piece for name, piece in one.kept.get((0, "weights"), {}).items() if name not in one.matches}
+        found = find_matches(one.rank, pieces, start or ran.wholes(0, "weights"))
+        one.matches |= {name: match for name, match in found.items() if match.equal}
+    return ran
 
 
-def _result(layout: RunLayout, run: LayoutRun, notes: tuple[str, ...], reference: LayoutRun) -> ParityLayout:
-    result = ParityLayout(str(layout), layout.ranks, layout.arguments, notes=notes)
+def _result(layout: RunLayout, run: LayoutRun, reference: LayoutRun) -> ParityLayout:
+    result, names = ParityLayout(str(layout), layout.ranks, layout.arguments), set[str]()
     if run.failure is not None:
         rank, error = run.failure
         found = CAUSES["fails"](raising_line(error), who=f"rank {rank}", problem=describe_error(error))
         return replace(result, same=False, cause="fails", finding=found)
-    if not run.matches:
-        why = PHRASES["uncompared.others"](who=run.who)
-        if not run.steps:
-            why = PHRASES["uncompared.steps"](who=run.who, printed=run.printed.strip().split("\n")[-1])
+    if not run.steps:
+        why = PHRASES["uncompared.steps"](who=run.who, printed=run.printed.strip().split("\n")[-1])
         return replace(result, uncompared=(why,))
-    losses = run.losses(reference)
-    result = replace(result, losses=tuple(losses), norms=tuple(run.norms()))
+    if not reference.trains:
+        return replace(result, uncompared=(PHRASES["uncompared.others"](who=run.who),))
+    losses, names = run.losses(reference), names.union(*(one.changed for one in run.trainings))
+    notes = [PHRASES["equalized"](who=run.who, names=list_some(sorted(names)))] if names else []
+    notes += [PHRASES["equalized.rows"](who=run.who, source=run.source)] if run.source else []
+    result = replace(result, losses=tuple(losses), norms=tuple(run.norms()), notes=tuple(notes))
     if why := run.standstill(losses):
         return replace(result, same=False, cause="dead", finding=CAUSES["dead"](why=why))
     if run is reference:
         return replace(result, same=True)
     facts = LayoutComparison(run, reference).facts
     same = None if facts["uncompared"] or not facts["gaps"] else True
-    return replace(result, same=False if facts["finding"] else same, **facts)
+    return replace(result, same=False if "finding" in facts else same, **facts)
