@@ -16,6 +16,7 @@ from labkit.base.language import say, series
 from labkit_diagnose.findings import list_some, read_findings
 
 from ..calls.faults import format_ranks
+from ..diagnosis.failures import describe_error, raising_line
 from ..diagnosis.one_gpu import matching_ways
 from .matching import assemble
 from .recording import WHOLE_STEPS, LossCall, RankTraining, public_name
@@ -61,13 +62,11 @@ class LayoutRun:
 
     def squares(self, step: int) -> dict[str, float]:
         """Return each tensor's sum of squares in ``step``, with replicas counted once."""
-        held = dict[str, list[float]]()
-        for one in self.trainings:
-            for name, match in one.matches.items():
-                square, count = one.squares[step].get(name, (0.0, len(match.places)))
-                before = held.get(match.name, [0.0, 0.0])
-                held[match.name] = [before[0] + square, before[1] + count / match.size]
-        return {name: square / (copies or 1.0) for name, (square, copies) in held.items()}
+        found, names = dict[str, float](), {name for one in self.trainings for name in one.squares[step]}
+        for name in names:
+            held = [one.squares[step][name] for one in self.trainings if name in one.squares[step]]
+            found[name] = sum(square for square, _ in held) / (sum(part for _, part in held) or 1.0)
+        return found
 
     def losses(self, reference: LayoutRun) -> list[float]:
         """Return the loss of each step: the mean over targets where torch's functions compute the loss of both runs.
@@ -107,17 +106,6 @@ class LayoutRun:
             found["inputs"] = found["inputs"].unique()
         return found
 
-    def standstill(self, losses: Sequence[float]) -> str:
-        """Return the reason if this training stands still, else ""."""
-        norms, last = self.norms(), losses[-1]
-        if not all(map(math.isfinite, norms)):
-            return say(en="its gradients are not finite numbers", zh="梯度不是有限的数")
-        if not max(norms):
-            return say(en="the norm of its gradients is 0", zh="梯度的范数是 0")
-        if len(losses) > 2 and max(losses) - min(losses) <= 1e-6 * abs(last):
-            return say(en=f"its loss stays at {last:.6g}", zh=f"损失一直是 {last:.6g}")
-        return ""
-
 
 def _mean_over_targets(calls: Sequence[LossCall]) -> float:
     return sum(call.total for call in calls) / sum(call.counted.count for call in calls)
@@ -149,36 +137,52 @@ class LayoutComparison:
     """
 
     def __init__(self, run: LayoutRun, reference: LayoutRun) -> None:
-        self.run, self.reference, self.step = run, reference, 1
+        self.run, self.reference, self.step, self.gaps = run, reference, 1, dict[str, float]()
+        self.losses, self.norms, uncompared = list[float](), list[float](), list[str]()
+        if run.trains and reference.trains:
+            self.losses, self.norms, uncompared = run.losses(reference), run.norms(), self._missing_names()
         seen = [one for training in (*run.trainings, *reference.trainings) for one in training.seen.values()]
         eps = max((one.eps for one in seen), default=0.0)
         counts = [len(one) for one in reference.rows(1).values()]
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
-        self.losses, self.gaps = run.losses(reference), dict[str, float]()
         cause, first, facts = next(self._differences(), ("", "", {}))
-        self.facts: dict[str, Any] = {"tolerance": self.tolerance, "gaps": self.gaps}
-        uncompared = self._missing_names()
+        finding = None
         if cause.startswith("uncompared"):
             uncompared.append(PHRASES[cause](who=run.who, **facts))
         elif cause:
-            kind, known = CAUSES[cause], {"step": self.step, "name": first, "loss": self._loss_text()} | facts
-            where = ", ".join(filter(None, [first, self._line(first)]))
+            kind, known = CAUSES[cause], {"step": self.step, "name": first} | facts
+            known |= {"loss": self._loss_text()} if self.gaps else {}
+            where = known["line"] if "line" in known else ", ".join(filter(None, [first, self._line(first)]))
             finding = kind(where, **{name: known[name] for name in kind.facts})
-            self.facts |= {"cause": finding.name, "finding": finding, "first": first, "step": self.step}
-        self.facts["uncompared"] = tuple(uncompared)
+        sound = None if uncompared or (run is not reference and not self.gaps) else True
+        self.facts: dict[str, Any] = {
+            "losses": tuple(self.losses), "norms": tuple(self.norms), "same": False if finding else sound,
+            "cause": finding.name if finding else "", "finding": finding, "first": first,
+            "step": self.step if finding else 0, "gaps": self.gaps, "tolerance": self.tolerance,
+            "uncompared": tuple(uncompared),
+        }  # fmt: skip
 
     def _missing_names(self) -> list[str]:
         """Return a sentence about parameters that only one of the two runs has."""
-        names = {name for one in self.reference.trainings for name in one.kept[0, "weights"]}
-        names -= {match.name for one in self.run.trainings for match in one.matches.values()}
-        names |= {name for one in self.run.trainings for name in one.kept[0, "weights"].keys() - one.matches.keys()}
+        ours, theirs = (set[str]().union(*(one.kept[0, "weights"] for one in run.trainings))
+                        for run in (self.run, self.reference))  # fmt: skip
         text = PHRASES["uncompared.names"]
-        return [text(who=self.run.who, names=list_some(sorted(names)))] if names else []
+        return [text(who=self.run.who, names=list_some(sorted(ours ^ theirs)))] if ours ^ theirs else []
 
     def _differences(self) -> Iterator[_Difference]:
         """Compare in the order in which faults arise."""
-        for step in range(1, min(self.run.steps, self.reference.steps, WHOLE_STEPS) + 1):
+        if self.run.failure is not None:
+            rank, error = self.run.failure
+            yield "fails", "", {"who": f"rank {rank}", "problem": describe_error(error), "line": raising_line(error)}
+        if not self.run.steps:
+            yield "uncompared.steps", "", {"printed": self.run.printed.strip().split("\n")[-1]}
+        if not self.reference.trains:
+            yield "uncompared.others", "", {}
+        if why := self._standstill():
+            yield "dead", "", {"why": why, "line": ""}
+        steps = 0 if self.run is self.reference else min(self.run.steps, self.reference.steps)
+        for step in range(1, min(steps, WHOLE_STEPS) + 1):
             self.step, self.bound = step, self.tolerance * (_SECOND if step > 1 else 1)
             self.each = self._measure_gaps("gradients")
             largest = {name: max(one.off for one in some) for name, some in self.each.items()}
@@ -194,7 +198,22 @@ class LayoutComparison:
                 yield from self._other_gradients()
             else:
                 yield from self._other_updates()
-        yield from self._later()
+        for step in range(WHOLE_STEPS + 1, steps + 1):
+            self.step, squares, others = step, self.run.squares(step), self.reference.squares(step)
+            for name, square in others.items():
+                ratio = math.sqrt(squares.get(name, 0.0) / max(square, 1e-30))
+                if square > 1e-4 * sum(others.values()) and abs(ratio - 1) > _LATER * self.tolerance:
+                    yield "later", name, {"ratio": f"{ratio:.3g}", "before": step - 1}
+
+    def _standstill(self) -> str:
+        """Return the reason if this training stands still, else ""."""
+        if not all(map(math.isfinite, self.norms)):
+            return say(en="its gradients are not finite numbers", zh="梯度不是有限的数")
+        if not max(self.norms):
+            return say(en="the norm of its gradients is 0", zh="梯度的范数是 0")
+        if len(self.losses) > 2 and max(self.losses) - min(self.losses) <= 1e-6 * abs(self.losses[-1]):
+            return say(en=f"its loss stays at {self.losses[-1]:.6g}", zh=f"损失一直是 {self.losses[-1]:.6g}")
+        return ""
 
     def _loss_gap(self) -> float:
         there = self.reference.losses(self.reference)[self.step - 1]
@@ -222,17 +241,13 @@ class LayoutComparison:
         usual = math.sqrt(squares / max(sum(map(torch.numel, wholes.values())), 1))
         found = dict[str, list[RankGap]]()
         for training in self.run.trainings:
-            for name, match in training.matches.items():
-                if match.name in wholes:
-                    piece = training.kept.get((self.step, what), {}).get(name)
-                    cut_alike = piece is None or len(piece.places) == len(match.places)
-                    places = match.places if cut_alike else piece.places
-                    there = wholes[match.name].reshape(-1)[places].double()
-                    here = torch.zeros_like(there) if piece is None else piece.value.double()
+            for name, piece in training.kept.get((self.step, what), {}).items():
+                if name in wholes:
+                    here, there = piece.value.double(), wholes[name].reshape(-1)[piece.places].double()
                     # Judge a tensor with a tiny gradient against the usual size of a number.
                     size = max(float(there.norm()), 0.01 * usual * math.sqrt(len(there)), 1e-30)
-                    gap = RankGap(training.rank, places, here, there, float((here - there).norm()) / size)
-                    found.setdefault(match.name, []).append(gap)
+                    gap = RankGap(training.rank, piece.places, here, there, float((here - there).norm()) / size)
+                    found.setdefault(name, []).append(gap)
         outputs = [public_name(key[2]) for key in self.reference.trainings[0].seen if key[:2] == (1, "output")]
         called = {name: at for at, name in reversed([*enumerate(outputs)])}
         order = {name: (called.get(name.rpartition(".")[0], -1), at) for at, name in enumerate(wholes)}
@@ -290,7 +305,7 @@ class LayoutComparison:
     # What differs in backward.
 
     def _gradient_faults(self) -> Iterator[_Difference]:
-        """Yield a factor of all ranks, or factors by rank of all tensors; then a missing sum; then a missing gradient."""
+        """Yield a factor of all ranks or factors by rank; or else a missing sum, or a missing gradient."""
         name, first = self.bad[0], self.each[self.bad[0]]
         factors, by_rank = [one.factor for one in first], dict[int, list[float]]()
         for one in (gap for name in self.bad for gap in self.each[name]):
@@ -351,24 +366,14 @@ class LayoutComparison:
         squares, copies = self.reference.squares(self.step), dict[tuple[str, int, bytes], tuple[int, Tensor]]()
         for one in self.run.trainings:
             start, weights, latest = (one.kept[at, "weights"] for at in (self.step - 1, self.step, -1))
-            for name, match in one.matches.items():
-                if match.name not in self.each or squares[match.name] < 1e-8 * sum(squares.values()):
+            for name, (_, places, value) in weights.items():
+                if squares.get(name, 0.0) < 1e-8 * sum(squares.values()):
                     continue  # noise that Adam enlarges
-                there = (after[match.name] - before[match.name]).reshape(-1)[match.places]
-                ratio = float((weights[name].value - start[name].value).norm()) / max(float(there.norm()), 1e-30)
+                there = (after[name] - before[name]).reshape(-1)[places]
+                ratio = float((value - start[name].value).norm()) / max(float(there.norm()), 1e-30)
                 if there.norm() > 1e-5 * start[name].value.norm() and abs(ratio - 1) > 0.05:
-                    yield "update", match.name, {"ratio": f"{ratio:.3g}"}
-                for at, mine in enumerate((weights[name].value, latest[name].value)):
-                    key = match.name, at, match.places.numpy().tobytes()
-                    other, theirs = copies.setdefault(key, (one.rank, mine))
+                    yield "update", name, {"ratio": f"{ratio:.3g}"}
+                for at, mine in enumerate((value, latest[name].value)):
+                    other, theirs = copies.setdefault((name, at, places.numpy().tobytes()), (one.rank, mine))
                     if float((mine - theirs).norm()) > 1e-5 * max(float(theirs.norm()), 1e-12):
-                        yield "drift", match.name, {"ranks": format_ranks([other, one.rank])}
-
-    def _later(self) -> Iterator[_Difference]:
-        """Compare the norms of gradients in later steps."""
-        for step in range(WHOLE_STEPS + 1, min(self.run.steps, self.reference.steps) + 1):
-            self.step, squares, others = step, self.run.squares(step), self.reference.squares(step)
-            for name, square in others.items():
-                ratio = math.sqrt(squares.get(name, 0.0) / max(square, 1e-30))
-                if square > 1e-4 * sum(others.values()) and abs(ratio - 1) > _LATER * self.tolerance:
-                    yield "later", name, {"ratio": f"{ratio:.3g}", "before": step - 1}
+                        yield "drift", name, {"ranks": format_ranks([other, one.rank])}

@@ -19,16 +19,15 @@ class RankPiece(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A tensor of the reference, and the places of a piece's numbers in it.
+    """A tensor of the reference, its shape, and the places of a piece's numbers in it.
 
-    size    how many numbers the tensor has.
     part    (number, count): the piece's tensor is this part of the reference's, cut in so many along a dimension.
     equal   whether the piece had the same first values.
     """
 
     name: str
+    shape: tuple[int, ...]
     places: Tensor
-    size: int
     part: tuple[int, int] = (0, 1)
     equal: bool = True
 
@@ -81,7 +80,7 @@ def _candidates(piece: RankPiece, names: Iterable[str], wholes: Mapping[str, Ten
             continue
         for at, places in enumerate(parts):
             equal = torch.allclose(whole.reshape(-1)[places], piece.value, rtol=0, atol=0, equal_nan=True)
-            yield Match(name, places, whole.numel(), (at, len(parts)), equal)
+            yield Match(name, tuple(whole.shape), places, (at, len(parts)), equal)
 
 
 def _find_values(name: str, values: Tensor, wholes: Mapping[str, Tensor]) -> Iterator[Match]:
@@ -94,7 +93,7 @@ def _find_values(name: str, values: Tensor, wholes: Mapping[str, Tensor]) -> Ite
         follow = (places.roll(1) + 1).clamp(max=last)  # of equal values, take the one beside the last
         places = torch.where(flat[follow] == values, follow, places)
         if torch.equal(flat[places], values) and len(places.unique()) == len(places):
-            yield Match(name, places, len(flat))
+            yield Match(name, tuple(wholes[name].shape), places)
 
 
 def _sibling_names(name: str, found: Mapping[str, Match]) -> list[str]:

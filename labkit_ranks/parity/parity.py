@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,13 @@ from labkit.view import picture_registry
 from labkit_diagnose.findings import list_some
 from labkit_diagnose.result import Finding, finding_lines
 
-from ..diagnosis.failures import describe_error, raising_line
 from ..diagnosis.one_gpu import batch_key, join_batches
 from ..rank.rank import Rank
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
-from .judging import CAUSES, PHRASES, LayoutComparison, LayoutRun
+from .judging import PHRASES, LayoutComparison, LayoutRun
 from .layouts import RunLayout, read_layouts
-from .matching import find_matches
 from .recording import TrainingObserver
 
 
@@ -231,33 +229,12 @@ def _run(
         except RanksFailed as failed:
             if not isinstance(failed.error, RankExit) or failed.error.code:
                 failure = failed.rank, failed.error
-    ran = LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure, source.who if source else "")
-    for one in ran.trainings:  # parameters that no called module has
-        pieces = {name: piece for name, piece in one.kept.get((0, "weights"), {}).items() if name not in one.matches}
-        found = find_matches(one.rank, pieces, start or ran.wholes(0, "weights"))
-        one.matches |= {name: match for name, match in found.items() if match.equal}
-    return ran
+    return LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure, source.who if source else "")
 
 
 def _result(layout: RunLayout, run: LayoutRun, reference: LayoutRun) -> ParityLayout:
-    result, names = ParityLayout(str(layout), layout.ranks, layout.arguments), set[str]()
-    if run.failure is not None:
-        rank, error = run.failure
-        found = CAUSES["fails"](raising_line(error), who=f"rank {rank}", problem=describe_error(error))
-        return replace(result, same=False, cause="fails", finding=found)
-    if not run.steps:
-        why = PHRASES["uncompared.steps"](who=run.who, printed=run.printed.strip().split("\n")[-1])
-        return replace(result, uncompared=(why,))
-    if not reference.trains:
-        return replace(result, uncompared=(PHRASES["uncompared.others"](who=run.who),))
-    losses, names = run.losses(reference), names.union(*(one.changed for one in run.trainings))
-    notes = [PHRASES["equalized"](who=run.who, names=list_some(sorted(names)))] if names else []
+    names = sorted(name for one in run.trainings for name in one.changed)
+    notes = [PHRASES["equalized"](who=run.who, names=list_some(list(dict.fromkeys(names))))] if names else []
     notes += [PHRASES["equalized.rows"](who=run.who, source=run.source)] if run.source else []
-    result = replace(result, losses=tuple(losses), norms=tuple(run.norms()), notes=tuple(notes))
-    if why := run.standstill(losses):
-        return replace(result, same=False, cause="dead", finding=CAUSES["dead"](why=why))
-    if run is reference:
-        return replace(result, same=True)
     facts = LayoutComparison(run, reference).facts
-    same = None if facts["uncompared"] or not facts["gaps"] else True
-    return replace(result, same=False if "finding" in facts else same, **facts)
+    return ParityLayout(str(layout), layout.ranks, layout.arguments, notes=tuple(notes), **facts)

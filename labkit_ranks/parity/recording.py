@@ -41,18 +41,18 @@ class LossCall(NamedTuple):
 class RankTraining(RankRecord):
     """The record of a rank with its training.
 
-    kept      (step, what) -> name -> piece. "arrived" are gradients as they come from backward, "gradients" as the
-              optimizer or torch's clipping gets them; "weights" of step 0 are those before the first step, of step -1
-              the latest.
-    squares   step -> name -> sum of squares and count of a gradient.
+    kept      (step, what) -> the reference's name -> piece. "arrived" are gradients as they come from backward,
+              "gradients" as the optimizer or torch's clipping gets them (zeros if there is none); "weights" of step 0
+              are those before the first step, of step -1 the latest.
+    squares   step -> name -> sum of squares of a gradient, and the part of its numbers that this rank holds.
     losses    step -> calls; ``scalars`` are the numbers on which the rank called backward.
     rows      (step, "targets" of losses, if integers, or "inputs" of called modules) -> numbers.
-    matches   name -> the reference's tensor; ``changed`` are the tensors that got the reference's values.
+    matches   own name -> the reference's tensor; ``changed`` are the tensors that got the reference's values.
     """
 
     rank: int = 0
     kept: dict[tuple[int, str], dict[str, RankPiece]] = field(default_factory=dict)
-    squares: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
+    squares: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
     losses: dict[int, list[LossCall]] = field(default_factory=dict)
     scalars: dict[int, list[float]] = field(default_factory=dict)
     rows: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
@@ -84,9 +84,19 @@ class RankTraining(RankRecord):
 
     def keep_pieces(self, what: str, step: int) -> dict[str, RankPiece]:
         """Keep the pieces of all parameters, or of their gradients; of later steps only the latest weights."""
-        pieces = {name: one if what == "weights" else one.grad for name, one in self.parameters().items()}
-        with PlainTensors():
-            found = {name: make_piece(one) for name, one in pieces.items() if one is not None}
+        found = dict[str, RankPiece]()
+        for own, parameter in self.parameters().items():
+            tensor, match = parameter if what == "weights" else parameter.grad, self.matches.get(own)
+            piece, name = make_piece(parameter if tensor is None else tensor), own
+            if tensor is None:
+                piece.value.zero_()
+            if match is not None:
+                places = match.places if len(match.places) == len(piece.places) else piece.places
+                piece, name = RankPiece(match.shape, places, piece.value), match.name
+            if name in found:  # several parameters are parts of one of the reference's
+                both = zip(found[name][1:], piece[1:], strict=True)
+                piece = RankPiece(piece.shape, *map(torch.cat, both))
+            found[name] = piece
         if step <= WHOLE_STEPS:
             self.kept[step, what] = found
         return found
@@ -95,8 +105,10 @@ class RankTraining(RankRecord):
         """Keep the gradients of this step at the first call, before they are clipped."""
         if self.number not in self.squares:
             pieces = self.keep_pieces("gradients", self.number)
-            sums = {name: float(one.value.double().square().sum()) for name, one in pieces.items()}
-            self.squares[self.number] = {name: (square, len(pieces[name].value)) for name, square in sums.items()}
+            self.squares[self.number] = {
+                name: (float(one.value.double().square().sum()), len(one.value) / max(math.prod(one.shape), 1))
+                for name, one in pieces.items()
+            }
 
     def parameters(self) -> dict[str, Any]:
         """Return the trained parameters by their names in the called module."""
@@ -108,17 +120,22 @@ class RankTraining(RankRecord):
                 found[known if name in found else name] = parameter
         return found
 
-    def match(self, wholes: Mapping[str, Tensor]) -> None:
-        """Match this rank's parameters with the reference's ``wholes``, and set those to it that differ."""
-        named = {name: one for name, one in self.parameters().items() if id(one) in self.names}
-        with PlainTensors():
-            pieces = {name: make_piece(one) for name, one in named.items() if name not in self.matches}
-            for name, match in find_matches(self.rank, pieces, wholes).items():
-                self.matches[name] = match
-                if not match.equal:
-                    local = getattr(named[name], "_local_tensor", named[name]).detach()
+    def match(self, wholes: Mapping[str, Tensor], change: bool) -> None:
+        """Match new parameters with the reference's ``wholes``, and set them to it; or keep apart those that differ."""
+        parameters = {name: one for name, one in self.parameters().items() if name not in self.matches}
+        pieces = {name: make_piece(one) for name, one in parameters.items() if id(one) in self.names or not change}
+        found = find_matches(self.rank, pieces, wholes)
+        for name, piece in pieces.items() if wholes else ():
+            match = found.get(name)
+            if match is not None and change and not match.equal:
+                with PlainTensors():
+                    local = getattr(parameters[name], "_local_tensor", parameters[name]).detach()
                     local.copy_(wholes[match.name].reshape(-1)[match.places].reshape(local.shape))
-                    self.changed.add(match.name)
+                self.changed.add(match.name)
+            elif not change and (match is None or not match.equal):
+                match = Match(f"{name} (rank {self.rank})", piece.shape, piece.places)
+            if match is not None:
+                self.matches[name] = match
 
 
 class TrainingObserver(Observer):
@@ -192,7 +209,7 @@ class TrainingObserver(Observer):
 
         def call_matched(*inside: Any, **named: Any) -> Any:  # the parameters have names by now
             if here.number == 1:
-                here.match(self._start)
+                here.match(self._start, change=True)
             return call(*inside, **named)
 
         return super()._call(call_matched, module, *args, **kwargs)
@@ -201,6 +218,7 @@ class TrainingObserver(Observer):
         here = self._here()
         if here is not None and here.stepping is None:
             if here.number == 1:
+                here.match(self._start, change=False)
                 here.keep_pieces("weights", 0)
             here.keep_gradients()
         super()._begin_step(optimizer)
@@ -236,7 +254,8 @@ def make_piece(tensor: Any) -> RankPiece:
     if (mesh := getattr(tensor, "device_mesh", None)) is not None:
         sizes, starts = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
     places = _places(tuple(tensor.shape), tuple(sizes), tuple(starts))
-    return RankPiece(tuple(tensor.shape), places, _copy_local(tensor).reshape(-1).float())
+    with PlainTensors():
+        return RankPiece(tuple(tensor.shape), places, _copy_local(tensor).reshape(-1).float())
 
 
 @lru_cache(256)
