@@ -153,7 +153,7 @@ class LayoutComparison:
         elif cause:
             kind, known = CAUSES[cause], {"step": self.step, "name": first} | facts
             known |= {"loss": self._loss_text()} if self.gaps else {}
-            where = known["line"] if "line" in known else ", ".join(filter(None, [first, self._line(first)]))
+            where = str(known["line"]) if "line" in known else ", ".join(filter(None, [first, self._line(first)]))
             finding = kind(where, **{name: known[name] for name in kind.facts})
         sound = None if uncompared or (run is not reference and not self.gaps) else True
         self.facts: dict[str, Any] = {

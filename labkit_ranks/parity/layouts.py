@@ -32,15 +32,15 @@ def read_layouts(wanted: Sequence[int | str], ranks: Sequence[int] = ()) -> list
             the arguments (``--tp 2 --pp 2``) are multiplied.
     """
     lines = [RunLayout(one) if isinstance(one, int) else _read(one) for one in wanted or ("",)]
-    lines *= len(ranks) if len(lines) == 1 and ranks else 1
-    numbers = [*ranks] * len(lines) if len(ranks) == 1 else ranks or [one.ranks for one in lines]
-    if len(lines) < 2 or len(numbers) != len(lines):
+    numbers = [*ranks] or [one.ranks for one in lines]
+    count = max(len(lines), len(numbers))
+    if count < 2 or not {len(lines), len(numbers)} <= {1, count}:
         got = f"{len(lines)}, {len(ranks)}"
         en = f"parity needs two or more layouts, and one number of ranks for all or for each; got {got} of them"
         zh = f"至少要有两种布局才能比较，rank 数给一个，或者每种布局给一个；现在分别是 {got} 个"
         raise wrong(en=f"{en}: labkit parity --nproc-per-node 1,2 train.py", zh=zh)
-    counts = (integer("ranks", number, 1, MOST_GPUS) for number in numbers)
-    return [RunLayout(count, line.arguments) for count, line in zip(counts, lines, strict=True)]
+    pairs = zip(lines * (count // len(lines)), numbers * (count // len(numbers)), strict=True)
+    return [RunLayout(integer("ranks", number, 1, MOST_GPUS), line.arguments) for line, number in pairs]
 
 
 def _read(text: str) -> RunLayout:

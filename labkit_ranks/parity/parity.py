@@ -65,14 +65,12 @@ class ParityLayout:
     def verdict(self) -> str:
         """Return the verdict, with the cause and the largest difference of a gradient."""
         worst = max(self.gaps, key=self.gaps.__getitem__, default="")
-        gap = f" ({self.gaps[worst]:.1e} {worst})" if worst else ""
-        if self.same is None:
-            return say(en="not compared", zh="没有比较")
-        if self.same:
-            return (
-                say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照")
-            ) + gap
-        return say(en="not the same training", zh="不是同样的训练") + f" [{self.cause}]" + gap
+        text = {
+            None: say(en="not compared", zh="没有比较"),
+            True: say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照"),
+            False: say(en="not the same training", zh="不是同样的训练") + f" [{self.cause}]",
+        }[self.same]
+        return text + (f" ({self.gaps[worst]:.1e} {worst})" if worst and self.same is not None else "")
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,16 +101,15 @@ class Parity(Drawn):
     def summary(self) -> str:
         """Return the verdict in one line."""
         every, count = len(self.layouts), sum(one.same is False for one in self.layouts)
-        text = say(
-            en=f"{every} layouts train the same, up to rounding",
-            zh=f"{every} 种布局是同样的训练，只差舍入误差",
-        )
-        if self.same is None:
-            text = say(en="not everything could be compared", zh="有的没有比较")
-        if count:
-            en = f"{count} of {every} layouts {'is' if count == 1 else 'are'} not the same training"
-            text = say(en=en, zh=f"{every} 种布局里有 {count} 种不是同样的训练")
-        return self.script + say(en=": ", zh="：") + text
+        verb = "is" if count == 1 else "are"
+        texts = {
+            True: say(en=f"{every} layouts train the same, up to rounding",
+                      zh=f"{every} 种布局是同样的训练，只差舍入误差"),
+            None: say(en="not everything could be compared", zh="有的没有比较"),
+            False: say(en=f"{count} of {every} layouts {verb} not the same training",
+                       zh=f"{every} 种布局里有 {count} 种不是同样的训练"),
+        }  # fmt: skip
+        return self.script + say(en=": ", zh="：") + texts[self.same]
 
     def __repr__(self) -> str:
         """Return one page: verdicts, loss and norm of up to eight steps, the differences, and what was not compared."""
@@ -122,31 +119,19 @@ class Parity(Drawn):
         shown = sorted({round(at * last / 7) for at in range(8)} if last >= 0 else ())
         rows = [[say(en="step", zh="步"), *(f"{at + 1}" for at in shown)]]
         for number, one in enumerate(self.layouts, 1):
-            for word, values in (
-                (say(en="loss", zh="损失"), one.losses),
-                (say(en="norm", zh="范数"), one.norms),
-            ):
-                rows.append(
-                    [
-                        f"{word} [{number}]",
-                        *(f"{values[at]:.6g}" if at < len(values) else "-" for at in shown),
-                    ]
-                )
+            for word, values in ((say(en="loss", zh="损失"), one.losses), (say(en="norm", zh="范数"), one.norms)):
+                cells = (f"{values[at]:.6g}" if at < len(values) else "-" for at in shown)
+                rows.append([f"{word} [{number}]", *cells])
         columns = rows if len(self.layouts) > 4 else zip(*rows, strict=True)
         lines += ["", *("  " + "".join(f"{cell:>12}" for cell in row) for row in columns)]
-        said = dict[tuple[str, ...], list[str]]()
-        for one in self.layouts:
-            if one.finding is not None:
-                said.setdefault(tuple(finding_lines(one.finding)), []).append(one.name)
-        for text, names in said.items():
-            lines += ["", list_some(names), *text]
-        titles = {
-            "uncompared": say(en="Not compared:", zh="没有比较的："),
-            "notes": say(en="Made equal:", zh="改成相同的："),
-        }
-        for key, title in titles.items():
-            told = [f"  {text}" for one in self.layouts for text in getattr(one, key)]
-            lines += ["", title, *told] if told else []
+        for finding in dict.fromkeys(one.finding for one in self.layouts if one.finding is not None):
+            names = [one.name for one in self.layouts if one.finding == finding]
+            lines += ["", list_some(names), *finding_lines(finding)]
+        for title, parts in (
+            (say(en="Not compared:", zh="没有比较的："), [one.uncompared for one in self.layouts]),
+            (say(en="Made equal:", zh="改成相同的："), [one.notes for one in self.layouts]),
+        ):
+            lines += ["", title, *(f"  {text}" for part in parts for text in part)] if any(parts) else []
         return "\n".join(lines)
 
 
@@ -233,8 +218,8 @@ def _run(
 
 
 def _result(layout: RunLayout, run: LayoutRun, reference: LayoutRun) -> ParityLayout:
-    names = sorted(name for one in run.trainings for name in one.changed)
-    notes = [PHRASES["equalized"](who=run.who, names=list_some(list(dict.fromkeys(names))))] if names else []
+    names = sorted(set[str]().union(*(one.changed for one in run.trainings)))
+    notes = [PHRASES["equalized"](who=run.who, names=list_some(names))] if names else []
     notes += [PHRASES["equalized.rows"](who=run.who, source=run.source)] if run.source else []
     facts = LayoutComparison(run, reference).facts
     return ParityLayout(str(layout), layout.ranks, layout.arguments, notes=tuple(notes), **facts)
