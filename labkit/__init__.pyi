@@ -22,8 +22,8 @@ from labkit_ranks.explorers import SlicesExplorer as SlicesExplorer
 from labkit_ranks.explorers import WorldExplorer as WorldExplorer
 from labkit_ranks.notebook.session import Session as Session
 from labkit_ranks.notebook.session import ranks as ranks
+from labkit_ranks.parity.judging import ParityLayout as ParityLayout
 from labkit_ranks.parity.parity import Parity as Parity
-from labkit_ranks.parity.parity import ParityLayout as ParityLayout
 from labkit_ranks.parity.parity import parity as parity
 from labkit_ranks.pictures.wait_graphs import draw_waits as draw_waits
 from labkit_ranks.planning.measuring import RankPlan as RankPlan

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from labkit.base.language import say, series
 from labkit_diagnose.findings import list_some, read_findings
+from labkit_diagnose.result import Finding
 
 from ..calls.faults import format_ranks
 from ..diagnosis.failures import describe_error, raising_line
 from ..diagnosis.one_gpu import matching_ways
+from .layouts import RunLayout
 from .matching import assemble
 from .recording import WHOLE_STEPS, LossCall, RankTraining, public_name
 
@@ -31,18 +33,62 @@ _ROWS = {"targets": "目标", "inputs": "输入"}
 _Difference = tuple[str, str, dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class ParityLayout:
+    """A layout's training, compared with that of the first layout.
+
+    name        "2 ranks --tp 2"; ``ranks`` and ``arguments`` are its parts.
+    losses      the loss of each step; ``norms`` the norm of the whole gradient, before clipping.
+    same        whether everything that was compared is equal up to rounding; None if something was not compared.
+    cause       what the difference suggests ("denominator", "reduction", "rows", …), or "".
+    finding     the difference in words, or None; ``first`` the first tensor that differs; ``step`` in which step.
+    gaps        the relative difference of each gradient in the first step, in backward order.
+    tolerance   the largest difference that counts as rounding.
+    uncompared  reasons why something could not be compared; ``notes`` what was made equal.
+    """
+
+    name: str
+    ranks: int
+    arguments: tuple[str, ...]
+    losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    same: bool | None = None
+    cause: str = ""
+    finding: Finding | None = None
+    first: str = ""
+    step: int = 0
+    gaps: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float = 0.0
+    uncompared: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def verdict(self) -> str:
+        """Return the verdict, with the cause and the largest difference of a gradient."""
+        worst = max(self.gaps, key=self.gaps.__getitem__, default="")
+        text = {
+            None: say(en="not compared", zh="没有比较"),
+            True: say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照"),
+            False: say(en="not the same training", zh="不是同样的训练") + f" [{self.cause}]",
+        }[self.same]
+        return text + (f" ({self.gaps[worst]:.1e} {worst})" if worst and self.same is not None else "")
+
+
 @dataclass
 class LayoutRun:
-    """The trainings of the ranks of the layout ``who``.
+    """The trainings of a layout's ranks.
 
     printed   the output; ``failure`` is a rank and its error; ``source`` the layout that gave the rows, if another.
     """
 
-    who: str
+    layout: RunLayout
     trainings: Sequence[RankTraining]
     printed: str
     failure: tuple[int, BaseException] | None
     source: str
+
+    @property
+    def who(self) -> str:
+        return str(self.layout)
 
     @property
     def steps(self) -> int:
@@ -55,10 +101,6 @@ class LayoutRun:
     def wholes(self, step: int, what: str) -> dict[str, Tensor]:
         """Return whole tensors, put together from the ranks' pieces."""
         return assemble([one.kept.get((step, what), {}) for one in self.trainings])
-
-    def norms(self) -> list[float]:
-        """Return the norm of the whole gradient in each step."""
-        return [math.sqrt(sum(self.squares(step).values())) for step in range(1, self.steps + 1)]
 
     def squares(self, step: int) -> dict[str, float]:
         """Return each tensor's sum of squares in ``step``, with replicas counted once."""
@@ -111,11 +153,10 @@ def _mean_over_targets(calls: Sequence[LossCall]) -> float:
     return sum(call.total for call in calls) / sum(call.counted.count for call in calls)
 
 
-@dataclass
-class RankGap:
+class RankGap(NamedTuple):
     """The difference of a rank's gradient ``here`` from the reference's, ``there``, at the same places.
 
-    off   the relative size; ``factor`` is what ``there`` would have to be multiplied by, and ``rest`` what remains.
+    off   the relative size.
     """
 
     rank: int
@@ -124,30 +165,36 @@ class RankGap:
     there: Tensor
     off: float
 
-    def __post_init__(self) -> None:
-        self.factor = float(self.here.dot(self.there)) / max(float(self.there.dot(self.there)), 1e-30)
+    @property
+    def factor(self) -> float:
+        """What ``there`` would have to be multiplied by."""
+        return float(self.here.dot(self.there)) / max(float(self.there.dot(self.there)), 1e-30)
+
+    def is_scaled(self, tolerance: float) -> bool:
+        """Whether a factor explains the difference."""
         rest = float((self.here - self.factor * self.there).norm())
-        self.rest = rest / max(float(self.here.norm()), 1e-30)
+        return abs(self.factor) >= 1e-3 and rest <= tolerance * float(self.here.norm())
 
 
 class LayoutComparison:
-    """The comparison of ``run`` with ``reference``.
-
-    facts   the first difference and what else a ParityLayout tells of it.
-    """
+    """The comparison of ``run`` with ``reference``."""
 
     def __init__(self, run: LayoutRun, reference: LayoutRun) -> None:
         self.run, self.reference, self.step, self.gaps = run, reference, 1, dict[str, float]()
-        self.losses, self.norms, uncompared = list[float](), list[float](), list[str]()
-        if run.trains and reference.trains:
-            self.losses, self.norms, uncompared = run.losses(reference), run.norms(), self._missing_names()
+        self.losses = run.losses(reference) if run.trains and reference.trains else []
+        self.norms = [math.sqrt(sum(run.squares(step).values())) for step in range(1, len(self.losses) + 1)]
         seen = [one for training in (*run.trainings, *reference.trainings) for one in training.seen.values()]
         eps = max((one.eps for one in seen), default=0.0)
         counts = [len(one) for one in reference.rows(1).values()]
         self.tolerance = max(_LEAST, 4 * _EPS * math.sqrt(max(counts, default=1)))
         self.tolerance += 4 * eps if eps > 1e-6 else 0.0
+
+    def result(self) -> ParityLayout:
+        """Return the first difference, and what else there is to tell of the layout."""
+        run, layout = self.run, self.run.layout
+        uncompared, notes = self._missing_names() if self.losses else [], list[str]()
         cause, first, facts = next(self._differences(), ("", "", {}))
-        finding = None
+        finding: Finding | None = None
         if cause.startswith("uncompared"):
             uncompared.append(PHRASES[cause](who=run.who, **facts))
         elif cause:
@@ -155,13 +202,17 @@ class LayoutComparison:
             known |= {"loss": self._loss_text()} if self.gaps else {}
             where = str(known["line"]) if "line" in known else ", ".join(filter(None, [first, self._line(first)]))
             finding = kind(where, **{name: known[name] for name in kind.facts})
-        sound = None if uncompared or (run is not reference and not self.gaps) else True
-        self.facts: dict[str, Any] = {
-            "losses": tuple(self.losses), "norms": tuple(self.norms), "same": False if finding else sound,
-            "cause": finding.name if finding else "", "finding": finding, "first": first,
-            "step": self.step if finding else 0, "gaps": self.gaps, "tolerance": self.tolerance,
-            "uncompared": tuple(uncompared),
-        }  # fmt: skip
+        matches = [match for one in run.trainings for match in one.matches.values()]
+        if names := sorted({match.name for match in matches if not match.equal}):
+            notes.append(PHRASES["equalized"](who=run.who, names=list_some(names)))
+        if run.source:
+            notes.append(PHRASES["equalized.rows"](who=run.who, source=run.source))
+        sound = None if uncompared or (run is not self.reference and not self.gaps) else True
+        return ParityLayout(
+            run.who, layout.ranks, layout.arguments, tuple(self.losses), tuple(self.norms),
+            False if finding else sound, finding.name if finding else "", finding, first, self.step if finding else 0,
+            self.gaps, self.tolerance, tuple(uncompared), tuple(notes),
+        )  # fmt: skip
 
     def _missing_names(self) -> list[str]:
         """Return a sentence about parameters that only one of the two runs has."""
@@ -310,7 +361,7 @@ class LayoutComparison:
         factors, by_rank = [one.factor for one in first], dict[int, list[float]]()
         for one in (gap for name in self.bad for gap in self.each[name]):
             by_rank.setdefault(one.rank, []).append(one.factor)
-        if all(one.rest <= 10 * self.tolerance and abs(one.factor) >= 1e-3 for one in first):
+        if all(one.is_scaled(10 * self.tolerance) for one in first):
             everywhere = len(self.bad) >= 0.9 * len(self.each) and all(map(self._are_close, by_rank.values()))
             known, alike = self._known_factor(factors[0]), self._are_close(factors)
             arrived = [one.off for some in self._measure_gaps("arrived").values() for one in some]
@@ -333,16 +384,14 @@ class LayoutComparison:
 
     def _known_factor(self, factor: float) -> str:
         """Return the meaning of a factor: a number of ranks, of backward passes, or of targets."""
-        numbers = {
-            len(self.run.trainings): say(en="ranks", zh="rank 数"),
-            max(len(one.scalars.get(self.step, ())) for one in self.run.trainings): say(
-                en="backward passes", zh="反向传播的次数"
-            ),
-            len(self.reference.rows(self.step).get("targets", ())): say(en="targets", zh="目标的个数"),
-        }
-        for number, what in numbers.items():
+        passes = max(len(one.scalars.get(self.step, ())) for one in self.run.trainings)
+        targets = len(self.reference.rows(self.step).get("targets", ()))
+        for number, en, zh in (
+            (len(self.run.trainings), "ranks", "rank 数"), (passes, "backward passes", "反向传播的次数"),
+            (targets, "targets", "目标的个数"),
+        ):  # fmt: skip
             if number > 1 and any(abs(factor / size - 1) < 1e-3 for size in (number, 1 / number)):
-                return say(en=f" (there are {number} {what})", zh=f"（{what}正好是 {number}）")
+                return say(en=f" (there are {number} {en})", zh=f"（{zh}正好是 {number}）")
         return ""
 
     def _other_gradients(self) -> Iterator[_Difference]:

@@ -7,9 +7,9 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +21,16 @@ from labkit.base.numbers import integer
 from labkit.base.tree import tensors_in
 from labkit.view import picture_registry
 from labkit_diagnose.findings import list_some
-from labkit_diagnose.result import Finding, finding_lines
+from labkit_diagnose.result import finding_lines
 
 from ..diagnosis.one_gpu import batch_key, join_batches
 from ..rank.rank import Rank
 from ..rank.system_calls import RankExit
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
-from .judging import PHRASES, LayoutComparison, LayoutRun
+from .judging import LayoutComparison, LayoutRun, ParityLayout
 from .layouts import RunLayout, read_layouts
 from .recording import TrainingObserver
-
-
-@dataclass(frozen=True)
-class ParityLayout:
-    """A layout's training, compared with that of the first layout.
-
-    name        "2 ranks --tp 2"; ``ranks`` and ``arguments`` are its parts.
-    losses      the loss of each step; ``norms`` the norm of the whole gradient, before clipping.
-    same        whether everything that was compared is equal up to rounding; None if something was not compared.
-    cause       what the difference suggests ("denominator", "reduction", "rows", …), or "".
-    finding     the difference in words, or None; ``first`` the first tensor that differs; ``step`` in which step.
-    gaps        the relative difference of each gradient in the first step, in backward order.
-    tolerance   the largest difference that counts as rounding.
-    uncompared  reasons why something could not be compared; ``notes`` what was made equal.
-    """
-
-    name: str
-    ranks: int
-    arguments: tuple[str, ...]
-    losses: tuple[float, ...] = ()
-    norms: tuple[float, ...] = ()
-    same: bool | None = None
-    cause: str = ""
-    finding: Finding | None = None
-    first: str = ""
-    step: int = 0
-    gaps: Mapping[str, float] = field(default_factory=dict)
-    tolerance: float = 0.0
-    uncompared: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def verdict(self) -> str:
-        """Return the verdict, with the cause and the largest difference of a gradient."""
-        worst = max(self.gaps, key=self.gaps.__getitem__, default="")
-        text = {
-            None: say(en="not compared", zh="没有比较"),
-            True: say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照"),
-            False: say(en="not the same training", zh="不是同样的训练") + f" [{self.cause}]",
-        }[self.same]
-        return text + (f" ({self.gaps[worst]:.1e} {worst})" if worst and self.same is not None else "")
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,7 +134,7 @@ def parity(
         start = start or runs[0].wholes(0, "weights")
     for at, source, shares in _share_rows(runs) if all(run.trains for run in runs) else ():
         runs[at] = _run(script, steps, chosen[at], start, source, shares)
-    return Parity(name, tuple(_result(*one, runs[0]) for one in zip(chosen, runs, strict=True)))
+    return Parity(name, tuple(LayoutComparison(run, runs[0]).result() for run in runs))
 
 
 def _share_rows(runs: Sequence[LayoutRun]) -> list[tuple[int, LayoutRun, list[tuple[int, int]]]]:
@@ -214,12 +174,4 @@ def _run(
         except RanksFailed as failed:
             if not isinstance(failed.error, RankExit) or failed.error.code:
                 failure = failed.rank, failed.error
-    return LayoutRun(str(layout), observer.trainings, printed.getvalue(), failure, source.who if source else "")
-
-
-def _result(layout: RunLayout, run: LayoutRun, reference: LayoutRun) -> ParityLayout:
-    names = sorted(set[str]().union(*(one.changed for one in run.trainings)))
-    notes = [PHRASES["equalized"](who=run.who, names=list_some(names))] if names else []
-    notes += [PHRASES["equalized.rows"](who=run.who, source=run.source)] if run.source else []
-    facts = LayoutComparison(run, reference).facts
-    return ParityLayout(str(layout), layout.ranks, layout.arguments, notes=tuple(notes), **facts)
+    return LayoutRun(layout, observer.trainings, printed.getvalue(), failure, source.who if source else "")

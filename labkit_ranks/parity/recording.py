@@ -47,7 +47,7 @@ class RankTraining(RankRecord):
     squares   step -> name -> sum of squares of a gradient, and the part of its numbers that this rank holds.
     losses    step -> calls; ``scalars`` are the numbers on which the rank called backward.
     rows      (step, "targets" of losses, if integers, or "inputs" of called modules) -> numbers.
-    matches   own name -> the reference's tensor; ``changed`` are the tensors that got the reference's values.
+    matches   own name -> the reference's tensor; those that were not equal got the reference's values.
     """
 
     rank: int = 0
@@ -57,7 +57,6 @@ class RankTraining(RankRecord):
     scalars: dict[int, list[float]] = field(default_factory=dict)
     rows: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
     matches: dict[str, Match] = field(default_factory=dict)
-    changed: set[str] = field(default_factory=set)
     busy: bool = False
     terms: int = 0
 
@@ -94,8 +93,7 @@ class RankTraining(RankRecord):
                 places = match.places if len(match.places) == len(piece.places) else piece.places
                 piece, name = RankPiece(match.shape, places, piece.value), match.name
             if name in found:  # several parameters are parts of one of the reference's
-                both = zip(found[name][1:], piece[1:], strict=True)
-                piece = RankPiece(piece.shape, *map(torch.cat, both))
+                piece = RankPiece(piece.shape, *map(torch.cat, zip(found[name][1:], piece[1:], strict=True)))
             found[name] = piece
         if step <= WHOLE_STEPS:
             self.kept[step, what] = found
@@ -131,7 +129,6 @@ class RankTraining(RankRecord):
                 with PlainTensors():
                     local = getattr(parameters[name], "_local_tensor", parameters[name]).detach()
                     local.copy_(wholes[match.name].reshape(-1)[match.places].reshape(local.shape))
-                self.changed.add(match.name)
             elif not change and (match is None or not match.equal):
                 match = Match(f"{name} (rank {self.rank})", piece.shape, piece.places)
             if match is not None:

@@ -132,6 +132,7 @@ def compare(ranks=2, **changes):
         ("update", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 * n"}),
         ("rows", {"data": "x, y = x.chunk(n)[0], y.chunk(n)[0]"}),
         ("denominator", {"data": "x, y = (t[:3] if r == 0 else t[3:] for t in (x, y)) if n > 1 else (x, y)"}),
+        ("order", {"data": "x, y = x.chunk(n)[r], y.chunk(n)[r]; y = y.flip(0) if n > 1 else y"}),
         ("later", {"lines": "x = x if step < 2 or n == 1 else x * 2"}),
         ("dead", {"lines": "[p.grad.zero_() for p in net.parameters()]"}),
         ("fails", {"lines": "assert n == 1"}),
@@ -173,6 +174,7 @@ def test_what_was_not_compared_is_never_the_same():
     assert (more.same, bool(more.uncompared)) == (None, True)
     extra = compare(data="x, y = x.chunk(n)[r], y.chunk(n)[r]; net.append(nn.Linear(3, 3)) if n > 1 else 0")
     assert extra.same is not True
+    assert "(rank 0)" in extra.uncompared[0]
     idle = labkit.parity(lambda rank: None, [1, 2])
     assert (idle.same, idle.exit_code) == (None, 3)
     told = labkit.parity(lambda rank: print("needs 4 GPUs\n"), [1, 2])
@@ -208,6 +210,43 @@ for x, y in loader:
     )
     # Equal rows in replicas are a fault, not a batch.
     assert labkit.parity(same, [1, 2], steps=4).layouts[1].notes == ()
+
+
+def test_a_script_without_a_seed_starts_every_run_from_the_same_weights(tmp_path):
+    """The reference runs again for rows of another layout, and draws other weights then."""
+    script = tmp_path / "unseeded.py"
+    script.write_text(
+        """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+draw = torch.Generator().manual_seed(0)
+data = TensorDataset(torch.randn(64, 5, generator=draw), torch.randn(64, 1, generator=draw))
+torch.seed()
+model = nn.parallel.DistributedDataParallel(nn.Linear(5, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+    )
+    found = labkit.parity(script, [1, 2], steps=3)
+    assert found.same is True, found
+    assert [len(one.notes) for one in found.layouts] == [2, 1]
+
+
+def test_gates_that_are_packed_on_each_rank_and_weights_that_are_packed_in_the_reference():
+    import torch
+
+    gate, up, bias = torch.randn(4, 3), torch.randn(4, 3), torch.zeros(8)
+    wholes = {"gate_up.weight": torch.cat([gate, up]), "gate_up.bias": bias}
+    packed = {"gate_up.weight": make_piece(torch.cat([gate[2:], up[2:]]))}
+    places = find_matches(1, packed, wholes)["gate_up.weight"].places
+    assert places.tolist() == [*range(6, 12), *range(18, 24)]
+    apart = {"gate.weight": make_piece(gate), "up.weight": make_piece(up)}
+    assert [one.part for one in find_matches(0, apart, wholes).values()] == [(0, 2), (1, 2)]
 
 
 def test_a_piece_finds_its_tensor_by_its_values():
