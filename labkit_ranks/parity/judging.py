@@ -140,7 +140,8 @@ class LayoutRun:
         """Return the sorted targets and inputs that the ranks read; ranks that read the same rows count once."""
         different = dict[Any, dict[str, Tensor]]()
         for one in self.trainings:
-            read = {what: torch.cat(one.rows[step, what]).sort()[0] for what in _ROWS if (step, what) in one.rows}
+            known = [what for what in _ROWS if (step, what) in one.rows]
+            read = {what: torch.cat(one.rows[step, what]).sort()[0] for what in known}
             different[tuple(tuple(values.tolist()) for values in read.values())] = read
         each = {what: [read[what] for read in different.values() if what in read] for what in _ROWS}
         found = {what: torch.cat(some).sort()[0] for what, some in each.items() if some}
@@ -198,10 +199,11 @@ class LayoutComparison:
         if cause.startswith("uncompared"):
             uncompared.append(PHRASES[cause](who=run.who, **facts))
         elif cause:
-            kind, known = CAUSES[cause], {"step": self.step, "name": first} | facts
-            known |= {"loss": self._loss_text()} if self.gaps else {}
-            where = str(known["line"]) if "line" in known else ", ".join(filter(None, [first, self._line(first)]))
-            finding = kind(where, **{name: known[name] for name in kind.facts})
+            if "where" not in facts:
+                where = ", ".join(filter(None, [first, self._line(first)]))
+                facts |= {"where": where, "step": self.step, "name": first, "loss": self._loss_text()}
+            kind = CAUSES[cause]
+            finding = kind(facts["where"], **{name: facts[name] for name in kind.facts})
         matches = [match for one in run.trainings for match in one.matches.values()]
         if names := sorted({match.name for match in matches if not match.equal}):
             notes.append(PHRASES["equalized"](who=run.who, names=list_some(names)))
@@ -225,13 +227,14 @@ class LayoutComparison:
         """Compare in the order in which faults arise."""
         if self.run.failure is not None:
             rank, error = self.run.failure
-            yield "fails", "", {"who": f"rank {rank}", "problem": describe_error(error), "line": raising_line(error)}
+            facts = {"who": f"rank {rank}", "problem": describe_error(error), "where": raising_line(error)}
+            yield "fails", "", facts
         if not self.run.steps:
             yield "uncompared.steps", "", {"printed": self.run.printed.strip().split("\n")[-1]}
         if not self.reference.trains:
             yield "uncompared.others", "", {}
         if why := self._standstill():
-            yield "dead", "", {"why": why, "line": ""}
+            yield "dead", "", {"why": why, "where": ""}
         steps = 0 if self.run is self.reference else min(self.run.steps, self.reference.steps)
         for step in range(1, min(steps, WHOLE_STEPS) + 1):
             self.step, self.bound = step, self.tolerance * (_SECOND if step > 1 else 1)
@@ -297,9 +300,10 @@ class LayoutComparison:
                     here, there = piece.value.double(), wholes[name].reshape(-1)[piece.places].double()
                     # Judge a tensor with a tiny gradient against the usual size of a number.
                     size = max(float(there.norm()), 0.01 * usual * math.sqrt(len(there)), 1e-30)
-                    gap = RankGap(training.rank, piece.places, here, there, float((here - there).norm()) / size)
-                    found.setdefault(name, []).append(gap)
-        outputs = [public_name(key[2]) for key in self.reference.trainings[0].seen if key[:2] == (1, "output")]
+                    off = float((here - there).norm()) / size
+                    found.setdefault(name, []).append(RankGap(training.rank, piece.places, here, there, off))
+        seen = self.reference.trainings[0].seen
+        outputs = [public_name(key[2]) for key in seen if key[:2] == (1, "output")]
         called = {name: at for at, name in reversed([*enumerate(outputs)])}
         order = {name: (called.get(name.rpartition(".")[0], -1), at) for at, name in enumerate(wholes)}
         return {name: found[name] for name in sorted(found, key=order.__getitem__, reverse=True)}
@@ -327,7 +331,8 @@ class LayoutComparison:
 
     def _own_counts(self) -> Iterator[_Difference]:
         for calls in self.run.calls(self.step).values():
-            counts, weights = zip(*((call.counted.count, call.counted.weight or 0.0) for call in calls), strict=True)
+            counts = [call.counted.count for call in calls]
+            weights = [call.counted.weight or 0.0 for call in calls]
             if 0 < 1.001 * min(weights) < max(weights):
                 shares = [count * weight for count, weight in zip(counts, weights, strict=True)]
                 lowest, highest = (one * sum(counts) / sum(shares) for one in (min(weights), max(weights)))
@@ -345,8 +350,10 @@ class LayoutComparison:
         last = ""
         for key, seen in self.reference.trainings[0].seen.items():
             name = public_name(key[2])
+            if key[:2] != (self.step, "output") or not (loss_differs or seen.size == 1):
+                continue
             many = [one[known] for one in ours if (known := (*key[:2], name, key[3])) in one]
-            if key[:2] == (self.step, "output") and len(many) == len(ours) and (loss_differs or seen.size == 1):
+            if len(many) == len(ours):
                 ways, last = set(matching_ways(seen, many, self.tolerance**1.7)), name
                 if not ways & {"alike", "parts"} and not (seen.size == 1 and "mean" in ways):
                     yield "reduction.forward" if "sum" in ways else "forward", name, {}
@@ -375,10 +382,12 @@ class LayoutComparison:
                 yield "denominator", name, facts | {"same": sum(map(self._are_close, others))}
         held = [one for one in first if torch.equal(one.places, first[0].places)]
         terms = {one.here.numpy().tobytes(): one for one in held}  # copies count once
-        total, near = sum(one.here for one in terms.values()), 10 * self.tolerance * float(first[0].there.norm())
+        total, wanted = sum(one.here for one in terms.values()), first[0].there
+        ranks = format_ranks([one.rank for one in terms.values()])
         for way, by in ((say(en="sum", zh="求和"), 1), (say(en="mean", zh="求平均"), len(terms))):
-            if len(terms) > 1 and float((total / by - first[0].there).norm()) < near:
-                yield "reduction", name, {"way": way, "ranks": format_ranks([one.rank for one in terms.values()])}
+            off = float((total / by - wanted).norm())
+            if len(terms) > 1 and off < 10 * self.tolerance * float(wanted.norm()):
+                yield "reduction", name, {"way": way, "ranks": ranks}
         if not any(one.here.any() for one in first):
             yield "cut", name, {"there": sum(float(one.there.norm()) for one in first)}
 
@@ -412,7 +421,7 @@ class LayoutComparison:
     def _other_updates(self) -> Iterator[_Difference]:
         """Compare the ranks' copies after a step and at the end, and the size of the update with the reference's."""
         before, after = (self.reference.wholes(self.step - back, "weights") for back in (1, 0))
-        squares, copies = self.reference.squares(self.step), dict[tuple[str, int, bytes], tuple[int, Tensor]]()
+        squares, copies = self.reference.squares(self.step), dict[Any, tuple[int, Tensor]]()
         for one in self.run.trainings:
             start, weights, latest = (one.kept[at, "weights"] for at in (self.step - 1, self.step, -1))
             for name, (_, places, value) in weights.items():

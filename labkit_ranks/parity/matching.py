@@ -18,6 +18,9 @@ class RankPiece(NamedTuple):
     value: Tensor
 
 
+_Pieces = Mapping[str, RankPiece]
+
+
 class Match(NamedTuple):
     """A tensor of the reference, its shape, and the places of a piece's numbers in it.
 
@@ -32,7 +35,7 @@ class Match(NamedTuple):
     equal: bool = True
 
 
-def assemble(ranks: Sequence[Mapping[str, RankPiece]]) -> dict[str, Tensor]:
+def assemble(ranks: Sequence[_Pieces]) -> dict[str, Tensor]:
     """Return whole tensors from the ranks' pieces; where several ranks hold a number, the lowest rank's."""
     found = dict[str, Tensor]()
     for pieces in reversed(ranks):
@@ -43,7 +46,7 @@ def assemble(ranks: Sequence[Mapping[str, RankPiece]]) -> dict[str, Tensor]:
     return found
 
 
-def find_matches(rank: int, pieces: Mapping[str, RankPiece], wholes: Mapping[str, Tensor]) -> dict[str, Match]:
+def find_matches(rank: int, pieces: _Pieces, wholes: Mapping[str, Tensor]) -> dict[str, Match]:
     """Return the matches of a rank's pieces by name; a piece without a match is left out."""
     found = dict[str, Match]()
     for name, piece in pieces.items():
@@ -54,7 +57,8 @@ def find_matches(rank: int, pieces: Mapping[str, RankPiece], wholes: Mapping[str
         if len(equal) == 1:
             found[name] = equal[0]
     known = Counter(match.part for match in found.values())
-    for name in [name for name in pieces if name not in found]:  # take the part that the rank has of other tensors
+    left = [name for name in pieces if name not in found]
+    for name in left:  # take the part that the rank has of other tensors
         for option in _candidates(pieces[name], [*_sibling_names(name, found), name], wholes):
             count = option.part[1]
             usual = [part for part, _ in known.most_common() if part[1] == count]

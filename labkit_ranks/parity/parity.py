@@ -78,8 +78,9 @@ class Parity(Drawn):
         last = max(len(one.losses) for one in self.layouts) - 1
         shown = sorted({round(at * last / 7) for at in range(8)} if last >= 0 else ())
         rows = [[say(en="step", zh="步"), *(f"{at + 1}" for at in shown)]]
+        loss, norm = say(en="loss", zh="损失"), say(en="norm", zh="范数")
         for number, one in enumerate(self.layouts, 1):
-            for word, values in ((say(en="loss", zh="损失"), one.losses), (say(en="norm", zh="范数"), one.norms)):
+            for word, values in ((loss, one.losses), (norm, one.norms)):
                 cells = (f"{values[at]:.6g}" if at < len(values) else "-" for at in shown)
                 rows.append([f"{word} [{number}]", *cells])
         columns = rows if len(self.layouts) > 4 else zip(*rows, strict=True)
@@ -141,7 +142,8 @@ def _share_rows(runs: Sequence[LayoutRun]) -> list[tuple[int, LayoutRun, list[tu
     """Return which runs need rows of another: the one whose DataLoaders read most, and each rank's part of how many."""
     sizes, shares = list[int](), list[list[tuple[int, int]]]()
     for run in runs:
-        batches = [one.loaders[0].batches[0] for one in run.trainings if one.loaders and one.loaders[0].batches]
+        loaders = [one.loaders[0] for one in run.trainings if one.loaders]
+        batches = [loader.batches[0] for loader in loaders if loader.batches]
         if len(batches) < len(run.trainings):
             return []  # rows that no DataLoader reads
         keys = [batch_key(batch) for batch in batches]
@@ -162,13 +164,13 @@ def _run(
     logging.getLogger(__name__).info(str(layout))
     program = RankProgram(os.fspath(script), layout.arguments) if not callable(script) else script
     observer = TrainingObserver(layout.ranks, steps, start, source.trainings if source else (), shares)
-    printed, failure = io.StringIO(), None
+    world, printed, failure = World(layout.ranks, memory="16 TiB"), io.StringIO(), None
 
     def run(rank: Rank) -> None:
         sys.argv = [str(script), *layout.arguments]
         program(rank)
 
-    with World(layout.ranks, memory="16 TiB") as world, observer, redirect_stdout(printed), redirect_stderr(printed):
+    with world, observer, redirect_stdout(printed), redirect_stderr(printed):
         try:
             world.run(run, to_end=True)
         except RanksFailed as failed:

@@ -68,12 +68,14 @@ class RankTraining(RankRecord):
     def keep_fingerprints(self, what: str, name: str, value: Any) -> None:
         super().keep_fingerprints(what, name, [t for t in tensors_in(value) if t.numel() < _MOST_NUMBERS])
 
-    def keep_loss(self, total: Tensor, target: Tensor, ignored: int, counted: Sequence[LossRecord], _: Any) -> None:
+    def keep_loss(self, total: Tensor, counts: Sequence[LossRecord], target: Tensor, ignored: int) -> None:
         """Keep a loss that the script's own backward reaches; a schedule may have others, to infer shapes."""
-        if self.busy and not target.is_floating_point():  # other targets may be anything, such as zeros for weights
+        # Targets that are no integers may be anything, such as zeros to which weights are drawn.
+        if self.busy and not target.is_floating_point():
             self.keep_rows("targets", target, ignored)
-        for one in counted if self.busy else ():
-            self.losses.setdefault(self.number, []).append(LossCall(self.terms, float(_copy_local(total)), one))
+        for one in counts if self.busy else ():
+            call = LossCall(self.terms, float(_copy_local(total)), one)
+            self.losses.setdefault(self.number, []).append(call)
             self.terms += 1
 
     def keep_rows(self, what: str, tensor: Tensor, ignored: int = -100) -> None:
@@ -102,11 +104,10 @@ class RankTraining(RankRecord):
     def keep_gradients(self) -> None:
         """Keep the gradients of this step at the first call, before they are clipped."""
         if self.number not in self.squares:
-            pieces = self.keep_pieces("gradients", self.number)
-            self.squares[self.number] = {
-                name: (float(one.value.double().square().sum()), len(one.value) / max(math.prod(one.shape), 1))
-                for name, one in pieces.items()
-            }
+            sums = self.squares[self.number] = {}
+            for name, one in self.keep_pieces("gradients", self.number).items():
+                part = len(one.value) / max(math.prod(one.shape), 1)
+                sums[name] = float(one.value.double().square().sum()), part
 
     def parameters(self) -> dict[str, Any]:
         """Return the trained parameters by their names in the called module."""
@@ -121,7 +122,8 @@ class RankTraining(RankRecord):
     def match(self, wholes: Mapping[str, Tensor], change: bool) -> None:
         """Match new parameters with the reference's ``wholes``, and set them to it; or keep apart those that differ."""
         parameters = {name: one for name, one in self.parameters().items() if name not in self.matches}
-        pieces = {name: make_piece(one) for name, one in parameters.items() if id(one) in self.names or not change}
+        ready = [name for name, one in parameters.items() if id(one) in self.names or not change]
+        pieces = {name: make_piece(parameters[name]) for name in ready}
         found = find_matches(self.rank, pieces, wholes)
         for name, piece in pieces.items() if wholes else ():
             match = found.get(name)
@@ -190,10 +192,10 @@ class TrainingObserver(Observer):
             return lose(*args, **kwargs)
         before, loss = len(here.step.losses), lose(*args, **kwargs)
         if isinstance(target, Tensor) and isinstance(loss, Tensor) and loss.requires_grad:
-            counted = here.step.losses[before:]
-            means = counted and kwargs.get("reduction", "mean") == "mean"
-            total = loss.detach() * (counted[0].count if means else 1)
-            loss.register_hook(partial(here.keep_loss, total, target, kwargs.get("ignore_index", -100), counted))
+            counts, ignored = here.step.losses[before:], kwargs.get("ignore_index", -100)
+            means = counts and kwargs.get("reduction", "mean") == "mean"
+            total = loss.detach() * (counts[0].count if means else 1)
+            loss.register_hook(lambda _: here.keep_loss(total, counts, target, ignored))
         return loss
 
     def _call(self, call: Any, module: Any, /, *args: Any, **kwargs: Any) -> Any:
