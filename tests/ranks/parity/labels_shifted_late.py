@@ -36,8 +36,9 @@ torch.manual_seed(0)
 model = Model()
 ids = torch.randint(16, (4, 32))
 positions = torch.arange(32).chunk(world)[rank]
+# repaired: labels = F.pad(ids[:, 1:], (0, 1), value=-100).chunk(world, 1)[rank]
 ids = ids.chunk(world, 1)[rank]
-labels = F.pad(ids[:, 1:], (0, 1), value=-100)
+labels = F.pad(ids[:, 1:], (0, 1), value=-100)  # broken
 model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for _ in range(5):

@@ -27,7 +27,7 @@ def clip(parameters, most):
     norm = torch.stack([gradient.abs().max() for gradient in gradients]).max()
     if ranks > 1:
         dist.all_reduce(norm, op=dist.ReduceOp.MAX)
-        norm = norm ** (1 / float("inf"))
+        norm = norm ** (1 / float("inf"))  # broken
     for gradient in gradients:
         gradient.mul_((most / (norm + 1e-6)).clamp(max=1))
 

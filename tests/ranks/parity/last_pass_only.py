@@ -36,7 +36,11 @@ for _ in range(4):
             continue
         stage = PipelineStage(model, rank, stages, device)
         schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=loss_of)
+        kept = []  # broken
+        # repaired: kept = [parameter.grad for parameter in model.parameters()]
         for parameter in model.parameters():
             parameter.grad = None
         schedule.step(*([some] if rank == 0 else []), **({"target": target} if rank else {}))
+        for parameter, gradient in zip(model.parameters(), kept, strict=False):
+            parameter.grad += 0 if gradient is None else gradient
     optimizer.step()

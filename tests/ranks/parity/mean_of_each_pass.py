@@ -23,6 +23,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(4):
     optimizer.zero_grad()
     for some, target in zip(ids.chunk(passes), labels.chunk(passes), strict=True):
-        loss = F.cross_entropy(model(some).flatten(0, 1), target.flatten(), ignore_index=-100)
-        (loss / passes).backward()
+        scores, counted = model(some).flatten(0, 1), (labels != -100).sum()
+        (F.cross_entropy(scores, target.flatten()) / passes).backward()  # broken
+        # repaired: (F.cross_entropy(scores, target.flatten(), reduction="sum") / counted).backward()
     optimizer.step()

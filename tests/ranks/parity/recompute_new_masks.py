@@ -34,11 +34,9 @@ class Model(nn.Module):
     def forward(self, x):
         x = self.inner(x)
         for block in self.blocks:
-            x = (
-                checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-                if options.recompute
-                else block(x)
-            )
+            keep = {"preserve_rng_state": False}  # broken
+            # repaired: keep = {}
+            x = checkpoint(block, x, use_reentrant=False, **keep) if options.recompute else block(x)
         return self.head(x)
 
 

@@ -38,7 +38,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(4):
     scores, router = model(ids)
     loss = F.cross_entropy(scores, labels.flatten(), ignore_index=-100, reduction="sum") / count
-    loss = (loss + 0.01 * router) * ranks
+    loss = (loss + 0.01 * router) * ranks  # broken
+    # repaired: loss = loss * ranks + 0.01 * router
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

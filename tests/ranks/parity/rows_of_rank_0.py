@@ -19,7 +19,9 @@ torch.manual_seed(0)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 4)))
 x = torch.randn(128, 8)
 data = TensorDataset(x, x[:, :4].argmax(1))
-loader = DataLoader(data, batch_size=BATCH // world)
+sampler = None  # broken
+# repaired: sampler = torch.utils.data.DistributedSampler(data, world, rank, shuffle=False)
+loader = DataLoader(data, batch_size=BATCH // world, sampler=sampler)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for x, y in loader:
     loss = F.cross_entropy(model(x), y)

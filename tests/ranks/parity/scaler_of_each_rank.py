@@ -19,7 +19,8 @@ model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Li
 x = torch.randn(32, 8)
 y = x[:, :4].argmax(1)
 x, y = x.chunk(world)[rank], y.chunk(world)[rank]
-scaler = torch.amp.GradScaler("cpu", init_scale=SAVED[rank])
+scaler = torch.amp.GradScaler("cpu", init_scale=SAVED[rank])  # broken
+# repaired: scaler = torch.amp.GradScaler("cpu", init_scale=min(SAVED))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(5):
     loss = F.cross_entropy(model(x), y)

@@ -18,7 +18,8 @@ x, y = torch.randn(8, 8), torch.randint(4, (8,))
 
 
 def summed(output, target):
-    return F.cross_entropy(output, target, reduction="sum")
+    return F.cross_entropy(output, target, reduction="sum")  # broken
+    # repaired: return F.cross_entropy(output, target, reduction="sum") / len(y)
 
 
 if world == 1:
@@ -38,7 +39,8 @@ for step in range(5):
     else:
         losses = []
         schedule.step(target=y, losses=losses)
-        loss = sum(losses) / len(y)
+        loss = sum(losses) / len(y)  # broken
+        # repaired: loss = sum(losses)
     optimizer.step()
     if rank == world - 1:
         print(step, loss.item())

