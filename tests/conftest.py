@@ -109,6 +109,15 @@ def gpus():
 
 
 @pytest.fixture
+def one_gpu():
+    """One simulated GPU."""
+    import labkit
+
+    with labkit.simulate(gpus=1) as machine:
+        yield machine
+
+
+@pytest.fixture
 def sound():
     """Asserts that nothing is clipped, no text meets another or strokes, and text on a colour is on its box."""
 

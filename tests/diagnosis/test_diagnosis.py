@@ -86,9 +86,8 @@ def test_names_in_the_outputs_are_no_html():
 
 
 @pytest.mark.parametrize("wrapper", [nn.DataParallel, labkit.DataParallel])
-def test_a_wrapped_model_is_unwrapped(wrapper):
-    with labkit.simulate(gpus=2):
-        assert labkit.diagnose(wrapper(nn.Linear(5, 2).cuda()), X, gpus=2).model == "Linear"
+def test_a_wrapped_model_is_unwrapped(wrapper, gpus):
+    assert labkit.diagnose(wrapper(nn.Linear(5, 2).cuda()), X, gpus=2).model == "Linear"
 
 
 @pytest.mark.parametrize(("arguments", "options", "error", "text"), [

@@ -83,15 +83,14 @@ def test_imbalance_is_warned_of_in_pytorchs_words():
         labkit.DataParallel(nn.Linear(2, 2))
 
 
-def test_lazy_modules_are_refused_until_they_have_seen_a_batch(wrap):
-    with labkit.simulate(gpus=2):
-        model = nn.Sequential(nn.LazyLinear(4), nn.ReLU()).cuda()
-        assert str(model[0].weight.device) == "cuda:0"
-        with pytest.raises((RuntimeError, ValueError), match="uninitialized parameter"):
-            wrap(model)(torch.ones(8, 3))
-        model(torch.ones(8, 3, device="cuda"))
-        assert str(model[0].weight.device) == "cuda:0"
-        assert wrap(model)(torch.ones(8, 3)).shape == (8, 4)
+def test_lazy_modules_are_refused_until_they_have_seen_a_batch(wrap, gpus):
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU()).cuda()
+    assert str(model[0].weight.device) == "cuda:0"
+    with pytest.raises((RuntimeError, ValueError), match="uninitialized parameter"):
+        wrap(model)(torch.ones(8, 3))
+    model(torch.ones(8, 3, device="cuda"))
+    assert str(model[0].weight.device) == "cuda:0"
+    assert wrap(model)(torch.ones(8, 3)).shape == (8, 4)
 
 
 def test_a_module_that_changes_between_calls_is_copied_as_it_is_now():

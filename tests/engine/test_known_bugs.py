@@ -329,7 +329,9 @@ class TestIssue94699:
             nn.DataParallel(Gives(lambda x: (x, 0.5)).cuda())(torch.ones(8, 1))
         assert "map object" in nn.DataParallel(Gives(lambda x: (x, "text")).cuda())(torch.ones(8, 1))[1]
 
-    @pytest.mark.parametrize(("value", "kind"), [(0.5, "a float"), ("text", "a str")])
+    @pytest.mark.parametrize(
+        ("value", "kind"), [(0.5, "a float"), (3, "a int"), (True, "a bool"), ("text", "a str")]
+    )
     def test_labkit(self, value, kind):
         text = rf"output\[1\] is {kind}, which cannot be gathered from 4 GPUs: return tensors"
         with pytest.raises(TypeError, match=text):

@@ -48,6 +48,23 @@ def test_copies_outside_a_call_are_seen(gpus):
     ]
 
 
+COPIES = {
+    "to": lambda here: here.to("cuda:1"),
+    "copy_": lambda here: torch.empty(3, device="cuda:1").copy_(here),
+    "copy_ by name": lambda here: torch.empty(3, device="cuda:1").copy_(other=here),
+    "tensor": lambda here: torch.as_tensor(here, device="cuda:1"),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("source", ["cuda:0", "cpu"])
+def test_a_copy_is_told_with_its_source_and_its_target(way, source, gpus):
+    here = torch.ones(3, device=source)
+    with labkit.record() as trace:
+        COPIES[way](here)
+    assert [(e.source, e.device, e.nbytes) for e in trace.only(phase="copy")] == [(source, "cuda:1", 12)]
+
+
 def test_every_event_knows_its_call_and_its_replica(wrap):
     with labkit.simulate(gpus=3):
         model, x = wrap(nn.Linear(5, 2).cuda()), torch.randn(6, 5, requires_grad=True)

@@ -193,8 +193,21 @@ def flexible():
     return [torch.randn(1, 2, 128, 16, device="cuda", requires_grad=True) for _ in range(3)]
 
 
+def causal_mask():
+    return create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 128, 128, device="cuda")
+
+
+def test_flexible_attention_runs_eagerly():
+    q, k, v = flexible()
+    found, plain = flex_attention(q, k, v, block_mask=causal_mask()), attend(q, k, v, is_causal=True)
+    assert found.is_cuda
+    assert torch.allclose(found, plain, atol=1e-5)
+    shifted = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j))
+    assert not torch.allclose(shifted, plain, atol=1e-3)
+
+
 def test_flexible_attention_is_recomputed_by_choice():
-    given, mask = flexible(), create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 128, 128, device="cuda")
+    given, mask = flexible(), causal_mask()
     run = functools.partial(flex_attention, block_mask=mask)
     wanted = torch.autograd.grad(run(*given).square().sum(), given)
     for saved in ([torch.ops.aten.mm.default], [torch.ops.higher_order.flex_attention]):

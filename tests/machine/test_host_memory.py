@@ -120,7 +120,6 @@ def test_what_the_computer_has_not_is_said_of_the_computer(monkeypatch):
     labkit.set_language("zh")
     with pytest.raises(host.OutOfHostMemory, match="cuda:1 是模拟的"):
         torch.ones(2**26, device="cuda:1")
-    labkit.set_language("en")
 
 
 def test_many_small_tensors_end_before_the_computers_memory_does(monkeypatch):

@@ -369,11 +369,10 @@ def test_threads_with_a_lock_around_each_block_have_their_machines_in_turn():
     assert (machine_in_use(), torch._C._len_torch_function_stack()) == (None, 0)
 
 
-def test_a_question_about_tensors_on_two_gpus_is_answered_as_nothing_is_computed():
-    with labkit.simulate(gpus=2):
-        one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
-        assert one.is_same_size(other)
-        assert not one.is_set_to(other)
+def test_a_question_about_tensors_on_two_gpus_is_answered_as_nothing_is_computed(gpus):
+    one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
+    assert one.is_same_size(other)
+    assert not one.is_set_to(other)
 
 
 def test_real_gpus_show_themselves_until_they_are_given_back(monkeypatch):

@@ -180,14 +180,13 @@ def test_many_mixed_calls_and_their_errors_leave_everything_as_it_was():
     fuzz(2000, seed=1)
 
 
-def test_a_jagged_tensor_is_refused_by_what_it_is_made_of():
-    with labkit.simulate(gpus=2):
-        rows = [torch.rand(2, 4), torch.rand(3, 4)]
-        jagged = torch.nested.nested_tensor(rows, layout=torch.jagged).to(OTHER)
-        with pytest.raises(RuntimeError, match="mat1 is on cuda:1, different from other tensors on cuda:0"):
-            nn.Linear(4, 4).to(HOME)(jagged)
-        assert nn.Linear(4, 4).to(OTHER)(jagged).device == torch.device(OTHER)
-        assert torch.zeros(1).device.type == "cpu"
+def test_a_jagged_tensor_is_refused_by_what_it_is_made_of(gpus):
+    rows = [torch.rand(2, 4), torch.rand(3, 4)]
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged).to(OTHER)
+    with pytest.raises(RuntimeError, match="mat1 is on cuda:1, different from other tensors on cuda:0"):
+        nn.Linear(4, 4).to(HOME)(jagged)
+    assert nn.Linear(4, 4).to(OTHER)(jagged).device == torch.device(OTHER)
+    assert torch.zeros(1).device.type == "cpu"
 
 
 def test_where_the_stack_of_python_ends_nothing_stays():

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -49,6 +49,15 @@ def all_wait(monkeypatch):
 
     monkeypatch.setattr(turns.Scheduler, "check_deadlock", noted)
     return event
+
+
+@contextmanager
+def beside(function):
+    """Run ``function`` in a thread beside the block."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 class Tells(nn.Linear):
@@ -375,15 +384,12 @@ class Crossed(nn.Linear):
 
 
 def test_replicas_stuck_on_each_others_locks_are_named_at_once(wrap, gpus):
-    idle = threading.Event()
-    outside = threading.Thread(target=idle.wait)  # it could not help: who holds the locks is known
-    outside.start()
-    model = Crossed().cuda()
+    idle, model = threading.Event(), Crossed().cuda()
     line = Crossed.forward.__code__.co_firstlineno + 4
-    with pytest.raises(Deadlock) as caught:
-        wrap(model)(torch.ones(4, 4))
-    idle.set()
-    outside.join()
+    with beside(idle.wait):  # it could not help: who holds the locks is known
+        with pytest.raises(Deadlock) as caught:
+            wrap(model)(torch.ones(4, 4))
+        idle.set()
     for at in (0, 1):
         place = f"{__file__}:{line} in Crossed.forward"
         text = f"replica {at} on cuda:{at} waits for Lock at {place}, held by replica {1 - at}"
@@ -403,48 +409,37 @@ def test_a_barrier_for_too_many_is_named(wrap, gpus):
         wrap(Meets(4, 4).cuda())(torch.ones(4, 4))
 
 
-def test_a_thread_outside_may_help(wrap, gpus, no_beat, all_wait):
-    class Asks(nn.Linear):
-        asked, answer = threading.Event(), threading.Event()
+class Asks(nn.Linear):
+    """Waits for an answer, in one replica under a lock that the other wants."""
 
-        def forward(self, x):
-            self.asked.set()
-            self.answer.wait()
+    def __init__(self, locked):
+        super().__init__(4, 4)
+        self.locked, self.lock = locked, threading.Lock()
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def forward(self, x):
+        with self.lock if self.locked else nullcontext():
+            if x.device.index == 0 or not self.locked:
+                self.asked.set()
+                self.answer.wait()
             return super().forward(x)
 
-    def help_them():
-        Asks.asked.wait()
-        all_wait.wait()
-        Asks.answer.set()
 
-    helper = threading.Thread(target=help_them, daemon=True)
-    helper.start()
-    assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
-    helper.join()
-
-
-def test_a_thread_outside_may_help_the_one_who_holds_the_lock(wrap, gpus, all_wait):
-    class Asks(nn.Linear):
-        lock, answer = threading.Lock(), threading.Event()
-
-        def forward(self, x):
-            with self.lock:
-                if x.device.index == 0:
-                    self.answer.wait()
-                return super().forward(x)
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_thread_outside_may_help_even_the_one_who_holds_the_lock(wrap, gpus, no_beat, all_wait, locked):
+    asks = Asks(locked).cuda()
 
     def help_them():
+        asks.asked.wait()
         all_wait.wait()
-        Asks.answer.set()
+        asks.answer.set()
 
-    helper = threading.Thread(target=help_them, daemon=True)
-    helper.start()
-    assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
-    helper.join()
+    with beside(help_them):
+        assert wrap(asks)(torch.ones(4, 4)).shape == (4, 4)
 
 
 def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus, all_wait):
-    class Asks(nn.Linear):
+    class Crosses(nn.Linear):
         locks = threading.Lock(), threading.Lock()
         asked, taken = threading.Event(), threading.Event()
 
@@ -459,16 +454,14 @@ def test_no_alarm_for_locks_that_replicas_have_given_back(wrap, gpus, all_wait):
                 return super().forward(x)
 
     def takes_both():
-        Asks.asked.wait()
-        with Asks.locks[0], Asks.locks[1]:
+        Crosses.asked.wait()
+        with Crosses.locks[0], Crosses.locks[1]:
             all_wait.clear()
-            Asks.taken.set()
+            Crosses.taken.set()
             all_wait.wait()
 
-    outside = threading.Thread(target=takes_both, daemon=True)
-    outside.start()
-    assert wrap(Asks(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
-    outside.join()
+    with beside(takes_both):
+        assert wrap(Crosses(4, 4).cuda())(torch.ones(4, 4)).shape == (4, 4)
 
 
 def test_replicas_may_start_threads_and_pools(wrap, gpus, no_beat):
@@ -634,11 +627,9 @@ def test_in_a_child_forked_during_a_call_locks_are_pythons_own(who, gpus):
                 fork()
             return super().forward(x)
 
-    other = threading.Thread(target=lambda: (asked.wait(), fork(), done.set()))
-    other.start()
-    labkit.DataParallel(Forks(4, 4).cuda())(torch.ones(4, 4))
-    asked.set()
-    other.join()
+    with beside(lambda: (asked.wait(), fork(), done.set())):
+        labkit.DataParallel(Forks(4, 4).cuda())(torch.ones(4, 4))
+        asked.set()
     assert set(codes) == {7}
     assert own() == before
 
@@ -681,12 +672,10 @@ def test_a_lock_that_a_thread_outside_has_held_since_before_the_call(wrap, gpus,
             with lock:
                 return super().forward(x)
 
-    thread = threading.Thread(target=outside, daemon=True)
-    thread.start()
-    held.wait()
-    wrap(Takes(4, 4).cuda())(torch.ones(4, 4))
-    os.write(write, b"1")
-    thread.join()
+    with beside(outside):
+        held.wait()
+        wrap(Takes(4, 4).cuda())(torch.ones(4, 4))
+        os.write(write, b"1")
 
 
 def test_where_locks_cannot_be_watched_replicas_race(wrap, monkeypatch):

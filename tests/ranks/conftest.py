@@ -6,9 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 
 from labkit_course.notebooks.kernel import start
+from labkit_ranks.threads.world import World
 from tools.warm import python
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -74,3 +77,29 @@ def kernel(warm_kernels):
     made.run("import labkit")
     yield made
     made.close()
+
+
+def join(rank):
+    """Begin as most scripts do."""
+    torch.cuda.set_device(rank.local)
+    dist.init_process_group("nccl")
+
+
+@pytest.fixture
+def joined(request):
+    """A world of as many ranks as the module's ``N`` says, which have joined."""
+    with World(request.module.N) as made:
+        made.run(join)
+        yield made
+
+
+@pytest.fixture
+def on_ranks():
+    """A function that runs another on ranks that have joined, and returns their results."""
+
+    def run(work, size=2):
+        with World(size) as world:
+            world.run(join)
+            return world.run(work)
+
+    return run

@@ -22,18 +22,6 @@ KERNELS = {None: torch.float32, SDPBackend.EFFICIENT_ATTENTION: torch.float32} |
 )
 
 
-@pytest.fixture
-def world():
-    with World(N) as made:
-
-        def begin(rank):
-            dist.init_process_group("nccl")
-            torch.cuda.set_device(rank.local)
-
-        made.run(begin)
-        yield made
-
-
 def sequence(rows, dtype):
     torch.manual_seed(0)
     return [torch.randn(2, 2, N * rows, 16, device="cuda", dtype=dtype) for _ in range(4)]
@@ -68,7 +56,7 @@ def shared(rows, dtype, kernel, rotate, balanced):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_attention_of_a_shared_sequence_is_one_gpus(world, kernel):
+def test_attention_of_a_shared_sequence_is_one_gpus(joined, kernel):
     def work(rank):
         dtype = KERNELS[kernel]
         for rotate, balanced in itertools.product(("allgather", "alltoall"), (True, False)):
@@ -78,10 +66,10 @@ def test_attention_of_a_shared_sequence_is_one_gpus(world, kernel):
                     found, wanted, atol=1e-5 if dtype is torch.float32 else 2e-2, rtol=1e-2
                 )
 
-    world.run(work)
+    joined.run(work)
 
 
-def test_what_cuda_cannot_share_is_refused(world):
+def test_what_cuda_cannot_share_is_refused(joined):
     def work(rank):
         for kernel in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
             with pytest.raises(RuntimeError, match="No available kernel"):
@@ -97,7 +85,7 @@ def test_what_cuda_cannot_share_is_refused(world):
         found, wanted = shared(6, torch.bfloat16, None, "allgather", True)  # cuDNN's, which pads nothing
         torch.testing.assert_close(found, wanted, atol=2e-2, rtol=1e-2)
 
-    world.run(work)
+    joined.run(work)
 
 
 class Attention(nn.Module):
@@ -115,7 +103,7 @@ def attend(*args, **kwargs):
 
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("kind", ["SDPA", "FLEX"])
-def test_the_plan_for_a_module(world, kind, balanced):
+def test_the_plan_for_a_module(joined, kind, balanced):
     def work(rank):
         from torch.distributed.tensor.experimental import _attention as cp
         from torch.distributed.tensor.parallel import parallelize_module
@@ -145,10 +133,10 @@ def test_the_plan_for_a_module(world, kind, balanced):
         found = cp.context_parallel_unshard(mesh, [out, *grads], [2] * 4, load_balancer=balancer)
         torch.testing.assert_close(found, of_one_gpu(*qkv, weight, None), atol=1e-5, rtol=1e-3)
 
-    world.run(work)
+    joined.run(work)
 
 
-def test_a_layer_of_torchs_within_a_shared_sequence(world):
+def test_a_layer_of_torchs_within_a_shared_sequence(joined):
     def work(rank):
         from torch.distributed.tensor.experimental import context_parallel
 
@@ -164,10 +152,10 @@ def test_a_layer_of_torchs_within_a_shared_sequence(world):
         dist.all_reduce(layer.in_proj_weight.grad)
         torch.testing.assert_close(layer.in_proj_weight.grad, wanted, atol=1e-4, rtol=1e-3)
 
-    world.run(work)
+    joined.run(work)
 
 
-def test_each_rank_has_its_own_rules_and_options(world):
+def test_each_rank_has_its_own_rules_and_options(joined):
     def work(rank):
         from torch.distributed.tensor import DTensor
         from torch.distributed.tensor.experimental import _attention, context_parallel
@@ -192,7 +180,7 @@ def test_each_rank_has_its_own_rules_and_options(world):
         assert rule() == outside
         assert _attention._cp_options.enable_load_balance == (rank.number == 0)
 
-    world.run(work)
+    joined.run(work)
 
 
 SCRIPT = """
@@ -253,8 +241,8 @@ def test_torchrun_check_and_plan_refuse_the_same(script):
         RankProgram(script, ["MATH", "allgather", "True"]),
         "got mixed torch.Tensor and DTensor",
     )
-    with World(N) as world, pytest.raises(RanksFailed, match=refused):
-        world.run(lambda rank: program.run(rank.main), to_end=True)
+    with World(N) as joined, pytest.raises(RanksFailed, match=refused):
+        joined.run(lambda rank: program.run(rank.main), to_end=True)
     (finding,) = diagnose_ranks(script, N, program.arguments).findings
     assert (finding.name, refused in finding.reason) == ("script_fails", True)
     with pytest.raises(RanksFailed, match=refused):

@@ -60,18 +60,33 @@ def net():
     return nn.Linear(4, 3).cuda()
 
 
+def two_layers():
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)).cuda()
+
+
+def with_optimizer(model, lr=0.1):
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def average(parameters, op=dist.ReduceOp.AVG):
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad, op=op)
+
+
+def diagnose(program, ranks=RANKS):
+    return diagnose_ranks(lambda rank: program(begin(rank)), ranks)
+
+
 # Planted faults, by the name under which they are to be found. The numbers are those of the table of faults.
 
 
-def uneven_inputs(rank):  # 1
-    n = begin(rank)
+def uneven_inputs(n):  # 1
     model = DDP(net())
     for _ in range(2 + (n == 0)):
         model(torch.randn(2, 4).cuda()).sum().backward()
 
 
-def loop_left_early(rank):
-    n = begin(rank)
+def loop_left_early(n):
     model = DDP(net())
     for step in range(9):
         loss = model(torch.full((2, 4), n / 4.0).cuda()).square().sum()
@@ -80,9 +95,8 @@ def loop_left_early(rank):
             break
 
 
-def loop_left_early_by_epoch(rank):
+def loop_left_early_by_epoch(n):
     """Each rank reads all its batches, and stops by its own patience."""
-    n = begin(rank)
     model, best = DDP(net()), n
     sampler, loader = sampled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -97,9 +111,8 @@ def loop_left_early_by_epoch(rank):
             return
 
 
-def uneven_inputs_of_a_loader(rank):
+def uneven_inputs_of_a_loader(n):
     """The loop has an exit, and rank 1 has read all its rows."""
-    n = begin(rank)
     model = DDP(net())
     for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(9 - (n == 1), 4)), batch_size=1)):
         loss = model(x.cuda()).sum()
@@ -109,9 +122,8 @@ def uneven_inputs_of_a_loader(rank):
             break
 
 
-def backward_in_some_ranks(rank):
+def backward_in_some_ranks(n):
     """Rank 1 has no rows, and its result doesn't depend on what the all-to-all brought."""
-    n = begin(rank)
     x = torch.ones(RANKS, 4, device="cuda", requires_grad=True)
     out = all_to_all_single_autograd(x, [1] * RANKS, [1] * RANKS, dist.group.WORLD)
     loss = (out if n != 1 else x[:0]).sum()
@@ -119,20 +131,17 @@ def backward_in_some_ranks(rank):
     torch.cuda.synchronize()
 
 
-def calls_differ(rank):  # 2
-    n = begin(rank)
+def calls_differ(n):  # 2
     if n != 2:
         dist.barrier()
     dist.all_reduce(torch.ones(3).cuda())
 
 
-def shapes_differ(rank):  # 3
-    n = begin(rank)
+def shapes_differ(n):  # 3
     dist.all_reduce(torch.ones(3 + n).cuda())
 
 
-def collective_in_some_ranks(rank):  # 4
-    n = begin(rank)
+def collective_in_some_ranks(n):  # 4
     fit(DDP(net()), sampled()[1])
     if n == 0:
         dist.all_gather_object([None] * RANKS, "saved")
@@ -147,8 +156,7 @@ class Unused(nn.Module):
         return self.used(x)
 
 
-def unused_parameters(rank):  # 5
-    begin(rank)
+def unused_parameters(n):  # 5
     fit(DDP(Unused().cuda()), sampled()[1])
 
 
@@ -157,8 +165,7 @@ def all_on_one_gpu(rank):  # 6
     dist.all_reduce(torch.ones(3).cuda())
 
 
-def same_rows(rank):  # 7
-    begin(rank)
+def same_rows(n):  # 7
     fit(DDP(net()), DataLoader(dataset(), batch_size=4, shuffle=True))
 
 
@@ -169,84 +176,67 @@ class Stream(IterableDataset):
             yield torch.randn(4, generator=generator), 1
 
 
-def same_rows_of_a_stream(rank):
-    begin(rank)
+def same_rows_of_a_stream(n):
     fit(DDP(net()), DataLoader(Stream(), batch_size=4))
 
 
-def set_epoch_forgotten(rank):
-    begin(rank)
+def set_epoch_forgotten(n):
     fit(DDP(net()), sampled()[1], epochs=2)
 
 
-def gradient_scale(rank):  # 8
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def gradient_scale(n):  # 8
+    model, optimizer = with_optimizer(DDP(net()))
     y = torch.tensor([0, 1, 2, 0])
     y[: 3 * (n == 0)] = -100  # of rank 0's four tokens three are padding
     F.cross_entropy(model(torch.randn(4, 4).cuda()), y.cuda()).backward()
     optimizer.step()
 
 
-def gradient_scale_of_padding(rank):  # 8
-    n = begin(rank)
+def gradient_scale_of_padding(n):  # 8
     y = torch.ones(4, dtype=torch.int64).cuda()
     y[: 3 * (n == 0)] = 2
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(DDP(net()))
     F.cross_entropy(model(torch.randn(4, 4).cuda()), y, ignore_index=2).backward()
     optimizer.step()
 
 
-def gradient_scale_of_passes(rank):
-    begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def gradient_scale_of_passes(n):
+    model, optimizer = with_optimizer(DDP(net()))
     for k in range(4):
         model.require_backward_grad_sync = k == 3
         F.mse_loss(model(torch.randn(2, 4).cuda()), torch.zeros(2, 3).cuda()).backward()
     optimizer.step()
 
 
-def accumulation_without_no_sync(rank):  # 9
-    begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def accumulation_without_no_sync(n):  # 9
+    model, optimizer = with_optimizer(DDP(net()))
     for _ in range(4):
         (F.mse_loss(model(torch.randn(2, 4).cuda()), torch.zeros(2, 3).cuda()) / 4).backward()
     optimizer.step()
 
 
-def optimizer_before_sharding(rank):  # 10
-    begin(rank)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def optimizer_before_sharding(n):  # 10
+    model, optimizer = with_optimizer(net())
     fsdp.fully_shard(model)
     model(torch.randn(2, 4).cuda()).sum().backward()
     optimizer.step()
 
 
-def weights_drift(rank):  # 11
-    n = begin(rank)
+def weights_drift(n):  # 11
     fit(DDP(net()), sampled()[1], lr=0.1 * (1 + n))
 
 
-def weights_differ_from_the_start(rank):
-    n = begin(rank)
+def weights_differ_from_the_start(n):
     torch.manual_seed(n)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(net())
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(2, 4).cuda()).sum().backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        average(model.parameters())
         optimizer.step()
 
 
-def rows_counted_twice(rank):  # 12
-    begin(rank)
+def rows_counted_twice(n):  # 12
     model = DDP(net())
     sampler, loader = sampled()
     fit(model, loader, each_epoch=sampler.set_epoch)
@@ -258,8 +248,7 @@ def rows_counted_twice(rank):  # 12
     dist.all_reduce(correct)
 
 
-def batch_norm_of_few(rank):  # 13
-    begin(rank)
+def batch_norm_of_few(n):  # 13
     fit(DDP(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).cuda()), sampled()[1])
 
 
@@ -277,10 +266,8 @@ def own_rows(n):
     return torch.randn(4, 4, generator=generator).cuda(), torch.randint(3, (4,), generator=generator).cuda()
 
 
-def gradients_reduced_twice(rank, op=dist.ReduceOp.SUM, sync=True):
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def gradients_reduced_twice(n, op=dist.ReduceOp.SUM, sync=True):
+    model, optimizer = with_optimizer(DDP(net()))
     for _ in range(2):
         with nullcontext() if sync else model.no_sync():
             step_of(model, optimizer, *own_rows(n))
@@ -289,12 +276,11 @@ def gradients_reduced_twice(rank, op=dist.ReduceOp.SUM, sync=True):
         optimizer.step()
 
 
-def gradients_reduced_twice_and_averaged(rank):
-    gradients_reduced_twice(rank, dist.ReduceOp.AVG)
+def gradients_reduced_twice_and_averaged(n):
+    gradients_reduced_twice(n, dist.ReduceOp.AVG)
 
 
-def gradients_of_shards_reduced_again(rank):
-    n = begin(rank)
+def gradients_of_shards_reduced_again(n):
     model = nn.Linear(4, 4).cuda()
     fsdp.fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -304,10 +290,8 @@ def gradients_of_shards_reduced_again(rank):
     optimizer.step()
 
 
-def clipped_by_own_norm(rank, own=True, **options):
-    n = begin(rank)
-    model = fsdp.FullyShardedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)).cuda(), **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def clipped_by_own_norm(n, own=True, **options):
+    model, optimizer = with_optimizer(fsdp.FullyShardedDataParallel(two_layers(), **options))
     step_of(model, optimizer, *own_rows(n))
     if own:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -316,28 +300,24 @@ def clipped_by_own_norm(rank, own=True, **options):
     optimizer.step()
 
 
-def clipped_by_own_norm_with_original_parameters(rank):
-    clipped_by_own_norm(rank, use_orig_params=True)
+def clipped_by_own_norm_with_original_parameters(n):
+    clipped_by_own_norm(n, use_orig_params=True)
 
 
-def clipped_before_reducing(rank, before=True):
-    n = begin(rank)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def clipped_before_reducing(n, before=True):
+    model, optimizer = with_optimizer(net())
     for _ in range(2):
         step_of(model, optimizer, *own_rows(n))
         if before:
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        average(model.parameters())
         if not before:
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
 
 
-def clipped_pieces(rank, together=False):
+def clipped_pieces(n, together=False):
     """Each rank has a piece of the model, of which it knows the gradient's norm."""
-    n = begin(rank)
     model = Attention(8, RANKS).cuda()
     nn.init.normal_(model.qkv.weight, generator=torch.Generator("cuda").manual_seed(n))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -352,8 +332,7 @@ def clipped_pieces(rank, together=False):
     optimizer.step()
 
 
-def used_before_wait(rank, wait=False):
-    begin(rank)
+def used_before_wait(n, wait=False):
     x = torch.ones(3).cuda()
     work = dist.all_reduce(x, async_op=True)
     if wait:
@@ -363,8 +342,7 @@ def used_before_wait(rank, wait=False):
     return y
 
 
-def changed_before_wait(rank, wait=False):
-    begin(rank)
+def changed_before_wait(n, wait=False):
     x, parts = torch.ones(3).cuda(), [torch.empty(3).cuda() for _ in range(RANKS)]
     work = dist.all_gather(parts, x, async_op=True)
     if wait:
@@ -373,8 +351,7 @@ def changed_before_wait(rank, wait=False):
     work.wait()
 
 
-def received_too_early(rank):
-    n = begin(rank)
+def received_too_early(n):
     x, y = torch.ones(3).cuda(), torch.zeros(3).cuda()
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, x, (n + 1) % RANKS), dist.P2POp(dist.irecv, y, (n - 1) % RANKS)]
@@ -384,8 +361,7 @@ def received_too_early(rank):
         work.wait()
 
 
-def one_file_by_several(rank, folder=None, mine=lambda n: True, name=lambda n: "model.pt"):
-    n = begin(rank)
+def one_file_by_several(n, folder=None, mine=lambda n: True, name=lambda n: "model.pt"):
     model = DDP(net())
     fit(model, sampled()[1])
     if mine(n):
@@ -393,14 +369,12 @@ def one_file_by_several(rank, folder=None, mine=lambda n: True, name=lambda n: "
     dist.barrier()
 
 
-def text_file_by_several(rank, folder=None):
-    begin(rank)
+def text_file_by_several(n, folder=None):
     with open(f"{folder or os.environ['LABKIT_TEST_FOLDER']}/config.json", "w") as file:
         file.write("{}")
 
 
-def loaded_to_one_gpu(rank, **options):
-    n = begin(rank)
+def loaded_to_one_gpu(n, **options):
     path = f"{os.environ['LABKIT_TEST_FOLDER']}/weights.pt"
     model = net()
     if n == 0:
@@ -418,16 +392,14 @@ class Noisy(nn.Module):
         return F.dropout(self.net(x), self.p, self.training)
 
 
-def same_random_numbers(rank, seed=lambda n: 1):
-    n = begin(rank)
+def same_random_numbers(n, seed=lambda n: 1):
     model = DDP(Noisy().cuda())
     torch.manual_seed(seed(n))
     sampler, loader = sampled()
     fit(model, loader, 2, sampler.set_epoch)
 
 
-def same_noise(rank, seed=lambda n: 1):
-    n = begin(rank)
+def same_noise(n, seed=lambda n: 1):
     model = DDP(net())
     torch.manual_seed(seed(n))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -464,10 +436,8 @@ class _Sum(torch.autograd.Function):
         return gradient
 
 
-def cut_with_a_remainder(rank, heads=6):
-    begin(rank)
-    model = Attention(heads, dist.get_world_size()).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def cut_with_a_remainder(n, heads=6):
+    model, optimizer = with_optimizer(Attention(heads, dist.get_world_size()).cuda())
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(2, 5, 24).cuda()).pow(2).mean().backward()
@@ -487,8 +457,7 @@ class Llama(nn.Module):
         return self.wo(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
-def cut_with_a_remainder_by_dtensor(rank, heads=6):
-    begin(rank)
+def cut_with_a_remainder_by_dtensor(n, heads=6):
     ranks = dist.get_world_size()
     model = Llama(heads).cuda()
     column, row = tensor_parallel.ColwiseParallel, tensor_parallel.RowwiseParallel
@@ -533,8 +502,7 @@ class Sequenced(nn.Module):
         return self.up(_Gather.apply(self.norm(x.chunk(dist.get_world_size(), 1)[dist.get_rank()])))
 
 
-def norm_gradients_not_reduced(rank, reduce=False):
-    n = begin(rank)
+def norm_gradients_not_reduced(n, reduce=False):
     model = Sequenced().cuda()
     nn.init.normal_(model.up.weight, generator=torch.Generator("cuda").manual_seed(n))
     nn.init.zeros_(model.up.bias)  # alike in all, and each of its own all the same
@@ -548,10 +516,8 @@ def norm_gradients_not_reduced(rank, reduce=False):
         optimizer.step()
 
 
-def no_sync_around_backward(rank, around=False):
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def no_sync_around_backward(n, around=False):
+    model, optimizer = with_optimizer(DDP(net()))
     for k in range(4):
         x, y = own_rows(n)
         with model.no_sync() if around and k < 3 else nullcontext():
@@ -561,9 +527,8 @@ def no_sync_around_backward(rank, around=False):
     optimizer.step()
 
 
-def differs_from_one_gpu(rank, mend=False):
+def differs_from_one_gpu(n, mend=False):
     """A term of the loss over all rows is made of each rank's rows alone."""
-    begin(rank)
     model = DDP(net())
     sampler, loader = sampled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -575,9 +540,8 @@ def differs_from_one_gpu(rank, mend=False):
         optimizer.step()
 
 
-def gradients_not_reduced(rank, reduce=False):
+def gradients_not_reduced(n, reduce=False):
     """A layer that each rank has whole, in front of a cut one: its gradient is a term of each rank."""
-    n = begin(rank)
     ranks = dist.get_world_size()
     model = nn.ModuleDict({"first": nn.Linear(4, 4), "cut": nn.Linear(4, 8, bias=False)}).cuda()
     whole = model["cut"].weight.detach()
@@ -593,21 +557,19 @@ def gradients_not_reduced(rank, reduce=False):
         optimizer.step()
 
 
-def calls_never_met(rank):
-    n = begin(rank)
+def calls_never_met(n):
     for _ in range(2 - n):
         dist.recv(torch.ones(2).cuda(), 0) if n else dist.send(torch.ones(2).cuda(), 1)
 
 
-def deadlock(rank):
-    n = begin(rank)
+def deadlock(n):
     if n < 2:
         dist.recv(x := torch.ones(2).cuda(), 1 - n)
         print(x)
 
 
-def script_fails(rank):
-    if begin(rank) == 1:
+def script_fails(n):
+    if n == 1:
         raise KeyError("lost")
     dist.barrier()
 
@@ -693,7 +655,8 @@ LINES = {
 
 @pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
 def test_each_planted_fault_is_found_and_no_other(program):
-    found = diagnose_ranks(program, RANKS)
+    chooses_its_gpu = program in (all_on_one_gpu, rank_for_local_rank)
+    found = diagnose_ranks(program, RANKS) if chooses_its_gpu else diagnose(program)
     (finding,) = found.findings
     assert finding.name == NAMES.get(program, program.__name__)
     assert not found.ok
@@ -706,15 +669,15 @@ def test_each_planted_fault_is_found_and_no_other(program):
 
 def test_a_finding_speaks_chinese():
     with using("zh"):
-        (finding,) = diagnose_ranks(used_before_wait, RANKS).findings
+        (finding,) = diagnose(used_before_wait).findings
     for text in (finding.reason, finding.fix):
         assert re.search("[\u4e00-\u9fff]", text)
 
 
 def test_the_first_tensor_that_differs_is_named():
-    (finding,) = diagnose_ranks(differs_from_one_gpu, RANKS).findings
+    (finding,) = diagnose(differs_from_one_gpu).findings
     assert "The first tensor that differs is the loss in step 1" in finding.reason
-    found = diagnose_ranks(agrees_with_one_gpu, RANKS)
+    found = diagnose(agrees_with_one_gpu)
     # In each step two outputs, a loss and two gradients; inputs and first weights are what they stand on.
     text = "10 outputs, losses and gradients with one GPU on the ranks' joined batches, in 2 steps"
     assert found.compared[-1] == text
@@ -752,7 +715,7 @@ NOT_COMPARED = {
 
 @pytest.mark.parametrize("program", NOT_COMPARED, ids=lambda program: program.__name__)
 def test_why_it_was_not_compared_with_one_gpu_is_said(program):
-    found = diagnose_ranks(lambda rank: program() if begin(rank) in range(RANKS) else None, RANKS)
+    found = diagnose(lambda n: program())
     assert found.findings == ()
     assert NOT_COMPARED[program] in found.uncompared[-1]
 
@@ -774,12 +737,11 @@ class Centred(nn.Module):
 
 
 def test_a_module_that_differs_is_named():
-    def program(rank):
-        begin(rank)
+    def program(n):
         sampler, loader = sampled()
         fit(DDP(Crossed().cuda()), loader, 1, sampler.set_epoch)
 
-    (finding,) = diagnose_ranks(program, RANKS).findings
+    (finding,) = diagnose(program).findings
     assert finding.name == "differs_from_one_gpu"
     assert "the output of model.second.1 in step 1" in finding.reason
 
@@ -788,13 +750,12 @@ def test_a_module_that_differs_is_named():
 
 
 def test_a_fault_of_several_loaders_is_one_finding():
-    def program(rank):
-        begin(rank)
+    def program(n):
         model = DDP(net())
         for _ in range(3):  # a loader of its own for each epoch
             fit(model, DataLoader(dataset(), batch_size=8))
 
-    (finding,) = diagnose_ranks(program, RANKS).findings
+    (finding,) = diagnose(program).findings
     assert finding.name == "same_rows"
     assert finding.where.startswith("test_diagnose_ranks.py:")
     assert finding.where.endswith(
@@ -802,14 +763,12 @@ def test_a_fault_of_several_loaders_is_one_finding():
     )
 
 
-def ddp(rank):
-    begin(rank)
+def ddp(n):
     sampler, loader = sampled(30)  # padded, in training
     fit(DDP(net()), loader, 3, sampler.set_epoch)
 
 
-def accumulating(rank):
-    begin(rank)
+def accumulating(n):
     model = DDP(net())
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
@@ -821,10 +780,8 @@ def accumulating(rank):
         optimizer.zero_grad()
 
 
-def tokens(rank):
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def tokens(n):
+    model, optimizer = with_optimizer(DDP(net()))
     y = torch.tensor([0, 1, 2, 0]).cuda()
     y[: 3 * (n == 0)] = -100
     total = (y != -100).sum()
@@ -834,28 +791,23 @@ def tokens(rank):
     optimizer.step()
 
 
-def sharded(rank):
-    begin(rank)
+def sharded(n):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).cuda()
     for layer in (model[0], model[2], model):
         fsdp.fully_shard(layer)
     fit(model, sampled()[1])
 
 
-def by_hand(rank):
-    begin(rank)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def by_hand(n):
+    model, optimizer = with_optimizer(net())
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.randn(2, 4).cuda()).sum().backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        average(model.parameters())
         optimizer.step()
 
 
-def two_models(rank):
-    begin(rank)
+def two_models(n):
     maker, critic = DDP(nn.Linear(2, 4).cuda()), DDP(nn.Linear(4, 1).cuda())
     optimizers = [torch.optim.Adam(model.parameters()) for model in (maker, critic)]
     for _ in range(2):
@@ -866,8 +818,7 @@ def two_models(rank):
             optimizer.step()
 
 
-def evaluated_by_each(rank):
-    n = begin(rank)
+def evaluated_by_each(n):
     model = DDP(net())
     sampler, loader = sampled()
     fit(model, loader, 1, sampler.set_epoch)
@@ -878,14 +829,12 @@ def evaluated_by_each(rank):
     dist.barrier()
 
 
-def synchronised_norm(rank):
-    begin(rank)
+def synchronised_norm(n):
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
     fit(DDP(nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()), sampled()[1])
 
 
-def evaluated_by_all(rank):
-    begin(rank)
+def evaluated_by_all(n):
     model = DDP(net())
     sampler, loader = sampled()
     fit(model, loader, 1, sampler.set_epoch)
@@ -894,22 +843,18 @@ def evaluated_by_all(rank):
             model.module(x.cuda())
 
 
-def windows_that_overlap(rank):
-    n = begin(rank)
+def windows_that_overlap(n):
     everything = Subset(dataset(40), range(32))
     window = Subset(everything, [row % 32 for row in range(8 * n, 8 * n + 10)])
     fit(DDP(net()), DataLoader(window, batch_size=5))
 
 
-def fewer_rows_than_ranks(rank):
-    begin(rank)
+def fewer_rows_than_ranks(n):
     fit(DDP(net()), sampled(2)[1])
 
 
-def weighed_by_hand(rank):
-    n = begin(rank)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def weighed_by_hand(n):
+    model, optimizer = with_optimizer(net())
     rows = 4 if n else 1
     F.mse_loss(model(torch.randn(rows, 4).cuda()), torch.zeros(rows, 3).cuda()).backward()
     for parameter in model.parameters():
@@ -918,10 +863,8 @@ def weighed_by_hand(rank):
     optimizer.step()
 
 
-def two_losses(rank):
-    begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def two_losses(n):
+    model, optimizer = with_optimizer(DDP(net()))
     y = model(torch.randn(4, 4).cuda())
     (F.mse_loss(y, torch.zeros_like(y)) + 0.1 * F.l1_loss(y, torch.ones_like(y))).backward()
     optimizer.step()
@@ -929,8 +872,7 @@ def two_losses(rank):
 
 def twice(factor, scaler=None):
     """A step of two backward passes, of losses that count ``factor`` each."""
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(DDP(net()))
     for last in (False, True):
         with nullcontext() if last else model.no_sync():
             loss = F.mse_loss(model(torch.randn(4, 4).cuda()), torch.zeros(4, 3).cuda()) * factor
@@ -938,13 +880,11 @@ def twice(factor, scaler=None):
     optimizer.step()
 
 
-def a_factor_of_its_own(rank):
-    begin(rank)
+def a_factor_of_its_own(n):
     twice(1 / 3)
 
 
-def scaled_for_halves(rank):
-    begin(rank)
+def scaled_for_halves(n):
     twice(1 / 2, torch.amp.GradScaler("cuda", init_scale=2.0))
 
 
@@ -956,7 +896,7 @@ SOUND = [
 
 @pytest.mark.parametrize("program", SOUND, ids=lambda program: program.__name__)
 def test_sound_scripts_give_no_finding(program):
-    found = diagnose_ranks(program, RANKS)
+    found = diagnose(program)
     assert found.findings == ()
     assert found.ok
 
@@ -964,8 +904,7 @@ def test_sound_scripts_give_no_finding(program):
 # The sound twins of the second table.
 
 
-def clipped_by_dtensor(rank):
-    n = begin(rank)
+def clipped_by_dtensor(n):
     model = net()
     fsdp.fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -974,18 +913,15 @@ def clipped_by_dtensor(rank):
     optimizer.step()
 
 
-def clipped_each_model_for_itself(rank):
-    n = begin(rank)
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def clipped_each_model_for_itself(n):
+    model, optimizer = with_optimizer(net())
     step_of(model, optimizer, *own_rows(n))
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 
 
-def used_otherwise(rank):
+def used_otherwise(n):
     """Shapes are asked for, what is only sent is read, and a later call of the group has been waited for."""
-    begin(rank)
     x, y, parts = torch.ones(3).cuda(), torch.ones(2).cuda(), [torch.empty(3).cuda() for _ in range(RANKS)]
     dist.all_gather(parts, x, async_op=True)
     torch.empty_like(parts[0]), parts[0].shape, parts[0].view(1, 3), x * 2
@@ -996,25 +932,21 @@ def used_otherwise(rank):
     x += 1
 
 
-def saved_in_turn(rank):
-    n = begin(rank)
+def saved_in_turn(n):
     for turn in range(RANKS):
         if turn == n:
             torch.save({}, f"{os.environ['LABKIT_TEST_FOLDER']}/turn.pt")
         dist.barrier()
 
 
-def silenced(rank):
-    begin(rank)
+def silenced(n):
     with open(os.devnull, "w") as nothing:
         print("hello", file=nothing)
 
 
-def same_order_of_rows(rank):
+def same_order_of_rows(n):
     """What all have to draw alike: weights, an order of rows, whether a layer takes part."""
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(DDP(net()))
     data = torch.randn(32, 4)
     for _ in range(2):
         rows = torch.randperm(32)[n::RANKS]
@@ -1023,20 +955,17 @@ def same_order_of_rows(rank):
         optimizer.step()
 
 
-def drawn_for_all(rank):
+def drawn_for_all(n):
     """Each draws the rows of all, and takes its own."""
-    n = begin(rank)
-    model = DDP(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(DDP(net()))
     for _ in range(3):
         optimizer.zero_grad()
         model(torch.randn(4 * RANKS, 4)[n::RANKS].cuda()).pow(2).mean().backward()
         optimizer.step()
 
 
-def zero(rank):
+def zero(n):
     """An optimizer within another changes a rank's share; then the weights are broadcast."""
-    begin(rank)
     model = DDP(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).cuda())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     for x, y in sampled()[1]:
@@ -1044,11 +973,13 @@ def zero(rank):
         optimizer.step()
 
 
-def in_float16(rank):
+def convolutional():
+    return DDP(nn.Sequential(nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, 64), nn.Linear(64, 3)).cuda())
+
+
+def in_float16(n):
     """Its gradients are kept in float32, and were computed in float16."""
-    begin(rank)
-    model = DDP(nn.Sequential(nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, 64), nn.Linear(64, 3)).cuda())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = with_optimizer(convolutional())
     for x, y in sampled(64)[1]:
         optimizer.zero_grad()
         with torch.autocast("cuda", dtype=torch.float16):
@@ -1057,9 +988,8 @@ def in_float16(rank):
         optimizer.step()
 
 
-def tensor_parallel_peers(rank):
+def tensor_parallel_peers(n):
     """They have the same rows, and are to drop the same of them."""
-    begin(rank)
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4), nn.Dropout()).cuda()
     plan = {"0": tensor_parallel.ColwiseParallel(), "1": tensor_parallel.RowwiseParallel()}
     tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (RANKS,)), plan)
@@ -1070,17 +1000,15 @@ def tensor_parallel_peers(rank):
         optimizer.step()
 
 
-def cut_evenly_by_dtensor(rank):
-    begin(rank)
+def cut_evenly_by_dtensor(n):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).cuda()
     plan = {"0": tensor_parallel.ColwiseParallel(), "2": tensor_parallel.RowwiseParallel()}
     tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (RANKS,)), plan)
     fit(model, DataLoader(dataset(), batch_size=8))
 
 
-def sequence_parallel_by_dtensor(rank):
+def sequence_parallel_by_dtensor(n):
     """A norm's gradient is a DTensor whose terms the optimizer adds up."""
-    begin(rank)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4)).cuda()
     column = tensor_parallel.ColwiseParallel(input_layouts=Shard(1))
     row = tensor_parallel.RowwiseParallel(output_layouts=Replicate())
@@ -1094,27 +1022,27 @@ def sequence_parallel_by_dtensor(rank):
         optimizer.step()
 
 
-def agrees_with_one_gpu(rank):
-    differs_from_one_gpu(rank, mend=True)
+def agrees_with_one_gpu(n):
+    differs_from_one_gpu(n, mend=True)
 
 
 TWINS = {
-    "reduced by hand alone": lambda rank: gradients_reduced_twice(rank, dist.ReduceOp.AVG, sync=False),
-    "clipped by fsdp": lambda rank: clipped_by_own_norm(rank, own=False),
-    "clipped after reducing": lambda rank: clipped_before_reducing(rank, before=False),
-    "clipped together": lambda rank: clipped_pieces(rank, together=True),
-    "used after wait": lambda rank: used_before_wait(rank, wait=True),
-    "changed after wait": lambda rank: changed_before_wait(rank, wait=True),
-    "saved by one": lambda rank: one_file_by_several(rank, mine=lambda n: n == 0),
-    "saved by each": lambda rank: one_file_by_several(rank, name=lambda n: f"model{n}.pt"),
-    "loaded to the host": lambda rank: loaded_to_one_gpu(rank, map_location="cpu"),
-    "loaded to its own": lambda rank: loaded_to_one_gpu(rank, map_location=f"cuda:{rank.local}"),
-    "random numbers of its own": lambda rank: same_random_numbers(rank, seed=lambda n: n),
-    "noise of its own": lambda rank: same_noise(rank, seed=lambda n: n),
-    "cut evenly": lambda rank: cut_with_a_remainder(rank, heads=8),
-    "norm gradients reduced": lambda rank: norm_gradients_not_reduced(rank, reduce=True),
-    "no sync around all": lambda rank: no_sync_around_backward(rank, around=True),
-    "gradients reduced": lambda rank: gradients_not_reduced(rank, reduce=True),
+    "reduced by hand alone": lambda n: gradients_reduced_twice(n, dist.ReduceOp.AVG, sync=False),
+    "clipped by fsdp": lambda n: clipped_by_own_norm(n, own=False),
+    "clipped after reducing": lambda n: clipped_before_reducing(n, before=False),
+    "clipped together": lambda n: clipped_pieces(n, together=True),
+    "used after wait": lambda n: used_before_wait(n, wait=True),
+    "changed after wait": lambda n: changed_before_wait(n, wait=True),
+    "saved by one": lambda n: one_file_by_several(n, mine=lambda n: n == 0),
+    "saved by each": lambda n: one_file_by_several(n, name=lambda n: f"model{n}.pt"),
+    "loaded to the host": lambda n: loaded_to_one_gpu(n, map_location="cpu"),
+    "loaded to its own": lambda n: loaded_to_one_gpu(n, map_location=f"cuda:{n}"),
+    "random numbers of its own": lambda n: same_random_numbers(n, seed=lambda n: n),
+    "noise of its own": lambda n: same_noise(n, seed=lambda n: n),
+    "cut evenly": lambda n: cut_with_a_remainder(n, heads=8),
+    "norm gradients reduced": lambda n: norm_gradients_not_reduced(n, reduce=True),
+    "no sync around all": lambda n: no_sync_around_backward(n, around=True),
+    "gradients reduced": lambda n: gradients_not_reduced(n, reduce=True),
 } | {program.__name__: program for program in (
     clipped_by_dtensor, clipped_each_model_for_itself, used_otherwise, saved_in_turn, silenced,
     same_order_of_rows, drawn_for_all, zero, in_float16, tensor_parallel_peers, cut_evenly_by_dtensor,
@@ -1124,7 +1052,7 @@ TWINS = {
 
 @pytest.mark.parametrize("name", TWINS)
 def test_the_sound_twins_give_no_finding(name):
-    found = diagnose_ranks(TWINS[name], RANKS)
+    found = diagnose(TWINS[name])
     assert found.findings == ()
 
 
@@ -1140,7 +1068,7 @@ def test_loaders_that_are_made_anew_are_each_their_own():
 
 
 def test_it_shows_itself():
-    found = diagnose_ranks(accumulation_without_no_sync, 2)
+    found = diagnose(accumulation_without_no_sync, 2)
     assert "1 warning" in repr(found)
     assert "Do: Put all passes of a step except the last into `with model.no_sync():`" in repr(found)
     assert "<code>with model.no_sync():</code>" in found._repr_html_()
@@ -1152,7 +1080,7 @@ def test_it_shows_itself():
 
 def test_torch_is_as_it_was_afterwards():
     before = F.cross_entropy, DataLoader.__iter__, torch.autograd.backward, DDP.__init__
-    diagnose_ranks(ddp, 2)
+    diagnose(ddp, 2)
     assert (F.cross_entropy, DataLoader.__iter__, torch.autograd.backward, DDP.__init__) == before
 
 

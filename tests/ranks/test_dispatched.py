@@ -1,27 +1,12 @@
 """Dispatch modes see the collectives of their rank as the operators of torch.ops.c10d that C++ would have called."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit_ranks.threads.world import World
-
+N = 2
 c10d = torch.ops.c10d
-
-
-@pytest.fixture
-def world():
-    with World(2) as made:
-
-        def begin(rank):
-            dist.init_process_group("nccl")
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-
-        made.run(begin)
-        yield made
 
 
 class Seen(TorchDispatchMode):
@@ -37,7 +22,7 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_every_collective_is_seen_once(world):
+def test_every_collective_is_seen_once(joined):
     def work(rank):
         x, all_ = torch.ones(2, device="cuda"), torch.ones(4, device="cuda")
         pieces = list(all_.chunk(2))
@@ -63,10 +48,10 @@ def test_every_collective_is_seen_once(world):
         "allreduce_ allreduce_ broadcast_ reduce_ allgather_ _allgather_base_ gather_ scatter_ reduce_scatter_ "
         "_reduce_scatter_base_ alltoall_ alltoall_base_ barrier"
     ).split()
-    assert world.run(work) == [[*each, "send"], [*each, "recv_"]]
+    assert joined.run(work) == [[*each, "send"], [*each, "recv_"]]
 
 
-def test_what_it_sees_is_taken_for_the_operator_and_has_its_arguments(world):
+def test_what_it_sees_is_taken_for_the_operator_and_has_its_arguments(joined):
     def work(rank):
         x = torch.full((2,), rank.number + 1.0, device="cuda")
         outer = Seen(c10d.allreduce_.default)
@@ -80,10 +65,10 @@ def test_what_it_sees_is_taken_for_the_operator_and_has_its_arguments(world):
         assert hash(c10d.allreduce_.default) != hash(c10d.broadcast_.default)
         return x.tolist()
 
-    assert world.run(work) == [[2, 2], [2, 2]]
+    assert joined.run(work) == [[2, 2], [2, 2]]
 
 
-def test_a_mode_that_answers_itself_keeps_the_ranks_apart(world):
+def test_a_mode_that_answers_itself_keeps_the_ranks_apart(joined):
     class Alone(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func.namespace != "c10d":
@@ -97,10 +82,10 @@ def test_a_mode_that_answers_itself_keeps_the_ranks_apart(world):
             assert type(dist.all_reduce(x, async_op=True)) is dist.Work
         return x.item()
 
-    assert world.run(work) == [1, 2]
+    assert joined.run(work) == [1, 2]
 
 
-def test_comm_debug_mode_counts_fsdp_and_what_is_distributed(world):
+def test_comm_debug_mode_counts_fsdp_and_what_is_distributed(joined):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.debug import CommDebugMode
@@ -118,10 +103,10 @@ def test_comm_debug_mode_counts_fsdp_and_what_is_distributed(world):
         return dict(placing.get_comm_counts()), dict(training.get_comm_counts())
 
     placed, trained = {c10d.scatter_: 1}, {c10d._allgather_base_: 4, c10d._reduce_scatter_base_: 2}
-    assert world.run(work) == [(placed, trained)] * 2
+    assert joined.run(work) == [(placed, trained)] * 2
 
 
-def test_a_tensor_that_wraps_others_takes_the_collective_to_them(world):
+def test_a_tensor_that_wraps_others_takes_the_collective_to_them(joined):
     from torch.distributed.tensor import Replicate, distribute_tensor
     from torch.testing._internal.two_tensor import TwoTensor
 
@@ -137,4 +122,4 @@ def test_a_tensor_that_wraps_others_takes_the_collective_to_them(world):
         return both.a.tolist(), both.b.tolist(), received.a.tolist(), received.b.tolist()
 
     summed = [3, 3], [21, 21]
-    assert world.run(work) == [(*summed, *summed), (*summed, [4, 4], [22, 22])]
+    assert joined.run(work) == [(*summed, *summed), (*summed, [4, 4], [22, 22])]

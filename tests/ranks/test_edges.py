@@ -6,9 +6,7 @@ import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import scaled_dot_product_attention
 
 from labkit_ranks.threads.world import World
@@ -32,23 +30,20 @@ def test_gradients_by_edges_are_where_their_parameters_are():
         assert world.run(work) == ["cuda:0", "cuda:1"]
 
 
-def test_dtensors_are_compared_by_all_ranks():
+def test_dtensors_are_compared_by_all_ranks(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (2,))
         x = distribute_tensor(torch.arange(4.0, device="cuda"), mesh, [Shard(0)])
         y = distribute_tensor(torch.tensor([0.0, 1, 2, 4], device="cuda"), mesh, [Shard(0)])
         return torch.equal(x, x), torch.equal(x, y)
 
-    with World(2) as world:
-        assert world.run(work) == [(True, False)] * 2
+    assert on_ranks(work) == [(True, False)] * 2
 
 
-def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_cannot():
+def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_cannot(on_ranks):
     """Both are wrappers without memory of their own, which a copy would read past."""
 
     def work(rank):
-        dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (2,))
         x = all_reduce(torch.ones(3, device="cuda"), "sum", dist.group.WORLD)
         if rank.number == 0:
@@ -61,15 +56,13 @@ def test_what_a_functional_collective_returns_can_be_sent_on_and_a_dtensor_canno
             dist.broadcast(distribute_tensor(torch.ones(2, device="cuda"), mesh, [Shard(0)]), 0)
         return found.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [[2, 2, 2]] * 2
+    assert on_ranks(work) == [[2, 2, 2]] * 2
 
 
-def test_attention_of_dtensors_that_are_sharded_by_heads():
+def test_attention_of_dtensors_that_are_sharded_by_heads(on_ranks):
     """Where no kernel of CUDA's takes a call, PyTorch's own mask is no DTensor, as on real GPUs (torchtitan #3340)."""
 
     def work(rank):
-        dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (2,))
         torch.manual_seed(0)
         q = torch.rand(1, 4, 3, 4, device="cuda", requires_grad=True)
@@ -84,72 +77,40 @@ def test_attention_of_dtensors_that_are_sharded_by_heads():
         found.sum().backward()
         return torch.allclose(found.full_tensor(), whole), torch.allclose(sharded.grad.full_tensor(), q.grad)
 
-    with World(2) as world:
-        assert world.run(work) == [(True, True)] * 2
+    assert on_ranks(work) == [(True, True)] * 2
 
 
-def test_a_collective_is_no_change_that_autograd_counts():
+def test_a_collective_is_no_change_that_autograd_counts(on_ranks):
     """NCCL writes into memory: what backward has saved is not taken for changed, whatever comes of it."""
 
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.number)
         x = torch.ones(2, device="cuda", requires_grad=True)
         y = torch.relu(x)
         dist.all_reduce(y)
         y.sum().backward()
         return x.grad.tolist(), y.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [([1, 1], [2, 2])] * 2
+    assert on_ranks(work) == [([1, 1], [2, 2])] * 2
 
 
-def test_a_dtensor_that_is_copied_to_the_host_is_there():
+def test_a_dtensor_that_is_copied_to_the_host_is_there(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
         mesh = init_device_mesh("cuda", (2,))
         x = distribute_tensor(torch.arange(4.0, device="cuda"), mesh, [Shard(0)])
         copies = [x.cpu(), x.to("cpu"), x.detach().cpu().clone()]
         assert x.device.type == "cuda"
         return [(str(copy.device), str(copy.to_local().device), copy.to_local().tolist()) for copy in copies]
 
-    with World(2) as world:
-        found = world.run(work)
+    found = on_ranks(work)
     assert found == [[("cpu", "cpu", values)] * 3 for values in ([0, 1], [2, 3])]
 
 
-def test_a_message_to_oneself():
+def test_a_message_to_oneself(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.number)
         sent, got = torch.full((2,), rank.number + 1.0, device="cuda"), torch.zeros(2, device="cuda")
         ops = [dist.P2POp(dist.irecv, got, rank.number), dist.P2POp(dist.isend, sent, rank.number)]
         for request in dist.batch_isend_irecv(ops):
             request.wait()
         return got.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [[1, 1], [2, 2]]
-
-
-def test_a_dispatch_mode_sees_the_collectives_of_c10d():
-    """CommDebugMode counts them: those of a script, and those of FSDP2."""
-
-    def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.number)
-        layer = fully_shard(torch.nn.Linear(4, 4).cuda())
-        x = torch.ones(2, 4, device="cuda")
-        with CommDebugMode() as mode:
-            dist.all_reduce(x)
-            layer(x).sum().backward()
-        counts = mode.get_comm_counts()
-        c10d = torch.ops.c10d
-        return [
-            counts[c10d.allreduce_],
-            counts[c10d._allgather_base_],
-            counts[c10d._reduce_scatter_base_],
-        ], x[0, 0].item()
-
-    with World(2) as world:
-        assert world.run(work) == [([1, 1, 1], 2)] * 2
+    assert on_ranks(work) == [[1, 1], [2, 2]]

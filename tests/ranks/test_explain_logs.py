@@ -2,7 +2,6 @@
 
 import pytest
 
-import labkit
 from labkit_cli import main
 from labkit_ranks.explain import explain_log
 
@@ -151,4 +150,3 @@ def test_the_command_reads_files_and_folders(tmp_path, capsys):
     assert main(["explain", str(tmp_path / "gone")]) == 2
     assert f"{tmp_path / 'gone'}" in capsys.readouterr().err
     assert explain_log("") is None
-    labkit.set_language("en")

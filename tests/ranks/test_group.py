@@ -63,15 +63,13 @@ def test_a_work_is_done_when_the_last_has_come():
         assert world.run(later) == [(False, True, [2.0, 2.0]), (True, True, [2.0, 2.0])]
 
 
-def test_a_parameter_is_written_below_autograd():
+def test_a_parameter_is_written_below_autograd(on_ranks):
     def work(rank):
-        begin()
         weight = nn.Parameter(torch.full((2,), float(rank.number), device="cuda"))
         dist.all_reduce(weight)
         return weight.tolist(), weight.requires_grad, weight.grad_fn
 
-    with World(2) as world:
-        assert world.run(work) == [([1.0, 1.0], True, None)] * 2
+    assert on_ranks(work) == [([1.0, 1.0], True, None)] * 2
 
 
 @pytest.mark.parametrize(("more", "hangs"), [(0, False), (1, True)])
@@ -150,19 +148,18 @@ def test_who_is_missing_is_known_after_a_run_that_failed():
             world.run(skip)
 
 
-def test_messages_are_not_counted_among_the_collectives_of_who_is_missing():
+def test_messages_are_not_counted_among_the_collectives_of_who_is_missing(on_ranks):
     def work(rank):
-        number = begin()
         x = torch.ones(1, device="cuda")
         dist.barrier()
         for _ in range(3):
-            if number < 2:
-                dist.send(x, 1) if number == 0 else dist.recv(x, 0)
-        if number:
+            if rank.number < 2:
+                dist.send(x, 1) if rank.number == 0 else dist.recv(x, 0)
+        if rank.number:
             dist.barrier()
 
-    with World(3) as world, pytest.raises(RanksFailed, match="ranks 1, 2  wait for rank 0"):
-        world.run(work)
+    with pytest.raises(RanksFailed, match="ranks 1, 2  wait for rank 0"):
+        on_ranks(work, 3)
 
 
 def test_what_a_rank_came_to_in_a_former_run_is_forgotten():
@@ -221,62 +218,55 @@ def test_a_group_is_cut_up_and_some_are_left():
         assert world.run(work) == [(0, (0, 2), 7.0), None, (1, (0, 2), 7.0)]
 
 
-def test_a_destroyed_group_is_of_no_use():
+def test_a_destroyed_group_is_of_no_use(on_ranks):
     def work(rank):
-        begin()
         group = dist.group.WORLD
         dist.destroy_process_group()
         with pytest.raises(DistBackendError, match=f"NCCL communicator was aborted on rank {rank.number}"):
             group.allreduce([torch.ones(1, device="cuda")])
 
-    with World(2) as world:
-        world.run(work)
+    on_ranks(work)
 
 
-def test_rows_go_by_both_lists_of_sizes_and_pieces_come_from_the_root():
+def test_rows_go_by_both_lists_of_sizes_and_pieces_come_from_the_root(on_ranks):
     def work(rank):
-        number = begin()
-        x = torch.arange(3.0, device="cuda") + 10 * number
-        y = torch.zeros(2 if number == 0 else 4, device="cuda")
-        if number == 0:
+        x = torch.arange(3.0, device="cuda") + 10 * rank.number
+        y = torch.zeros(2 if rank.number == 0 else 4, device="cuda")
+        if rank.number == 0:
             dist.all_to_all_single(y, x, output_split_sizes=[1, 1], input_split_sizes=[1, 2])
         else:
             dist.all_to_all_single(y, x, output_split_sizes=[2, 2], input_split_sizes=[1, 2])
         piece = torch.zeros(1, device="cuda")
-        dist.scatter(piece, list(x.split(1))[:2] if number == 1 else None, src=1)
+        dist.scatter(piece, list(x.split(1))[:2] if rank.number == 1 else None, src=1)
         return y.tolist(), piece.item()
 
-    with World(2) as world:
-        assert world.run(work) == [([0.0, 10.0], 10.0), ([1.0, 2.0, 11.0, 12.0], 11.0)]
+    assert on_ranks(work) == [([0.0, 10.0], 10.0), ([1.0, 2.0, 11.0, 12.0], 11.0)]
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_all_to_all_in_place_is_refused(single):
+def test_all_to_all_in_place_is_refused(single, on_ranks):
     def work(rank):
-        begin()
         x = torch.ones(2, device="cuda")
         if single:
             dist.all_to_all_single(x, x)
         else:
             dist.all_to_all(list(x.split(1)), list(x.split(1)))
 
-    with World(2) as world, pytest.raises(RanksFailed, match="shares memory with an input"):
-        world.run(work)
+    with pytest.raises(RanksFailed, match="shares memory with an input"):
+        on_ranks(work)
 
 
-def test_what_was_posted_together_is_held_no_longer():
+def test_what_was_posted_together_is_held_no_longer(on_ranks):
     def work(rank):
-        number = begin()
         x, y = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
         with dist.distributed_c10d._coalescing_manager(device=x.device):
-            dist.isend(x, 1 - number)
-            dist.irecv(y, 1 - number)
+            dist.isend(x, 1 - rank.number)
+            dist.irecv(y, 1 - rank.number)
         before = torch.cuda.memory_allocated()
         dist.all_reduce(torch.ones(2**20, device="cuda"))
         return torch.cuda.memory_allocated() - before
 
-    with World(2) as world:
-        assert world.run(work) == [0, 0]
+    assert on_ranks(work) == [0, 0]
 
 
 def test_messages_are_counted_by_pair_and_gradients_are_of_the_backward_pass():
@@ -373,28 +363,25 @@ def test_a_group_and_one_split_from_it_keep_the_options_that_were_given():
         assert world.run(work) == [(True, [True, True], [0, 1])] * 2
 
 
-def test_works_say_what_they_came_to():
+def test_works_say_what_they_came_to(on_ranks):
     def work(rank):
-        number = begin()
         x, here = torch.ones(2, device="cuda"), torch.zeros(2, device="cuda")
         first, second = (dist.all_reduce(x, async_op=True) for _ in range(2))
         first.synchronize()
         second.block_current_stream()
         with dist._coalescing_manager(device=x.device, async_ops=True) as together:
-            dist.isend(x, 1 - number)
-            dist.irecv(here, 1 - number)
+            dist.isend(x, 1 - rank.number)
+            dist.irecv(here, 1 - rank.number)
         both = together.works[-1]
         both.wait()
         assert [one.is_success() and one.is_completed() for one in (first, second, both)] == [True] * 3
         return first.exception(), here.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [(None, [4, 4])] * 2
+    assert on_ranks(work) == [(None, [4, 4])] * 2
 
 
-def test_a_group_is_asked_and_made_as_by_cpp():
+def test_a_group_is_asked_and_made_as_by_cpp(on_ranks):
     def work(rank):
-        number = begin()
         group, x = dist.group.WORLD, torch.full((2,), float(rank.number), device="cuda")
         group.broadcast([x], 1, timedelta(seconds=5)).wait()
         group.allreduce([x], timedelta(seconds=5)).wait()
@@ -402,15 +389,14 @@ def test_a_group_is_asked_and_made_as_by_cpp():
             group._get_backend("xpu")
         store = dist.FileStore("own")
         made = [
-            dist.ProcessGroupNCCL(store, number, 2, timedelta(seconds=7)),
-            dist.ProcessGroupNCCL(store, number, 2, timeout=timedelta(seconds=8)),
-            dist.ProcessGroupGloo(store, number, 2, timedelta(seconds=9)),
+            dist.ProcessGroupNCCL(store, rank.number, 2, timedelta(seconds=7)),
+            dist.ProcessGroupNCCL(store, rank.number, 2, timeout=timedelta(seconds=8)),
+            dist.ProcessGroupGloo(store, rank.number, 2, timedelta(seconds=9)),
         ]
         limits = [one.timeout.seconds for one in made]
         return x.tolist(), group._get_sequence_number_for_group(), group.uid, limits
 
-    with World(2) as world:
-        assert world.run(work) == [([2, 2], 2, 0, [7, 8, 9])] * 2
+    assert on_ranks(work) == [([2, 2], 2, 0, [7, 8, 9])] * 2
 
 
 def test_subgroups_of_one_rank_within_subgroups():

@@ -1,7 +1,6 @@
 """Bytes on each rank's GPU, by formula and as ``torch.cuda`` counts them: what C++ made, and nobody met, too."""
 
 import gc
-import os
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit_ranks.threads.world import World
-
 N, MIB = 4, 2**20
 WIDE, DEEP = 512, 8  # 8 MiB of weights in layers of 1 MiB
 WEIGHTS = DEEP * WIDE * WIDE * 4
@@ -19,21 +16,9 @@ WEIGHTS = DEEP * WIDE * WIDE * 4
 MAP = 512
 
 
-@pytest.fixture
-def world():
-    with World(N) as made:
-
-        def begin(rank):
-            dist.init_process_group("nccl")
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-
-        made.run(begin)
-        yield made
-
-
-def on_all(world, function):
+def on_all(joined, function):
     """What ``function()`` gives in every rank, which must be one and the same; nothing is left of it."""
-    results = world.run(lambda rank: function())
+    results = joined.run(lambda rank: function())
     gc.collect()
     assert [torch.cuda.memory_allocated(k) for k in range(N)] == [0] * N
     assert results == [results[0]] * N, results
@@ -57,7 +42,7 @@ def step(model, optimizer):
     return between, bytes_now()
 
 
-def test_gradients_count_as_soon_as_they_are_there(world):
+def test_gradients_count_as_soon_as_they_are_there(joined):
     def train():
         model = layers()
         seen = [bytes_now()]
@@ -66,14 +51,14 @@ def test_gradients_count_as_soon_as_they_are_there(world):
         model(torch.ones(1, WIDE, device="cuda")).sum().backward()
         return [*seen, bytes_now(), torch.cuda.max_memory_allocated() >= 2 * WEIGHTS]
 
-    weights, _, last, after, peak = on_all(world, train)
+    weights, _, last, after, peak = on_all(joined, train)
     assert (weights, after, peak) == (WEIGHTS, 2 * WEIGHTS, True)
     assert 2 * WEIGHTS <= last < 2 * WEIGHTS + MIB
 
 
 @pytest.mark.parametrize("megabytes", [1, pytest.param(3, marks=pytest.mark.more), 25])
 @pytest.mark.parametrize("view", [False, True])
-def test_ddp_has_buckets_beside_the_gradients_or_instead(world, view, megabytes):
+def test_ddp_has_buckets_beside_the_gradients_or_instead(joined, view, megabytes):
     def train():
         options = {"gradient_as_bucket_view": view, "bucket_cap_mb": megabytes}
         model = DistributedDataParallel(layers(), **options)
@@ -85,10 +70,10 @@ def test_ddp_has_buckets_beside_the_gradients_or_instead(world, view, megabytes)
     trained = MAP + 2 * WEIGHTS + gradients
     first = trained, trained + 2 * WEIGHTS
     # The optimizer counts its steps on the host.
-    assert on_all(world, train) == (MAP + 2 * WEIGHTS, [first, (first[1], first[1]), (first[1], first[1])])
+    assert on_all(joined, train) == (MAP + 2 * WEIGHTS, [first, (first[1], first[1]), (first[1], first[1])])
 
 
-def test_ddp_that_accumulates_has_gradients_of_its_own_until_it_reduces(world):
+def test_ddp_that_accumulates_has_gradients_of_its_own_until_it_reduces(joined):
     def train():
         model = DistributedDataParallel(layers(), gradient_as_bucket_view=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -96,12 +81,12 @@ def test_ddp_that_accumulates_has_gradients_of_its_own_until_it_reduces(world):
             alone = step(model, optimizer)
         return alone, step(model, optimizer)
 
-    assert on_all(world, train) == ((3 * WEIGHTS + MAP,) * 2, (2 * WEIGHTS + MAP,) * 2)
+    assert on_all(joined, train) == ((3 * WEIGHTS + MAP,) * 2, (2 * WEIGHTS + MAP,) * 2)
 
 
 @pytest.mark.parametrize("backend", ["nccl", pytest.param(None, marks=pytest.mark.more)])
 @pytest.mark.parametrize("view", [False, True])
-def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(world, backend, view):
+def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(joined, backend, view):
     class OneByTurns(nn.Module):
         def __init__(self):
             super().__init__()
@@ -122,11 +107,11 @@ def test_parameters_that_are_not_used_have_no_gradient_and_a_place_in_a_bucket(w
 
     two = 2 * WEIGHTS // DEEP
     used, every = (0, 0) if view else (two // 2, two)
-    assert on_all(world, lambda: train("find_unused_parameters")) == [2 * two + MAP + used] * 3
-    assert on_all(world, lambda: train("static_graph")) == [2 * two + MAP + every] * 3
+    assert on_all(joined, lambda: train("find_unused_parameters")) == [2 * two + MAP + used] * 3
+    assert on_all(joined, lambda: train("static_graph")) == [2 * two + MAP + every] * 3
 
 
-def test_a_communication_hook_is_given_its_bucket_on_the_gpu(world):
+def test_a_communication_hook_is_given_its_bucket_on_the_gpu(joined):
     def train():
         def hook(state, bucket):
             buffer = bucket.buffer()
@@ -140,10 +125,10 @@ def test_a_communication_hook_is_given_its_bucket_on_the_gpu(world):
         bytes_ = [step(model, optimizer)[1] for _ in range(2)]
         return bytes_, seen == [{torch.device("cuda", dist.get_rank())}] * len(seen)
 
-    assert on_all(world, train) == ([3 * WEIGHTS + MAP] * 2, True)
+    assert on_all(joined, train) == ([3 * WEIGHTS + MAP] * 2, True)
 
 
-def test_zero_shards_the_optimizers_states(world):
+def test_zero_shards_the_optimizers_states(joined):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def train(distributed):
@@ -154,13 +139,13 @@ def test_zero_shards_the_optimizers_states(world):
         return [step(model, optimizer) for _ in range(2)]
 
     trained = 2 * WEIGHTS, 2 * WEIGHTS + 2 * WEIGHTS // N
-    assert on_all(world, lambda: train(False)) == [trained, (trained[1],) * 2]
+    assert on_all(joined, lambda: train(False)) == [trained, (trained[1],) * 2]
     trained = trained[0] + MAP, trained[1] + MAP
-    assert on_all(world, lambda: train(True)) == [trained, (trained[1],) * 2]
+    assert on_all(joined, lambda: train(True)) == [trained, (trained[1],) * 2]
 
 
 @pytest.mark.parametrize("reshard", [True, False])
-def test_fully_sharded_training(world, reshard):
+def test_fully_sharded_training(joined, reshard):
     from torch.distributed.fsdp import fully_shard
 
     def train():
@@ -185,14 +170,14 @@ def test_fully_sharded_training(world, reshard):
 
     shard = WEIGHTS // N
     gathered = 0 if reshard else WEIGHTS
-    assert on_all(world, train) == [
+    assert on_all(joined, train) == [
         shard,
         (shard + gathered) // MIB, 2 * shard, 4 * shard,
         (3 * shard + gathered) // MIB, 4 * shard, 4 * shard,
     ]  # fmt: skip
 
 
-def test_what_is_gathered_counts_in_the_peak(world):
+def test_what_is_gathered_counts_in_the_peak(joined):
     from torch.distributed.fsdp import fully_shard
 
     def peak(reshard):
@@ -207,11 +192,11 @@ def test_what_is_gathered_counts_in_the_peak(world):
 
     shard, layer = WEIGHTS // N, WEIGHTS // DEEP
     # Two layers at a time, and a buffer each; or all of them.
-    assert shard + 2 * layer <= on_all(world, lambda: peak(True)) <= 2 * shard + 5 * layer
-    assert shard + WEIGHTS + layer <= on_all(world, lambda: peak(False)) <= 2 * shard + WEIGHTS + 4 * layer
+    assert shard + 2 * layer <= on_all(joined, lambda: peak(True)) <= 2 * shard + 5 * layer
+    assert shard + WEIGHTS + layer <= on_all(joined, lambda: peak(False)) <= 2 * shard + WEIGHTS + 4 * layer
 
 
-def test_a_flat_parameter_that_is_sharded(world):
+def test_a_flat_parameter_that_is_sharded(joined):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     def train():
@@ -223,7 +208,7 @@ def test_a_flat_parameter_that_is_sharded(world):
         return made, step(model, optimizer)
 
     shard = WEIGHTS // N
-    assert on_all(world, train) == (shard, (2 * shard, 4 * shard))
+    assert on_all(joined, train) == (shard, (2 * shard, 4 * shard))
 
 
 def alive_at_each_forward(schedule, pieces):
@@ -242,8 +227,8 @@ def alive_at_each_forward(schedule, pieces):
 
 
 @pytest.mark.parametrize("pieces", [8, 16])
-def test_a_stage_does_not_keep_what_it_has_sent(world, pieces):
-    one, deep = world.run(lambda rank: alive_at_each_forward(Schedule1F1B, pieces))[0]
-    all_of_them = world.run(lambda rank: alive_at_each_forward(ScheduleGPipe, pieces))[0][0]
+def test_a_stage_does_not_keep_what_it_has_sent(joined, pieces):
+    one, deep = joined.run(lambda rank: alive_at_each_forward(Schedule1F1B, pieces))[0]
+    all_of_them = joined.run(lambda rank: alive_at_each_forward(ScheduleGPipe, pieces))[0][0]
     assert one == [deep * min(number, N) for number in range(1, pieces + 1)]
     assert all_of_them == [deep * number for number in range(1, pieces + 1)]

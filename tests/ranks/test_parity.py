@@ -21,44 +21,52 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-def header(script: Path, key: str, otherwise: str) -> str:
-    found = re.search(rf"^# {key}: (.*\S)", script.read_text("utf-8"), re.MULTILINE)
-    return found[1] if found else otherwise
+def headers(script):
+    """Return the layouts to compare, and the accepted causes of each bug by its name."""
+    text = script.read_text("utf-8")
+    causes = dict(re.findall(r"^# cause ?(\w*): (\S+)$", text, re.MULTILINE))
+    asked = re.search(r"^# layouts: (.*\S)", text, re.MULTILINE)
+    asked = asked[1] if asked else "1, 2"
+    numbers = re.fullmatch(r"[\d, ]+", asked)
+    layouts = [int(one) for one in asked.split(",")] if numbers else re.split(r" *::: *", asked)
+    return layouts, {bug: words.split("|") for bug, words in causes.items()}
 
 
-def layouts(script: Path) -> list[int | str]:
-    text = header(script, "layouts", "1, 2")
-    numbers = re.fullmatch(r"[\d, ]+", text)
-    return [int(one) for one in text.split(",")] if numbers else [one.strip() for one in text.split(":::")]
+def write_script(script, folder, bug=None):
+    """Write a script with one of its bugs, or repaired."""
+
+    def choose(line):
+        ends, begins = re.search(r"  # broken ?(\w*)$", line), re.match(r"( *)# repaired ?(\w*): (.*)", line)
+        if ends:
+            return line * (ends[1] == bug)
+        return line if not begins else (begins[1] + begins[3]) * (begins[2] != bug)
+
+    written = folder / f"{script.stem}.py"
+    written.write_text("\n".join(map(choose, script.read_text("utf-8").split("\n"))), "utf-8")
+    return written
 
 
-def repair(script: Path, folder: Path) -> Path:
-    """Write the twin of a script without its broken lines and with its repaired ones."""
-    text = re.sub(r"^.*  # broken\n", "", script.read_text("utf-8"), flags=re.MULTILINE)
-    twin = folder / script.name
-    twin.write_text(text.replace("# repaired: ", ""), "utf-8")
-    assert twin.read_text("utf-8") != script.read_text("utf-8")
-    return twin
+BUGS = [(script, bug) for script in SCRIPTS for bug in headers(script)[1]]
 
 
-def test_every_script_names_its_cause_and_can_be_repaired(tmp_path):
-    assert len(SCRIPTS) >= 17
-    for script in SCRIPTS:
-        assert {*header(script, "cause", "").split("|")} <= {key.partition(".")[0] for key in CAUSES}, script
-        repair(script, tmp_path)
+def test_every_bug_has_a_cause_and_a_repair(tmp_path):
+    assert len(BUGS) >= 23
+    for script, bug in BUGS:
+        assert {*headers(script)[1][bug]} <= {key.partition(".")[0] for key in CAUSES}, script
+        assert write_script(script, tmp_path, bug).read_text() != write_script(script, tmp_path).read_text()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 @pytest.mark.parametrize("repaired", [False, True], ids=["broken", "repaired"])
-def test_each_bug_is_named_and_its_repaired_twin_is_silent(script, repaired, tmp_path):
+@pytest.mark.parametrize(("script", "bug"), BUGS, ids=[bug or script.stem for script, bug in BUGS])
+def test_each_bug_is_named_and_its_repaired_twin_is_silent(script, bug, repaired, tmp_path):
+    layouts, accepted = headers(script)
+    found = labkit.parity(write_script(script, tmp_path, None if repaired else bug), layouts)
     if repaired:
-        found = labkit.parity(repair(script, tmp_path), layouts(script))
         assert found.same is True, found
     else:
-        found = labkit.parity(script, layouts(script))
         causes = {one.cause for one in found.layouts} - {""}
         assert causes
-        assert causes <= set(header(script, "cause", "").split("|")), found
+        assert causes <= set(accepted[bug]), found
         assert found.exit_code == 1
 
 
@@ -92,7 +100,7 @@ def train(
     seed: str = "0",
     data: str = "x, y = x.chunk(n)[r], y.chunk(n)[r]",
     loss: str = "loss",
-) -> None:
+):
     """Train a small DDP model; ``lines`` run before the optimizer's step."""
     code = f"""
 import os, torch, torch.distributed as dist
@@ -268,7 +276,8 @@ def test_a_piece_finds_its_tensor_by_its_values():
 def test_the_command_takes_layouts_and_prints_them(capsys, tmp_path):
     from labkit_cli import main
 
-    script = str(FOLDER / "experts_not_divided.py")
+    experts = FOLDER / "experts_of_ranks.py"
+    script = str(write_script(experts, tmp_path, "experts_not_divided"))
     assert main(["parity", "--nproc-per-node", "1,2", script]) == 1
     assert main(["parity", script]) == 2
     assert main(["parity", script, "--", ":::", "--tp", "2"]) == 2
@@ -276,7 +285,7 @@ def test_the_command_takes_layouts_and_prints_them(capsys, tmp_path):
     out, err = capsys.readouterr()
     assert "denominator" in out
     assert len(err.splitlines()) == 3
-    twin = str(repair(Path(script), tmp_path))
+    twin = str(write_script(experts, tmp_path))
     assert main(["parity", "--json", "--steps", "3", twin, "--", "--ep=1", ":::", "--ep=2"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
 
@@ -293,8 +302,8 @@ def test_each_cause_names_a_section_of_a_lesson(language):
         assert kind.topic.heading.in_language(language) in headings, kind.key
 
 
-def test_json_has_all_facts():
-    found = labkit.parity(FOLDER / "experts_not_divided.py")
+def test_json_has_all_facts(tmp_path):
+    found = labkit.parity(write_script(FOLDER / "experts_of_ranks.py", tmp_path, "experts_not_divided"))
     facts = json.loads(found.to_json())
     assert facts["same"] is False
     assert facts["layouts"][1]["finding"]["name"] == "denominator"

@@ -11,7 +11,6 @@ import labkit
 from labkit.cost.hardware import accelerator, collective_seconds
 from labkit_cli import main
 from labkit_ranks.planning.measuring import measure
-from labkit_ranks.rank.rank import Rank
 from labkit_ranks.threads.world import World
 from labkit_ranks.torchrun.script import RankProgram
 
@@ -184,17 +183,17 @@ for _ in range(2):
 
 
 @pytest.fixture(params=SCRIPTS)
-def script(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def script(request, tmp_path):
     return written(tmp_path, SCRIPTS[request.param])
 
 
-def written(folder: Path, text: str) -> str:
+def written(folder, text):
     path = folder / "train.py"
     path.write_text(COMMON + text, "utf-8")
     return str(path)
 
 
-def really(script: str, ranks: int, capfd: pytest.CaptureFixture[str]) -> dict[int, int]:
+def really(script, ranks, capfd):
     """What each rank says is allocated after its last step, on the simulated machine with all values."""
     with World(ranks, memory="80 GiB") as world:
         world.run(RankProgram(script))
@@ -202,7 +201,7 @@ def really(script: str, ranks: int, capfd: pytest.CaptureFixture[str]) -> dict[i
     return {int(rank): int(held) for _, rank, held in said}
 
 
-def test_allocated_is_the_machines_to_the_byte(script: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_allocated_is_the_machines_to_the_byte(script, capfd):
     found = measure(RankProgram(script), 4)
     assert {one.rank: sum(one.allocated.values()) for one in found} == really(script, 4, capfd)
     for one in found:
@@ -212,14 +211,12 @@ def test_allocated_is_the_machines_to_the_byte(script: str, capfd: pytest.Captur
         assert one.line.startswith("train.py:")
 
 
-def test_ranks_that_are_alike_are_run_once(tmp_path: Path) -> None:
+def test_ranks_that_are_alike_are_run_once(tmp_path):
     found = measure(RankProgram(written(tmp_path, SCRIPTS["FSDP2"])), 16, 2)
     assert {one.like for one in found} == {0}
 
 
-def test_a_rank_that_holds_more_is_found_among_many(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_holds_more_is_found_among_many(tmp_path, capfd):
     more = "kept = torch.zeros(2**16 * (rank > 5), device='cuda')\n" + SCRIPTS["DDP"]
     script = written(tmp_path, more)
     found = measure(RankProgram(script), 8)
@@ -227,7 +224,7 @@ def test_a_rank_that_holds_more_is_found_among_many(
     assert {one.like for one in found} == {0, 6}
 
 
-def test_parts_are_what_they_are_called(tmp_path: Path) -> None:
+def test_parts_are_what_they_are_called(tmp_path):
     one = measure(RankProgram(written(tmp_path, SCRIPTS["DDP"])), 2)[0]
     weights = one.allocated["weights"]
     assert one.allocated["optimizer"] == pytest.approx(2 * weights, rel=0.01)
@@ -236,7 +233,7 @@ def test_parts_are_what_they_are_called(tmp_path: Path) -> None:
     assert one.phase in ("forward", "backward", "step")
 
 
-def test_what_fits_no_computer_is_planned(tmp_path: Path) -> None:
+def test_what_fits_no_computer_is_planned(tmp_path):
     """32 GiB of weights and as much three times more, on a computer that has less; the optimizer's step is the peak."""
     large = """
 model = nn.Sequential(*(nn.Linear(32768, 32768, bias=False, device="cuda") for _ in range(8)))
@@ -256,20 +253,20 @@ for _ in range(1000):
     assert [line for line in large_ones if " rw-p " in line] == [], "nobody can fork beside one"
 
 
-def _size(line: str) -> int:
+def _size(line):
     """Of a mapping of memory, the bytes."""
     start, stop = line.split()[0].split("-")
     return int(stop, 16) - int(start, 16)
 
 
-def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_found(tmp_path, capsys):
     assert main(["plan", "--nproc-per-node", "2", written(tmp_path, SCRIPTS["DDP"])]) == 0
     said = capsys.readouterr().out
     assert said.startswith("train.py, 2 ranks, 2 steps: fits on H100 SXM (80 GiB)")
     assert "rank 0–1: " in said
 
 
-def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_said(tmp_path: Path) -> None:
+def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_said(tmp_path):
     script = written(tmp_path, SCRIPTS["DDP"])
     assert str(labkit.plan(script)).startswith("train.py, 8 ranks, 2 steps: fits on H100 SXM (80 GiB)")
     assert str(labkit.plan(script, gpus=2, steps=1)).startswith("train.py, 2 ranks, 1 step: fits on H100")
@@ -287,16 +284,14 @@ def test_from_python_it_is_eight_ranks_and_two_steps_unless_another_number_is_sa
     (["--ep", "2", "train.py"], "unrecognized arguments: --ep"),
     (["--nproc-per-node", "0", "train.py"], "at least 1"),
 ])  # fmt: skip
-def test_what_cannot_be_planned_is_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_planned_is_one_line(arguments, words, capsys):
     assert main(["plan", *arguments]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
 
 
-def test_a_script_that_fails_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_fails_is_one_line(tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text("def load():\n    raise ValueError('no data')\nload()\n", "utf-8")
     assert main(["plan", "--nproc-per-node", "2", str(script)]) == 2
@@ -304,9 +299,7 @@ def test_a_script_that_fails_is_one_line(tmp_path: Path, capfd: pytest.CaptureFi
     assert "torch" in sys.modules
 
 
-def test_times_of_the_model_are_the_same_on_every_computer(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_times_of_the_model_are_the_same_on_every_computer(tmp_path, capfd):
     """Two runs wait equally long by the model's clock; a pipeline's first rank waits for its bubble."""
     script = written(tmp_path, PIPELINE.replace("SCHEDULE\n", "ScheduleGPipe, 1\n"))
     said = []
@@ -323,7 +316,7 @@ def test_times_of_the_model_are_the_same_on_every_computer(
     assert b"The times are those of H100 SXM" in (tmp_path / "0.html").read_bytes()
 
 
-def test_a_step_takes_its_products_time(tmp_path: Path) -> None:
+def test_a_step_takes_its_products_time(tmp_path):
     """Two products of 8,192 a side each way: their operations over the share of the peak are most of the step."""
     large = """
 layer = nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16)
@@ -341,7 +334,7 @@ for _ in range(3):
     assert one.parts["data"] == 0
 
 
-def test_gradients_on_their_way_are_hidden_behind_backward(tmp_path: Path) -> None:
+def test_gradients_on_their_way_are_hidden_behind_backward(tmp_path):
     """DDP's sum goes beside backward: less than the whole of it sticks out."""
     wide = """
 model = DDP(nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda())
@@ -357,7 +350,7 @@ for _ in range(3):
     assert 0 < one.parts["data"] < whole / 2
 
 
-def test_what_this_computer_takes_is_no_part_of_a_plan(tmp_path: Path) -> None:
+def test_what_this_computer_takes_is_no_part_of_a_plan(tmp_path):
     """Ranks that compute in Python, wait for one another's files or have threads: as if none of it took time."""
     slow = """
 import fcntl, threading, time
@@ -379,10 +372,10 @@ helper.join()
     assert [one.parts["waiting"] for one in found] == pytest.approx([0.0] * 4, abs=1e-12)
 
 
-def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
+def test_what_waits_in_a_pipe_takes_no_time_of_the_model():
     pipe = os.pipe()
 
-    def part(rank: Rank) -> float:
+    def part(rank):
         before = rank.clock()
         if rank.number:
             os.write(pipe[1], b"x")
@@ -390,7 +383,7 @@ def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
             assert os.read(pipe[0], 1) == b"x"  # another rank's turn comes first
         return rank.clock() - before
 
-    def child(rank: Rank) -> tuple[float, int]:
+    def child(rank):
         before, status = rank.clock(), 0
         if rank.number:
             os.write(pipe[1], b"abc\n")
@@ -410,7 +403,7 @@ def test_what_waits_in_a_pipe_takes_no_time_of_the_model() -> None:
         os.close(end)
 
 
-def test_an_event_is_waited_for_however_it_is_said(tmp_path: Path) -> None:
+def test_an_event_is_waited_for_however_it_is_said(tmp_path):
     aside = """
 layer, large = nn.Linear(8, 8).cuda(), torch.zeros(2**24, device="cuda")
 side, ready = torch.cuda.Stream(), torch.cuda.Event()
@@ -436,7 +429,7 @@ for _ in range(2):
     assert one["data"] >= collective_seconds("all_reduce", 2**26, 2, 2, gpu.links)
 
 
-def test_messages_between_other_ranks_take_other_links(tmp_path: Path) -> None:
+def test_messages_between_other_ranks_take_other_links(tmp_path):
     pairs = """
 layer = nn.Linear(8, 8).cuda()
 large = torch.zeros(2**24, device="cuda")
@@ -450,9 +443,7 @@ for _ in range(2):
     assert taken == pytest.approx([collective_seconds("send", 2**26, 2, 2, accelerator("h100").links)] * 4)
 
 
-def test_tensors_on_another_ranks_gpu_are_counted_and_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tensors_on_another_ranks_gpu_are_counted_and_it_is_said(tmp_path, capsys):
     """A script that chooses no GPU has all on the first; one that chooses late, after a first tensor, on its own."""
     script = """
 import os, torch, torch.nn as nn
@@ -480,9 +471,7 @@ for _ in range(3):
     assert [one.allocated["weights"] for one in chosen] == [found[0].allocated["weights"]] * 3
 
 
-def test_a_first_step_warns_of_states_that_come_later_and_layers_of_torch_alone_make_activations(
-    tmp_path: Path,
-) -> None:
+def test_a_first_step_warns_of_states_that_come_later_and_layers_of_torch_alone_make_activations(tmp_path):
     text = """
 model = DDP(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).cuda())
 optimizer = torch.optim.Adam(model.parameters())
@@ -505,7 +494,7 @@ for _ in range(STEPS):
     assert two.ranks[0].at_peak["buckets"] < made
 
 
-def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path: Path) -> None:
+def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path):
     """ZeRO-1's step is AdamW's and more: forward and backward are in it, as in that of plain DDP."""
     zero, plain = (
         measure(RankProgram(written(tmp_path, SCRIPTS[name])), 2, times=accelerator("h100"))[0]
@@ -515,7 +504,7 @@ def test_a_step_of_an_optimizer_that_has_another_is_one_step(tmp_path: Path) -> 
     assert zero.parts["compute"] > plain.parts["compute"] / 2
 
 
-def test_two_optimizers_make_one_step(tmp_path: Path) -> None:
+def test_two_optimizers_make_one_step(tmp_path):
     both = """
 model = DDP(Model().cuda())
 halves = list(model.parameters())[::2], list(model.parameters())[1::2]
@@ -566,8 +555,8 @@ COUNTS = {
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize(("tokens", "choice"), [(512, "max(-1)"), (20_000, "topk(2)")])
 def test_a_router_gives_each_expert_the_same_number_of_tokens_and_it_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, choice: str, counts: str
-) -> None:
+    tmp_path, capsys, tokens, choice, counts
+):
     script = ROUTED.replace("TOKENS", str(tokens)).replace("CHOICE", choice).replace("COUNTS", COUNTS[counts])
     assert main(["plan", "--nproc-per-node", "4", written(tmp_path, script)]) == 0
     assert "balanced routing" in capsys.readouterr().out
@@ -587,7 +576,7 @@ for _ in range(2):
 """
 
 
-def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sequence_that_ranks_share_is_planned(tmp_path, capfd):
     plans = {
         ranks: measure(RankProgram(written(tmp_path, SHARING.replace("ROWS", str(rows)))), ranks)[0]
         for ranks, rows in ((1, 2048), (4, 512))
@@ -598,7 +587,7 @@ def test_a_sequence_that_ranks_share_is_planned(tmp_path: Path, capfd: pytest.Ca
     assert "each rank has 48 rows of the sequence" in capfd.readouterr().err
 
 
-def test_a_peak_counts_each_storage_once(tmp_path: Path) -> None:
+def test_a_peak_counts_each_storage_once(tmp_path):
     """A sum of the GPU's own tensors is no bucket; a reference to a mark would count as one more storage."""
     text = "import torch\nx = torch.ones(2048, 2048, device='cuda')\ny = x @ x\n"
     (one,) = measure(RankProgram(written(tmp_path, text)), 1)

@@ -10,10 +10,8 @@ from torch.profiler import profile
 from labkit_ranks.threads.world import World
 
 
-def test_ranks_that_profile_at_the_same_time(tmp_path):
+def test_ranks_that_profile_at_the_same_time(tmp_path, on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.number)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             with profile() as recorded:
@@ -25,8 +23,7 @@ def test_ranks_that_profile_at_the_same_time(tmp_path):
         texts = [str(each.message) for each in told if "profiles nothing" in str(each.message)]
         return "aten::mul" in events, texts, len(json.loads(path.read_text())["traceEvents"]) > 0
 
-    with World(3) as world:
-        found = world.run(work)
+    found = on_ranks(work, 3)
     assert [each[0] for each in found] == [True, False, False]
     assert [each[2] for each in found] == [True, False, False]
     assert found[0][1] == []

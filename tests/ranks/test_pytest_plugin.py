@@ -49,8 +49,7 @@ def run(pytester):
 
 
 def test_a_test_runs_on_ranks_with_a_gpu_and_a_group_for_each(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(4)
 def test(rank, world_size, device):
     assert (dist.get_rank(), dist.get_world_size(), world_size) == (rank, 4, 4)
@@ -58,35 +57,30 @@ def test(rank, world_size, device):
     x = torch.full((3,), rank, device=device)
     dist.all_reduce(x)
     assert x.tolist() == [6, 6, 6]
-""",
-        passed=1,
-    )
+"""
+    run(source, passed=1)
 
 
 def test_the_mark_says_how_many_nodes_how_much_memory_and_which_gpus(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(4, nodes=2, memory="1 GiB", gpu_model="h100")
 def test(rank, device):
     assert device.index == rank % 2 and torch.cuda.device_count() == 2
     assert torch.cuda.mem_get_info()[1] == 1 << 30 and "H100" in torch.cuda.get_device_name()
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 30, device=device)
-""",
-        passed=1,
-    )
+"""
+    run(source, passed=1)
 
 
 def test_a_failing_rank_is_shown_with_its_own_traceback_and_each_once(run):
-    shown = run(
-        """
+    source = """
 @pytest.mark.ranks(4)
 def test(rank):
     print("I am", rank)
     assert rank == 1
-""",
-        failed=1,
-    )
+"""
+    shown = run(source, failed=1)
     for rank in (0, 2, 3):
         assert shown.count(f"E       assert {rank} == 1") == 1
         assert shown.count(f"rank {rank}:") == 1
@@ -102,8 +96,7 @@ def test_ranks_that_fail_alike_are_shown_once(run):
 
 
 def test_a_deadlock_is_a_failure_in_labkits_words(run):
-    shown = run(
-        """
+    source = """
 @pytest.mark.ranks(4)
 def test_some(rank):
     if rank:
@@ -112,34 +105,28 @@ def test_some(rank):
 @pytest.mark.ranks(4)
 def test_all(rank):
     dist.barrier()
-""",
-        failed=1,
-        passed=1,
-    )
+"""
+    shown = run(source, failed=1, passed=1)
     assert "rank 0 never came to this line, ranks 1–3 did" in shown
     assert shown.count("On real GPUs the host waits in the call itself") == 1
     assert "distributed_c10d" not in shown
 
 
 def test_calls_that_differ_are_a_failure_of_all_in_the_same_words(run):
-    shown = run(
-        """
+    source = """
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("odd", [2, 9])
 def test(rank, device, odd):
     dist.all_reduce(torch.ones(3 + (rank == odd), device=device))
-""",
-        failed=1,
-        passed=1,
-    )
+"""
+    shown = run(source, failed=1, passed=1)
     assert "ranks 0–3:" in shown
     assert "invalid for input" not in shown  # what computing with other shapes would raise
     assert shown.count("Their sizes differ") == 1
 
 
 def test_a_message_that_nobody_receives_is_a_failure(run):
-    shown = run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("met_before", [False, True])
 def test(rank, device, met_before):
@@ -147,16 +134,14 @@ def test(rank, device, met_before):
     if met_before:
         dist.send(x, 0) if rank else dist.recv(x, 1)
     if rank: dist.isend(x, 0)
-""",
-        failed=2,
-    )
+"""
+    shown = run(source, failed=2)
     assert "rank 0 ended without the other half" in shown  # the first of two ranks waits in the call
     assert "never met" in shown
 
 
 def test_a_rank_may_skip_and_fail_as_expected(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 def test_skip(rank):
     pytest.skip("not today")
@@ -171,16 +156,12 @@ def test_both(rank):
     if rank:
         pytest.skip("not today")
     assert False
-""",
-        skipped=1,
-        xfailed=1,
-        failed=1,
-    )
+"""
+    run(source, skipped=1, xfailed=1, failed=1)
 
 
 def test_fixtures_of_a_test_are_each_ranks_own_and_longer_ones_are_made_once(run):
-    run(
-        """
+    source = """
 made = []
 
 @pytest.fixture(scope="module")
@@ -216,14 +197,12 @@ def test_by_name(request, rank):
 
 def test_made():
     assert made == ["data"] + (["model"] * 3 + ["end"] * 3) * 2
-""",
-        passed=3,
-    )
+"""
+    run(source, passed=3)
 
 
 def test_a_failing_fixture_is_its_ranks_failure(run):
-    shown = run(
-        """
+    source = """
 @pytest.fixture
 def bad(rank):
     assert rank != 2, "bad luck"
@@ -232,16 +211,14 @@ def bad(rank):
 
 @pytest.mark.ranks(4)
 def test(bad): pass
-""",
-        failed=1,
-    )
+"""
+    shown = run(source, failed=1)
     assert "bad luck" in shown
     assert "rank 2:" in shown
 
 
 def test_classes_and_test_cases_have_an_instance_for_each_rank(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 class TestOwn:
     def setup_method(self):
@@ -262,18 +239,14 @@ class Case(unittest.TestCase):
         self.assertEqual(dist.get_rank(), 0)
     @unittest.skip("no")
     def test_skipped(self): pass
-""",
-        passed=2,
-        failed=1,
-        skipped=1,
-    )
+"""
+    run(source, passed=2, failed=1, skipped=1)
 
 
 def test_tests_share_nothing(run):
     os.environ.pop("PYTEST_CURRENT_TEST")  # each run of pytest takes it out
     before = dict(os.environ), torch.random.get_rng_state()
-    run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("turn", range(2))
 def test(rank, device, turn, monkeypatch):
@@ -289,17 +262,15 @@ kept = []
 
 def test_after():
     assert not dist.is_initialized() and "SET" not in os.environ and "RANK" not in os.environ and os.sep == "/"
-""",
-        passed=3,
-    )
+"""
+    run(source, passed=3)
     assert machine_in_use() is None
     assert dict(os.environ) == before[0]
     assert torch.equal(torch.random.get_rng_state(), before[1])
 
 
 def test_a_test_makes_its_own_group_instead(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 def test(rank):
     dist.init_process_group("gloo")
@@ -307,22 +278,19 @@ def test(rank):
     x = torch.ones(1)
     dist.all_reduce(x)
     assert x.item() == 2
-""",
-        passed=1,
-    )
+"""
+    run(source, passed=1)
 
 
 def test_what_catches_output_gets_it_plain(run):
-    run(
-        """
+    source = """
 @pytest.mark.ranks(2)
 def test(rank, capsys):
     if rank == 0:
         print("a")
         assert capsys.readouterr().out == "a\\n"
-""",
-        passed=1,
-    )
+"""
+    run(source, passed=1)
 
 
 def test_without_the_mark_and_without_a_number(run):
@@ -351,8 +319,7 @@ def test_a_wrong_mark_fails_in_one_line(run, mark, fault):
 
 
 def test_a_mark_with_several_numbers_runs_the_test_once_for_each(run):
-    shown = run(
-        """
+    source = """
 @pytest.mark.ranks([2, 3], nodes=1)
 class Test:
     @pytest.mark.parametrize("factor", [1, 10])
@@ -366,9 +333,8 @@ def test_after():
 @pytest.mark.ranks([2, 3])
 class Case(unittest.TestCase):
     def test(self): pass
-""",
-        "-v", "--tb=short", passed=5, errors=1,
-    )  # fmt: skip
+"""
+    shown = run(source, "-v", "--tb=short", passed=5, errors=1)
     assert "ranks=2" in shown
     assert "size must be a whole number" in shown
 

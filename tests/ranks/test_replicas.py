@@ -28,25 +28,21 @@ def begin(rank):
     return rank.number
 
 
+def diagnose(program):
+    return diagnose_ranks(lambda rank: program(begin(rank)), RANKS)
+
+
 def rows(n, step=0):
     """A rank's own rows in a step, which no DataLoader has read: one GPU is no reference."""
     generator = torch.Generator().manual_seed(100 * n + step)
     return torch.randn(4, 4, generator=generator).cuda()
 
 
-def train(
-    model,
-    n,
-    steps=3,
-    before=lambda: None,
-    after=lambda: None,
-    parameters=None,
-    loss=lambda y: y.pow(2).mean(),
-):
+def train(model, n, steps=3, before=lambda: None, after=lambda: None, parameters=None):
     optimizer = torch.optim.SGD(model.parameters() if parameters is None else parameters, lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
-        loss(model(rows(n, step))).backward()
+        model(rows(n, step)).pow(2).mean().backward()
         before()
         optimizer.step()
         after()
@@ -88,14 +84,12 @@ class Experts(nn.Module):
 # Drift.
 
 
-def router_not_reduced(rank):
-    n = begin(rank)
+def router_not_reduced(n):
     train(Experts().cuda(), n)
 
 
-def router_of_a_mesh(rank):
+def router_of_a_mesh(n):
     """As torchtitan's issue 2387: a DTensor that is replicated, used by its own part."""
-    n = begin(rank)
     mesh = init_device_mesh("cuda", (RANKS,))
     gate = nn.Parameter(distribute_tensor(torch.randn(4, 4), mesh, [Replicate()]))
     optimizer = torch.optim.SGD([gate], lr=0.1)
@@ -105,29 +99,25 @@ def router_of_a_mesh(rank):
         optimizer.zero_grad()
 
 
-def group_of_one(rank):
+def group_of_one(n):
     """As VeOmni's issue 1059."""
-    n = begin(rank)
     groups = [dist.new_group([at]) for at in range(RANKS)]
     train(DDP(nn.Linear(4, 3).cuda(), process_group=groups[n]), n)
 
 
-def step_before_the_reduction(rank):
-    n = begin(rank)
+def step_before_the_reduction(n):
     model = nn.Linear(4, 3).cuda()
     train(model, n, after=lambda: average(model.parameters()))
 
 
-def head_outside(rank, mend=False):
-    n = begin(rank)
+def head_outside(n, mend=False):
     body, head = DDP(nn.Linear(4, 4).cuda()), nn.Linear(4, 3).cuda()
     parameters = [*body.parameters(), *head.parameters()]
     reduce = (lambda: average(head.parameters())) if mend else (lambda: None)
     train(lambda x: head(body(x)), n, before=reduce, parameters=parameters)
 
 
-def unfrozen_later(rank):
-    n = begin(rank)
+def unfrozen_later(n):
     layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).cuda()
     layers[0].requires_grad_(False)
     model = DDP(layers)
@@ -135,8 +125,7 @@ def unfrozen_later(rank):
     train(model, n)
 
 
-def no_sync_to_the_last(rank, last=True):
-    n = begin(rank)
+def no_sync_to_the_last(n, last=True):
     model = DDP(nn.Linear(4, 3).cuda())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
@@ -147,9 +136,8 @@ def no_sync_to_the_last(rank, last=True):
             optimizer.zero_grad()
 
 
-def never_wrapped(rank):
+def never_wrapped(n):
     """Rows are dealt out, and nothing else is shared."""
-    begin(rank)
     data = TensorDataset(torch.randn(16, 4))
     model = nn.Linear(4, 3).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -172,7 +160,7 @@ DRIFT = {
 
 @pytest.mark.parametrize("program", DRIFT, ids=lambda program: program.__name__)
 def test_drift_is_found_with_its_line(program):
-    (finding,) = diagnose_ranks(program, RANKS).findings
+    (finding,) = diagnose(program).findings
     assert (finding.name, finding.severity) == ("weights_drift", "error")
     assert "expert" not in finding.reason
     line = int(finding.where.partition(".py:")[2].split()[0])
@@ -185,20 +173,18 @@ def test_drift_is_found_with_its_line(program):
 # None.
 
 
-def router_reduced(rank, expert="expert"):
+def router_reduced(n, expert="expert"):
     """The experts begin alike, and become different, as they should."""
-    n = begin(rank)
     model = Experts(expert).cuda()
     train(model, n, before=lambda: average(model.router.parameters()))
 
 
-def layers_of_experts_reduced(rank):
-    router_reduced(rank, "ffn")
+def layers_of_experts_reduced(n):
+    router_reduced(n, "ffn")
 
 
-def marked_layers(rank):
+def marked_layers(n):
     """As DeepSpeed and Megatron mark experts, which begin alike."""
-    n = begin(rank)
     model = Experts("ffn").cuda()
     model.router.requires_grad_(False)
     for parameter in model.ffn.parameters():
@@ -206,24 +192,22 @@ def marked_layers(rank):
     train(model, n)
 
 
-def experts_of_their_own(rank):
-    n = begin(rank)
+def experts_of_their_own(n):
     model = Experts("ffn").cuda()
     nn.init.normal_(model.ffn.weight, generator=torch.Generator("cuda").manual_seed(n))
     train(model, n, before=lambda: average(model.router.parameters()))
 
 
-def head_reduced(rank):
-    head_outside(rank, mend=True)
+def head_reduced(n):
+    head_outside(n, mend=True)
 
 
-def no_sync_but_the_last(rank):
-    no_sync_to_the_last(rank, last=False)
+def no_sync_but_the_last(n):
+    no_sync_to_the_last(n, last=False)
 
 
-def flat_gradients(rank):
+def flat_gradients(n):
     """Reduced in one piece that holds copies."""
-    n = begin(rank)
     model = nn.Linear(4, 3).cuda()
 
     def reduce():
@@ -234,9 +218,8 @@ def flat_gradients(rank):
     train(model, n, before=reduce)
 
 
-def local_sgd(rank, steps=5):
+def local_sgd(n, steps=5):
     """Averaged after every second step, and not after the last."""
-    n = begin(rank)
     model, done = nn.Linear(4, 3).cuda(), []
 
     def average_weights():
@@ -247,9 +230,8 @@ def local_sgd(rank, steps=5):
     train(model, n, steps, after=average_weights)
 
 
-def gossip(rank):
+def gossip(n):
     """Each mixes its weights with those of the one before it: they are never the same."""
-    n = begin(rank)
     model = DDP(nn.Linear(4, 3).cuda(), process_group=[dist.new_group([at]) for at in range(RANKS)][n])
 
     def mix():
@@ -264,9 +246,8 @@ def gossip(rank):
     train(model, n, after=mix)
 
 
-def owner_steps(rank):
+def owner_steps(n):
     """As ZeRO: each optimizer holds a rank's share, which its owner hands out."""
-    n = begin(rank)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).cuda()
 
     def hand_out():
@@ -277,9 +258,8 @@ def owner_steps(rank):
     train(model, n, 3, lambda: average(model.parameters()), hand_out, model[n].parameters())
 
 
-def moving_average(rank):
+def moving_average(n):
     """The last thing rank 0 does is to put the moving average in place."""
-    n = begin(rank)
     model = DDP(nn.Linear(4, 3).cuda())
     mean = torch.optim.swa_utils.AveragedModel(model.module)
     train(model, n, after=lambda: mean.update_parameters(model.module))
@@ -287,8 +267,7 @@ def moving_average(rank):
         model.module.load_state_dict(mean.module.state_dict())
 
 
-def adapters(rank):
-    n = begin(rank)
+def adapters(n):
     base = nn.Linear(4, 4).cuda().requires_grad_(False)
     down, up = nn.Linear(4, 2, bias=False).cuda(), nn.Linear(2, 4, bias=False).cuda()
     nn.init.zeros_(up.weight)
@@ -305,8 +284,7 @@ def adapters(rank):
     train(DDP(Adapted()), n)
 
 
-def adversaries(rank):
-    n = begin(rank)
+def adversaries(n):
     maker, critic = DDP(nn.Linear(4, 4).cuda()), DDP(nn.Linear(4, 1).cuda())
     optimizers = [torch.optim.Adam(model.parameters()) for model in (maker, critic)]
     for step in range(2):
@@ -316,8 +294,7 @@ def adversaries(rank):
             optimizer.step()
 
 
-def hybrid_shards(rank):
-    n = begin(rank)
+def hybrid_shards(n):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).cuda()
     fsdp.fully_shard(model, mesh=init_device_mesh("cuda", (RANKS, 1), mesh_dim_names=("all", "node")))
     train(model, n)
@@ -337,9 +314,8 @@ class Gather(torch.autograd.Function):
         return gradient.chunk(RANKS)[dist.get_rank()]
 
 
-def classes_cut_beside_ddp(rank):
+def classes_cut_beside_ddp(n):
     """As insightface's PartialFC: each rank has a share of the classes, from the same seed."""
-    n = begin(rank)
     body = DDP(nn.Linear(4, 4).cuda())
 
     class Share(nn.Module):
@@ -354,8 +330,7 @@ def classes_cut_beside_ddp(rank):
     train(lambda x: share(body(x)), n, parameters=[*body.parameters(), *share.parameters()])
 
 
-def pipeline_of_stages_made_alike(rank):
-    n = begin(rank)
+def pipeline_of_stages_made_alike(n):
     stage = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
     for step in range(3):
@@ -372,9 +347,8 @@ def pipeline_of_stages_made_alike(rank):
         dist.all_reduce(torch.ones(1, device="cuda"))
 
 
-def runs_of_their_own(rank):
+def runs_of_their_own(n):
     """A search: each rank has settings of its own, and they share a number at each step."""
-    n = begin(rank)
     model = nn.Linear(4, 3).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (n + 1))
     for step in range(3):
@@ -393,7 +367,7 @@ SOUND = [
 
 @pytest.mark.parametrize("program", SOUND, ids=lambda program: program.__name__)
 def test_what_is_meant_is_no_drift(program):
-    found = diagnose_ranks(program, RANKS)
+    found = diagnose(program)
     assert found.findings == ()
     assert found.judged == (program not in (gossip, pipeline_of_stages_made_alike, runs_of_their_own))
 
@@ -401,8 +375,7 @@ def test_what_is_meant_is_no_drift(program):
 # Scale: what divides twice, or not at all.
 
 
-def scaled(rank, over=1, by_hand=False):
-    begin(rank)
+def scaled(n, over=1, by_hand=False):
     data = TensorDataset(torch.randn(16, 4), torch.randn(16, 3))
     plain = nn.Linear(4, 3).cuda()
     model = plain if by_hand else DDP(plain)
@@ -419,17 +392,16 @@ def scaled(rank, over=1, by_hand=False):
     ("over", "by_hand", "fact"), [(1, False, "divided by 2"), (0, True, "is 2 times one GPU")]
 )
 def test_a_mean_that_is_taken_twice_or_never_is_told_as_that(over, by_hand, fact):
-    (finding,) = diagnose_ranks(lambda rank: scaled(rank, over, by_hand), RANKS).findings
+    (finding,) = diagnose(lambda n: scaled(n, over, by_hand)).findings
     assert finding.name == "gradient_scale"
     assert fact in finding.reason
     assert ("op=dist.ReduceOp.AVG" in finding.fix) == by_hand
     assert finding.where.startswith("test_replicas.py:")
-    assert diagnose_ranks(lambda rank: scaled(rank, 1 - over, by_hand), RANKS).ok
+    assert diagnose(lambda n: scaled(n, 1 - over, by_hand)).ok
 
 
 def test_a_sampler_of_rank_0_in_every_rank():
-    def program(rank):
-        begin(rank)
+    def program(n):
         data = TensorDataset(torch.randn(16, 4))
         loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, RANKS, rank=0))
         model = DDP(nn.Linear(4, 3).cuda())
@@ -438,7 +410,7 @@ def test_a_sampler_of_rank_0_in_every_rank():
             model(x.cuda()).pow(2).mean().backward()
             optimizer.step()
 
-    (finding,) = diagnose_ranks(program, RANKS).findings
+    (finding,) = diagnose(program).findings
     assert finding.name == "same_rows"
     assert "part 0 of 2" in finding.reason
     line = int(finding.where.partition(".py:")[2].split()[0])

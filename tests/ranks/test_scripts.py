@@ -9,10 +9,8 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -38,13 +36,13 @@ LONG = "fsdp1", "fsdp2", "language_model", "tensor_parallel"
 REPEATED = "asynchronous", "ddp_uneven", "objects", "samplers", "sync_batch_norm", "zero"
 
 
-def run(name: str, folder: Path, size: int, *arguments: str) -> list[dict[str, Any]]:
+def run(name, folder, size, *arguments):
     """What each of ``size`` ranks saved."""
     path = str(SCRIPTS / f"{name}.py")
     code = compile(Path(path).read_text(), path, "exec")
     folder.mkdir()
 
-    def main(rank: Any) -> None:
+    def main(rank):
         sys.argv[:] = [path, str(folder), *arguments]
         sys.path.insert(0, str(SCRIPTS))
         rank.main.__dict__["__file__"] = path
@@ -56,12 +54,12 @@ def run(name: str, folder: Path, size: int, *arguments: str) -> list[dict[str, A
     return saved(folder, size)
 
 
-def saved(folder: Path, size: int) -> list[dict[str, Any]]:
+def saved(folder, size):
     """What each rank left there."""
     return [torch.load(folder / f"{rank}.pt", map_location="cpu", weights_only=False) for rank in range(size)]
 
 
-def wrong(name: str, saved: list[dict[str, Any]]) -> list[str]:
+def wrong(name, saved):
     """Where what ranks saved differs from what the oracle says."""
     module, found = script(name), []
     for rank, values in enumerate(saved):
@@ -78,20 +76,18 @@ def wrong(name: str, saved: list[dict[str, Any]]) -> list[str]:
     [(name, 4) for name in NAMES]
     + [pytest.param(name, 2, marks=pytest.mark.more) for name in NAMES if name not in LONG],
 )
-def test_each_rank_ends_with_what_one_model_on_the_joined_batch_has(
-    name: str, size: int, tmp_path: Path
-) -> None:
+def test_each_rank_ends_with_what_one_model_on_the_joined_batch_has(name, size, tmp_path):
     assert wrong(name, run(name, tmp_path / "a", size, *ARGUMENTS.get(name, []))) == []
 
 
 @pytest.mark.parametrize("name", REPEATED)
-def test_repeats_have_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_repeats_have_the_same_bits(name, tmp_path):
     first, second = (run(name, tmp_path / folder, 3 if name == "objects" else 2) for folder in "ab")
     assert difference(second, first, tolerance=0.0) is None
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2), (4, 1)])
-def test_a_checkpoint_of_one_world_is_loaded_by_another(before: int, after: int, tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_world_is_loaded_by_another(before, after, tmp_path):
     run("checkpoint_save", tmp_path / "saved", before)
     loaded = run("checkpoint_load", tmp_path / "loaded", after, str(tmp_path / "saved"))
     assert wrong("checkpoint_load", loaded) == []
@@ -102,11 +98,11 @@ OTHER_WAY = "asynchronous", "collectives", "objects", "point_to_point", "zero"
 
 
 @pytest.fixture(scope="module")
-def by_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def by_processes(tmp_path_factory):
     """The folder where two ranks that are processes have saved what a script ends with; some scripts run at once."""
 
     @cache
-    def run_all(other_way: bool) -> Path:
+    def run_all(other_way: bool):
         folder = tmp_path_factory.mktemp("processes")
         names = [name for name in NAMES if name not in LONG and (name in OTHER_WAY) == other_way]
         words = " , ".join(" ".join([name, *ARGUMENTS.get(name, [])]) for name in names)
@@ -130,19 +126,17 @@ def by_processes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
         if name not in LONG
     ],
 )
-def test_ranks_that_are_processes_end_with_the_same_bits(
-    name: str, by_processes: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_ranks_that_are_processes_end_with_the_same_bits(name, by_processes, tmp_path):
     threads = run(name, tmp_path / "a", 2, *ARGUMENTS.get(name, []))
     assert difference(saved(by_processes(name), 2), threads, tolerance=0.0) is None
 
 
-def test_modules_of_a_script_in_folders_without_init(tmp_path: Path) -> None:
+def test_modules_of_a_script_in_folders_without_init(tmp_path):
     inner = tmp_path / "parts_of_mine" / "deeper"
     inner.mkdir(parents=True)
     (inner / "step.py").write_text("count = 0\n")
 
-    def main(rank: Any) -> int:
+    def main(rank):
         sys.path.insert(0, str(tmp_path))
         from parts_of_mine.deeper import step
 

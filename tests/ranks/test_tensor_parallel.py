@@ -1,27 +1,11 @@
 """DTensors of several ranks: wrapper, local tensor and gradient are on the rank's GPU, and values are one GPU's."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit_ranks.threads.world import World
-
 N = 4
-
-
-@pytest.fixture
-def world():
-    with World(N) as made:
-
-        def begin(rank):
-            dist.init_process_group("nccl")
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-
-        made.run(begin)
-        yield made
 
 
 def mesh():
@@ -54,7 +38,7 @@ def weights():
     return Net(), torch.randn(2, 4 * N, 8), torch.randint(0, 12, (2, 4 * N))
 
 
-def test_layers_by_column_by_row_by_sequence_and_the_loss(world):
+def test_layers_by_column_by_row_by_sequence_and_the_loss(joined):
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -92,7 +76,7 @@ def test_layers_by_column_by_row_by_sequence_and_the_loss(world):
             {name: p.full_tensor().cpu() for name, p in there.named_parameters()},
         )  # fmt: skip
 
-    results = world.run(train)
+    results = joined.run(train)
     net, x, labels = weights()
     x.requires_grad_()
     optimizer = torch.optim.Adam(net.parameters())
@@ -108,7 +92,7 @@ def test_layers_by_column_by_row_by_sequence_and_the_loss(world):
             torch.testing.assert_close(after[name], parameter.detach(), atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_redistributed_and_its_gradients_stay_on_the_ranks_gpu(world):
+def test_what_is_redistributed_and_its_gradients_stay_on_the_ranks_gpu(joined):
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     def train(rank):
@@ -127,10 +111,10 @@ def test_what_is_redistributed_and_its_gradients_stay_on_the_ranks_gpu(world):
                 (y.to_local() * 2).sum().backward()
         return wrong
 
-    assert world.run(train) == [[]] * N
+    assert joined.run(train) == [[]] * N
 
 
-def test_the_shards_of_tensor_parallel_training_count(world):
+def test_the_shards_of_tensor_parallel_training_count(joined):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     wide, deep = 512, 8
@@ -154,12 +138,12 @@ def test_the_shards_of_tensor_parallel_training_count(world):
         return found
 
     shard = deep * wide * wide * 4 // N
-    assert world.run(train) == [[shard, 2 * shard, 4 * shard, 4 * shard, 4 * shard]] * N
+    assert joined.run(train) == [[shard, 2 * shard, 4 * shard, 4 * shard, 4 * shard]] * N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(world, dtype, layout):
+def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(joined, dtype, layout):
     sizes = [3, 1, 2, 4]
 
     def made():
@@ -183,7 +167,7 @@ def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(world, dtype, lay
             shown = norm.eval()(mine)
         return kept, [each.detach().cpu().float() for each in (*found, shown)]
 
-    results = world.run(train)
+    results = joined.run(train)
     norm, x, gradient = made()
     x.requires_grad_()
     y = norm(x)
@@ -199,7 +183,7 @@ def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(world, dtype, lay
             torch.testing.assert_close(theirs, ours.detach(), **near)
 
 
-def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is_replicated(world):
+def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is_replicated(joined):
     from torch.distributed import tensor as dtensors
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -242,7 +226,7 @@ def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is
             *(each(local.to_local()) for local in (copies, dropped)), each(after),
         ]  # fmt: skip
 
-    for shards, x, x_dropped, again, first, second, *same in world.run(draw):
+    for shards, x, x_dropped, again, first, second, *same in joined.run(draw):
         parts = [*shards.chunk(N, 1), *again.chunk(N, 1)[:0]]
         assert all(not torch.equal(one, other) for one in parts for other in parts if one is not other)
         assert len(set(x.flatten().tolist())) == x.numel()
@@ -253,7 +237,7 @@ def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is
             assert all(torch.equal(copies[0], other) for other in copies)
 
 
-def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_number_on(world):
+def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_number_on(joined):
     from torch.distributed import tensor as dtensors
     from torch.distributed.tensor import Replicate, Shard
 
@@ -269,21 +253,21 @@ def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_numbe
         torch.manual_seed(0)
         return dtensors.rand(N, device_mesh=mesh(), placements=[Shard(0)]).to_local().tolist()
 
-    first, *others = world.run(draw)
+    first, *others = joined.run(draw)
     assert all(other[:2] == first[:2] and other[2] != first[2] for other in others)
     torch.manual_seed(0)
     assert first[0] == torch.rand(3).tolist()
-    assert len({*map(tuple, world.run(draw_alone))}) == 1
+    assert len({*map(tuple, joined.run(draw_alone))}) == 1
 
 
-def test_a_dtensor_is_shown_as_torch_shows_it(world):
+def test_a_dtensor_is_shown_as_torch_shows_it(joined):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def show(rank):
         x = distribute_tensor(torch.arange(float(N), device="cuda"), mesh(), [Shard(0)])
         return f"{x}", str(x), f"{x.sum()}"
 
-    for rank, (formed, shown, number) in enumerate(world.run(show)):
+    for rank, (formed, shown, number) in enumerate(joined.run(show)):
         assert formed == shown
         assert formed.startswith(
             f"DTensor(local_tensor=tensor([{rank}.], device='cuda:{rank}'), device_mesh="
@@ -291,7 +275,7 @@ def test_a_dtensor_is_shown_as_torch_shows_it(world):
         assert number.startswith(f"DTensor(local_tensor={rank}.0, device_mesh=")
 
 
-def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(world):
+def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(joined):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def lose(rank):
@@ -307,12 +291,12 @@ def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(world):
             found.append((result.full_tensor().item(), loss(x, y).item()))
         return found
 
-    for found in world.run(lose):
+    for found in joined.run(lose):
         for sharded, whole in found:
             assert sharded == pytest.approx(whole)
 
 
-def test_the_loss_of_shards_under_a_dispatch_mode(world):
+def test_the_loss_of_shards_under_a_dispatch_mode(joined):
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.distributed.tensor.parallel import loss_parallel
@@ -331,6 +315,6 @@ def test_the_loss_of_shards_under_a_dispatch_mode(world):
         torch.testing.assert_close(shards.grad.full_tensor(), x.grad)
         return loss.full_tensor().item(), plain.item(), seen.get_total_counts()
 
-    for sharded, whole, collectives in world.run(lose):
+    for sharded, whole, collectives in joined.run(lose):
         assert sharded == pytest.approx(whole)
         assert collectives == 3

@@ -61,26 +61,21 @@ def test_gloo_takes_seconds_for_a_timeout():
         assert world.run(work) == [(2, 5)] * 2
 
 
-def test_a_group_that_a_script_makes_itself_is_what_it_asks_for():
+def test_a_group_that_a_script_makes_itself_is_what_it_asks_for(on_ranks):
     """Not what the group before it was: the default one, of NCCL, and one of a single rank."""
 
     def work(rank):
-        torch.cuda.set_device(rank.local)
-        dist.init_process_group("nccl")
         dist.new_group([0])
         group = dist.ProcessGroupGloo(dist.FileStore("own"), rank.number, 2)
         x = torch.ones(1)
         group.allreduce([x]).wait()
         return x.item(), group.ranks
 
-    with World(2) as world:
-        assert world.run(work) == [(2, (0, 1))] * 2
+    assert on_ranks(work) == [(2, (0, 1))] * 2
 
 
-def test_tensors_of_the_host_are_refused_over_nccl_by_whatever_name():
+def test_tensors_of_the_host_are_refused_over_nccl_by_whatever_name(on_ranks):
     def work(rank):
-        torch.cuda.set_device(rank.local)
-        dist.init_process_group("nccl")
         x, y = torch.ones(2), torch.ones(4)
         for collective in (
             lambda: dist.reduce_scatter_tensor(x, y),
@@ -90,30 +85,24 @@ def test_tensors_of_the_host_are_refused_over_nccl_by_whatever_name():
             with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
                 collective()
 
-    with World(2) as world:
-        world.run(work)
+    on_ranks(work)
 
 
-def test_float8_is_summed_and_complex_numbers_have_a_mean():
+def test_float8_is_summed_and_complex_numbers_have_a_mean(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.local)
         x = torch.full((2,), rank.number + 1.0, device="cuda").to(torch.float8_e4m3fn)
         dist.all_reduce(x)
         z = torch.tensor([complex(rank.number, 2)], device="cuda")
         dist.all_reduce(z, op=dist.ReduceOp.AVG)
         return x.float().tolist(), z.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [([3, 3], [0.5 + 2j])] * 2
+    assert on_ranks(work) == [([3, 3], [0.5 + 2j])] * 2
 
 
-def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():
+def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has(on_ranks):
     """Hooks of DDP that quantize take the pieces from it by index (ddp_comm_hooks/quantization_hooks.py)."""
 
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.local)
         x = torch.tensor([rank.number, 5.0], device="cuda")
         out = [torch.empty_like(x) for _ in range(2)]
         found = dist.all_gather(out, x, async_op=True).get_future().wait()
@@ -123,8 +112,7 @@ def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has():
         )
         return found[0][:, 0].tolist(), [piece.tolist() for piece in pieces]
 
-    with World(2) as world:
-        assert world.run(work) == [([0, 1], [[0, 5], [1, 5]])] * 2
+    assert on_ranks(work) == [([0, 1], [[0, 5], [1, 5]])] * 2
 
 
 def test_hooks_of_ddp_that_are_built_in():
@@ -170,15 +158,12 @@ def test_a_rank_that_looks_into_the_store_again_and_again_lets_others_have_their
         assert world.run(work) == [True, True]
 
 
-def test_synchronised_batch_norm_of_nothing():
+def test_synchronised_batch_norm_of_nothing(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.local)
         layer = torch.nn.SyncBatchNorm(2).cuda()
         x = torch.empty(0, 2, 3, 3, device="cuda", requires_grad=True)
         found = layer(x)
         found.sum().backward()
         return found.shape
 
-    with World(2) as world:
-        assert world.run(work) == [(0, 2, 3, 3)] * 2
+    assert on_ranks(work) == [(0, 2, 3, 3)] * 2

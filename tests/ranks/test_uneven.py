@@ -2,17 +2,12 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-
-from labkit_ranks.threads.world import World
 
 
 @pytest.mark.parametrize(("by_all", "expected"), [(True, -1.5), (False, -2.0)])
-def test_gradients_are_divided_by_all_ranks_or_by_those_that_still_have_batches(by_all, expected):
+def test_gradients_are_divided_by_all_ranks_or_by_those_that_still_have_batches(by_all, expected, on_ranks):
     def work(rank):
-        torch.cuda.set_device(rank.local)
-        dist.init_process_group("nccl")
         model = torch.nn.Linear(1, 1, bias=False).cuda()
         model.weight.data.zero_()
         model = DistributedDataParallel(model)
@@ -24,5 +19,4 @@ def test_gradients_are_divided_by_all_ranks_or_by_those_that_still_have_batches(
                 optimizer.step()
         return model.module.weight.item()
 
-    with World(2) as world:
-        assert world.run(work) == [expected, expected]
+    assert on_ranks(work) == [expected, expected]

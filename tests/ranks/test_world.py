@@ -43,12 +43,12 @@ def add(rank):
 @pytest.fixture
 def world():
     with World(N) as made:
+        made.run(lambda rank: begin())
         yield made
 
 
 def test_each_has_its_own_place(world):
     def look(rank):
-        begin()
         return (
             rank.number, os.environ["RANK"], str(ones(1).device), dist.get_world_size(), current_thread_rank() is rank,
         )  # fmt: skip
@@ -81,7 +81,7 @@ def test_every_repeat_is_identical():
 
 def test_calls_that_differ(world):
     def differ(rank):
-        if begin() == 2:
+        if rank.number == 2:
             dist.broadcast(ones(3), 0)
         else:
             dist.all_reduce(ones(3))
@@ -96,7 +96,7 @@ def test_a_rank_that_raises_ends_the_others(world):
     ended = []
 
     def fail(rank):
-        if begin() == 2:
+        if rank.number == 2:
             raise ValueError("boom")
         try:
             dist.all_reduce(ones(3))
@@ -113,7 +113,6 @@ def test_each_runs_up_to_its_own_next_wait_though_another_has_failed(world):
     ran = []
 
     def fail(rank):
-        begin()
         ran.append(("first", rank.number))
         dist.all_reduce(ones(3))
         ran.append(("second", rank.number))
@@ -131,7 +130,7 @@ def test_who_is_to_be_ended_waits_for_nothing_more_and_fails_on_its_own_behalf(w
     ended = []
 
     def fail(rank):
-        if begin() == 1:
+        if rank.number == 1:
             raise ValueError("boom")
         if rank.number == 2:
             raise KeyError("of rank 2")
@@ -152,7 +151,6 @@ def test_who_is_to_be_ended_waits_for_nothing_more_and_fails_on_its_own_behalf(w
 
 def test_a_deadlock_is_raised_in_one(world):
     def stuck(rank):
-        begin()
         if rank.number:
             dist.all_reduce(ones(3))
 
@@ -166,9 +164,8 @@ def test_a_deadlock_is_raised_in_one(world):
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_timeout_is_that_of_the_clocks(world, busy):
     def late(rank):
-        number = begin()
         group = dist.new_group(timeout=timedelta(seconds=0.2))
-        if number == 1:
+        if rank.number == 1:
             if busy:
                 while True:
                     pass
@@ -199,7 +196,6 @@ def test_others_go_on_while_one_sleeps_and_clocks_run_side_by_side(world):
     order = []
 
     def nap(rank):
-        begin()
         for _ in range(1000 if rank.number == 0 else 0):
             if len(order) == N - 1:
                 break
@@ -241,14 +237,13 @@ def test_a_place_that_cannot_be_entered_ends_the_run(world, monkeypatch):
 
 def test_a_small_message_is_on_its_way_when_its_sender_goes_on(world):
     def exchange(rank):
-        number = begin()
         size = 2**21 if large else 2  # 8 MiB are more than NCCL's buffer
         got = torch.zeros(size, device="cuda")
-        if number < 2:
-            value = torch.full((size,), float(number), device="cuda")
-            dist.send(value, 1 - number)
+        if rank.number < 2:
+            value = torch.full((size,), float(rank.number), device="cuda")
+            dist.send(value, 1 - rank.number)
             value.fill_(9)
-            dist.recv(got, 1 - number)
+            dist.recv(got, 1 - rank.number)
         return got[0].item()
 
     large = False
@@ -272,8 +267,7 @@ def test_nodes_have_gpus_of_their_own():
 
 def test_a_trace_has_the_collectives(world):
     def slow(rank):
-        number = begin()
-        if number == 3:
+        if rank.number == 3:
             time.sleep(0.2)
         dist.all_reduce(ones(2, 3))
 
@@ -317,7 +311,6 @@ def test_who_asks_for_what_cannot_be():
 
 def test_a_thread_of_a_rank_meets_too(world):
     def aside(rank):
-        begin()
         found = []
 
         def gather():
@@ -352,7 +345,6 @@ def error_of_a_thread(function, limit=None):
 
 def test_a_thread_of_a_rank_does_not_wait_for_ever(world):
     def aside(rank):
-        begin()
         if rank.number != 2:
             x = torch.ones(1, device=f"cuda:{rank.number}")
             raise error_of_a_thread(lambda: dist.all_reduce(x))
@@ -389,7 +381,6 @@ def test_a_thread_waits_for_ranks_that_come_later(world, monkeypatch, by_thread,
     monkeypatch.setattr(waiting, "_LONG", 5)
 
     def aside(rank):
-        begin()
         x = torch.full((1,), float(rank.number), device=f"cuda:{rank.number}")
 
         def reduce():
@@ -413,7 +404,6 @@ def test_threads_that_wait_for_each_other_are_told(world, monkeypatch):
     monkeypatch.setattr(waiting, "_LONG", 5)
 
     def aside(rank):
-        begin()
         groups = [dist.new_group(range(N)) for _ in range(2)]
         x = torch.ones(1, device=f"cuda:{rank.number}")
         raise error_of_a_thread(lambda: dist.all_reduce(x, group=groups[rank.number % 2]))
@@ -426,7 +416,6 @@ def test_threads_that_wait_for_each_other_are_told(world, monkeypatch):
 
 def test_a_thread_waits_no_longer_than_it_says(world):
     def aside(rank):
-        begin()
         if rank.number != 2:
             x = torch.ones(1, device=f"cuda:{rank.number}")
             late = timedelta(milliseconds=40)
@@ -439,7 +428,6 @@ def test_a_thread_waits_no_longer_than_it_says(world):
 
 def test_a_peer_that_does_not_exist(world):
     def send(rank):
-        begin()
         dist.send(ones(1), N)
 
     with pytest.raises(RanksFailed, match="invalid root 4"):
@@ -450,7 +438,6 @@ def test_an_interrupt_is_raised_in_each_rank(world):
     saved, caller = [], threading.get_ident()
 
     def loop(rank):
-        begin()
         try:
             for step in range(10**6):
                 dist.all_reduce(ones(1))
@@ -502,20 +489,19 @@ def test_default_groups_of_several_addresses_are_several():
         assert [rank.result for rank in world.ranks] == [22.0, 22.0, None, 2200.0]
 
 
-def test_a_tensor_of_a_node_that_is_gone_is_refused_and_one_of_the_machine_is_not():
-    with labkit.simulate(gpus=1):
-        kept = {}
+def test_a_tensor_of_a_node_that_is_gone_is_refused_and_one_of_the_machine_is_not(one_gpu):
+    kept = {}
 
-        def keep(rank):
-            torch.cuda.set_device(rank.local)
-            kept[rank.number] = torch.ones(3, device="cuda")
+    def keep(rank):
+        torch.cuda.set_device(rank.local)
+        kept[rank.number] = torch.ones(3, device="cuda")
 
-        with World(2, nodes=2) as world:
-            world.run(keep)
-        assert (kept[0] + 1).tolist() == [2, 2, 2]
-        with pytest.raises(RuntimeError, match="not the machine in use"):
-            kept[1] + 1
-        assert kept[1].cpu().tolist() == [1, 1, 1]
+    with World(2, nodes=2) as world:
+        world.run(keep)
+    assert (kept[0] + 1).tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="not the machine in use"):
+        kept[1] + 1
+    assert kept[1].cpu().tolist() == [1, 1, 1]
 
 
 def test_ranks_that_cannot_be_made_leave_the_machine_that_they_found_as_it_was(monkeypatch):

@@ -1,12 +1,10 @@
 """The picture of a ring all-reduce: a lane for each rank, a stripe for each gradient in a sum, nothing outside."""
 
-import matplotlib as mpl
 import pytest
 
 import labkit
 from labkit.view.pictures.ring_steps import all_reduce_picture
 
-mpl.use("Agg")
 CASES = [
     (1, None), (1, 0), (2, None), (2, 1), (4, None), (4, 0), (4, 2), (4, 6), (8, None), (9, 3), (16, 30),
     (64, None),

@@ -10,7 +10,6 @@ from labkit.plans.footprint import Footprint
 from labkit.view.palette import colour
 from labkit.view.pictures.ring_steps import all_reduce_picture
 
-mpl.use("Agg")
 # A call, a text that it writes, and a label of its patches with their GPUs.
 DRAWN = [
     (lambda **ax: labkit.draw_split(10, 8, **ax), "idle", "cuda:4 rows", [4]),

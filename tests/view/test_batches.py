@@ -1,12 +1,10 @@
 """The picture of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
 
-import matplotlib as mpl
 import pytest
 
 import labkit
 from labkit.view.pictures.lanes import batches_picture
 
-mpl.use("Agg")
 CASES = [
     (100, 30, {}), (100, 30, {"gpus": 8}), (100, 30, {"gpus": 3}), (100, 30, {"drop_last": True}),
     (90, 30, {"drop_last": True}), (100, 3, {"gpus": 8}), (5, 64, {"gpus": 64}), (0, 3, {}), (1000, 1, {"gpus": 2}),

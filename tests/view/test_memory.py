@@ -1,6 +1,5 @@
 """The picture of the memory of the GPUs."""
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -8,7 +7,6 @@ from labkit.base.units import bytes_text
 from labkit.plans.footprint import KINDS
 from labkit.view.pictures.lanes import memory_picture
 
-mpl.use("Agg")
 MEBI = 2**20
 
 

@@ -12,10 +12,7 @@ GIB = 2**30
 
 @pytest.mark.parametrize("gpus", [1, 3, 8, 17, 64])
 def test_it_is_legible_at_any_number_of_gpus(gpus, language, sound):
-    try:
-        sound(occupancy_picture(Occupancy(tuple(k * GIB // 4 for k in range(gpus)), (16 * GIB,) * gpus)))
-    finally:
-        labkit.set_language("en")
+    sound(occupancy_picture(Occupancy(tuple(k * GIB // 4 for k in range(gpus)), (16 * GIB,) * gpus)))
 
 
 def test_lanes_are_as_long_as_the_memory_and_filled_as_far_as_it_is_used():
@@ -36,11 +33,8 @@ def test_a_machine_shows_itself_in_both_languages():
         assert 'aria-label="2 simulated GPUs, 4 MiB in use."' in drawn
         assert "memory differs" in repr(machine)
         labkit.set_language("zh")
-        try:
-            assert "2 块模拟 GPU，显存大小不一" in repr(machine)
-            assert "2 块模拟 GPU，显存共用去 4 MiB。" in machine._repr_svg_()
-        finally:
-            labkit.set_language("en")
+        assert "2 块模拟 GPU，显存大小不一" in repr(machine)
+        assert "2 块模拟 GPU，显存共用去 4 MiB。" in machine._repr_svg_()
         del kept
     assert machine._repr_svg_() is None
 

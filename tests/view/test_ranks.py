@@ -5,7 +5,6 @@ import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -24,7 +23,6 @@ from labkit_ranks.pictures.rank_lanes import ranks_picture
 from labkit_ranks.pictures.rank_times import family_name, rank_times
 from labkit_ranks.pictures.wait_graphs import group_stands, wait_for_picture, waited_picture
 
-mpl.use("Agg")
 MIB = 2**20
 
 

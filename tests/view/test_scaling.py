@@ -2,7 +2,6 @@
 
 from math import log10
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -10,7 +9,6 @@ from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
 from labkit.cost.published import BERT, GPT2
 from labkit.view.pictures.charts import TALL, TOP, curves_picture, race_picture, scaling_picture
 
-mpl.use("Agg")
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]
 
 

@@ -1,6 +1,5 @@
 """The picture of a wrong batch dimension."""
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -8,7 +7,6 @@ from labkit.plans.shapes import Cut
 from labkit.view.pictures.lanes import inputs_picture
 from labkit.view.pictures.shape_blocks import gathered_output, shapes_picture
 
-mpl.use("Agg")
 CRNN = (65, 32, 5530)
 CASES = [
     (CRNN, 1, 1), (CRNN, 2, 1), (CRNN, 3, 1), (CRNN, 8, 1), (CRNN, 64, 1), (CRNN, 64, 2), (CRNN, 2, 0), ((9,), 4, 0),

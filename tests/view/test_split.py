@@ -2,7 +2,6 @@
 
 import re
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -10,7 +9,6 @@ from labkit.plans.split import split
 from labkit.view.palette import colour, ink
 from labkit.view.pictures.lanes import split_picture
 
-mpl.use("Agg")
 CASES = [(30, 8), (10, 8), (9, 4), (0, 3), (1, 1), (128, 64), (5, 64), (1000, 7), (7, 16), (64, 33)]
 CASES += [(rows, gpus) for rows in (127, 10_000, 123_456) for gpus in (1, 3, 16, 64)]
 

@@ -14,8 +14,6 @@ from labkit.trace.trace import Trace
 from labkit.view.palette import CPU, colour
 from labkit.view.pictures.timeline import timeline_picture
 
-mpl.use("Agg")
-
 
 def made(gpus, rounds=1):
     """A trace with events of every kind, each a millisecond long."""

@@ -2,7 +2,6 @@
 
 import xml.etree.ElementTree as ET
 
-import matplotlib as mpl
 import pytest
 
 import labkit
@@ -20,7 +19,6 @@ from labkit.view.pictures.shape_blocks import shapes_picture
 from labkit.view.pictures.timeline import timeline_picture
 from labkit.view.svg import to_svg
 
-mpl.use("Agg")
 GIB = 2**30
 # Two GPUs start at the same time: the busiest computes for 3 of 4 ms.
 STEP = Trace(

@@ -1,8 +1,14 @@
-# cause: norm
-# layouts: 1, 2
+# cause experts_not_divided: denominator
+# source: NVIDIA/Megatron-LM#5956, 2026-07-22
+# cause expert_norm_not_summed: norm
 # source: NVIDIA-NeMo/Automodel#3816, 2026-09-05
+# layouts: 1, 2
 
-"""Each rank clips by the norm of the shared weights and its own experts; the experts' squares are not summed."""
+"""Experts hold the gradients of all ranks' rows after the exchange. Two bugs.
+
+They are divided by the size of the expert group, 1; each rank clips by the norm of the shared weights and its own
+experts, whose squares are not summed.
+"""
 
 import torch
 import torch.distributed as dist
@@ -60,13 +66,14 @@ for _ in range(5):
     loss.backward()
     for name, p in model.named_parameters():
         if name == "experts":
-            p.grad /= world
+            p.grad /= 1  # broken experts_not_divided
+            # repaired experts_not_divided: p.grad /= world
         else:
             dist.all_reduce(p.grad)
             p.grad /= world
     shared = sum(p.grad.square().sum() for name, p in model.named_parameters() if name != "experts")
     owned = model.experts.grad.square().sum()
-    # repaired: dist.all_reduce(owned)
+    # repaired expert_norm_not_summed: dist.all_reduce(owned)
     norm = (shared + owned).sqrt()
     for p in model.parameters():
         p.grad *= 0.1 / norm.clamp(min=0.1)

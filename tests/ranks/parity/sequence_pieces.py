@@ -1,8 +1,16 @@
-# cause: forward
-# layouts: 1, 2
+# cause labels_shifted_late: rows
+# source: huggingface/transformers#48493, 2026-09-02
+# cause ddp_over_one_rank: reduction
+# source: ByteDance-Seed/VeOmni#1059, 2026-08-18
+# cause positions_from_zero: forward
 # source: vllm-project/speculators#871, 2026-08-02
+# layouts: 1, 2
 
-"""Context parallelism: positions are counted from 0 on each piece of the sequence."""
+"""Context parallelism with three bugs.
+
+Labels are shifted after the sequence is cut, so the last token of each piece has no target; DDP reduces over the data
+group, which has one rank; positions are counted from 0 on each piece.
+"""
 
 import torch
 import torch.distributed as dist
@@ -26,8 +34,8 @@ class Model(nn.Module):
 
     def forward(self, ids):
         length = ids.shape[1]
-        positions = torch.arange(length)  # broken
-        # repaired: positions = rank * length + torch.arange(length)
+        positions = torch.arange(length)  # broken positions_from_zero
+        # repaired positions_from_zero: positions = rank * length + torch.arange(length)
         x = self.inner(ids) + self.place(positions)
         q, k, v = self.qkv(x).chunk(3, -1)
         k, v = (torch.cat(list(all_gather(t.contiguous())), 1) for t in (k, v))
@@ -38,12 +46,18 @@ class Model(nn.Module):
 torch.manual_seed(0)
 model = Model()
 ids = torch.randint(16, (4, 32))
-labels = F.pad(ids[:, 1:], (0, 1), value=0).chunk(world, 1)[rank]
+# repaired labels_shifted_late: labels = F.pad(ids[:, 1:], (0, 1), value=-100).chunk(world, 1)[rank]
 ids = ids.chunk(world, 1)[rank]
-model = DistributedDataParallel(model)
+labels = F.pad(ids[:, 1:], (0, 1), value=-100)  # broken labels_shifted_late
+group = [dist.new_group([number]) for number in range(world)][rank]  # broken ddp_over_one_rank
+# repaired ddp_over_one_rank: group = None
+model = DistributedDataParallel(model, process_group=group)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for _ in range(5):
-    loss = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+    counted = (labels != -100).sum()
+    dist.all_reduce(counted)
+    losses = F.cross_entropy(model(ids).flatten(0, 1), labels.flatten(), reduction="sum")
+    loss = losses * world / counted
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
