@@ -15,10 +15,7 @@ FAILING = {
     "deadlock": "%%ranks\nif rank:\n    dist.all_reduce(x)\n    x.tolist()",
     "breakpoint": "%%ranks\nif rank == 1:\n    breakpoint()\n    y = 5\ndist.all_reduce(x)\nx.tolist()",
 }
-WORDS = {
-    "en": ("wait for rank 0 in all_reduce", "Rank 2 of 4"),
-    "zh": ("在等 rank 0", "这是 rank 2 的错误"),
-}
+WORDS = {"en": ("wait for rank 0 in all_reduce", "Rank 2 of 4"), "zh": ("在等 rank 0", "这是 rank 2 的错误")}
 
 
 @pytest.mark.parametrize(

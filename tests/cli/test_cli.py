@@ -262,11 +262,7 @@ def test_lessons_are_copied_to_a_folder_however_it_is_named(labkit, tmp_path, ar
 
 def test_bad_memory_and_order_are_one_line(labkit, script):
     path = script("print('ran')\n")
-    for option, value in (
-        ("--memory", "lots"),
-        ("--order", "2,0"),
-        ("--order", "fast"),
-    ):
+    for option, value in (("--memory", "lots"), ("--order", "2,0"), ("--order", "fast")):
         done = labkit("run", "--gpus", 2, option, value, path)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
 
@@ -546,8 +542,7 @@ def test_diagnose_names_the_fault_for_people_and_for_tools(labkit, script):
 
 
 @pytest.mark.parametrize(
-    ("severity", "factory", "code"),
-    [("warning", "idle", 1), ("error", "idle", 0), ("error", "turned", 1)],
+    ("severity", "factory", "code"), [("warning", "idle", 1), ("error", "idle", 0), ("error", "turned", 1)]
 )
 def test_diagnose_fails_from_the_severity_asked_for(labkit, script, severity, factory, code):
     folder = script(MODELS, "models.py").parent

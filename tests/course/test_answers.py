@@ -441,10 +441,6 @@ def load_by_copying(model, state):
             weight.copy_(state[name] if name in state else state[f"module.{name}"])
 
 
-def inner(model):
-    return model.module if isinstance(model, torch.nn.DataParallel) else model
-
-
 UNREPEATABLE = torch.Generator()
 RIGHT = {
     "00.bytes": [20000, 20480, torch.ones(1000, 5).nbytes],
@@ -466,7 +462,7 @@ RIGHT = {
     ],
     "02.move": [moved(), moved(lambda x, device: x.to(device, copy=True)), tree_moved,
                 lambda batch, device: moved()(batch, torch.device(device))],
-    "02.inner": [inner, lambda m: m.module if type(m).__name__ == "DataParallel" else m,
+    "02.inner": [unwrapped, lambda m: m.module if type(m).__name__ == "DataParallel" else m,
                  lambda m: next(m.children()) if isinstance(m, torch.nn.parallel.DataParallel) else m],
     "03.rows": [rows_of(), lambda gpu, rows, gpus: range(rows)[slice(*bounds(gpu, rows, gpus))],
                 lambda gpu, rows, gpus: dict(enumerate(torch.arange(rows).chunk(gpus))).get(gpu, []),

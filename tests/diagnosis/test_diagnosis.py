@@ -142,11 +142,7 @@ def test_a_chinese_page_has_chinese_brackets(chinese):
     assert "，常驻权重" in repr(labkit.diagnose(model, X, gpus=2))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [memoryview(b"ab"), (letter for letter in "ab")],
-    ids=["view", "generator"],
-)
+@pytest.mark.parametrize("value", [memoryview(b"ab"), (letter for letter in "ab")], ids=["view", "generator"])
 def test_what_cannot_be_copied_is_named(value):
     model = nn.Sequential(nn.Linear(5, 2))
     model[0].guard = value

@@ -331,10 +331,7 @@ def test_a_second_thread_is_told_of_the_first_ones_block():
     thread = threading.Thread(target=work, name="loader")
     thread.start()
     assert within.wait(60)
-    ways = (
-        lambda: labkit.simulate(gpus=1),
-        lambda: labkit.use_gpus(1),
-    )
+    ways = (lambda: labkit.simulate(gpus=1), lambda: labkit.use_gpus(1))
     for open_one in (*ways, late.__enter__):
         with pytest.raises(RuntimeError, match="^thread loader has a simulated machine in use, and torch"):
             open_one()

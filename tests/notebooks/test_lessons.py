@@ -239,9 +239,7 @@ def test_the_other_lessons_take_parameters_too(lesson, language, parameters, run
     stored = sync.read(ROOT, language, lesson)
     now = run(with_parameters(lesson, language, **parameters), ROOT / language)
     # What the prose speaks of does not depend on the parameters: only these cells do, and questions.
-    free = {"begin", "own", "explore", "parameters"} | {
-        "00_start": {"look", "hung"},
-    }.get(lesson, set())
+    free = {"begin", "own", "explore", "parameters"} | {"00_start": {"look", "hung"}}.get(lesson, set())
     free |= {cell.id for cell in stored.cells if cell.id.endswith("-predict")}
     found = {cell.id: shown(cell) for cell in now.cells}
     for cell in stored.cells:

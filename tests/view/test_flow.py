@@ -136,8 +136,7 @@ def test_gather_ends_in_one_joined_output_where_each_part_has_its_place():
 
 
 @pytest.mark.parametrize(
-    ("step", "home", "others"),
-    [(2, "module", "replica"), (7, "gradient summed", "gradient of the weights")],
+    ("step", "home", "others"), [(2, "module", "replica"), (7, "gradient summed", "gradient of the weights")]
 )
 def test_a_trunk_joins_home_with_each_replica_and_no_replica_with_the_next(step, home, others):
     picture = flow_picture(labkit.split(7, 3), step)

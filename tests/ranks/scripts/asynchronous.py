@@ -1,10 +1,8 @@
 """Collectives as work that is waited for: in reverse, by future, and several at once under a coalescing manager."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 
 
 def mine(rank, rows=4):
@@ -12,10 +10,7 @@ def mine(rank, rows=4):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     out = {}
 
     xs = [(mine(rank) * k).to(device) for k in range(4)]
@@ -74,8 +69,7 @@ def main():
         for piece in pieces:
             dist.reduce_scatter_tensor(piece, mine(rank, rows=len(piece) * size).to(device))
     out["coalesced scatters"] = pieces
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Every collective, in place, as lists and as one tensor, by all the operations and several dtypes."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 
 
 def mine(rank, rows=4, dtype=torch.float32):
@@ -12,10 +10,7 @@ def mine(rank, rows=4, dtype=torch.float32):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     out = {}
 
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX"):
@@ -68,8 +63,7 @@ def main():
     out["all_to_all"] = pieces = [torch.empty(2, device=device) for _ in range(size)]
     dist.all_to_all(pieces, [mine(rank + 100 * r, rows=2).to(device) for r in range(size)])
     dist.barrier()
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """DistributedDataParallel in its ways of bringing gradients together; all train as one GPU does on the joined batch."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powerSGD
@@ -42,10 +40,7 @@ def train(model, optimizer, rank, device, accumulate=1):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, _, device = begin()
     out = {}
 
     def run(name, hook=None, state=None, accumulate=1, optimizer=torch.optim.SGD, lr=0.1, **options):
@@ -75,8 +70,7 @@ def main():
     run("own hook", hook=own, bucket_cap_mb=0.0005)
     # PowerSGD begins with plain all-reduces: here it never gets beyond them.
     run("powerSGD", hook=powerSGD.powerSGD_hook, state=powerSGD.PowerSGDState(None, start_powerSGD_iter=10))
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

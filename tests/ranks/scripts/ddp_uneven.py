@@ -1,10 +1,7 @@
 """DistributedDataParallel where ranks differ: unused and ignored parameters, uneven inputs, buffers, two modules."""
 
-import os
-import sys
-
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -24,9 +21,7 @@ def make_rows(rank, step=0):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rank, _, device = begin()
     device = torch.device("cuda", torch.cuda.current_device())
     out = {}
 
@@ -84,8 +79,7 @@ def main():
     out["logging"] = {
         key: model._get_ddp_logging_data()[key] for key in ("world_size", "backend_name", "rank")
     }
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """DeviceMesh in one and two dimensions, and DTensor: every placement, redistribution, operators, gradients."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import (
     DTensor,
@@ -28,10 +26,7 @@ def attended():
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     out = {}
 
     mesh = init_device_mesh("cuda", (size,), mesh_dim_names=("all",))
@@ -99,8 +94,7 @@ def main():
     out["attention"], out["attention grad"] = y.full_tensor(), x.grad.full_tensor()
     torch.nn.init.kaiming_uniform_(x.detach())
     out["initialised"] = x.full_tensor().abs().max().item() > 0.1
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """FullyShardedDataParallel (the first): strategies, wrapping, state dicts of each kind, clipping, optimizer state."""
 
 import functools
-import os
-import sys
 
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.fsdp import FullStateDictConfig, MixedPrecision, ShardingStrategy, StateDictType
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -33,10 +31,7 @@ def make_rows(rank, step):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, _, device = begin()
     out = {}
     blocks = ModuleWrapPolicy({Block})
     sized = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
@@ -77,8 +72,7 @@ def main():
             optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
             whole = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
             out["optimizer"] = {key: held["exp_avg"] for key, held in whole["state"].items()}
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 """fully_shard (FSDP2): resharding or not, mixed precision, HSDP on a mesh, accumulation, clipping, state dicts."""
 
-import os
-import sys
-
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -37,10 +34,7 @@ def make_rows(rank, step):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     out = {}
     flat = init_device_mesh("cuda", (size,))
     hybrid = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("replicate", "shard"))
@@ -78,8 +72,7 @@ def main():
         full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
             out[name]["full"] = list(full.values())
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Functional collectives and torch.distributed.nn: values, and gradients through them."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as through
+from script_ends import begin, end
 
 
 def mine(rank, rows=4):
@@ -14,10 +12,7 @@ def mine(rank, rows=4):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     world = dist.group.WORLD
     out = {}
 
@@ -68,8 +63,7 @@ def main():
     )
     x = leaf(size)
     keep("nn all_to_all_single", x, through.all_to_all_single(torch.empty(size, device=device), x))
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Python objects through collectives, tensors on a GPU among them."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 
 
 def mine(rank):
@@ -12,9 +10,7 @@ def mine(rank):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rank, size, _ = begin()
     out = {}
 
     everybody = [None] * size
@@ -37,8 +33,7 @@ def main():
     places = [None] * size
     dist.all_gather_object(places, torch.ones(1, device="cuda"))
     out["places"] = [str(x.device) for x in places]
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

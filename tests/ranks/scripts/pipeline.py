@@ -1,10 +1,7 @@
 """Pipeline parallel: GPipe, 1F1B, interleaved 1F1B, looped BFS; each stage's gradients as in the whole model."""
 
-import os
-import sys
-
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -28,10 +25,7 @@ def make_batch():
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     x, y = (t.to(device) for t in make_batch())
     out = {}
 
@@ -52,8 +46,7 @@ def main():
         stages = [PipelineStage(layers[k], k, 2 * size, device) for k in (rank, rank + size)]
         run(name, schedule(stages, PIECES, loss_fn=nn.functional.mse_loss), stages)
 
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Messages from rank to rank: a ring, a chain, both ways at once, batches, and objects."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 
 
 def mine(rank):
@@ -12,10 +10,7 @@ def mine(rank):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     following, before = (rank + 1) % size, (rank - 1) % size
     out = {}
 
@@ -41,10 +36,7 @@ def main():
 
     got = torch.empty(3, device=device)
     requests = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, mine(rank).to(device), following),
-            dist.P2POp(dist.irecv, got, before),
-        ]
+        [dist.P2POp(dist.isend, mine(rank).to(device), following), dist.P2POp(dist.irecv, got, before)]
     )
     for request in requests:
         request.wait()
@@ -80,8 +72,7 @@ def main():
         objects = [None, None]
         out["sender"] = dist.recv_object_list(objects, src=0, device=device)
         out["objects"] = objects
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """DistributedSampler and loaders: who reads which rows, by workers, epoch by epoch; random states of ranks."""
 
-import os
 import random
-import sys
 
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 
@@ -18,9 +17,7 @@ class Rows(Dataset):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rank, _, _ = begin()
     out = {}
     rows = Rows()
     for name, options in {
@@ -61,8 +58,7 @@ def main():
     torch.manual_seed(0)
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=8, shuffle=True)
     out["shuffled alike"] = next(iter(loader))[0]
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

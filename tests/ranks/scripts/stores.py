@@ -1,17 +1,14 @@
 """Stores: the one of the default group, one over TCP, in a file, and prefixes of them."""
 
-import os
 import sys
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
+from script_ends import begin, end
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rank, size, _ = begin()
     out = {}
 
     store = dist.distributed_c10d._get_default_store()
@@ -63,8 +60,7 @@ def main():
     local = dist.HashStore()
     local.set("mine", str(rank))
     out["hash"] = int(local.get("mine"))
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

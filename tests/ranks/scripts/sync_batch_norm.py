@@ -1,10 +1,7 @@
 """SyncBatchNorm: statistics and gradients of the joined batch, pieces of unequal length among them."""
 
-import os
-import sys
-
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -22,10 +19,7 @@ def make_rows(rank, step, uneven=False):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, _, device = begin()
     out = {}
     for uneven in (False, True):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(make_model()).to(device)
@@ -40,8 +34,7 @@ def main():
         out[f"{name} state"] = list(model.module.state_dict().values())
         model.eval()
         out[f"{name} eval"] = model(make_rows(0, 9).to(device)).detach()
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 """Tensor and sequence parallel by parallelize_module, alone and with FSDP2 on a mesh of two dimensions."""
 
-import os
-import sys
-
 import torch
-import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -42,9 +39,7 @@ def make_ids(replica, step):
 
 
 def main():
-    dist.init_process_group("nccl")
-    size = dist.get_world_size()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    _, size, _ = begin()
     out = {}
     tensor = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     sequence = {
@@ -86,8 +81,7 @@ def main():
             losses.append(float(loss.full_tensor() if hasattr(loss, "full_tensor") else loss))
         whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
         out[name] = {"weights": [p.detach() for p in whole], "losses": losses}
-    torch.save(out, f"{sys.argv[1]}/{dist.get_rank()}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """ZeroRedundancyOptimizer: each rank steps its share, all end with the weights of the ordinary optimizer."""
 
-import os
-import sys
-
 import torch
 import torch.distributed as dist
+from script_ends import begin, end
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -23,10 +21,7 @@ def make_rows(rank, step):
 
 
 def main():
-    dist.init_process_group("nccl")
-    rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
+    rank, size, device = begin()
     out = {}
     for name, of, options in (
         ("adam", torch.optim.Adam, {"lr": 0.01}),
@@ -65,8 +60,7 @@ def main():
     everyone = [None] * size
     dist.all_gather_object(everyone, [p.tolist() for p in model.parameters()])
     out["joined alike"] = all(one == everyone[0] for one in everyone)
-    torch.save(out, f"{sys.argv[1]}/{rank}.pt")
-    dist.destroy_process_group()
+    end(out)
 
 
 if __name__ == "__main__":
