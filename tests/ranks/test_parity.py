@@ -302,8 +302,8 @@ def test_each_cause_names_a_section_of_a_lesson(language):
         assert kind.topic.heading.in_language(language) in headings, kind.key
 
 
-def test_json_has_all_facts(tmp_path):
-    found = labkit.parity(write_script(FOLDER / "experts_of_ranks.py", tmp_path, "experts_not_divided"))
+def test_json_has_all_facts():
+    found = labkit.parity(FOLDER / "experts_divided_by_replicas.py", [1, 4])
     facts = json.loads(found.to_json())
     assert facts["same"] is False
     assert facts["layouts"][1]["finding"]["name"] == "denominator"

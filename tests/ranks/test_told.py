@@ -23,7 +23,7 @@ def recorded(main, size=2):
     with World(size) as world:
         found = trace.begin()
         try:
-            world.run(main)
+            world.run(lambda rank: (begin(rank), main(rank)))
         finally:
             trace.end(found)
     return found
@@ -36,7 +36,6 @@ def begin(rank):
 
 def test_a_collective_is_told_by_each_member_on_clocks_that_agree():
     def main(rank):
-        begin(rank)
         x = torch.ones(1000, device="cuda")
         dist.all_reduce(x)
         if rank.number == 0:
@@ -62,7 +61,6 @@ def test_a_collective_is_told_by_each_member_on_clocks_that_agree():
 
 def test_who_means_to_go_on_is_told_so():
     def main(rank):
-        begin(rank)
         work = dist.all_reduce(torch.ones(8, device="cuda"), async_op=True)
         work.wait()
 
@@ -85,7 +83,6 @@ def test_a_group_of_a_mesh_is_told_by_what_it_is_for():
 
 def test_a_message_is_told_by_both_as_one_meeting():
     def main(rank):
-        begin(rank)
         x = torch.ones(4, device="cuda")
         for _ in range(2):
             if rank.number == 0:
@@ -101,7 +98,6 @@ def test_a_message_is_told_by_both_as_one_meeting():
 
 def test_memory_is_told_at_the_beginning_at_collectives_at_modules_and_at_the_end():
     def main(rank):
-        begin(rank)
         model = nn.Linear(512, 512, bias=False, device="cuda")
         torch.zeros(4 * MIB, dtype=torch.uint8, device="cuda")
         dist.all_reduce(torch.zeros(MIB, dtype=torch.uint8, device="cuda"))
@@ -142,27 +138,23 @@ def test_an_import_that_fails_has_pythons_own_traceback(tmp_path, monkeypatch):
         assert world.run(main) == [[["main", "<module>", "<module>"], ["main", "<module>"]]]
 
 
-def test_a_recording_in_a_rank_has_that_rank_alone():
+def test_a_recording_in_a_rank_has_that_rank_alone(on_ranks):
     def main(rank):
-        begin(rank)
         with labkit.record() as own:
             dist.barrier()
         return own
 
-    with World(2) as world:
-        traces = world.run(main)
+    traces = on_ranks(main)
     assert [own.ranks for own in traces] == [(0,), (1,)]
     assert [[event.name for event in own] for own in traces] == [["barrier"]] * 2
 
 
-def test_with_no_recording_nothing_is_kept():
+def test_with_no_recording_nothing_is_kept(on_ranks):
     def main(rank):
-        begin(rank)
         dist.barrier()
         return len(rank.unreported), len(nn.modules.module._global_forward_hooks)
 
-    with World(2) as world:
-        assert world.run(main) == [(0, 0), (0, 0)]
+    assert on_ranks(main) == [(0, 0), (0, 0)]
 
 
 def test_ranks_that_stand_for_good_are_drawn_to_the_edge():

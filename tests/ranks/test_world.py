@@ -453,10 +453,9 @@ def test_an_interrupt_is_raised_in_each_rank(world):
     assert world.run(add) == [[6.0, 6.0]] * N
 
 
-def test_a_message_from_anybody_may_be_asked_for_first(world):
+def test_a_message_from_anybody_may_be_asked_for_first():
     def ask(rank):
-        if not dist.is_initialized():
-            dist.init_process_group("gloo")
+        dist.init_process_group("gloo")
         x = torch.full((1,), float(rank.number))
         if rank.number == 0:
             return dist.recv(x), x.item()  # before rank 3 has had a turn
@@ -464,7 +463,8 @@ def test_a_message_from_anybody_may_be_asked_for_first(world):
             dist.send(x, 0)
         return None
 
-    assert world.run(ask)[0] == (3, 3.0)
+    with World(N) as world:
+        assert world.run(ask)[0] == (3, 3.0)
 
 
 def test_default_groups_of_several_addresses_are_several():
