@@ -16,32 +16,30 @@ def allocated(gpu):
     return torch.cuda.memory_allocated(gpu)
 
 
-def test_bytes_are_counted_in_cudas_blocks_and_given_back():
-    with labkit.simulate(gpus=2):
-        x = torch.zeros(1, device="cuda:1")
-        assert (allocated(0), allocated(1)) == (0, 512)
-        y = torch.zeros(1000, device="cuda:1")  # 4000 bytes: 8 blocks of 512
-        view = y[10:]
-        assert allocated(1) == 512 + 4096
-        del y
-        assert allocated(1) == 512 + 4096
-        del view, x
-        assert allocated(1) == 0
-        assert torch.cuda.max_memory_allocated(1) >= 512 + 4096
-        torch.cuda.reset_peak_memory_stats(1)
-        assert torch.cuda.max_memory_allocated(1) == 0
+def test_bytes_are_counted_in_cudas_blocks_and_given_back(gpus):
+    x = torch.zeros(1, device="cuda:1")
+    assert (allocated(0), allocated(1)) == (0, 512)
+    y = torch.zeros(1000, device="cuda:1")  # 4000 bytes: 8 blocks of 512
+    view = y[10:]
+    assert allocated(1) == 512 + 4096
+    del y
+    assert allocated(1) == 512 + 4096
+    del view, x
+    assert allocated(1) == 0
+    assert torch.cuda.max_memory_allocated(1) >= 512 + 4096
+    torch.cuda.reset_peak_memory_stats(1)
+    assert torch.cuda.max_memory_allocated(1) == 0
 
 
-def test_the_peak_is_exact_to_16_kib():
-    with labkit.simulate(gpus=1):
-        for size in (100, 1000, 10, 3000):
-            big = torch.zeros(size * 128, device="cuda")
-            del big
-        keep = torch.zeros(128 * 50, device="cuda")
-        for _ in range(10):
-            torch.zeros(128 * 2960, device="cuda")
-        assert 0 <= 512 * (50 + 2960) - torch.cuda.max_memory_allocated() < 16 * 1024
-        assert keep.is_cuda
+def test_the_peak_is_exact_to_16_kib(one_gpu):
+    for size in (100, 1000, 10, 3000):
+        big = torch.zeros(size * 128, device="cuda")
+        del big
+    keep = torch.zeros(128 * 50, device="cuda")
+    for _ in range(10):
+        torch.zeros(128 * 2960, device="cuda")
+    assert 0 <= 512 * (50 + 2960) - torch.cuda.max_memory_allocated() < 16 * 1024
+    assert keep.is_cuda
 
 
 def test_what_is_larger_than_16_kib_is_seen_at_the_peak_and_what_is_small_costs_no_count(monkeypatch):
@@ -95,22 +93,21 @@ def test_eight_replicas_weigh_eight_models():
         assert [allocated(k) for k in range(1, 8)] == [0] * 7
 
 
-def test_training_memory_is_where_pytorch_has_it():
-    with labkit.simulate(gpus=2):
-        model = nn.Linear(256, 256).cuda()
-        weights = allocated(0)
-        optimizer = torch.optim.Adam(model.parameters())
-        nn.DataParallel(model)(torch.randn(8, 256)).sum().backward()
-        optimizer.step()
-        gc.collect()
-        held = [
-            model.weight.grad,
-            model.bias.grad,
-            *[optimizer.state[p]["exp_avg"] for p in model.parameters()],
-        ]
-        assert {t.device.index for t in held} == {0}
-        assert allocated(0) >= 4 * weights  # weights, gradients, two moments
-        assert allocated(1) == 0
+def test_training_memory_is_where_pytorch_has_it(gpus):
+    model = nn.Linear(256, 256).cuda()
+    weights = allocated(0)
+    optimizer = torch.optim.Adam(model.parameters())
+    nn.DataParallel(model)(torch.randn(8, 256)).sum().backward()
+    optimizer.step()
+    gc.collect()
+    held = [
+        model.weight.grad,
+        model.bias.grad,
+        *[optimizer.state[p]["exp_avg"] for p in model.parameters()],
+    ]
+    assert {t.device.index for t in held} == {0}
+    assert allocated(0) >= 4 * weights  # weights, gradients, two moments
+    assert allocated(1) == 0
 
 
 def test_a_full_gpu_raises_cudas_error_and_recovers():
@@ -131,14 +128,13 @@ def test_a_full_gpu_raises_cudas_error_and_recovers():
         assert torch.cuda.mem_get_info(1) == (1024**2, 1024**2)
 
 
-def test_summaries():
-    with labkit.simulate(gpus=1):
-        keep = torch.zeros(1024, device="cuda")
-        assert "4096 B" in torch.cuda.memory_summary() or "4 KiB" in torch.cuda.memory_summary()
-        stats = torch.cuda.memory_stats()
-        assert stats["allocated_bytes.all.current"] == keep.nbytes == 4096
-        assert torch.accelerator.memory_allocated() == 4096
-        torch.cuda.empty_cache()
+def test_summaries(one_gpu):
+    keep = torch.zeros(1024, device="cuda")
+    assert "4096 B" in torch.cuda.memory_summary() or "4 KiB" in torch.cuda.memory_summary()
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == keep.nbytes == 4096
+    assert torch.accelerator.memory_allocated() == 4096
+    torch.cuda.empty_cache()
 
 
 def test_a_fraction_of_the_memory_is_the_limit_from_then_on():
@@ -206,54 +202,50 @@ def test_dead_cycles_are_freed_before_memory_is_out():
             gc.enable()
 
 
-def test_an_out_tensor_that_grows_is_counted_anew():
-    with labkit.simulate(gpus=1):
-        x = torch.zeros(512, device="cuda")
-        for call, size in (
-            (lambda out: torch.cat([x, x], out=out), 4096),
-            (lambda out: torch.add(x, x, out=out), 2048),
-        ):
-            out = torch.empty(0, device="cuda")
-            assert allocated(0) == 2048
-            call(out)
-            assert allocated(0) == 2048 + size
-            del out
+def test_an_out_tensor_that_grows_is_counted_anew(one_gpu):
+    x = torch.zeros(512, device="cuda")
+    for call, size in (
+        (lambda out: torch.cat([x, x], out=out), 4096),
+        (lambda out: torch.add(x, x, out=out), 2048),
+    ):
+        out = torch.empty(0, device="cuda")
+        assert allocated(0) == 2048
+        call(out)
+        assert allocated(0) == 2048 + size
+        del out
 
 
-def test_what_has_no_values_takes_no_memory():
-    with labkit.simulate(gpus=1):
-        on_gpu = torch.ones(4, device="cuda")
-        shape = torch.empty(2**20, device="meta")
-        assert (shape.is_meta, shape.is_cuda, shape.is_cpu) == (True, False, False)
-        made = on_gpu.new_empty(2**20, device="meta")
-        empty = on_gpu.to("meta")
-        assert (made.device, empty.device, allocated(0)) == (torch.device("meta"), torch.device("meta"), 512)
-        with torch.device("meta"):
-            assert torch.ones(4).is_meta
+def test_what_has_no_values_takes_no_memory(one_gpu):
+    on_gpu = torch.ones(4, device="cuda")
+    shape = torch.empty(2**20, device="meta")
+    assert (shape.is_meta, shape.is_cuda, shape.is_cpu) == (True, False, False)
+    made = on_gpu.new_empty(2**20, device="meta")
+    empty = on_gpu.to("meta")
+    assert (made.device, empty.device, allocated(0)) == (torch.device("meta"), torch.device("meta"), 512)
+    with torch.device("meta"):
+        assert torch.ones(4).is_meta
 
 
-def test_a_tensor_that_takes_anothers_size_is_counted_anew():
-    with labkit.simulate(gpus=1):
-        small, big = torch.zeros(128, device="cuda"), torch.zeros(1280, device="cuda")
-        assert small.resize_as_(big).shape == big.shape
-        assert allocated(0) == 2 * 5120
+def test_a_tensor_that_takes_anothers_size_is_counted_anew(one_gpu):
+    small, big = torch.zeros(128, device="cuda"), torch.zeros(1280, device="cuda")
+    assert small.resize_as_(big).shape == big.shape
+    assert allocated(0) == 2 * 5120
 
 
-def test_the_statistics_tell_of_blocks_and_segments():
-    with labkit.simulate(2):
-        kept = [torch.empty(n, device="cuda:1") for n in (1, 1, 10, 1 << 20)]  # the last one: 4 MiB
-        empty = torch.empty(0, device="cuda:1")
-        with pytest.raises(NotImplementedError, match="has no torch._C._cuda_record_memory_history"):
-            torch.cuda.memory._record_memory_history()
-        stats = torch.cuda.memory_stats(1)
-        assert len(kept) == stats["segment.all.current"]
-        assert stats["allocated_bytes.small_pool.current"] == 1536
-        assert stats["requested_bytes.small_pool.current"] == 48
-        assert stats["allocation.large_pool.current"] == 1
-        assert (stats["num_device_alloc"], stats["num_sync_all_streams"]) == (3, 0)
-        torch.cuda.empty_cache()
-        assert torch.cuda.memory_stats(1)["num_sync_all_streams"] == 1
-        del empty
+def test_the_statistics_tell_of_blocks_and_segments(gpus):
+    kept = [torch.empty(n, device="cuda:1") for n in (1, 1, 10, 1 << 20)]  # the last one: 4 MiB
+    empty = torch.empty(0, device="cuda:1")
+    with pytest.raises(NotImplementedError, match="has no torch._C._cuda_record_memory_history"):
+        torch.cuda.memory._record_memory_history()
+    stats = torch.cuda.memory_stats(1)
+    assert len(kept) == stats["segment.all.current"]
+    assert stats["allocated_bytes.small_pool.current"] == 1536
+    assert stats["requested_bytes.small_pool.current"] == 48
+    assert stats["allocation.large_pool.current"] == 1
+    assert (stats["num_device_alloc"], stats["num_sync_all_streams"]) == (3, 0)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_stats(1)["num_sync_all_streams"] == 1
+    del empty
 
 
 def test_gradients_are_counted_when_backward_ends_though_nobody_reads_them():
@@ -286,35 +278,32 @@ def test_gradients_are_counted_when_backward_ends_though_nobody_reads_them():
     lambda: nn.Linear(2**18, 1, bias=False).cuda().weight,
     lambda: copy.deepcopy(nn.Linear(2**18, 1, bias=False, device="cuda")).weight,
 ])  # fmt: skip
-def test_whatever_gets_a_gradient_is_looked_at(make):
-    with labkit.simulate(gpus=1):
-        x = make()
-        before = allocated(0)
-        (x * 2).sum().backward()
-        assert allocated(0) == before + 2**20
-        x.grad = None
-        assert allocated(0) == before
+def test_whatever_gets_a_gradient_is_looked_at(make, one_gpu):
+    x = make()
+    before = allocated(0)
+    (x * 2).sum().backward()
+    assert allocated(0) == before + 2**20
+    x.grad = None
+    assert allocated(0) == before
 
 
-def test_the_gradient_that_is_kept_of_a_result_counts_too():
-    with labkit.simulate(gpus=1):
-        x = torch.zeros(2**18, device="cuda", requires_grad=True)
-        y = x * 2
-        y.retain_grad()
-        y.sum().backward()
-        assert allocated(0) == 4 * 2**20
-        del y
-        assert allocated(0) == 2 * 2**20
+def test_the_gradient_that_is_kept_of_a_result_counts_too(one_gpu):
+    x = torch.zeros(2**18, device="cuda", requires_grad=True)
+    y = x * 2
+    y.retain_grad()
+    y.sum().backward()
+    assert allocated(0) == 4 * 2**20
+    del y
+    assert allocated(0) == 2 * 2**20
 
 
-def test_a_tensor_that_moves_takes_its_gradient_along():
-    with labkit.simulate(gpus=2):
-        layer = nn.Linear(2**18, 1, bias=False).cuda(1)
-        layer(torch.zeros(1, 2**18, device="cuda:1")).sum().backward()
-        layer.cuda(0)
-        layer.weight.grad = None
-        layer(torch.zeros(1, 2**18, device="cuda:0")).sum().backward()
-        assert (allocated(0), allocated(1)) == (2 * 2**20, 0)
+def test_a_tensor_that_moves_takes_its_gradient_along(gpus):
+    layer = nn.Linear(2**18, 1, bias=False).cuda(1)
+    layer(torch.zeros(1, 2**18, device="cuda:1")).sum().backward()
+    layer.cuda(0)
+    layer.weight.grad = None
+    layer(torch.zeros(1, 2**18, device="cuda:0")).sum().backward()
+    assert (allocated(0), allocated(1)) == (2 * 2**20, 0)
 
 
 @pytest.mark.parametrize("read", [False, True])
