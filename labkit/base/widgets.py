@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-# JupyterLab shows a cell's picture as an image, which cannot see the theme and keeps its width; on a narrow page it
-# scrolls, to stay readable. JupyterLab also breaks printed lines within words, and leaves no space below a fold.
-# Explorers and questions bring this style to the page.
+# JupyterLab shows a cell's picture as an image, which cannot see the theme and keeps its width. On a narrow page it
+# scrolls, to stay readable, and on a phone every picture does. JupyterLab also breaks printed lines within words, and
+# leaves no space below a fold. Explorers and questions bring this style to the page.
 PAGE_STYLE = (
     "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
     ".jp-RenderedSVG img{max-width:100%}"
     "@media(max-width:640px){.jp-RenderedSVG{overflow-x:auto}.jp-RenderedSVG img{max-width:none}}"
+    "@media(max-width:480px){.labkit-card,.labkit-view img{max-width:none!important}}"
     ".jp-RenderedText pre{word-break:normal;overflow-wrap:anywhere}"
     ".jp-MarkdownOutput details{margin-bottom:1em}</style>"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial, update_wrapper
 from html import escape
@@ -24,6 +25,8 @@ from .on_ranks import RanksRun, on_ranks
 from .ranks import describe_waits
 
 _SCRIPT = Path(train.__file__)
+# The head of each function that the lesson lets a learner repair, and its body, which would be the answer.
+_YOURS = re.compile(r'(def (?:pipeline_step|cut_words|gradient_norm)\(.*\n    """.*\n)(?:    .*\n)+')
 
 
 class Training:
@@ -57,7 +60,8 @@ class Training:
         return say(en=f"{self.__name__}: {lines} lines", zh=f"{self.__name__}：{lines} 行")
 
     def _repr_html_(self) -> str:
-        text = escape(_SCRIPT.read_text("utf-8"))
+        hidden = say(en="yours, later in this lesson", zh="这一课后面由你来写")
+        text = escape(_YOURS.sub(rf"\1    ...  # {hidden}\n", _SCRIPT.read_text("utf-8")))
         return f'<details><summary>{self!r}</summary><pre style="overflow:auto">{text}</pre></details>'
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-WORDS = "_ . the a old small quick cat dog bird girl boy sees likes hears sleeps sings runs and but".split()
+WORDS = "_ . the a young small quick cat dog bird girl boy sees likes hears sleeps sings runs and but".split()
 LENGTH, ROWS, WIDTH, HEADS, EXPERTS = 16, 8, 32, 4, 4
 LAYOUTS = ("dp", "fsdp", "tp", "pp", "cp", "ep")
 
@@ -26,7 +26,7 @@ LAYOUTS = ("dp", "fsdp", "tp", "pp", "cp", "ep")
 # The rows: sentences of a grammar.
 def sentence(draw):
     def noun():
-        adjective = draw.choice([[], ["old"], ["small"], ["quick"]])
+        adjective = draw.choice([[], ["young"], ["small"], ["quick"]])
         return [draw.choice(["the", "a"]), *adjective, draw.choice(["cat", "dog", "bird", "girl", "boy"])]
 
     def verb():
@@ -183,7 +183,7 @@ def cut_rows(rows, rank, ranks):
     return rows[rank::ranks, :-1], rows[rank::ranks, 1:]
 
 
-def cut_columns(rows, rank, ranks):
+def cut_words(rows, rank, ranks):
     """Return this rank's part of the words of all rows, and the word that follows each."""
     return rows[:, :-1].chunk(ranks, 1)[rank], rows[:, 1:].chunk(ranks, 1)[rank]
 
@@ -244,8 +244,8 @@ def main(arguments=None):
     torch.manual_seed(options.seed)
     model = lay_out(Transformer().to(device), layout, dist.group.WORLD)
     stage = PipelineStage(model, rank, ranks, device) if layout == "pp" else None
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=layout != "tp")
-    cut, alone, history = cut_columns if layout == "cp" else cut_rows, layout in ("one", "tp", "pp"), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=layout != "tp", foreach=False)
+    cut, alone, history = cut_words if layout == "cp" else cut_rows, layout in ("one", "tp", "pp"), []
     for step in range(options.steps):
         rows = batch(1000 * options.seed + step).to(device)
         words, following = cut(rows, 0, 1) if alone else cut(rows, rank, ranks)

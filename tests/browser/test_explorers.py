@@ -71,6 +71,8 @@ def assert_usable_in_600_pixels(page, theme, names):
         assert svg.evaluate(SMALLEST) > 5.5, name
         cards.add(corner(svg))
     assert cards == {(28, 33, 40) if theme == "dark" else (255, 255, 255)}
+    page.set_viewport_size({"width": 390, "height": 1600})  # a phone: the picture keeps its size
+    assert svg.evaluate("e => e.getBoundingClientRect().width") >= 700
 
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
