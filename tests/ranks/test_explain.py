@@ -359,7 +359,7 @@ def test_a_send_without_a_receiver(told):
 def test_groups_that_no_dump_describes_have_those_who_call(told):
     found = told([entry(1, 0), entry(2, 5, met=False)], [entry(1, 0)], config={})
     assert (found.ranks, found.absent, found.culprits, found.call) == ((0, 1), (), (1,), 2)
-    assert "no call of this group since all_reduce, call 1, at \n" in str(found)  # no frames, no line
+    assert "no call of this group since all_reduce, call 1, at\n" in str(found)  # no frames, no line
 
 
 def test_two_files_of_one_rank_and_one_too_large(tmp_path):
