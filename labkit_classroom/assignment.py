@@ -3,7 +3,8 @@
 ``assignment.txt``   the notebook in the form of :mod:`.cells`. Tags of its code cells: ``given`` (also run
                      before the answers when they are graded), ``answer`` (its id is the question's), ``check``.
 ``judges.py``        the parts of each question, declared by :func:`.judging.part`. Optional: ``numbers(draw)`` (the
-                     numbers of a student's edition), ``WITHOUT``, ``NEEDS`` (see :class:`Question`) and ``PRELOAD``.
+                     numbers of a student's edition), ``PRELOAD``, and ``WITHOUT``, ``NEEDS``, ``APART`` (see
+                     :class:`Question`).
 ``drivers.py``       functions that call the answers; this module is sent to the worker.
 ``checks.py``        the student's ``check(...)`` (see :mod:`.checking`); optional.
 """
@@ -45,6 +46,7 @@ class Question:
 
     needs     ids of earlier questions whose answers this one may call.
     without   dotted names of functions and modules that the student must write, so that the worker removes them.
+    apart     isolate each rank of the answer from the others (see :mod:`.sandbox.inside.ranks`).
     """
 
     id: str
@@ -53,6 +55,7 @@ class Question:
     defines: tuple[str, ...]
     needs: tuple[str, ...]
     without: tuple[str, ...]
+    apart: bool
     source: str = field(repr=False)
 
     @property
@@ -81,7 +84,6 @@ class Assignment:
     folder: Path
     questions: tuple[Question, ...]
     preload: tuple[str, ...]
-    apart: bool  # isolate each rank of an answer from the others (see :mod:`.sandbox.inside.ranks`)
     _cells: tuple[tuple[BilingualCell, str | None], ...] = field(
         repr=False
     )  # each with the id of its question
@@ -192,13 +194,13 @@ def _build_assignment(folder: Path, cells: list[BilingualCell], judges: types.Mo
             tuple(names_defined_in(fill_numbers(_without_solution(cell.text.en), usual), imports=False)),
             tuple(needs.get(cell.id, ())),
             tuple(without.get(cell.id, ())),
+            cell.id in getattr(judges, "APART", ()),
             cell.text.en,
         )
         for cell in answers
     )
     title, preload = _first_line(cells[0].text), tuple(getattr(judges, "PRELOAD", ()))
-    apart = getattr(judges, "APART", False)
-    return Assignment(folder.name, title, folder, questions, preload, apart, placed, judges)
+    return Assignment(folder.name, title, folder, questions, preload, placed, judges)
 
 
 def _question_of(cells: list[BilingualCell], at: int) -> str | None:

@@ -79,7 +79,7 @@ def grade(
             sources = [("prologue", assignment.prologue(numbers)), *before, (question.id, source)]
             solution = question.id, question.solution(numbers)
             with closing(
-                AnswerSession(workers.worker, sources, limits or Limits(), question.without, assignment.apart)
+                AnswerSession(workers.worker, sources, limits or Limits(), question.without, question.apart)
             ) as session:
                 parts = [
                     _judge_part(

@@ -52,7 +52,8 @@ _AHEAD = timedelta(days=1)  # for students' clocks in another zone, or wrong by 
 class Submission:
     """A student's file, and remarks on it.
 
-    when    its time: from the stamp of ``labkit submit`` (``stamped``, the student's clock), or else the file's.
+    when    its time: from the stamp of ``labkit submit`` (``stamped``, the student's clock), or else the file's; the
+            present instead of the future.
     named   whether the name of the file, or of a folder, is the student's.
     days_late   days begun since the deadline, 0 without a deadline.
     share       the share of the points that counts, by the rule for late work.
@@ -99,12 +100,11 @@ def collect(folder: ClassFolder) -> Collection:
         owner, odd = _owner(document, by_name, folder)
         if owner is not None:
             notes = [*filter(None, [odd])]
-            stamp = _stamp(document, notes)
-            days = folder.days_late((stamp or when) - _SLACK)
+            time, is_stamped = _time(document, when, notes)
+            days = folder.days_late(time - _SLACK) if time else 0
             share = max(0.0, 1 - folder.late_rate * days)
-            file = Submission(
-                name, document, stamp or when, bool(stamp), by_name == owner, days, share, notes
-            )
+            time = time or _current_time()
+            file = Submission(name, document, time, is_stamped, by_name == owner, days, share, notes)
             found.setdefault(owner, []).append(file)
         elif odd:
             rejected.append((name, odd))
@@ -191,15 +191,20 @@ class _Names:
         return None
 
 
-def _stamp(document: Document, notes: list[Remark]) -> datetime | None:
-    """Return the file's stamp, or None; append a remark to ``notes`` if the stamp is in the future."""
+def _time(document: Document, when: datetime, notes: list[Remark]) -> tuple[datetime | None, bool]:
+    """Return the time of the file's stamp, or else ``when``, and whether it is the stamp's.
+
+    Append a remark to ``notes`` for each of them that is in the future. Return None if both are.
+    """
+    stamp, now = None, _current_time()
     with suppress(KeyError, TypeError, ValueError):
-        told = datetime.fromisoformat(document.labkit["submitted"])
-        if told.tzinfo is not None and told <= _current_time() + _AHEAD:
-            return told
-        if told.tzinfo is not None:
-            notes.append(note("future", when=told.strftime("%Y-%m-%d %H:%M")))
-    return None
+        stamp = datetime.fromisoformat(document.labkit["submitted"])
+    for time, words in (stamp, ("future", "stamped")), (when, ("future",)):
+        if time and time.tzinfo and time <= now + _AHEAD:
+            return min(time, now), time is stamp
+        if time and time.tzinfo:
+            notes.append(note(*words, when=time.strftime("%Y-%m-%d %H:%M")))
+    return None, False
 
 
 def _current_time() -> datetime:

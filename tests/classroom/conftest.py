@@ -31,4 +31,6 @@ def small(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def today(monkeypatch):
     """The day of the tests' stamps is over, whenever they run."""
-    monkeypatch.setattr(collecting, "_current_time", lambda: datetime(2027, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(
+        collecting, "_current_time", lambda: max(datetime.now(UTC), datetime(2027, 1, 1, tzinfo=UTC))
+    )

@@ -203,6 +203,27 @@ def test_a_stamp_that_is_still_to_come_is_told_and_not_believed(folder):
     assert files(collect(folder)) == {"ada": "ada.ipynb"}
 
 
+def test_a_file_of_the_future_is_on_time_and_reported(folder):
+    now = collecting._current_time()
+    ahead = now + timedelta(days=400)
+    put(folder, "ada.ipynb", edition(folder, "ada"), when=ahead)
+    found = collect(folder)
+    assert (found.submissions["ada"].days_late, kinds(found, "ada")) == (0, ["future"])
+    # A stamp in the future does not hide a file's own time.
+    put(
+        folder,
+        "ada.ipynb",
+        edition(folder, "ada", submitted=ahead.isoformat()),
+        when=DEADLINE + timedelta(days=2),
+    )
+    found = collect(folder)
+    assert found.submissions["ada"].days_late > 0
+    assert kinds(found, "ada")[0] == "future"
+    # Clocks in another zone are hours ahead: nobody hands in later than now.
+    put(folder, "ada.ipynb", edition(folder, "ada"), when=now + timedelta(hours=8))
+    assert now <= collect(folder).submissions["ada"].when <= collecting._current_time()
+
+
 def test_who_holds_anothers_notebook_cannot_replace_it(folder):
     put(folder, "20231001_small.ipynb", edition(folder, "20231001"))
     put(folder, "final.ipynb", edition(folder, "20231001"), when=DEADLINE)

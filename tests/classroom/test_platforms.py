@@ -145,6 +145,17 @@ def test_grades_by_id_number_for_moodles_gradebook(small, tmp_path, monkeypatch)
     }.items()  # fmt: skip
 
 
+def test_identifiers_reach_the_platforms_unchanged(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = release(small, "id,name,email\n@ada,Ada,ada@x.org\nbob,Bob,\n")
+    pack(folder, {"@ada.ipynb": answer(folder, "@ada"), "bob.ipynb": answer(folder, "bob")})
+    header, *rows = grade_and_export(folder, "moodle")
+    assert "Email address" not in header, "Moodle would give Bob's marks to Ada, whose row is above"
+    assert [row[header.index("ID number")] for row in rows] == ["@ada", "bob"]
+    header, _, *rows = grade_and_export(folder, "canvas")
+    assert [(row[0], row[header.index("SIS User ID")]) for row in rows] == [("Ada", "@ada"), ("Bob", "bob")]
+
+
 def test_one_student_is_graded_again(small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = release(small, "id,name\na,Ada\nb,Bob\n")

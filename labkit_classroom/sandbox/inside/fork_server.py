@@ -31,6 +31,8 @@ def main(config: dict[str, Any]) -> None:
         linux_sandbox.enter_namespaces(**config)
         _import_modules(preload)
         originals = restore.take_snapshot()
+        if "labkit_ranks.threads.world" in preload:
+            importlib.import_module(f"{__package__}.ranks").open_machine()
     except BaseException as error:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
         traceback.print_exc()

@@ -7,12 +7,15 @@ can reach neither the trace nor the group nor other ranks' inputs, and ranks sha
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -31,6 +34,9 @@ from labkit_ranks.group.slot import PlainTensors, Slot
 from labkit_ranks.processes import process_patches
 from labkit_ranks.processes.call_packing import RemoteCode
 from labkit_ranks.rank.rank import current_thread_rank
+from labkit_ranks.rank.visible_gpus import gpus_of_environment
+from simgpu import machine_in_use
+from simgpu.children.environment import parse_description
 
 from . import frames
 
@@ -38,6 +44,7 @@ from . import frames
 # file when it is first imported, and a rank may write none.
 FOR_MESSAGES = "labkit_ranks.threads.world", __name__
 MODULES = (*FOR_MESSAGES, "torch._dynamo", "torch.distributed.fsdp")
+GPUS = 8  # of the machine that all workers share
 # The fields of a call, besides its tensors and its line in the source.
 _FACTS = ("kind", "op", "factor", "root", "splits", "tag", "group")
 Work = Callable[..., Any]  # work(student, **share), which returns plain data
@@ -66,12 +73,14 @@ def run(
     size, results, stuck, waiting = len(shares), list[Any](), list[str](), set[int]()
     torch.manual_seed(0)
     with ExitStack() as stack:
-        links, start = [], getattr(student, "start_rank", None)
-        if start or not threads:
+        links, server = [], getattr(student, "rank_server", None)
+        if server:
+            stack.callback(server.end_ranks)
+        if server or not threads:
             same = {"size": size, "gpus": gpus or size, "joins": joins, "isolated": isolated}
             orders = [{"rank": rank, "share": share, **same} for rank, share in enumerate(shares)]
-            links = [stack.enter_context(_start_rank(student, start, work, order)) for order in orders]
-        ranks = stack.enter_context(labkit.ranks(size))
+            links = [stack.enter_context(_start_rank(student, server, work, order)) for order in orders]
+        ranks = stack.enter_context(labkit.ranks(size, nodes=size // (gpus or size)))
 
         def on_rank() -> Any:
             rank = dist.get_rank()
@@ -129,17 +138,17 @@ class Link:
 # -- in the driver's process
 
 
-def _start_rank(
-    student: Any, start: Callable[[int, int], object] | None, work: Work, order: dict[str, Any]
-) -> Link:
+def _start_rank(student: Any, server: RankServer | None, work: Work, order: dict[str, Any]) -> Link:
     here_end, there_end = socket.socketpair()
     link = Link(here_end)
-    if start:
-        start(there_end.fileno(), order["gpus"])
+    if server:
+        server.start_rank(there_end.fileno(), order["gpus"])
         link.send({**order, **student.order(work)})
     elif os.fork() == 0:
         here_end.close()
-        _simulate_machine(order["gpus"])
+        torch.set_num_threads(1)
+        labkit.simulate(gpus=order["gpus"])  # a new one: CUDA does not survive a fork
+        process_patches.inherit()
         _run_rank(Link(there_end), order, lambda: (student, work))
     there_end.close()
     return link
@@ -212,6 +221,88 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+class RankServer:
+    """A process that forks the ranks of an answer, one for each socket that it gets. It never holds a driver's data.
+
+    load           returns the student's answers and the work to do with them, in a rank's process.
+    is_sandboxed   whether there are no other processes than this one, its parent, and those that ranks start.
+    """
+
+    def __init__(self, load: Callable[[Mapping[str, Any]], tuple[Any, Work]], is_sandboxed: bool) -> None:
+        self._control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            try:
+                self._control.close()
+                _serve_ranks(there, load, is_sandboxed)
+            finally:
+                os._exit(0)
+        there.close()
+
+    def start_rank(self, fd: int, gpus: int) -> None:
+        """Start a rank's process on a machine of ``gpus`` at the other end of the socket ``fd``."""
+        socket.send_fds(self._control, [b"%d" % gpus], [fd])
+
+    def end_ranks(self) -> None:
+        """End all ranks, and the processes that they have started."""
+        with suppress(OSError):  # a rank may have ended the server
+            self._control.send(b"end")
+            self._control.recv(1)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def open_machine() -> Any:
+    """Return the machine that this process has from its parent, or else open one, which takes long in each rank."""
+    if (machine := machine_in_use()) is None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)  # of all GPUs, too
+        machine = labkit.simulate(gpus=GPUS)
+    return machine
+
+
+def _show_gpus(count: int) -> None:
+    """Let this process and its future children see ``count`` GPUs."""
+    machine = open_machine()
+    process_patches.inherit()
+    machine.description = replace(parse_description(machine.description), gpus=count).text()
+    gpus_of_environment(machine).show(machine)
+
+
+def _serve_ranks(
+    control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]], is_sandboxed: bool
+) -> None:
+    """Fork a rank for each socket that arrives at ``control``, and end all at a word without one."""
+    ranks, shown = list[int](), 0
+    while True:
+        told, fds, _, _ = socket.recv_fds(control, 8, 1)
+        if not told:
+            return
+        if fds:
+            if shown != (shown := int(told)):
+                _show_gpus(shown)
+                gc.freeze()  # a collection in a rank would copy the memory pages of all objects
+            if (rank := os.fork()) == 0:
+                control.close()
+                os.dup2(fds[0], 3)
+                os.closerange(4, 4096)
+                link = Link(socket.socket(fileno=3))
+                order = link.receive()
+                _run_rank(link, order, partial(load, order))
+            ranks.append(rank)
+            os.close(fds[0])
+            continue
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+        if is_sandboxed:
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # all but this process and the first one of the sandbox
+        for rank in ranks:
+            os.waitpid(rank, 0)
+        ranks.clear()
+        control.send(b".")
+
+
 # -- in a rank's process
 
 _link: Link | None = None
@@ -228,33 +319,6 @@ def join_group(rank: int, size: int) -> None:
     store = HashStore()
     store.set_timeout(timedelta(seconds=3))  # waiting is useless: no other rank writes into this store
     init_process_group("cpu:gloo,cuda:nccl", store=store, rank=rank, world_size=size)
-
-
-def fork_ranks(control: socket.socket, load: Callable[[Mapping[str, Any]], tuple[Any, Work]]) -> None:
-    """Fork a rank for each socket that arrives at ``control``. This process knows no rank's inputs."""
-    has_machine = False
-    while True:
-        gpus, fds, _, _ = socket.recv_fds(control, 8, 1)
-        if not gpus:
-            os._exit(0)
-        if not has_machine:  # once for all ranks, because it is slow
-            _simulate_machine(int(gpus))
-            has_machine = True
-        if os.fork() == 0:
-            control.close()
-            os.dup2(fds[0], 3)
-            os.closerange(4, 4096)
-            link = Link(socket.socket(fileno=3))
-            order = link.receive()
-            _run_rank(link, order, partial(load, order))
-        os.close(fds[0])
-
-
-def _simulate_machine(gpus: int) -> None:
-    torch.set_num_threads(1)
-    labkit.simulate(gpus=gpus)
-    process_patches.inherit()
-    torch.manual_seed(0)
 
 
 def _run_rank(link: Link, order: Mapping[str, Any], load: Callable[[], tuple[Any, Work]]) -> None:

@@ -10,20 +10,22 @@ import builtins
 import marshal
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...meeting import MeetingPoint, judge_meeting_point
 from . import banned, frames
 from . import restore as restoring
 from .linux_sandbox import isolate_rank
+
+if TYPE_CHECKING:
+    from .ranks import RankServer
 
 _CHECK_MODULES = ("labkit.classroom", __name__.partition(".")[0])  # where notebooks import `check` from
 _BUILTINS = dict(vars(builtins))
@@ -34,16 +36,18 @@ _DONE = 42  # the exit code of a fork that has replied
 class StudentAnswers:
     """A student's answers. Looking up the first name runs them.
 
-    start_rank   starts a rank's process on a machine of some GPUs at the other end of a socket; None without a server.
+    rank_server   starts processes that run the answers, which no other process may run then; None without one.
     """
 
     def __init__(self) -> None:
         self.sources: list[list[str]] = []
         self.names: dict[str, Any] = {}
         self.asked: dict[str, Any] = {}
-        self.start_rank: Callable[[int, int], object] | None = None
+        self.rank_server: RankServer | None = None
 
     def __getitem__(self, name: str) -> Any:
+        if self.rank_server is not None:
+            raise RuntimeError(f"this question is in APART: a driver calls {name!r} through ranks.run")
         self.run()
         return self.names[name]
 
@@ -65,7 +69,7 @@ def serve(
     With ``forks``, a fork answers each request, so that its side effects do not reach the next one. If the answers have
     started threads, which a fork does not copy, this process answers.
 
-    If ``define`` says ``apart``, the answers run in forks only, and this process forks a fork server of ranks.
+    If ``define`` says ``apart``, the answers run in the processes of a rank server, never in this one, which answers.
     """
     # File 1 is /dev/null already.
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
@@ -74,72 +78,57 @@ def serve(
     # Answers may replace any name of this module, so keep local references.
     function, restore = types.FunctionType, restoring.restore.__code__
     while True:
-        with _fork_server_of_ranks(answers, forks and apart, meeting is not None):
-            try:
-                request = frames.read(requests)
-            except EOFError:
-                return
-            reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
-            do, is_fork = request["do"], False
-            try:
-                if do == "ban":
-                    ban = banned.Ban.find(request["names"])
-                    ban.apply()
-                    snapshot = restoring.keep_refusals(snapshot, ban.functions)
-                elif do == "define":
-                    answers.sources, apart = request["sources"], request["apart"]
-                    if forks and apart:
-                        is_fork = _fork()
-                        if not is_fork:
-                            continue  # the fork has replied
-                    answers.run()
-                elif do == "ask":
-                    if forks and threading.active_count() == 1:
-                        is_fork = _fork()
-                        if not is_fork:
-                            continue
-                    if not apart:  # else no code of the student's has run in this process
-                        function(restore, {})(snapshot)
-                    reply["value"] = _call_driver(
-                        answers, request, meeting, function(restore, {}, argdefs=(snapshot,))
-                    )
-            except BaseException as error:  # SystemExit and KeyboardInterrupt, too
-                reply["value"], reply["error"] = None, describe_error(error)
-            try:
-                framed = frames.pack(reply)
-            except Exception as error:
-                unfit = {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
-                framed = frames.pack(reply | {"value": None, "error": unfit})
-            replies.write(framed)
-            replies.flush()
-            if is_fork:
-                os._exit(_DONE)
+        try:
+            request = frames.read(requests)
+        except EOFError:
+            return
+        reply: dict[str, Any] = {"token": request["token"], "value": None, "error": None}
+        do, is_fork = request["do"], False
+        try:
+            if do == "ban":
+                ban = banned.Ban.find(request["names"])
+                ban.apply()
+                snapshot = restoring.keep_refusals(snapshot, ban.functions)
+            elif do == "define":
+                answers.sources, apart = request["sources"], request["apart"] and forks
+                if apart:
+                    is_fork = _fork()
+                    if not is_fork:  # the fork has replied
+                        answers.rank_server = _fork_rank_server(is_sandboxed=meeting is not None)
+                        continue
+                answers.run()
+            elif do == "ask":
+                if forks and not apart and threading.active_count() == 1:
+                    is_fork = _fork()
+                    if not is_fork:
+                        continue
+                if not apart:  # else no code of the student's has run in this process
+                    function(restore, {})(snapshot)
+                reply["value"] = _call_driver(
+                    answers, request, meeting, function(restore, {}, argdefs=(snapshot,))
+                )
+        except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+            reply["value"], reply["error"] = None, describe_error(error)
+        try:
+            framed = frames.pack(reply)
+        except Exception as error:
+            unfit = {"kind": "Unfit", "message": str(error)[:MESSAGE], "line": None}
+            framed = frames.pack(reply | {"value": None, "error": unfit})
+        replies.write(framed)
+        replies.flush()
+        if is_fork:
+            os._exit(_DONE)
 
 
-@contextmanager
-def _fork_server_of_ranks(answers: StudentAnswers, wanted: bool, sandboxed: bool) -> Iterator[None]:
-    """Let ``answers`` start ranks within this context: a process without any driver's input forks the ranks."""
-    if not wanted:
-        yield
-        return
+def _fork_rank_server(is_sandboxed: bool) -> RankServer:
     from . import ranks
 
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        here.close()
-        ranks.fork_ranks(there, partial(_load_rank, sandboxed))
-    there.close()
-    answers.start_rank = lambda fd, gpus: socket.send_fds(here, [b"%d" % gpus], [fd])
-    try:
-        yield
-    finally:
-        answers.start_rank = None
-        here.close()
+    return ranks.RankServer(partial(_load_rank, is_sandboxed), is_sandboxed)
 
 
-def _load_rank(sandboxed: bool, order: Mapping[str, Any]) -> tuple[StudentAnswers, Callable[..., Any]]:
+def _load_rank(is_sandboxed: bool, order: Mapping[str, Any]) -> tuple[StudentAnswers, Callable[..., Any]]:
     """Run the answers and the driver in a rank's process."""
-    if sandboxed and order["isolated"]:
+    if is_sandboxed and order["isolated"]:
         isolate_rank()
     answers = StudentAnswers()
     answers.sources = order["sources"]

@@ -1,6 +1,6 @@
 """Hints for wrong answers, and the student's ``check(...)``, which tries open examples.
 
-A check starts no processes: it calls the answer as if this one were one rank of several, or on ranks that are threads.
+A check starts no processes: it calls the answer on ranks that are threads, or on a single one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -20,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # not listed in its stubs
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
 
 from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import NoAnswer, same
@@ -286,38 +284,6 @@ def wrong_waiting(found: list[bool]) -> Iterator[Hint]:
         )
 
 
-@contextmanager
-def as_rank(rank: int, size: int, gpus: int, joined: bool = True) -> Iterator[dict[str, Any]]:
-    """Inside, this process looks like rank ``rank`` of ``size``, on machines of ``gpus`` GPUs.
-
-    Gives what was asked of the group. Sums over ranks are as if every rank had the same.
-    """
-    asked: dict[str, Any] = {"joined": []}
-    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % gpus, "LOCAL_WORLD_SIZE": gpus}
-
-    def join(backend: str | None = None, *_: object, **more: Any) -> None:
-        asked["joined"].append((str(backend), more.get("rank", rank), more.get("world_size", size)))
-
-    def reduce(tensor: Tensor, op: object = None, *_: object, **__: object) -> None:
-        tensor.mul_(1 if op == dist.ReduceOp.AVG else size)
-
-    def wait(*_: object, **__: object) -> None:
-        """Do nothing: the ranks run one after another."""
-
-    instead: dict[str, Any] = {
-        "init_process_group": join,
-        "is_initialized": lambda: joined or bool(asked["joined"]),
-        "get_rank": lambda group=None: rank,
-        "get_world_size": lambda group=None: size,
-        "all_reduce": reduce,
-        "barrier": wait,
-        "broadcast_object_list": wait,
-    }
-    environment = mock.patch.dict(os.environ, {name: str(value) for name, value in variables.items()})
-    with environment, mock.patch.multiple(dist, **instead):
-        yield asked
-
-
 def alone(work: Callable[[], Any]) -> Any:
     """Runs ``work()`` in a real group of this process alone.
 
@@ -344,24 +310,33 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 @visible("start", "start", en="a function without arguments", zh="一个没有参数的函数")
 def _start(student: Student) -> Iterator[Hint]:
-    told = []
-    for rank in range(4):
-        with as_rank(rank, 4, 2, joined=False) as asked, torch.cuda.device(0):
-            device = student["start"]()
-            joined = asked["joined"]
-            told.append(
-                {
-                    "device": str(device) if isinstance(device, torch.device) else None,
-                    "kind": type(device).__name__,
-                    "error": None,
-                    "current": torch.cuda.current_device(),
-                    "rank": joined[0][1] if joined else None,
-                    "size": joined[0][2] if joined else None,
-                    "backend": [backend for backend, _, _ in joined],
-                }
-            )
-    yield from wrong_group(told)
-    yield from wrong_device(told, 2)
+    told = ranks.run(student, _start_rank, [{}] * 4, gpus=2, threads=True)
+    yield from _stuck(
+        told, "the group's numbers are `RANK` and `WORLD_SIZE`", "进程组里用的是 `RANK` 和 `WORLD_SIZE`"
+    )
+    yield from wrong_group(told["results"])
+    yield from wrong_device(told["results"], 2)
+
+
+def _start_rank(student: Student) -> dict[str, Any]:
+    dist.destroy_process_group()
+    device, joined = student["start"](), dist.is_initialized()
+    return {
+        "device": str(device) if isinstance(device, torch.device) else None,
+        "kind": type(device).__name__,
+        "error": None,
+        "current": torch.cuda.current_device(),
+        "rank": dist.get_rank() if joined else None,
+        "size": dist.get_world_size() if joined else None,
+        "backend": [dist.distributed_c10d.get_backend_config()] if joined else [],
+    }
+
+
+def _stuck(told: Any, en: str, zh: str) -> Iterator[Hint]:
+    if told["stuck"]:
+        yield Hint(
+            "stuck", f"a rank waits for one that does not come: {en}", f"有 rank 在等一个不会来的 rank：{zh}"
+        )
 
 
 @visible(
@@ -371,19 +346,11 @@ def _start(student: Student) -> Iterator[Hint]:
     zh="一个以 `dataset` 和 `batch_size` 为参数的函数",
 )
 def _loader(student: Student) -> Iterator[Hint]:
-    epochs = []
-    for rank in range(2):
-        with as_rank(rank, 2, 2):
-            found = student["loader"](TensorDataset(torch.arange(48)), 12)
-            read = []
-            for epoch in range(2):
-                if hasattr(found.sampler, "set_epoch"):
-                    found.sampler.set_epoch(epoch)
-                read.append([batch[0].tolist() for batch in found])
-            epochs.append(read)
-    yield from wrong_rows(epochs, 48)
-    yield from wrong_steps(epochs, 12)
-    yield from wrong_order(epochs)
+    told = ranks.run(student, drivers.read_rows, [{"rows": 48, "batch_size": 12}] * 2, threads=True)
+    yield from _stuck(told, "every rank makes the same calls", "每个 rank 的通信调用都要一样")
+    yield from wrong_rows(told["results"], 48)
+    yield from wrong_steps(told["results"], 12)
+    yield from wrong_order(told["results"])
 
 
 @visible(
@@ -466,10 +433,5 @@ def _save(student: Student) -> Iterator[Hint]:
     if isinstance(saved, dict):  # a Parameter counts as its tensor
         saved = {name: getattr(value, "data", value) for name, value in saved.items()}
     yield from wrong_file(saved, weight)
-    if told["stuck"]:
-        yield Hint(
-            "stuck",
-            "a rank waits for one that does not come: every rank calls the `barrier`",
-            "有 rank 在等一个不会来的 rank：每个 rank 都要调用 `barrier`",
-        )
+    yield from _stuck(told, "every rank calls the `barrier`", "每个 rank 都要调用 `barrier`")
     yield from wrong_waiting(told["results"])

@@ -25,7 +25,13 @@ def start(student, nodes, gpus):
     numbers = [int.from_bytes(os.urandom(4), "big") for _ in range(nodes * gpus)]
     shares = [{} for _ in numbers]
     told = ranks.run(
-        student, start_rank, shares, gpus=gpus, joins=False, notice=lambda rank, *_: numbers[rank]
+        student,
+        start_rank,
+        shares,
+        gpus=gpus,
+        joins=False,
+        notice=lambda rank, *_: numbers[rank],
+        isolated=False,
     )
     return [one | {"number": number} for one, number in zip(told["results"], numbers, strict=True)]
 

@@ -15,10 +15,8 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD, APART = MODULES, True
-WITHOUT = dict.fromkeys(
-    ("start", "loader", "wrap", "step", "save"), ("labkit.engine", "torch.nn.DataParallel")
-)
+PRELOAD, APART = MODULES, ("start", "loader", "wrap", "step", "save")
+WITHOUT = dict.fromkeys(APART, ("labkit.engine", "torch.nn.DataParallel"))
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:

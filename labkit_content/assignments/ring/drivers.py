@@ -35,6 +35,21 @@ def change_own_tensors(student, name, tensors, right):
     return [tensor.cpu() for tensor in tensors]
 
 
+def change_filled(student, name, values, length):
+    """Call ``name`` on a rank for each of ``values``: with as many chunks of ``length`` numbers, all of this value.
+
+    A rank's result is the smallest and the largest number of each chunk.
+    """
+    shares = [{"name": name, "value": value, "shape": [len(values), length]} for value in values]
+    return ranks.run(student, change_own_filled, shares, threads=True)
+
+
+def change_own_filled(student, name, value, shape):
+    chunks = torch.full(shape, float(value)).cuda()
+    student[name](chunks)
+    return torch.stack([chunks.amin(1), chunks.amax(1)], 1).cpu()
+
+
 def average_gradients(student, weights, gradients, right):
     """Call ``average`` on as many ranks as there are lists of ``gradients``, one for each parameter or None."""
     shares = [{"weights": weights, "gradients": own, "right": right} for own in gradients]

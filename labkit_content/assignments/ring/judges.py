@@ -15,17 +15,14 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD, APART = FOR_MESSAGES, True
+PRELOAD, APART = FOR_MESSAGES, ("first", "second", "whole", "average")
 _COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather",
     "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast", "gather", "scatter",
 )  # fmt: skip
-WITHOUT = dict.fromkeys(
-    ("first", "second", "whole", "average"),
-    ("labkit", *(f"torch.distributed.{name}" for name in _COLLECTIVES)),
-)
-# More bytes than NCCL's connections keep before anybody receives.
-_LARGE = 1_500_000
+WITHOUT = dict.fromkeys(APART, ("labkit", *(f"torch.distributed.{name}" for name in _COLLECTIVES)))
+# Numbers of a chunk with more bytes than NCCL's connections keep before anybody receives.
+_LARGE = 1_100_000
 
 
 def numbers(draw: Draw | None) -> dict[str, int | str]:
@@ -42,7 +39,7 @@ def _tensors(draw: Draw, ranks: int, *shape: int) -> list[Tensor]:
 
 def _draw_ranks(draw: Draw) -> list[int]:
     """Two ranks, and more: with two some mistakes cannot be seen, and others only."""
-    return [2, draw.integer(3, 5)]
+    return [draw.integer(3, 4), 2]
 
 
 def _first(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor]]]:
@@ -76,9 +73,11 @@ def sends(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 @part("first", 1, en="Large chunks do not make it hang", zh="分块很大时也不会卡住")
 def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    ranks = draw.integer(2, 3)
-    given = [torch.full((ranks, _LARGE), 1.0 + rank) for rank in range(ranks)]
-    yield from checks.wrong_first(ask(drivers.change_tensors, name="reduce_scatter", given=given), given)
+    values = draw.sample(range(1, 99), draw.integer(2, 3))
+    # Both the smallest and the largest number of a chunk must be the sum.
+    given = [torch.full((len(values), 2), float(value)) for value in values]
+    told = ask(drivers.change_filled, name="reduce_scatter", values=values, length=_LARGE)
+    yield from checks.wrong_first(told, given)
 
 
 def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
@@ -106,14 +105,18 @@ def sends_again(ask: Ask, draw: Draw) -> Iterator[Hint]:
         yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
 
 
-def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Tensor]]]:
-    for ranks in [draw.integer(2, 4)] if even else _draw_ranks(draw):
-        rows = ranks * draw.integer(1, 3) if even else draw.integer(1, 3) * ranks + 1
+def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[list[Tensor]]]]:
+    """Yield what the ranks returned for several tensors each, and the tensors."""
+    for ranks in [draw.integer(2, 3)] if even else _draw_ranks(draw):
+        rows = ranks * draw.integer(1, 3) if even else draw.integer(4, 6) * ranks + 1
         shapes: list[tuple[int, ...]] = [(rows, 1), (rows,)] if even else [(rows,), (1, ranks - 1), ()]
         cases = [_tensors(draw, ranks, *shape) for shape in shapes]
-        told = ask(drivers.change_each, name="all_reduce", cases=cases, right=checks.HALVES)
-        for at, given in enumerate(cases):
-            yield told | {"results": [found[at] for found in told["results"]]}, given
+        yield ask(drivers.change_each, name="all_reduce", cases=cases, right=checks.HALVES), cases
+
+
+def _wrong_sums(told: Any, cases: list[list[Tensor]]) -> Iterator[Hint]:
+    for at, given in enumerate(cases):
+        yield from checks.wrong_sum(told | {"results": [found[at] for found in told["results"]]}, given)
 
 
 @part(
@@ -123,27 +126,28 @@ def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[Ten
     zh="元素个数是 rank 数的倍数时，得到总和",
 )
 def even(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, given in _run_whole(ask, draw, True):
-        yield from checks.wrong_sum(told, given)
+    for told, cases in _run_whole(ask, draw, True):
+        yield from _wrong_sums(told, cases)
 
 
 @part("whole", 2, en="The sum, for every size and shape", zh="任何大小、任何形状，都得到总和")
 def uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for told, given in _run_whole(ask, draw, False):
-        yield from checks.wrong_sum(told, given)
+    for told, cases in _run_whole(ask, draw, False):
+        yield from _wrong_sums(told, cases)
 
 
 @part("whole", 2, en="No rank sends more than a ring needs", zh="没有哪个 rank 发得比环形要的更多")
 def traffic(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    ranks = draw.integer(4, 5)
-    given = _tensors(draw, ranks, ranks * draw.integer(5, 9) - 1)
-    told = ask(drivers.change_tensors, name="all_reduce", given=given, right=checks.HALVES)
-    yield from checks.wrong_sum(told, given)
-    yield from checks.wrong_bytes(told, 8 * (ranks - 1) * -(-given[0].numel() // ranks))
+    told, cases = next(_run_whole(ask, draw, False))
+    yield from _wrong_sums(told, cases)
+    ranks = len(cases[0])
+    yield from checks.wrong_bytes(
+        told, sum(8 * (ranks - 1) * -(-given[0].numel() // ranks) for given in cases)
+    )
 
 
 def _run_average(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]:
-    ranks = draw.integer(2, 4)
+    ranks = draw.integer(2, 3)
     shapes = [(draw.integer(1, 3), 2), (3,), (draw.integer(1, 4),), (2, 2)]
     weights = [draw.tensor(*shape) for shape in shapes]
     gradients: list[list[Any]] = [

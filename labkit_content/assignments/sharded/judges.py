@@ -14,7 +14,7 @@ from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
 
-PRELOAD, APART = MODULES, True
+PRELOAD, APART = MODULES, ("state", "step", "parts")
 WITHOUT = dict.fromkeys(
     ("owners", "state", "step", "parts"), ("labkit", "torch.distributed.optim.ZeroRedundancyOptimizer")
 )
