@@ -82,7 +82,7 @@ labkit_ranks.parity          | base view labkit_diagnose labkit_ranks.calls labk
 
 labkit_course                | base simgpu labkit_diagnose plans
 labkit_classroom             | base turns simgpu labkit_course
-labkit_classroom.sandbox.inside | base turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank labkit_ranks.threads
+labkit_classroom.sandbox.inside | base turns labkit_classroom labkit_ranks.calls labkit_ranks.group labkit_ranks.processes labkit_ranks.rank labkit_ranks.threads simgpu simgpu.children
 labkit_classroom.sandbox        | base labkit_classroom labkit_classroom.sandbox.inside
 labkit_classroom.handout     | base labkit_classroom
 labkit_classroom.intake      | base labkit_classroom labkit_classroom.handout

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from labkit.base.language import say
+
 from ...meeting import MeetingPoint, judge_meeting_point
 from . import banned, frames
 from . import restore as restoring
@@ -47,7 +49,8 @@ class StudentAnswers:
 
     def __getitem__(self, name: str) -> Any:
         if self.rank_server is not None:
-            raise RuntimeError(f"this question is in APART: a driver calls {name!r} through ranks.run")
+            en = f"the question is in APART: a driver calls {name} only through ranks.run"
+            raise RuntimeError(say(en=en, zh=f"这道题写在 APART 里：驱动函数只能通过 ranks.run 调用 {name}"))
         self.run()
         return self.names[name]
 
