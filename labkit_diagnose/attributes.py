@@ -133,8 +133,9 @@ def _have_equal_leaves(one: dict[str, object], other: dict[str, object]) -> bool
     return one.keys() == other.keys() and all(same(value, other[path]) for path, value in one.items())
 
 
-def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield (path, value) for the attributes of all modules, except nn.Module's own and computed weights."""
+def attributes_of(model: nn.Module) -> list[tuple[str, object]]:
+    """Return (path, value) for the attributes of all modules, except nn.Module's own and computed weights."""
+    found: list[tuple[str, object]] = []
     for path, module in model.named_modules():
         if isinstance(module, jit.ScriptModule):
             continue  # a scripted forward cannot reach Python attributes
@@ -142,7 +143,8 @@ def attributes_of(model: nn.Module) -> Iterator[tuple[str, object]]:
             # weight_norm and spectral_norm or prune compute their weights from these parameters.
             computed = {f"{name}_g", f"{name}_orig"} & module._parameters.keys()
             if name not in _MODULE_ATTRIBUTES and not computed and not name.startswith("_forward_"):
-                yield f"{path}.{name}".lstrip("."), value
+                found.append((f"{path}.{name}".lstrip("."), value))
+    return found
 
 
 def _first_held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
@@ -154,21 +156,22 @@ def _first_held(model: nn.Module, kind: type[T]) -> Iterable[tuple[str, T]]:
     return first.values()
 
 
-def everything_held(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield (path, object) for every object in the attributes of all modules, once per path."""
-    for where, value in attributes_of(model):
-        yield from everything_in(value, where, _DEPTH)
+def everything_held(model: nn.Module) -> list[tuple[str, object]]:
+    """Return (path, object) for every object in the attributes of all modules, once per path."""
+    return [one for where, value in attributes_of(model) for one in everything_in(value, where, _DEPTH)]
 
 
-def everything_in(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
-    """Yield (path, object) for ``value`` and all objects in it, level by level; enter each object once."""
+def everything_in(value: object, path: str, depth: int) -> list[tuple[str, object]]:
+    """Return (path, object) for ``value`` and all objects in it, level by level; enter each object once."""
+    found: list[tuple[str, object]] = []
     known: set[int] = set()
     level = [(path, value)]
     for _ in range(depth + 1):
-        yield from level
+        found += level
         objects = {id(item): (where, item) for where, item in level if id(item) not in known}
         known |= objects.keys()
         level = [(where + step, inner) for where, item in objects.values() for step, inner in items_of(item)]
+    return found
 
 
 def items_of(value: object) -> list[tuple[str, object]]:

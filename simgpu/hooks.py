@@ -6,7 +6,7 @@ the machine does what an ordinary training script needs. Handlers of single func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +34,7 @@ class Hook(list[F], Generic[F]):
 
 
 # (machine) -> the patches to torch while the machine is in use.
-patches: Hook[Callable[[Any], Iterator[Patch]]] = Hook()
+patches: Hook[Callable[[Any], Iterable[Patch]]] = Hook()
 # (machine) -> an object whose methods replace the functions of ``torch._C`` of the same names.
 torch_c_answers: Hook[Callable[[Any], object]] = Hook()
 # (): called before a machine opens; raises where it must not.

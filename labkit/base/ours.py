@@ -8,12 +8,10 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import re
 import sys
 import threading
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import Any
+from types import FrameType
 
 # Our packages: the only list. A test fails when one is missing.
 PACKAGES = (
@@ -26,26 +24,11 @@ FOLDERS = tuple(str(HOME / name) + os.sep for name in PACKAGES)
 _HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_content{os.sep}"))
 # The engine is ordinary PyTorch and no part of the simulation: tracebacks show its frames, as they show torch's.
 SHOWN = f"{FOLDERS[0]}engine{os.sep}"
-# For the same reason, a recording may patch the engine's functions, as torch's.
-_WRAPPED = re.compile(r"labkit(\.engine(\..*)?)?")
 
 
 def is_our_module(name: object) -> bool:
     """Whether the module called ``name`` (a frame's ``__name__``, which can be missing) is labkit's."""
     return str(name).partition(".")[0] in PACKAGES
-
-
-def is_ours_to_change(owner: object) -> bool:
-    """Whether ``owner`` is a module or a class of labkit's, which must be changed instead of patched.
-
-    Classes that replace torch's have torch's names; their functions tell the module.
-    """
-    name = owner.__name__ if isinstance(owner, ModuleType) else ""
-    if isinstance(owner, type):
-        made: Any = vars(owner).get("__init__")
-        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # none assigned later
-        name = str(getattr(made, "__module__", "")) if own else owner.__module__
-    return is_our_module(name) and not _WRAPPED.fullmatch(name)
 
 
 def is_torch_module(name: object) -> bool:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from inspect import getattr_static
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from .language import wrong
-from .ours import is_ours_to_change
+from .ours import PACKAGES
 
 _ABSENT = object()
 # Two tables may name one owner: threads putting both in at once would each save half of the other's changes.
@@ -26,6 +28,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
     )
+
+
+# A recording may patch the engine, which is ordinary PyTorch and no part of the simulation.
+_OURS = re.compile(rf"(?!labkit(\.engine(\..*)?)?$)({'|'.join(PACKAGES)})\b.*")
+
+
+def is_ours_to_change(owner: object) -> bool:
+    """Whether ``owner`` is a module or a class of labkit's, which must be changed instead of patched.
+
+    Classes that replace torch's have torch's names; their functions tell the module.
+    """
+    name = owner.__name__ if isinstance(owner, ModuleType) else ""
+    if isinstance(owner, type):
+        made: Any = vars(owner).get("__init__")
+        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # none assigned later
+        name = str(getattr(made, "__module__", "")) if own else owner.__module__
+    return _OURS.fullmatch(name) is not None
 
 
 class _Change(NamedTuple):

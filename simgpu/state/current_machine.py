@@ -67,7 +67,7 @@ def replaces(owner: Any, *names: str) -> Callable[[Callable[..., Any]], Callable
         def replacement(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return real(*args, **kwargs) if _active is None else function(_active, real, *args, **kwargs)
 
-        hooks.patches.add(lambda machine: (Patch.wrap(owner, name, replacement) for name in names))
+        hooks.patches.add(lambda machine: [Patch.wrap(owner, name, replacement) for name in names])
         return function
 
     return register

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from labkit.base.files import rows_beside
 from labkit.base.patches import Patch
 
@@ -25,13 +23,12 @@ ATTRIBUTES = {name: what for kind, name, what in _ROWS if kind == "attribute"}
 VALUES = {module: what for kind, module, what in _ROWS if kind == "value"}
 
 
-def table(machine: TheMachine) -> Iterator[Patch]:
-    """Yield every patch of torch and Python while ``machine`` is in use, made from the present values.
+def table(machine: TheMachine) -> list[Patch]:
+    """Return every patch of torch and Python while ``machine`` is in use, made from the present values.
 
     While replicas take turns, those of :func:`labkit.turns.locks.lock_patches` are applied too.
     """
-    for rows in hooks.patches:
-        yield from rows(machine)
+    return [patch for rows in hooks.patches for patch in rows(machine)]
 
 
 def prepare_process(machine: TheMachine) -> None:

@@ -11,8 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import labkit.engine.data_parallel
 from labkit.base import patches
-from labkit.base.ours import is_ours_to_change
-from labkit.base.patches import Patch, Patches
+from labkit.base.patches import Patch, Patches, is_ours_to_change
 from labkit.trace import recording
 from labkit.turns.locks import lock_patches
 from labkit_ranks.diagnosis.observer import Observer
