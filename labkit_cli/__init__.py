@@ -9,12 +9,13 @@ command's finding. ``--lang`` may precede the command or be among its options, b
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 import warnings
-from argparse import REMAINDER, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -24,7 +25,7 @@ from labkit.base.extras import MissingPackage, explain_missing
 from labkit.base.language import VARIABLE, get_language, named_language, say, using
 
 from . import console
-from .usage import WORDING, LenientParser, Parser, UsageError, add_language, add_options, environment
+from .usage import WORDING, Parser, UsageError, add_language, add_options, environment
 
 # The commands, each a module of this folder; main imports only the requested module.
 COMMANDS = (
@@ -37,8 +38,6 @@ def main(argv: list[str] | None = None) -> int:
     alone = argv is None  # started as a program, not called in a test or a notebook
     argv = sys.argv[1:] if argv is None else argv
     if alone:
-        if "_ARGCOMPLETE" in os.environ:
-            _complete()
         console.replace_unencodable()
         console.show_progress()
     with warnings.catch_warnings(record=True) as complaints:
@@ -46,17 +45,17 @@ def main(argv: list[str] | None = None) -> int:
         get_language()
     for complaint in complaints:
         print(f"labkit: {complaint.message}", file=sys.stderr)
-    command, language = _find_command_and_language(argv)
-    reader = language or get_language()
-    encoding = console.encoding_without_chinese() if reader == "zh" else None
+    command = next((word for word in argv if word in COMMANDS), None)
+    language = _language_in(argv)
+    encoding = console.encoding_without_chinese() if (language or get_language()) == "zh" else None
     if encoding:
         print(f"labkit: this console's encoding, {encoding}, has no Chinese: using English", file=sys.stderr)
-        language = "en"
     try:
-        with _use_language(language):
-            with localize_argparse():
-                argv, rest = _split_arguments(argv, command)
-                options = _parser(command).parse_args(argv, Namespace(alone=alone, reader=reader, rest=rest))
+        with _use_language("en" if encoding else language), localize_argparse():
+            argv, rest = _split_arguments(argv, command)
+            options = _parser(command).parse_args(argv, Namespace(alone=alone, rest=rest))
+        options.reader = options.lang or get_language()
+        with _use_language("en" if encoding else options.lang):
             code: int = options.run(options)
         sys.stdout.flush()
         return code
@@ -77,15 +76,6 @@ def main(argv: list[str] | None = None) -> int:
         en, zh = "this is a bug in labkit, not your mistake", "这是 labkit 自身的错误，不是你的问题"
         print(f"labkit: {say(en=en, zh=zh)}", file=sys.stderr)
         return 70  # EX_SOFTWARE of sysexits.h
-
-
-def _complete() -> None:
-    """Print completions for a shell and exit; do nothing if argcomplete is not installed."""
-    with suppress(ImportError):
-        from argcomplete import autocomplete
-
-        command, _ = _find_command_and_language(os.environ["COMP_LINE"].split()[1:])
-        autocomplete(_parser(command))
 
 
 def _parser(command: str | None) -> Parser:
@@ -123,28 +113,10 @@ def _split_arguments(argv: list[str], command: str | None) -> tuple[list[str], l
     return split(argv) if split else (argv, [])
 
 
-def _find_command_and_language(argv: list[str]) -> tuple[str | None, str | None]:
-    """Return the requested command and language, ignoring mistakes elsewhere on the line.
-
-    Knowing the language first, main can report the mistakes in this language.
-    """
-    found = Namespace(lang=None, command=None, rest=[])
-    parser = LenientParser()
-    parser.add_argument("--lang")
-    parser.add_argument("command", nargs="?")
-    parser.add_argument("rest", nargs=REMAINDER)
-    with suppress(UsageError):
-        parser.parse_known_args(argv, found)
-    for command in (found.command, None):  # None: ignore the options of an unknown action
-        parser = LenientParser()
-        parser.add_argument("--lang", default=found.lang)
-        if command in COMMANDS:
-            with suppress(ModuleNotFoundError):  # main reports a missing package
-                _add_arguments(parser, command)
-        with suppress(UsageError):
-            parser.parse_known_args(found.rest, found)
-            break
-    return found.command, named_language(found.lang)
+def _language_in(argv: list[str]) -> str | None:
+    """Return the last language on the line, in which to report mistakes; it may be an argument of a script."""
+    written = re.findall(r"^--lang[=\n](.*)$", "\n".join(argv), re.MULTILINE)
+    return next((language for text in reversed(written) if (language := named_language(text))), None)
 
 
 @contextmanager

@@ -27,9 +27,7 @@ from .wording import Wording
 
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
-WORDING = Wording(
-    "lab", lesson={"nargs": "?", "completer": lambda **_: lessons.names()}, port={"type": at_least(1, 65535)}
-)
+WORDING = Wording("lab", lesson={"nargs": "?"}, port={"type": at_least(1, 65535)})
 _OURS = ("--dir", "--port", "--lang", "--help", "-h")
 
 

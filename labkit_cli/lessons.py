@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(where, WORDING, "folder", folder={"type": Path, "nargs": "?"})
     add_folder(where)
     freshening = action("fresh LESSON ... [--dir DIR]")
-    add_options(freshening, WORDING, "names", names={"nargs": "+", "completer": lambda **_: lessons.names()})
+    add_options(freshening, WORDING, "names", names={"nargs": "+"})
     add_folder(listing)
     add_folder(freshening)
     for made in (listing, copying, freshening):  # allow --lang after the action

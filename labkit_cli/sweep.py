@@ -18,7 +18,7 @@ from labkit.base.extras import need
 from labkit.base.files import reason, write_whole
 from labkit.base.language import get_language, named_language, using
 from labkit.base.units import duration
-from labkit_course.notebooks.copies import names, source
+from labkit_course.notebooks.copies import source
 
 from .usage import UsageError, announce_loading, at_least, bad_usage
 from .wording import Wording
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 WORDING = Wording(
     "sweep",
-    lesson={"completer": lambda **_: names()},
     gpus={"type": at_least(0), "nargs": "+", "required": True},
     out={"type": Path},
     p={"nargs": 2, "metavar": ("NAME", "VALUE"), "action": "append", "default": [], "dest": "parameters"},

@@ -16,7 +16,6 @@ from labkit.base.arguments import ARGPARSE
 from labkit.base.files import reason
 from labkit.base.language import LANGUAGES, named_language, say, wrong
 from labkit.base.numbers import MOST_GPUS
-from simgpu.children.gpu_models import MODELS
 
 from .wording import Wording
 
@@ -88,8 +87,6 @@ class Parser(argparse.ArgumentParser):
     removed     option that does not exist, or no longer -> the error for it.
     """
 
-    strict = True
-
     def __init__(self, **options: Any) -> None:  # argparse creates subparsers with the same arguments
         super().__init__(**options)
         self.passed_on: Collection[str] = ()
@@ -99,7 +96,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
-        if unknown and self.strict:
+        if unknown:
             for word in unknown:
                 if sentence := self.removed.get(word.partition("=")[0]):
                     raise UsageError(sentence)
@@ -129,32 +126,13 @@ def _suggest(typed: Iterable[str], known: Iterable[str]) -> str:
     return say(en=f"; did you mean {listed}?", zh=f"；是不是 {listed}？") if listed else ""
 
 
-class LenientParser(Parser):
-    """A parser that accepts any value, to read the language from a line with mistakes."""
-
-    strict = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options | {"add_help": False})
-
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        for strict in ("type", "choices", "required"):
-            options.pop(strict, None)
-        if options.get("nargs") == "+" or isinstance(options.get("nargs"), int):
-            options |= {"nargs": "*", "metavar": "VALUE"}
-        elif not options.keys() & {"nargs", "action"}:
-            options["nargs"] = "?"
-        return super().add_argument(*names, **options)
-
-
 def add_options(
     parser: argparse._ActionsContainer, wording: Wording, group: str, **facts: Mapping[str, Any]
 ) -> None:
     """Add the options of a group of ``wording`` to a parser.
 
     ``facts``, here or in the wording, maps an option's first flag, without hyphens, to further arguments for argparse,
-    such as ``type``; ``completer`` is a function for shell completion. An option without a metavar and facts is a
-    switch.
+    such as ``type``. An option without a metavar and facts is a switch.
     """
     for names, metavar, text in wording.group(group):
         flags = names.split("/")
@@ -165,10 +143,7 @@ def add_options(
             more.setdefault("metavar", tuple(metavar.split()) if each else metavar)
         elif not more:
             more["action"] = "store_true"
-        completer = more.pop("completer", None)
-        action = parser.add_argument(*flags, help=str(text), **more)
-        if completer:
-            vars(action)["completer"] = completer  # argcomplete reads this attribute
+        parser.add_argument(*flags, help=str(text), **more)
 
 
 # Options shared by several commands.
@@ -180,8 +155,7 @@ def add_gpus(parser: argparse.ArgumentParser, least: int) -> None:
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
-    names = [model.called for model in MODELS]
-    add_options(parser, WORDING, "memory", gpu_model={"completer": lambda **_: names})
+    add_options(parser, WORDING, "memory")
 
 
 def add_language(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:

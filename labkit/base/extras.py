@@ -13,7 +13,7 @@ EXTRA_OF = dict.fromkeys(
     ("ipykernel", "ipywidgets", "jupyter_client", "jupyterlab", "matplotlib", "nbclient", "nbconvert",
      "nbformat", "papermill"),
     "lab",
-) | {"argcomplete": "shell"}  # fmt: skip
+)  # fmt: skip
 
 
 class MissingPackage(ModuleNotFoundError):

@@ -667,39 +667,6 @@ def test_argparses_own_words_are_all_translated():
         assert sorted(re.findall(r"%(?:\(\w+\))?[sr]", chinese)) == sorted(fields), english
 
 
-def test_tab_completes_commands_options_and_lessons(tmp_path):
-    argcomplete = pytest.importorskip("argcomplete")
-    path = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(Path(argcomplete.__file__).parents[1])])
-
-    def completed(line):
-        written = tmp_path / "written"
-        answers = {
-            "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " ", "COMP_LINE": line, "COMP_POINT": str(len(line)),
-        }  # fmt: skip
-        answers |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(written), "PYTHONPATH": path}
-        told = ENVIRONMENT | answers
-        done = subprocess.run([sys.executable, "-m", "labkit"], capture_output=True, env=told, timeout=60)
-        assert done.stdout == b""
-        return [word.strip() for word in written.read_text("utf-8").split()]
-
-    assert set(COMMANDS) <= set(completed("labkit "))
-    assert completed("labkit l") == ["lab", "lessons"]
-    assert completed("labkit torchrun --nno") == ["--nnodes"]
-    assert completed("labkit lessons co") == ["copy"]
-    assert completed("labkit lab 03") == ["03_split"]
-    assert completed("labkit sweep 03_split --cell") == ["--cell-timeout"]
-
-
-def test_without_argcomplete_the_command_works_as_ever(capfd, monkeypatch):
-    monkeypatch.setitem(sys.modules, "argcomplete", None)
-    monkeypatch.setenv("_ARGCOMPLETE", "1")
-    monkeypatch.setenv("COMP_LINE", "labkit r")
-    monkeypatch.setattr(sys, "argv", ["labkit", "--version"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capfd.readouterr().out == f"labkit {version}\n"
-
-
 def test_an_option_of_three_values_is_named_once(capsys):
     with pytest.raises(SystemExit):
         main(["grade", "--help"])
