@@ -84,7 +84,7 @@ class Parity(Drawn):
                 cells = (f"{values[at]:.6g}" if at < len(values) else "-" for at in shown)
                 rows.append([f"{word} [{number}]", *cells])
         columns = rows if len(self.layouts) > 4 else zip(*rows, strict=True)
-        lines += ["", *("  " + "".join(f"{cell:>12}" for cell in row) for row in columns)]
+        lines += ["", *("  " + "".join(f"{cell:>12}" for cell in row) for row in columns)] if shown else []
         for finding in dict.fromkeys(one.finding for one in self.layouts if one.finding is not None):
             names = [one.name for one in self.layouts if one.finding == finding]
             lines += ["", list_some(names), *finding_lines(finding)]

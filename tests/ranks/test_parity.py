@@ -189,6 +189,7 @@ def test_what_was_not_compared_is_never_the_same():
     assert "(rank 0)" in extra.uncompared[0]
     idle = labkit.parity(lambda rank: None, [1, 2])
     assert (idle.same, idle.exit_code) == (None, 3)
+    assert "[1]  " not in repr(idle)  # no table without steps
     told = labkit.parity(lambda rank: print("needs 4 GPUs\n"), [1, 2])
     assert all("needs 4 GPUs" in one.uncompared[0] for one in told.layouts)
 
