@@ -58,7 +58,7 @@ def _weights(draw: Draw) -> list[Tensor]:
 
 @part("state", 2, en="Each rank's optimizer has its own parameters", zh="每个 rank 的优化器只管自己的参数")
 def own(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    ranks = draw.integer(2, 4)
+    ranks = draw.integer(2, 3)
     owner = [*draw.sample(range(ranks), 2), *(draw.integer(0, ranks - 1) for _ in range(3))]
     owner = [*owner[:-ranks], *range(ranks)][:5] if ranks > 2 else owner
     yield from checks.wrong_state(
@@ -76,7 +76,7 @@ def nothing(ask: Ask, draw: Draw) -> Iterator[Hint]:
 
 def _take_steps(ask: Ask, draw: Draw, unused: bool) -> tuple[tuple[Any, ...], int]:
     """Return the arguments of :func:`.checks.wrong_step`, and how many numbers travel if none travels twice."""
-    ranks, weights = draw.integer(2, 4), _weights(draw)
+    ranks, weights = draw.integer(2, 3), _weights(draw)
     left = draw.integer(0, 4) if unused else -1
     gradients = [
         [
