@@ -531,3 +531,67 @@ def test_only_a_stream_can_be_recorded():
         with pytest.raises(TypeError, match=r"argument 's' \(position 1\) must be Stream, not str"):
             torch.ones(1, device="cuda").record_stream("x")
         torch.ones(1, device="cuda").record_stream(torch.cuda.current_stream())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"), [(torch.float64, FLOAT, ("Double", "Float")), (FLOAT, HALF, ("Float", "Half"))]
+)
+def test_cudnn_wants_batch_norms_weights_of_the_inputs_dtype(gpus, one, other, names):
+    x, w = (torch.ones(2, 2, device="cuda:1", dtype=dtype) for dtype in (one, other))
+    mine, theirs = (f"torch.cuda.{name}Tensor" for name in names)
+    words = f"type {mine} does not equal {theirs} (while checking arguments for cudnn_batch_norm)"
+    for call in (
+        lambda: F.batch_norm(x, *w, weight=w[0], bias=w[1]),
+        lambda: torch.batch_norm(x, *w, *w, True, 0.1, 1e-5, True),
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        begin, _, end = str(caught.value).partition(
+            " to have the same type as tensor for argument #2 'weight'; but "
+        )
+        assert (begin, end) == ("Expected tensor for argument #1 'input'", words)
+    with pytest.raises(RuntimeError, match="mixed dtype"):  # not cuDNN's: said as the CPU does
+        F.batch_norm(x, *w)
+    assert F.batch_norm(x, *w.to(one), *w.to(one)).dtype is one
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_takes_weights_of_halves_beside_statistics_in_float32(gpus, dtype, training):
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*size).to(dtype).cuda(1) for size in ((6, 3), (3,), (3,)))
+    mean, var = torch.zeros(3, device="cuda:1"), torch.ones(3, device="cuda:1")
+    halves = [each.clone().requires_grad_() for each in (x, weight, bias)]
+    floats = [each.float().requires_grad_() for each in (x, weight, bias)]
+    found = F.batch_norm(halves[0], mean, var, *halves[1:], training)
+    kept = torch.zeros(3, device="cuda:1"), torch.ones(3, device="cuda:1")
+    wanted = torch.batch_norm(floats[0], *floats[1:], *kept, training, 0.1, 1e-5, True)
+    other = torch.batch_norm(halves[0], *halves[1:], mean.clone(), var.clone(), training, 0.1, 1e-5, True)
+    assert (found.dtype, found.device, other.dtype) == (dtype, torch.device("cuda:1"), dtype)
+    near = {"atol": 2e-2, "rtol": 2e-2, "check_dtype": False}
+    torch.testing.assert_close(found, wanted, **near)
+    torch.testing.assert_close((mean, var), kept)
+    for result in (found, wanted):
+        result.square().sum().backward()
+    for half, whole in zip(halves, floats, strict=True):
+        assert (half.grad.dtype, half.grad.device) == (dtype, torch.device("cuda:1"))
+        torch.testing.assert_close(half.grad, whole.grad, atol=0.3, rtol=3e-2, check_dtype=False)
+    with pytest.raises(RuntimeError, match="cudnn_batch_norm" if dtype is HALF else "scalar type"):
+        F.batch_norm(x.float(), mean, var, weight, bias, training)
+
+
+def test_the_backward_of_batch_norm_of_images_wants_statistics_of_their_dtype(gpus):
+    norm = torch.nn.BatchNorm2d(3).cuda()
+    weights = [each.detach().half().requires_grad_() for each in (norm.weight, norm.bias)]
+    images = torch.rand(2, 3, 4, 4, device="cuda", dtype=torch.float16)
+
+    def backward(x, *weights, training=True):
+        F.batch_norm(x, norm.running_mean, norm.running_var, *weights, training=training).sum().backward()
+
+    backward(images, *weights)  # which want no gradient themselves
+    backward(images.to(memory_format=torch.channels_last).requires_grad_(), *weights)
+    images.requires_grad_()
+    backward(images, *(weight.detach() for weight in weights), training=False)
+    for training in (True, False):
+        with pytest.raises(RuntimeError, match="^Expected running_mean to have type Half but got Float"):
+            backward(images, *weights, training=training)

@@ -7,6 +7,7 @@ CUDA may refuse.
 
 from __future__ import annotations
 
+import functools
 import re
 from contextlib import suppress
 from typing import Any
@@ -39,6 +40,8 @@ def answer_failed_call(
         return _compute_in_float32(func, args, kwargs, found)
     if func in _WITH_OUT_DTYPE and ".dtype" in words:
         return _with_out_dtype(func, args, kwargs)
+    if func in _NORMS and words.startswith("expected scalar type"):
+        return _normalize_mixed_batch(func, args, kwargs, error)
     mixed = _mixed_dtypes_message(func, args, kwargs, words)
     if mixed is not None:
         raise RuntimeError(mixed) from None
@@ -108,6 +111,19 @@ def _mixed_dtypes_message(func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
         mine, theirs = type_in_errors(given["input"]), type_in_errors(given["weight"])
         return f"Input type ({mine}) and weight type ({theirs}) should be the same"
+    if func in _NORMS and words.startswith("mixed dtype (CPU)"):
+        given = dict(zip(_NORMS[func], args, strict=False)) | kwargs
+        values = given["input"]
+        # Without weights, or with weights in bfloat16, cuDNN is not used.
+        weight = values if given.get("weight") is None else given["weight"]
+        other = weight.dtype not in (values.dtype, torch.bfloat16)
+        if other and values.dtype in (torch.float32, torch.float64):
+            # cudnn/BatchNorm.cpp, TensorUtils.cpp, checkSameType
+            return (
+                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but "
+                f"type {type_in_errors(values)} does not equal {type_in_errors(weight)} "
+                "(while checking arguments for cudnn_batch_norm)"
+            )
     return None
 
 
@@ -132,6 +148,10 @@ def _other_dtype_message(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str |
     dtype, *others = [tensor.dtype for tensor in tensors_in(args, kwargs)]
     other = next((other for other in others if other is not dtype), dtype)
     return None if other is dtype else f"expected scalar type {NAMES[dtype]} but found {NAMES[other]}"
+
+
+def _fail(error: Exception, _: Any) -> None:
+    raise error
 
 
 # Only CUDA computes.
@@ -189,6 +209,41 @@ def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return tensor.to(wanted) if tensor.dtype is factor_dtype else tensor
 
     return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
+
+
+# Function -> its first arguments, in order.
+_NORMS = {
+    torch.nn.functional.batch_norm: ("input", "running_mean", "running_var", "weight", "bias"),
+    torch.batch_norm: ("input", "weight", "bias", "running_mean", "running_var"),
+}
+
+
+def _normalize_mixed_batch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+    """Compute ``batch_norm`` of halves with weights in half precision and statistics in float32.
+
+    The CPU wants weights in float32. CUDA takes each dtype as it is and computes in float32, but refuses in some
+    backward kernels for images (cuda/Normalization.cu, batch_norm_backward_cuda).
+    """
+    names = _NORMS[func]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    values, running = given["input"], given.get("running_mean")
+    narrow = values.dtype
+    if narrow not in (torch.float16, torch.bfloat16) or getattr(running, "dtype", None) is not torch.float32:
+        raise error
+    for name in ("weight", "bias"):
+        if getattr(given.get(name), "dtype", None) is narrow:
+            given[name] = given[name].float()
+    sums = any(getattr(given.get(name), "requires_grad", False) for name in ("weight", "bias"))
+    sums = sums or given.get("training", args[len(names)] if len(args) > len(names) else False)
+    result = func(*(given.pop(name, None) for name in names), *args[len(names) :], **given)
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim())
+    channels_last = values.is_contiguous() and values.stride(1) == 1
+    channels_last |= layout is not None and values.is_contiguous(memory_format=layout)
+    if sums and values.requires_grad and result.requires_grad and not channels_last:
+        # cuda/Normalization.cuh, get_packed_accessor
+        words = f"Expected running_mean to have type {NAMES[narrow]} but got Float"
+        result.grad_fn.register_prehook(functools.partial(_fail, RuntimeError(words)))
+    return result
 
 
 # CUDA asserts.
