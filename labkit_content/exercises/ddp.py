@@ -98,8 +98,12 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
     for most in (max(sizes[:2]) // 4, sum(sizes[:2]), 10**6, 1):
         case = Named("case", ranks=ranks, tensors=len(sizes), most=most)
         ran = on_ranks(step, ranks, [(own, most) for own in rows])
-        if ran.failure and "split_with_sizes" in ran.failure.words:
-            yield Named("cleared")
+        words = str(ran.failure.error) if ran.failure else ""
+        if "non-empty list" in words:
+            yield Named("empty", case=case)
+        if "split_with_sizes" in words:
+            parts = words.partition("split_sizes=")[2].count(",") + 1
+            yield Named("grown" if parts == len(sizes) else "cleared")
         full, by_number = ([sum(one) for one in buckets(sizes, size)] for size in (most, 4 * most))
         yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case)
 

@@ -136,10 +136,13 @@ def _start(answer: Callable[..., Any]) -> Hints:
         said = {"nodes": nodes, "each": each}
         ran = on_ranks(start_on_gpu, nodes * each, nodes=nodes)
         if ran.failure:
-            ordinal = "invalid device ordinal" in ran.failure.words
-            yield Named(
-                "rank" if ordinal else "raises", rank=ran.failure.rank, words=ran.failure.words, **said
-            )
+            error, words = ran.failure.error, ran.failure.words
+            if "Invalid device string" in words:
+                yield Named("text", words=words)
+            if isinstance(error, NameError) and error.name in ("rank", "local_rank", "world_size", "device"):
+                yield Named("cells", name=f"`{error.name}`")
+            ordinal = "invalid device ordinal" in words
+            yield Named("rank" if ordinal else "raises", rank=ran.failure.rank, words=words, **said)
             return
         taken: dict[tuple[int, int], int] = {}
         for rank, (told, gpu) in enumerate(ran.results):

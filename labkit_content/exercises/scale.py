@@ -183,6 +183,8 @@ def _hints_on_gradient(
     for name, made in {"factor": want, **mistakes}.items():
         times = next((times for times in factors if _is_close(got, times * made)), None)
         if times is not None:
-            known = name if times == 1 or name in ("own_count", "part_count") else "factor"
+            known = name if times <= 1 or name in ("own_count", "part_count") else "factor"
+            if name == "factor" and times < 1:
+                known = "small" if times == 1 / ranks else "divided"
             yield Named(known, case=case, times=times, ranks=ranks, parts=many)
     yield Named("other", case=case)

@@ -54,7 +54,10 @@ def _to_validate(setting: Setting, rank: int) -> tuple[Any, ...]:
     return model_of(setting), train, batches_of(setting, rank + 100, shares[rank])
 
 
-@script("validate", scripts.validate, repaired.validate, _to_validate)
+_as_scalars = replace_source(repaired.validate, ("append(total / rows)", "append((total / rows)[0])"))
+
+
+@script("validate", scripts.validate, repaired.validate, _to_validate, also=(_as_scalars,))
 def _validate(seen: ScriptRun) -> Hints:
     if seen.hangs:
         yield Named("in_the_loop" if not seen.setting.plain else "still_some")

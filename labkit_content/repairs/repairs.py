@@ -177,8 +177,9 @@ def _with_hints(shown: Repair) -> dict[str, Any]:
 
     def label() -> None:
         number = seen[0] + 1
-        button.disabled = number > len(score.COSTS)
-        if not button.disabled:
+        if number > len(score.COSTS):
+            button.layout.display = "none"
+        else:
             points = 0 if free else score.COSTS[number - 1]
             button.description = say(
                 en=f"Hint {number} of {len(score.COSTS)} ({plural(points, 'point')})",
@@ -192,6 +193,9 @@ def _with_hints(shown: Repair) -> dict[str, Any]:
             label()
 
     label()
+    if seen[0]:
+        bought = say(en="Hints that you have taken", zh="看过的提示")
+        hints.value = f"<details><summary>{bought}</summary>{Hints(shown.name)._repr_html_()}</details>"
     button.on_click(show_next_hint)
     box = widgets.VBox([widgets.HTML(shown._repr_html_()), button, hints], layout={"max_width": "860px"})
     box.add_class("labkit-repair")

@@ -199,6 +199,8 @@ WRONG = {
         (chosen(lambda: variable("RANK") % 2), "with 1 × 4 GPUs (nodes × GPUs per node), ranks 0 and 2 share cuda:0"),
         (chosen(lambda: variable("LOCAL_RANK"), choose=lambda gpu: None), "but the current GPU is cuda:0"),
         (chosen(lambda: variable("LOCAL_RANK"), told=lambda gpu: None), "the number of its GPU is wanted"),
+        (chosen(lambda: os.environ["LOCAL_RANK"]), "which function makes a number"),
+        (chosen(lambda: local_rank), "`local_rank` is defined in `%%ranks` cells only"),  # noqa: F821
         (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
         (chosen(lambda: variable("LOCAL_RANK"), told=str), "returns `'0'`"),
     ],

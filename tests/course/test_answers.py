@@ -166,6 +166,12 @@ def in_buckets(
     return ready
 
 
+def always_last(bucket, sent):
+    sent.append(DDP["send"](list(bucket)))
+    for one in sent:
+        DDP["receive"](*one)
+
+
 def last_bucket(bucket, sent):
     if bucket:
         sent.append(DDP["send"](list(bucket)))
@@ -801,6 +807,8 @@ WRONG = {
         ((in_buckets(sent_at_once=False), last_bucket), "no all-reduce began before backward had all gradients"),
         ((in_buckets(packed=lambda bucket: bucket), last_bucket), "the one that was emptied"),
         ((in_buckets(cleared=False), last_bucket), "were sent more than once"),
+        ((in_buckets(packed=lambda bucket: bucket, cleared=False), last_bucket), "has grown since"),
+        ((in_buckets(), always_last), "was given an empty list"),
         ((in_buckets(lambda held, most: held > most), last_bucket), "as soon as it has that many bytes or more"),
         ((in_buckets(lambda held, most: held >= 4 * most), last_bucket), "does `numel()` count bytes"),
         ((in_buckets(received=True), last_bucket), "`receive` is called while backward still computes"),
@@ -851,7 +859,8 @@ WRONG = {
         (recipe(lambda count, ranks, parts: ranks, "mean"), "Two factors are possible"),
         (recipe(lambda count, ranks, parts: ranks / parts, "mean"), "Two factors are possible"),
         (recipe(lambda count, ranks, parts: 1 / parts, "mean"), "that is a mean of means"),
-        (recipe(lambda count, ranks, parts: 1 / count), "Two factors are possible"),
+        (recipe(lambda count, ranks, parts: 1 / count), "what does DDP do with it"),
+        (recipe(lambda count, ranks, parts: ranks / parts / count), "include all parts already"),
         (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),
         (recipe(lambda n, ranks, parts: ranks / n, counted=lambda y: torch.tensor(y.numel()).cuda()), "of -100"),
         (part_by_part, "its own count over all ranks"),

@@ -274,9 +274,15 @@ def test_a_button_takes_the_next_hint():
     assert button.description == "Hint 2 of 4 (2 points)"
     for _ in range(3):
         button.click()
-    assert button.disabled
+    assert button.layout.display == "none"
     assert "class Repaired(Roads)" in told.value
     assert score.cost("roads") == 10
+    repair("roads", None)._repr_mimebundle_()  # on another day the hints are still there, folded
+    boxes = [w for w in widgets.Widget.widgets.values() if "labkit-repair" in getattr(w, "_dom_classes", ())]
+    _, button, told = boxes[-1].children
+    assert button.layout.display == "none"
+    assert "<details>" in told.value
+    assert "class Repaired(Roads)" in told.value
     assert set(repair("roads", PROBLEMS["roads"].repaired)._repr_mimebundle_()) == {"text/plain", "text/html"}
 
 
