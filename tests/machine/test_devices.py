@@ -561,3 +561,17 @@ def test_allclose_takes_a_number_of_the_host_as_its_parts_do():
     assert torch.allclose(ones, torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:1 and cpu"):
         torch.allclose(ones, torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_cudnn_wants_contiguous_states(gpus, kind):
+    layer, batch, rows_first = kind(3, 4, 2).cuda(), torch.ones(5, 2, 3).cuda(), torch.zeros(2, 2, 4).cuda()
+    whole, turned = rows_first.contiguous(), rows_first.transpose(0, 1)
+    states = {"hx": (turned, whole), "cx": (whole, turned)} if kind is nn.LSTM else {"hx": turned}
+    packed = nn.utils.rnn.pack_padded_sequence(batch, torch.tensor([5, 3]))
+    for name, state in states.items():
+        for data in (batch, packed):
+            with pytest.raises(RuntimeError, match=f"^rnn: {name} is not contiguous$"):
+                layer(data, state)
+        with torch.backends.cudnn.flags(enabled=False):
+            assert layer(batch, state)[0].is_cuda
