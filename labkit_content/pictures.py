@@ -170,8 +170,10 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
                 zh=f"{len(layouts)} 条{title}曲线，最多相差 {worst:.0e}")  # fmt: skip
     charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
     sketch, left, top = Sketch(), 58.0, charts.height + 12
-    strip = say(en="Gradients of step 1, in backward order: grey is rounding, orange differs, framed is the first",
-                zh="第 1 步的梯度，按反向传播的次序：灰色是舍入误差，橙色是不同，加框的是第一个不同的")  # fmt: skip
+    strip = say(
+        en="Gradients of step 1, backward order; grey: rounding (darker: farther), orange: differs, framed: first",
+        zh="第 1 步的梯度，按反向传播的次序。灰色：舍入误差（越深差得越多）；橙色：不同；加框：第一个不同",
+    )
     sketch.add(Label(12, charts.height, strip, 12))
     wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
     for row, (name, one) in enumerate(zip(names[1:], layouts[1:], strict=True)):

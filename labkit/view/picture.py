@@ -16,6 +16,7 @@ class Box:
     """A rectangle. ``gpu`` gives its colour; None is an outline (dashed: nothing there).
 
     tint    0 to 1: the colour mixed with that much white.
+    faint   mixed with the background instead, dark in a dark theme (SVG only).
     strong  pointed out by a heavy outline.
     round   an ellipse in its place.
     hatched drawn through with slanting strokes.
@@ -34,6 +35,7 @@ class Box:
     tip: str = ""
     round: bool = False
     hatched: bool = False
+    faint: bool = False
 
     def strokes(self, apart: float = 6.0) -> tuple[tuple[float, float, float, float], ...]:
         """Return the slanting strokes of a hatched box, each from one point to another; () for other boxes.

@@ -73,6 +73,8 @@ def _box(box: Box) -> str:
     elif box.width < _NARROW:
         edge = ""  # an edge would hide the colour
     fill = colour(box.gpu, box.tint)
+    if box.faint:
+        fill = f'{colour(box.gpu)}" fill-opacity="{_number(1 - box.tint)}'
     return f'<rect {place} fill="{fill}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
 
 

@@ -257,9 +257,8 @@ def main(arguments=None):
                 loss = pipeline_step(stage, words, following, count)
             else:
                 loss = loss_sum(model(words), following) / count
-                (
-                    loss * ranks if layout in ("dp", "fsdp") else loss
-                ).backward()  # DDP and FSDP average over ranks
+                scale = ranks if layout in ("dp", "fsdp") else 1  # DDP and FSDP average over ranks
+                (loss * scale).backward()
         if layout in ("cp", "ep"):
             for parameter in model.parameters():
                 if not is_apart(parameter):

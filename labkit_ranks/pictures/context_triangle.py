@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 from labkit.base.language import say
@@ -29,7 +30,7 @@ def context_picture(ring: ContextRing, step: int) -> Picture:
             if at > step:
                 sketch.add(Box(*place, None, label, dashed=True))
             else:
-                sketch.add(Box(*place, rank, label, tint=tint, tip=f"rank {rank}, {label}"))
+                sketch.add(Box(*place, rank, label, tint=tint, tip=f"rank {rank}, {label}", faint=tint > 0))
     _time(sketch, ring, step)
     _bytes(sketch, ring.ranks)
     high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
@@ -56,7 +57,8 @@ def _time(sketch: Sketch, ring: ContextRing, step: int) -> None:
             sketch.add(lane.bar(rank, x, wide, dashed=True, label=f"{label} waits"))
             if count := pairs[rank]:
                 tint = 0.0 if at == step else 0.7
-                sketch.add(lane.bar(rank, x, count * each, rank, tint=tint, label=label, tip=str(count)))
+                bar = lane.bar(rank, x, count * each, rank, tint=tint, label=label, tip=str(count))
+                sketch.add(replace(bar, faint=tint > 0))
             x += wide
 
 

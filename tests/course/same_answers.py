@@ -71,6 +71,27 @@ def whole_norm(one, other):
     return abs(norms[0] - norms[1]) <= 1e-2 * norms[1]
 
 
+def by_whole(of_all=False, order=2):
+    """A bound over the whole gradient: on all differences (``of_all``) or on each tensor's; inf: the largest number."""
+
+    def same(one, other):
+        a, b = one["gradients"], other["gradients"]
+        if not judged(floor=1.0)(one, other):  # keys, losses, nan and zeros
+            return False
+        gaps = [(g.float() - b[name].float()).flatten() for name, g in a.items()]
+        whole = torch.cat([g.float().flatten() for g in b.values()]).norm(order)
+        bound = by_dtype(next(iter(a.values())).dtype) * whole
+        return all(bool(gap.norm(order) <= bound) for gap in ([torch.cat(gaps)] if of_all else gaps))
+
+    return same
+
+
+def stacked(one, other):
+    """All gradients in one tensor: without one of them, the shapes differ."""
+    a, b = (torch.stack([g.float() for g in of["gradients"].values()]).flatten(1) for of in (one, other))
+    return bool(((a - b).norm(dim=1) <= 1e-4 * b.norm(dim=1)).all())
+
+
 def absolute(one, other):
     a, b = one["gradients"], other["gradients"]
     return a.keys() == b.keys() and all(
@@ -171,6 +192,8 @@ WRONG = {
         (lambda one, other: all(torch.equal(g, other["gradients"].get(name)) for name, g in one["gradients"].items()),
             "Do you leave room"),
         (whole_norm, "compare each tensor with its own norm"), (absolute, "an absolute one"),
+        (by_whole(of_all=True), "compare each tensor with its own norm"), (by_whole(), "with its own norm"),
+        (by_whole(order=float("inf")), "with its own norm"), (stacked, "ends in a RuntimeError"),
         (by_norms, "the difference of two tensors has a norm"), (judged(losses=False), "Do you look at all steps"),
         (judged(keys=False), "has no gradient for `words`"), (by_lookup, "ends in a KeyError"),
         (judged(lambda dtype: 1e-4), "in bf16 the gradients differ"),
