@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -70,6 +70,7 @@ class Machine:
         self._patches = Patches(lambda: table(self))
         self._layers: list[Patches] = []
         self._in_block = False
+        self.at_block_end: Callable[[], object] | None = None  # restores real GPUs
         # The thread that made the machine; the thread that ended it, if another.
         self._thread = threading.current_thread()
         self._ended_by: threading.Thread | None = None
@@ -173,6 +174,8 @@ class Machine:
             del _opened[at]
             self._end()
             _activate_last_opened()
+            if self.at_block_end is not None and machine_in_use() is None:
+                self.at_block_end()
 
     def _end(self) -> None:
         if self.closed:

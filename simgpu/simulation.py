@@ -88,6 +88,8 @@ def use_gpus(gpus: int) -> Machine | RealGpus:
 
 
 def _take_over(machine: Machine) -> Machine:
+    if _open is not None:
+        machine.at_block_end = _open.reopen
     release()
     return machine.open()
 
@@ -96,15 +98,22 @@ _open: RealGpus | None = None
 
 
 class RealGpus:
-    """The computer's first ``count`` GPUs, in use until :meth:`close` or the next machine."""
+    """The computer's first ``count`` GPUs, in use until :meth:`close` or the next machine.
+
+    The end of a machine's ``with`` block restores them.
+    """
 
     def __init__(self, count: int) -> None:
-        global _open
-        release()
         self.gpus = tuple(range(count))
-        self.closed = False
         # DataParallel and the lessons take "all GPUs" from device_count.
         self._patches = Patches(lambda: [Patch(torch.cuda, "device_count", lambda: count)])
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Let torch see these GPUs only, again after :meth:`close`."""
+        global _open
+        release()
+        self.closed = False
         self._patches.put_in()
         _open = self
 

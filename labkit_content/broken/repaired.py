@@ -35,7 +35,7 @@ class RepairedTypist(models.Typist):
 
 class RepairedPhotos(models.Photos):
     def before(self, photos):
-        sizes = torch.tensor([photo.shape[1:] for photo in photos])
+        sizes = torch.tensor([photo.shape[1:] for photo in photos], device=photos[0].device)
         height, width = sizes.amax(dim=0).tolist()
         padded = [F.pad(p, (0, width - p.size(2), 0, height - p.size(1))) for p in photos]
         return torch.stack(padded), sizes

@@ -65,5 +65,5 @@ def _judge_last_batch(answer: Callable[..., Any]) -> Hints:
         got = read_returned(answer(rows, size), A_WHOLE_NUMBER)
         want = rows % size or size
         if got != want:
-            name = {0: "zero", size: "full"}.get(got, "large" if got > size else "other")
+            name = {size: "full"}.get(got, "large" if got > size else "zero" if want == size else "other")
             yield Named(name, rows=rows, batch_size=size, got=got, want=want)

@@ -14,36 +14,40 @@ from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import a_function, numbers, read_returned, wrong_return
-
-from .gpus import some_gpus
+from simgpu import Machine
 
 
 @judge("05.around", a_function("wrap"))
 def _judge_wrap(answer: Callable[..., Any]) -> Hints:
-    with some_gpus() as devices:
-        for home in (devices[1], devices[0], devices[-1]):
-            busy: set[str] = set()
+    for gpus in (3, 2, 4):
+        with Machine(gpus).open():  # a simulated computer with this number of GPUs
+            yield from _judge_wrap_on([f"cuda:{gpu}" for gpu in range(gpus)], answer)
 
-            class DeviceRecorder(nn.Linear):
-                def forward(self, x: torch.Tensor, busy: set[str] = busy) -> torch.Tensor:
-                    busy.add(str(x.device))
-                    return super().forward(x)
 
-            model = DeviceRecorder(5, 2).to(home)
-            try:
-                made = read_returned(answer(model))
-                if made is model or not isinstance(made, nn.Module):
-                    yield Named("not_wrapped")
-                if str(model.weight.device) != home:
-                    yield Named("moved", home=home, device=model.weight.device)
-                if (ids := list(getattr(made, "device_ids", []))) and home != f"cuda:{ids[0]}":
-                    yield Named("home", home=home, ids=ids)
-                made(torch.ones(2 * len(devices), 5))
-            except (RuntimeError, AssertionError) as error:
-                yield Named("raised", home=home, error=str(error).splitlines()[0])
-                return
-            if len(busy) < len(devices):
-                yield Named("fewer", home=home, busy=len(busy), gpus=len(devices))
+def _judge_wrap_on(devices: list[str], answer: Callable[..., Any]) -> Hints:
+    for home in (devices[1], devices[0], devices[-1]):
+        busy: set[str] = set()
+
+        class DeviceRecorder(nn.Linear):
+            def forward(self, x: torch.Tensor, busy: set[str] = busy) -> torch.Tensor:
+                busy.add(str(x.device))
+                return super().forward(x)
+
+        model = DeviceRecorder(5, 2).to(home)
+        try:
+            made = read_returned(answer(model))
+            if made is model or not isinstance(made, nn.Module):
+                yield Named("not_wrapped")
+            if str(model.weight.device) != home:
+                yield Named("moved", home=home, device=model.weight.device)
+            if (ids := list(getattr(made, "device_ids", []))) and home != f"cuda:{ids[0]}":
+                yield Named("home", home=home, ids=ids)
+            made(torch.ones(2 * len(devices), 5))
+        except (RuntimeError, AssertionError) as error:
+            yield Named("raised", home=home, error=str(error).splitlines()[0])
+            return
+        if len(busy) < len(devices):
+            yield Named("fewer", home=home, busy=len(busy), gpus=len(devices))
 
 
 class _Net(nn.Module):
@@ -63,7 +67,7 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
             try:
                 if (result := answer(given, state)) is ...:
                     read_returned(result)
-            except RuntimeError as error:
+            except (AttributeError, RuntimeError) as error:
                 yield Named("keys", error=" ".join(str(error).split("\n\t")[:2]), **facts)
                 return
             if not all(torch.equal(value.cpu(), saved[key]) for key, value in model.state_dict().items()):

@@ -28,9 +28,10 @@ def _judge_calls(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
         for rows in (7, 1):
             yield from _judge_call(answer, rows, devices)
+        yield from _judge_call(answer, 7, devices[::-1], "in_order")  # the first device is not cuda:0
 
 
-def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hints:
+def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part: str = "case") -> Hints:
     """Yield hints on one call with ``rows`` rows, seen from inside the module."""
     seen: list[tuple[str, int]] = []
     ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
@@ -52,12 +53,17 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str]) -> Hi
 
     model = CallRecorder().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
-    case: dict[str, Any] = {"case": Named("case"), "rows": rows, "gpus": len(devices)}
+    case: dict[str, Any] = {"case": Named(part), "rows": rows, "gpus": len(devices)}
+    case["devices"] = ", ".join(devices)
     try:
         got = read_returned(answer(model, batch, list(devices)))
     except RuntimeError as error:
         yield Named("not_scattered" if ("cpu", rows) in seen else "raised", error=error, **case)
         return
+    except AttributeError as error:
+        if "NoneType" in str(error) and seen:
+            yield Named("no_output", **case)
+        raise
     if isinstance(got, (list, tuple)):
         yield Named("not_gathered", pieces=len(got), **case)
     if not isinstance(got, torch.Tensor):

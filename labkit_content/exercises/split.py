@@ -39,7 +39,12 @@ def _judge_rows_of(answer: Callable[..., Any]) -> Hints:
         every, chunk, down, extra = list(range(rows)), -(-rows // gpus), *divmod(rows, gpus)
         for gpu in range(gpus):
             want = every[gpu * chunk : (gpu + 1) * chunk]
-            got = list(read_returned(answer(gpu, rows, gpus), SOME_WHOLE_NUMBERS))
+            try:
+                got = list(read_returned(answer(gpu, rows, gpus), SOME_WHOLE_NUMBERS))
+            except IndexError:
+                if not want:
+                    yield Named("idle", gpu=gpu, rows=rows, gpus=gpus, pieces=_count_pieces(rows, gpus))
+                raise
             if got == want:
                 continue
             evenly = gpu * down + min(gpu, extra)
@@ -80,6 +85,8 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
         (5, 64, 8),
         (64, 64, 1),
         (12, 64, 8),
+        (33, 25, 8),  # only the full batch leaves a GPU idle
+        (8, 9, 8),  # a full batch would leave some idle, but there is none
     ):
         got = read_returned(answer(rows, size, gpus))
         if not isinstance(got, (bool, int)):
@@ -96,7 +103,8 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
                 "chunk": -(-left // gpus),
                 "last": last,
             }
-            yield Named("idle" if got else "busy", busy=_count_pieces(left, gpus), **facts)
+            name = "idle" if got else "short" if rows < size else "busy"
+            yield Named(name, busy=_count_pieces(left, gpus), **facts)
 
 
 @derive_facts("03.largest", gpus=(8, 2, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})

@@ -71,7 +71,12 @@ def _fill_pieces(rows: int, piece: int) -> tuple[int, ...]:
 @judge("00.add", a_function("add"))
 def _judge_add(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
-        for here, there in (("cpu", devices[0]), (devices[-1], "cpu"), (devices[0], devices[-1])):
+        for here, there in (
+            ("cpu", devices[0]),
+            (devices[-1], "cpu"),
+            (devices[0], devices[-1]),
+            (devices[0], devices[0]),
+        ):
             x, y = torch.arange(3.0, device=here), torch.full((3,), 2.0, device=there)
             facts = {"case": Named("case"), "here": here, "there": there}
             try:
@@ -83,8 +88,9 @@ def _judge_add(answer: Callable[..., Any]) -> Hints:
                 return
             if not isinstance(got, torch.Tensor):
                 raise wrong_return(got, Text("a tensor", "一个张量"))
-            if not torch.equal(x.cpu(), torch.arange(3.0)):
-                yield Named("in_place", **facts)
+            for name, given, was in (("x", x, torch.arange(3.0)), ("y", y, torch.full((3,), 2.0))):
+                if not torch.equal(given.cpu(), was):
+                    yield Named("in_place", name=name, **facts)
             if str(got.device) != here:
                 yield Named("elsewhere", device=got.device, **facts)
             if got.shape != x.shape or not torch.equal(got.cpu(), torch.arange(3.0) + 2):

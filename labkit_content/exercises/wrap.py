@@ -58,7 +58,7 @@ def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, int]:
 
 @judge("02.anywhere", a_function("anywhere"))
 def _judge_anywhere(answer: Callable[..., Any]) -> Hints:
-    for gpus in (0, 1, 3):
+    for gpus in (0, 1, 3, 2):
         with Machine(gpus).open():  # a simulated computer with this number of GPUs
             yield from _judge_made_model(gpus, answer)
 
@@ -89,7 +89,7 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
     made(torch.ones(6, 5, device=home))
     busy = len({device for device, _ in seen})
     if busy != max(gpus, 1):
-        yield Named("one_device", busy=busy, **case)
+        yield Named("fixed_ids" if busy > 1 else "one_device", busy=busy, **case)
     if gpus < 2 and any(name.startswith("module.") for name in made.state_dict()):
         yield Named("wrapped_alone", **case)
 
@@ -102,6 +102,7 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
             ("dict", {"rows": torch.ones(2), "name": "a"}, devices[0], "skipped"),
             ("pair", (torch.ones(2), torch.zeros(3)), devices[-1], "skipped"),
             ("nested", {"images": [torch.ones(2), torch.zeros(3)], "count": 3}, devices[-1], "inside"),
+            ("deeper", [[torch.ones(2)], {"rows": torch.zeros(3)}], devices[0], "inside"),
         ):
             case = {"case": Named("case", given=Named(name)), "wanted": wanted}
             try:

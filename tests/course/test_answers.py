@@ -416,6 +416,32 @@ def changes_the_callers(batch, device):
     return moved()(batch, device)
 
 
+def replaces_while_walking(model):
+    for name, inner in model.named_modules():
+        if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
+            setattr(model, name, torch.nn.GroupNorm(1, inner.num_features))
+    return model
+
+
+def leaves_an_output_out(model, batch, devices):
+    return FOUR["gather"]([model(batch.to(devices[0])), None], devices[0])  # as after an error in a thread
+
+
+def dives_through_dicts_only(batch, device):
+    if isinstance(batch, dict):
+        return {key: dives_through_dicts_only(value, device) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(x.to(device) if isinstance(x, torch.Tensor) else x for x in batch)
+    return batch.to(device) if isinstance(batch, torch.Tensor) else batch
+
+
+def writes_into_lists(batch, device):
+    if isinstance(batch, list):
+        batch[:] = [moved()(value, device) for value in batch]
+        return batch
+    return moved()(batch, device)
+
+
 def others(model):
     return [gpu for gpu in range(torch.cuda.device_count()) if gpu != model.weight.get_device()]
 
@@ -545,6 +571,7 @@ WRONG = {
         (lambda x, y: (y.to(x.device), x + y)[1], "`.to()` returns a copy"),
         (lambda x, y: x + y.to("cuda:0"), "a device written into the code"),
         (lambda x, y: x.data.add_(y.to(x.device)), "the caller's x has changed"),
+        (lambda x, y: y.to(x.device).data.add_(x), "with x on cuda:0 and y on cuda:0 the caller's y has changed"),
         (lambda x, y: x + y.to(x.device).detach(), "does not reach y"),
         (lambda x, y: torch.tensor((x.cpu() + y.cpu()).tolist(), device=x.device), "does not reach x"),
         (lambda x, y: x + y.to("cuda:9"), "with x on cpu and y on cuda:0 PyTorch says: `"),
@@ -568,7 +595,9 @@ WRONG = {
     "01.last_batch": [
         (10, "the function itself"), (lambda rows, size: None, "return"),
         (lambda rows, size: rows % size, "never gives an empty batch"), (lambda rows, size: size, "a full batch"),
-        (lambda rows, size: 1, "the last batch has"), (lambda rows: 1, "raised TypeError"),
+        (lambda rows, size: 1, "the last batch has"),
+        (lambda rows, size: max(rows % size, 1), "it gives 1. When the rows divide evenly"),
+        (lambda rows: 1, "raised TypeError"),
         (lambda rows, size: rows % size or rows, "can a batch have at most"),
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
@@ -588,6 +617,10 @@ WRONG = {
         (lambda model: at_home(torch.nn.DataParallel(model)), "on a computer without a GPU the model is wrapped"),
         (lambda model: torch.nn.DataParallel(model) if torch.cuda.device_count() > 1 else at_home(model),
          "on a computer with 3 GPUs the weights are on cpu"),
+        (lambda model: at_home(torch.nn.DataParallel(model, [0, 1, 2]) if torch.cuda.device_count() > 1 else model),
+         "on a computer with 2 GPUs it raises an error: `"),
+        (lambda model: at_home(torch.nn.DataParallel(model, [0, 1]) if torch.cuda.device_count() > 1 else model),
+         "`forward` ran on 2 devices only: are the numbers in `device_ids`"),
         (3, "the function itself"),
     ],
     "02.move": [
@@ -596,7 +629,10 @@ WRONG = {
         (lambda b, d: b if type(b) is tuple else moved()(b, d), "every kind of container"),
         (lambda batch, device: moved()(batch, "cuda:0"), "given a tensor and device cuda:1, a tensor is on cuda:0"),
         (lambda batch, device: moved()(batch, "cuda:1"), "a string and device cuda:0, a tensor is on cuda:1"),
-        (moved(deep=False), "a tensor inside is still on cpu"), (moved(kept=False), "it returns `list("),
+        (moved(deep=False), "a tensor inside is still on cpu"),
+        (dives_through_dicts_only, "given a list that holds a list and a dict, a tensor inside is still on cpu"),
+        (writes_into_lists, "a list that holds a list and a dict, the caller's own batch has changed"),
+        (moved(kept=False), "it returns `list("),
         (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
         (3, "the function itself"), (lambda batch, device: 1 / 0, "ZeroDivision"),
@@ -620,7 +656,8 @@ WRONG = {
         (lambda gpu, rows, gpus: range(gpu * -(-rows // gpus), (gpu + 1) * -(-rows // gpus)), "the last row is row 22"),
         (lambda gpu, rows, gpus: [row + 1 for row in rows_of()(gpu, rows, gpus)], "the first row is row 0"),
         (lambda gpu, rows, gpus: torch.arange(rows).chunk(gpus)[gpu].tolist(),
-         "(gpu=5, rows=10, gpus=8)` raised IndexError: tuple index out of range"),
+         "10 rows on 8 GPUs make only 5 pieces, so cuda:5 is idle: it gets an empty list"),
+        (lambda gpu, rows, gpus: [][gpu], "raised IndexError"),
         (bounds, "list all row numbers"), (lambda *_: None, "return"), ([0, 1], "the function itself"),
         (lambda *_: 1 / 0, "ZeroDivision"), (lambda *_: ["a"], "a list of whole numbers"),
     ],
@@ -639,7 +676,10 @@ WRONG = {
         (all_busy(last=lambda rows, size: rows % size), "96 rows in batches of 32 on 8 GPUs it should say `True`"),
         (lambda r, s, g: s % g == 0 and (r % s or s) % g == 0,
          "100 rows in batches of 23 on 8 GPUs it should say `True`"),
-        (all_busy(last=lambda rows, size: size), "a batch of 4 makes"), (lambda *_: "yes", "`True` or `False`"),
+        (all_busy(last=lambda rows, size: size), "a batch of 4 makes"),
+        (lambda r, s, g: all_busy()(r % s or s, r % s or s, g), "a batch of 25 makes pieces of 4, which reach only 7"),
+        (lambda r, s, g: all_busy()(s, s, g) and all_busy()(r, s, g), "there is no full batch, only one of 8 rows"),
+        (lambda *_: "yes", "`True` or `False`"),
         (lambda *_: None, "return"), (23, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "03.order": [(1, "wrong labels"), (3, "where the output is"), (0, "asks for"), (4, "asks for"), ("No", "asks for")],
@@ -669,6 +709,8 @@ WRONG = {
         (lambda m, b, d: m(b.to(d[0])) + b.to(d[1]), "for 7 rows on 3 GPUs it raises an error: `Expected all"),
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
+        (leaves_an_output_out, "a thread failed, so its output is still `None`"),
+        (lambda m, b, d: one_call(m, b, d).to("cuda:0"), "the devices cuda:2, cuda:1, cuda:0 the output is on cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
         (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),
         (lambda m, b, d: torch.nn.DataParallel(m, d)(b), "was run by"),
@@ -683,6 +725,8 @@ WRONG = {
         (lambda model: torch.nn.DataParallel(model.to("cuda:0")), "was on cuda:1 and is now on cuda:0"),
         (around(lambda home, ids: [home]), "only 1 of 3 GPUs had work"),
         (around(lambda home, ids: [1, 0]), "only 2 of 3"),
+        (around(lambda home, ids: [home, *sorted({0, 1, 2} - {home})]), "it raises an error: `"),
+        (around(lambda home, ids: [home, *sorted({*ids[:3]} - {home})]), "only 3 of 4 GPUs had work"),
         (around(lambda home, ids: [home, 9]), "it raises an error: `"), (lambda model: None, "return"),
         (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
     ],
@@ -690,6 +734,7 @@ WRONG = {
         (lambda model, state: model.load_state_dict(state), "an unwrapped model and the keys `['module.body.weight'"),
         (lambda model, state: model.load_state_dict(state, strict=False), "the weights are still the old ones"),
         (loaded(into=lambda model: model), "a wrapped model and the keys"),
+        (lambda model, state: model.module.load_state_dict(state), "with an unwrapped model and the keys"),
         (loaded(strict=False), "without `head.bias`"),
         (lambda model, state: unwrapped(model).load_state_dict(
             {k.replace("module.", ""): v for k, v in state.items()}), 'Missing key(s) in state_dict: "submodule'),
@@ -796,6 +841,7 @@ WRONG = {
         (torch.nn.SyncBatchNorm.convert_sync_batchnorm, "a SyncBatchNorm in it"),
         (lambda model: model, "`norm` is still a BatchNorm"),
         (replaced(deep=False), "`block.1` is still a BatchNorm"),
+        (replaces_while_walking, "go through `named_children`"),
         (replaced(lambda norm: torch.nn.Identity()), "BatchNorm is gone"),
         (replaced(lambda norm: torch.nn.GroupNorm(1, 4)), "How many features"), (reset, "`conv.weight` has changed"),
         (replaced(lambda norm: OverRows(1, norm.num_features)), "still looks at the other rows"),

@@ -259,9 +259,12 @@ def test_use_gpus_shows_as_many_real_ones_as_asked_for(monkeypatch):
     one.close()  # the limit that is open is another's, and ends when the next one comes
     assert torch.cuda.device_count() == 2
     assert labkit.use_gpus(4).gpus == (0, 1, 2, 3)
-    labkit.use_gpus(1)
-    with labkit.simulate(gpus=8):
-        assert torch.cuda.device_count() == 8
+    one = labkit.use_gpus(1)
+    for again in range(2):
+        with labkit.simulate(gpus=8), labkit.simulate(gpus=0):
+            assert (torch.cuda.device_count(), one.closed) == (0, True)
+        assert (torch.cuda.device_count(), one.closed) == (1, False), again  # the block's end restores the limit
+    labkit.simulate(gpus=8).close()
     assert torch.cuda.device_count() == 4
 
 
