@@ -263,7 +263,9 @@ def test_use_gpus_shows_as_many_real_ones_as_asked_for(monkeypatch):
     for again in range(2):
         with labkit.simulate(gpus=8), labkit.simulate(gpus=0):
             assert (torch.cuda.device_count(), one.closed) == (0, True)
-        assert (torch.cuda.device_count(), one.closed) == (1, False), again  # the block's end restores the limit
+        assert (torch.cuda.device_count(), one.closed) == (1, False), (
+            again
+        )  # the block's end restores the limit
     labkit.simulate(gpus=8).close()
     assert torch.cuda.device_count() == 4
 
