@@ -182,11 +182,11 @@ WRONG = {
         (only_rank_0, "it hangs: rank 0 waits for rank 1 in all_reduce"),
         (shared_step(parameters=lambda model: []), "still has the gradient of its own rows"),
         (shared_step(parameters=lambda model: [model.weight]), "the first parameter is right"),
-        (shared_step(mean=False), "2 times too large: what was added up"),
+        (shared_step(mean=False), "2 times what it should be: what was added up"),
         (shared_step(lambda rows, rank, ranks: rows[:3]), "which rows are missing"),
         (shared_step(loss=False), "the loss of its own rows"), (shared_step(told=lambda loss: 7.0), "is 7.0000, and"),
         (shared_step(told=lambda loss: loss), "as a number (`.item()`)"),
-        (shared_step(told=lambda loss: None), "returns None"), (divided_twice, "2 times too small"),
+        (shared_step(told=lambda loss: None), "returns None"), (divided_twice, "only 1/2 of what it should be"),
     ],
     "10.who": [
         ([2, 1], "in the other order"), ([0, 3], "not dealt out"), ([1, 6], "among all 8 ranks"), ([2, 3], "from zero"),
