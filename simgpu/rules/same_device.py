@@ -95,11 +95,12 @@ def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
         raise RuntimeError(f"All tensors must be on devices[0]: {gpu.index}")
 
 
-def check_on_gpu(tensor: Tensor, index: int) -> None:
-    """Require the input tensor number ``index`` on a GPU."""
+def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
+    """Require the ``kind`` ("input", "output") tensor number ``index`` on a GPU."""
     if gpu_of(tensor) is None:
+        label = "output tensor" if kind == "output" else "tensor"
         raise RuntimeError(
-            f"Expected all input tensors to be CUDA tensors, but tensor at index {index} has device '{place(tensor)}'"
+            f"Expected all {kind} tensors to be CUDA tensors, but {label} at index {index} has device '{place(tensor)}'"
         )
 
 

@@ -44,6 +44,6 @@ def _refuse(name: str, *_: object, asked: bool = True, **__: object) -> NoReturn
 
 def absent(name: str) -> NoReturn:
     """Refuse a missing name of ``torch._C``, as its ``__getattr__``."""
-    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas", "_broadcast", "_scatter", "_gather")):
+    if name.startswith(("_cuda_", "_nccl_", "_cudnn_", "_cublas")):
         _refuse(name, asked=False)  # hasattr() comes here too
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")

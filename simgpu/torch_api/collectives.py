@@ -1,4 +1,4 @@
-"""The collectives of ``torch._C`` that a CPU build lacks, on simulated GPUs.
+"""The seven collectives of ``torch._C`` that a CPU build lacks, on simulated GPUs.
 
 ``torch.nn.parallel`` and ``torch.cuda.comm`` call these. As in PyTorch's ``torch/csrc/cuda/comm.cpp``, tensors on the
 first device come back by identity, pieces already on their device are views of the input, and uneven sizes follow
@@ -94,6 +94,17 @@ class Collectives:
         return [self._move_to_gpu(tensor, device) for device in devices]
 
     @without_function_modes
+    def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
+        for at, out in enumerate(outs):
+            check_on_gpu("output", out, at)
+            if out.shape != tensor.shape:
+                raise RuntimeError(
+                    "Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, but output tensor at index {at} has shape {list(out.shape)}"
+                )
+        return [out.copy_(tensor) for out in outs]
+
+    @without_function_modes
     def _scatter(
         self,
         tensor: Tensor,
@@ -118,6 +129,31 @@ class Collectives:
         return [self._move_to_gpu(piece, device) for piece, device in zip(pieces, devices, strict=False)]
 
     @without_function_modes
+    def _scatter_out(
+        self, tensor: Tensor, outs: Sequence[Tensor], dim: int = 0, streams: object = None
+    ) -> list[Tensor]:
+        if not outs:
+            raise RuntimeError("Expected at least one output tensor to scatter to")
+        dim = self._wrap_dimension(dim, tensor)
+        for at, out in enumerate(outs):
+            check_on_gpu("output", out, at)
+            shape = list(out.shape)
+            if out.dim() == tensor.dim():
+                shape[dim] = tensor.size(dim)
+            if shape != list(tensor.shape):
+                raise RuntimeError(
+                    f"Output tensor at index {at} has incorrect shape: {list(out.shape)}. Expected same shape "
+                    f"except for scatter dim {dim} as the source tensor: {list(tensor.shape)}"
+                )
+        sizes = [out.size(dim) for out in outs]
+        if sum(sizes) != tensor.size(dim):
+            raise RuntimeError(
+                f"Total size for output tensors along scatter dim {dim} does not match the source tensor size "
+                f"at dim {dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
+            )
+        return [out.copy_(piece) for out, piece in zip(outs, tensor.split(sizes, dim), strict=True)]
+
+    @without_function_modes
     def _gather(self, tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
         """Concatenate `tensors` along `dim` on GPU `destination`; -1 is the host."""
         _, dim = self._shape_together(tensors, dim)
@@ -134,13 +170,25 @@ class Collectives:
                 note_copy(gpu_of(tensor), target, tensor, started)
         return gathered
 
+    @without_function_modes
+    def _gather_out(self, tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
+        shape, dim = self._shape_together(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
+        for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
+            started = trace.clock.now() if trace.recording is not None else 0.0
+            place.copy_(tensor)
+            if trace.recording is not None:
+                note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
+        return out
+
     def _shape_together(self, tensors: Sequence[Tensor], dim: int) -> tuple[list[int], int]:
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         dim = self._wrap_dimension(dim, tensors[0])
         expected = list(tensors[0].shape)
         for at, tensor in enumerate(tensors):
-            check_on_gpu(tensor, at)
+            check_on_gpu("input", tensor, at)
             if tensor.dim() != len(expected):
                 raise RuntimeError(
                     "Expected all input tensors to have the same number of dimensions, but tensor at index "

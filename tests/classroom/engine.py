@@ -1,6 +1,4 @@
-"""The engine that grades, for tests: one fork server for all files, started when it is first wanted."""
-
-from functools import cache
+"""The engine that grades, for tests: a fork server for assignments with ranks and one for the others."""
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.grade import submission as grading
@@ -10,16 +8,23 @@ from labkit_classroom.sandbox.inside import ranks
 SECRET = b"a secret"
 
 
-@cache
-def template():
-    return isolation.start_server(isolation.best_sandbox(trust=True), ranks.MODULES)
+_servers = {}  # whether it has imported what ranks need -> the fork server
+
+
+def _server(assignment):
+    has_ranks = bool(
+        assignment.preload
+    )  # they open a simulated machine in the server, on which threads take turns
+    if has_ranks not in _servers:
+        way = isolation.best_sandbox(trust=True)
+        _servers[has_ranks] = isolation.start_server(way, ranks.MODULES if has_ranks else ())
+    return _servers[has_ranks]
 
 
 def close():
-    """End it, if it was started."""
-    if template.cache_info().currsize:
-        template().close()
-        template.cache_clear()
+    """End the servers that were started."""
+    while _servers:
+        _servers.popitem()[1].close()
 
 
 def numbers_of(assignment, student):
@@ -33,6 +38,6 @@ def marked(assignment, answers, student="s1", limits=None):
         return Draw.from_secret(SECRET, student, assignment.name, question)
 
     numbers = numbers_of(assignment, student)
-    graded = grading.grade(assignment, answers, numbers, draw, template(), limits)
+    graded = grading.grade(assignment, answers, numbers, draw, _server(assignment), limits)
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles
     return graded.questions

@@ -569,9 +569,6 @@ REFUSED = {
     "has no torch._C._cuda_graph": lambda: torch._C._cuda_graph(),
     "has no torch._C._cuda_tunableop_enable": lambda: torch._C._cuda_tunableop_enable(True),
     "has no torch._C._CUDAGraph": lambda: torch.cuda.CUDAGraph(),
-    "has no torch._C._gather_out": lambda: torch.nn.parallel.comm.gather(
-        [rows("cuda:0")], out=rows("cuda:1")
-    ),
     "has no torch._C._cuda_set_sync_debug_mode": lambda: torch.cuda.set_sync_debug_mode("warn"),
     "has no torch._C._cuda_memorySnapshot": lambda: torch.cuda.memory_snapshot(),
     "has no torch._C._cudart.cudaHostRegister": lambda: torch.cuda.cudart().cudaHostRegister(0, 1, 0),

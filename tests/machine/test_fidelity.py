@@ -57,8 +57,8 @@ ANSWERS = {
 # These answer with objects; other tests hold them.
 OBJECTS = {
     "_accelerator_getDeviceCapability", "_accelerator_getDeviceStats", "_accelerator_getStream",
-    "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_cuda_memoryStats", "_gather",
-    "_group_tensors_by_device_and_dtype", "_scatter",
+    "_accelerator_setStream", "_broadcast", "_broadcast_coalesced", "_broadcast_out", "_cuda_memoryStats", "_gather",
+    "_gather_out", "_group_tensors_by_device_and_dtype", "_scatter", "_scatter_out",
 }  # fmt: skip
 
 
