@@ -99,7 +99,10 @@ def test_a_fold_says_to_answer_first_until_the_question_is_answered(lab):
     lesson = nbformat.read(ROOT / "notebooks" / "zh" / "03_split.ipynb", as_version=4)
     fold = next(cell.source for cell in lesson.cells if cell.id == "exercise-text")
     page = lab("fold.ipynb", cells=[CELLS[0], CELLS[1].format(language="zh"), "predict('03.order')", fold])
-    title, reason = (page.locator("summary", has_text="为什么"), page.locator("details p", has_text="看线程"))
+    title, reason = (
+        page.locator("summary", has_text="为什么"),
+        page.locator("details p", has_text="由线程决定"),
+    )
     assert title.inner_text() == "先作答，再打开：为什么"
     assert not reason.is_visible()
     buttons = page.locator(".labkit-predict button")
