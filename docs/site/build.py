@@ -262,7 +262,7 @@ def explorers(folder: Path, most: int) -> str:
         explorer = getattr(labkit, name)()
         live = explorer.html(most=most, budget=250_000)
         page = f"{name.removesuffix('Explorer').lower()}.html"
-        told = sharing(get_language(), f"{name} · labkit", explorer.sentence())
+        told = sharing(get_language(), f"{name} · labkit", f"{explorer.sentence()} {PURPOSE[get_language()]}")
         back = say(en="All explorers", zh="全部探索器")
         alone = ALONE.format(language=get_language(), title=name, live=live, sharing=told, back=back)
         (folder / page).write_text(alone, "utf-8")

@@ -12,7 +12,7 @@ CELLS = [
 ]
 WORDS = {
     "en": ("Not answered yet", "divided evenly", "Right.", "Show the answer", "5 pieces hold all 10"),
-    "zh": ("还没有作答", "那得尽量平均地分", "正确。", "查看答案", "5 个分块就装下了全部 10 行"),
+    "zh": ("还没有作答", "只有尽量平均地分才会这样", "正确。", "查看答案", "5 个分块就装下了全部 10 行"),
 }  # fmt: skip
 
 
