@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class MemoryAccount:
     # First parameter of each optimizer -> steps, time, operations.
     _done: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
+    # DTensors among the parameters: FSDP cuts their gradients out of a buffer before the optimizer sees them.
+    _shards: list[weakref.ref[Any]] = field(default_factory=list)
 
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
         """Count ``storage``, which was put on ``gpu``; ``own`` says whether that is the rank's GPU."""
@@ -143,7 +146,8 @@ class MemoryAccount:
         """Keep the bytes and the script's line if this is the peak so far."""
         now = self.by_kind()
         if sum(now.values()) > sum(self.at_peak.values()):
-            self.at_peak = now
+            self.know_gradients(held for one in self._shards if (held := one()) is not None)
+            self.at_peak = self.by_kind()
             making, self.line = _purpose_here(whole=True)
             backward = making == "gradients" or torch._C._current_graph_task_id() != -1
             self.phase = "step" if self.stepping else "backward" if backward else "forward"
@@ -174,16 +178,20 @@ class MemoryAccount:
         only = "activations" if self._known else ""
         for one in module.modules() if id(module) not in self._known else ():
             self._known.add(id(one))
-            own = (*one._parameters.values(), *one._buffers.values())
-            self.know((tensor for tensor in own if tensor is not None), "weights", only=only)
+            own = [tensor for tensor in (*one._parameters.values(), *one._buffers.values()) if tensor is not None]
+            self._shards += [weakref.ref(tensor) for tensor in own if hasattr(tensor, "_local_tensor")]
+            self.know(own, "weights", only=only)
+
+    def know_gradients(self, parameters: Iterable[Any]) -> None:
+        """Mark the gradients of ``parameters``, except plain views: those lie in a bucket of DDP's, and stay there."""
+        grads = [one.grad for one in parameters if one.grad is not None]
+        self.know((one for one in grads if hasattr(one, "_local_tensor") or not one._is_view()), "gradients")
 
     def before_step(self, optimizer: Any) -> None:
         self.stepping += 1
         held = [one for group in optimizer.param_groups for one in group["params"]]
         self.know(held, "weights")
-        grads = [one.grad for one in held if one.grad is not None]
-        # A gradient that is a plain view lies in a bucket of DDP's, and stays a bucket.
-        self.know((g for g in grads if hasattr(g, "_local_tensor") or not g._is_view()), "gradients")
+        self.know_gradients(held)
 
     def after_step(self, optimizer: Any) -> None:
         self.stepping -= 1

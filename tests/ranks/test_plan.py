@@ -233,6 +233,26 @@ def test_parts_are_what_they_are_called(tmp_path):
     assert one.phase in ("forward", "backward", "step")
 
 
+def test_shards_of_gradients_are_no_buckets_at_the_peak(tmp_path):
+    """FSDP2 cuts a gradient's shard out of the buffer of its reduce-scatter, long before the optimizer sees it."""
+    wide = """
+from torch.distributed.fsdp import fully_shard
+model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False, device="cuda") for _ in range(8)))
+for part in (*model, model):
+    fully_shard(part)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(8, 2048, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    one, layer = measure(RankProgram(written(tmp_path, wide)), 4)[0], 4 * 2048 * 2048
+    assert one.phase == "backward"
+    # Two layers' weights and a gradient on its way; one whole gradient, and the shards of six.
+    assert one.at_peak["buckets"] == pytest.approx(3 * layer, rel=0.02)
+    assert one.at_peak["gradients"] == pytest.approx(layer + 6 * layer / 4, rel=0.02)
+
+
 def test_what_fits_no_computer_is_planned(tmp_path):
     """32 GiB of weights and as much three times more, on a computer that has less; the optimizer's step is the peak."""
     large = """
