@@ -178,7 +178,9 @@ class MemoryAccount:
         only = "activations" if self._known else ""
         for one in module.modules() if id(module) not in self._known else ():
             self._known.add(id(one))
-            own = [tensor for tensor in (*one._parameters.values(), *one._buffers.values()) if tensor is not None]
+            own = [
+                tensor for tensor in (*one._parameters.values(), *one._buffers.values()) if tensor is not None
+            ]
             self._shards += [weakref.ref(tensor) for tensor in own if hasattr(tensor, "_local_tensor")]
             self.know(own, "weights", only=only)
 
