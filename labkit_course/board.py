@@ -111,8 +111,10 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
     here = score(done, first) or f"{_TEXTS['everything']()}: {len(done & set(every))}/{len(every)}"
     line = f'<summary role="status" style="cursor:pointer"><b>{escape(here)}</b></summary>'
-    board = f"<details>{line}<table>{head}</tr>{''.join(rows)}</table>{notes}</details>"
-    return f"<div>{board}{module('repairs.shown').table()}</div>"
+    table, name = module("repairs.shown").table(), current_lesson()
+    folded = table if name and not _repair_points(name) else ""  # repairs of another lesson
+    board = f"<details>{line}<table>{head}</tr>{''.join(rows)}</table>{folded}{notes}</details>"
+    return f"<div>{board}{'' if folded else table}</div>"
 
 
 def _row(title: str, marks: str, names: list[str], done: set[str], first: set[str]) -> str:

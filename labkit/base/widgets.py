@@ -6,10 +6,11 @@ from typing import Any
 
 # JupyterLab shows a cell's picture as an image, which cannot see the theme and keeps its width. On a narrow page it
 # scrolls, to stay readable, and on a phone every picture does. JupyterLab also breaks printed lines within words, and
-# leaves no space below a fold. Explorers and questions bring this style to the page.
+# leaves no space below a fold, nor above a picture below printed lines. Explorers and questions bring this style.
 PAGE_STYLE = (
     "<style>[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
     ".jp-RenderedSVG img{max-width:100%}"
+    ".jp-OutputArea-child:not(:first-child)>.jp-RenderedSVG{padding-top:8px}"
     "@media(max-width:640px){.jp-RenderedSVG{overflow-x:auto}.jp-RenderedSVG img{max-width:none}}"
     "@media(max-width:480px){.labkit-card,.labkit-view img{max-width:none!important}}"
     ".jp-RenderedText pre{word-break:normal;overflow-wrap:anywhere}"

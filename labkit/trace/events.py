@@ -36,6 +36,8 @@ class Event:
     parent      the call whose replica made ``call``; None for an outer call.
     rank        the rank; None without ranks.
 
+    idle        for a scatter, the devices of the call that get no piece.
+
     Only for a collective, from the rank's call to its result:
 
     group       the name of the process group.
@@ -61,6 +63,7 @@ class Event:
     call: int | None = None
     replica: int | None = None
     parent: int | None = None
+    idle: tuple[str, ...] = ()
     rank: int | None = None
     group: str = ""
     sequence: int | None = None

@@ -102,9 +102,10 @@ def _call_here(phase: str) -> Opened:
 
 
 def _tell_scattered(started: float, pieces: Iterable[Any], given: Any, devices: Sequence[Device]) -> None:
-    source = _device_of(given)
+    source, pieces = _device_of(given), list(pieces)
+    idle = tuple(map(_name, devices[len(pieces) :]))
     for at, (piece, device) in enumerate(zip(pieces, devices, strict=False)):
-        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source)
+        _emit("scatter", _name(device), started, at, _tensors(piece, dataclasses=False), source, idle=idle)
 
 
 def _scatter(

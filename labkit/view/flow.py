@@ -60,12 +60,13 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
     given: dict[str, tuple[Shape, ...]] = {}
     made: dict[str, Shape | None] = {}
     source, module = "cpu", ""
+    idle: tuple[str, ...] = ()
     home: str | None = None
     target: str | None = None
     for event in found.only(direction="forward"):
         if event.phase == "scatter" and event.device not in given:
             given[event.device] = event.shapes or ((),)
-            source = event.source or source
+            source, idle = event.source or source, event.idle
         elif event.phase == "replicate":
             home, module = event.source, event.name or module
         elif event.phase == "parallel_apply":
@@ -76,7 +77,7 @@ def flow_of_trace(trace: Trace, call: int = 0) -> Flow:
     home = home or next(iter(given))
     shares = tuple(Share(d, shapes[0], made.get(d), len(shapes) - 1) for d, shapes in given.items())
     backward = len(found.only(direction="backward")) > 0
-    return Flow(source, home, target or home, shares, (), module, backward, bool(made))
+    return Flow(source, home, target or home, shares, idle, module, backward, bool(made))
 
 
 def flow_of_split(plan: Split) -> Flow:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from labkit.base.texts import Text
 from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned
+from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned, whole_number
 
 
 def _list_batch_sizes(rows: int, size: int) -> tuple[int, ...]:
@@ -57,6 +58,21 @@ def _judge_batches(sizes: tuple[int, ...], rows: int, size: int) -> Hints:
 def _derive_dropped(rows: int, size: int) -> dict[str, int]:
     rest = rows % size
     return {"full": rows // size, "rest": rest, "seen": rows - rest, "in_all": 50 * rest}
+
+
+@derive_facts("01.single", rows=(100, 8, 1_000_000), fresh=lambda random: {"rows": random.randrange(40, 120)})
+def _derive_single(rows: int) -> dict[str, object]:
+    found = [size for size in range(4, min(rows, 200)) if 0 < rows % size < 4]
+    return {"found": Text(", ".join(map(str, found)), "、".join(map(str, found)))}
+
+
+@judge("01.single", whole_number)
+def _judge_single(size: int, rows: int) -> Hints:
+    if size < 4:
+        yield Named("every")
+    elif not 0 < rows % size < 4:
+        last = min(rows, rows % size or size)
+        yield Named("enough", last=last, one=-(-last // 2), other=last // 2)
 
 
 @judge("01.last_batch", a_function("last_batch"))

@@ -26,9 +26,10 @@ _BYTES = 136  # of the weights of the lesson's model
 @judge("04.call", a_function("one_call"))
 def _judge_calls(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
-        for rows in (7, 1):
+        for rows in (7, 1, 4):
             yield from _judge_call(answer, rows, devices)
-        yield from _judge_call(answer, 7, devices[::-1], "in_order")  # the first device is not cuda:0
+        for count in (3, 2):  # the first device is not cuda:0
+            yield from _judge_call(answer, 7, devices[::-1][:count], "in_order")
 
 
 def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part: str = "case") -> Hints:
@@ -37,7 +38,7 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part:
     ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
     made: list[nn.Module] = []
 
-    class CallRecorder(nn.Module):
+    class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.tensor([2.0]))
@@ -48,10 +49,10 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part:
             return x * self.weight
 
         def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-            made.append(CallRecorder().to(self.weight.device))
+            made.append(Model().to(self.weight.device))
             return made[-1]
 
-    model = CallRecorder().to(devices[0])
+    model = Model().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
     case: dict[str, Any] = {"case": Named(part), "rows": rows, "gpus": len(devices)}
     case["devices"] = ", ".join(devices)
@@ -60,9 +61,11 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part:
     except RuntimeError as error:
         yield Named("not_scattered" if ("cpu", rows) in seen else "raised", error=error, **case)
         return
-    except AttributeError as error:
-        if "NoneType" in str(error) and seen:
+    except (AttributeError, TypeError) as error:
+        if "'NoneType' object has no attribute 'to'" in str(error):
             yield Named("no_output", **case)
+        if "got (list)" in str(error):
+            yield Named("all_devices", home=devices[0], **case)
         raise
     if isinstance(got, (list, tuple)):
         yield Named("not_gathered", pieces=len(got), **case)
@@ -72,12 +75,17 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part:
         yield Named("not_called", **case)
     if ready:
         yield Named("ready_made")
+    if stray := next((device for device, _ in seen if device not in devices), None):
+        yield Named("stray", device=stray, **case)
     if rows > 1 and len({device for device, _ in seen}) == 1:
         yield Named("one_device", device=seen[0][0], **case)
     if rows > 1 and max(count for _, count in seen) == rows:
         yield Named("whole_batch", **case)
-    if len(made) > (pieces := len(split(rows, len(devices)).sizes)):
-        yield Named("too_many", made=len(made), pieces=pieces, **case)
+    sizes = split(rows, len(devices)).sizes
+    if len(made) > len(sizes):
+        yield Named("too_many", made=len(made), pieces=len(sizes), **case)
+    if (counts := sorted((count for _, count in seen), reverse=True)) != list(sizes):
+        yield Named("other_pieces", counts=counts, sizes=list(sizes), **case)
     if str(got.device) != devices[0]:
         yield Named("not_home", device=got.device, home=devices[0], **case)
     if got.shape != batch.shape or not torch.equal(got.detach().cpu(), batch * 2):
@@ -107,7 +115,7 @@ def _derive_replicas(rows: int, gpus: int) -> dict[str, object]:
     if gpus < 2:
         return {"pieces": 0, "original": 1, "runs": Named("alone")}
     pieces = len(split(rows, gpus).sizes)
-    return {"chunk": -(-rows // gpus), "pieces": pieces, "original": pieces, "runs": Named("shared")}
+    return {"chunk": -(-rows // gpus), "pieces": pieces, "original": -1, "runs": Named("shared")}
 
 
 @derive_facts(

@@ -10,7 +10,7 @@ from labkit.base.texts import Text
 from labkit.plans.split import split
 from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned, wrong_return
+from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, read_returned, whole_number, wrong_return
 
 _GPUS: Fact = (8, 1, 64)
 
@@ -35,7 +35,7 @@ def _derive_last(rows: int, gpus: int) -> dict[str, object]:
 
 @judge("03.rows", a_function("rows_of"))
 def _judge_rows_of(answer: Callable[..., Any]) -> Hints:
-    for rows, gpus in ((23, 8), (10, 8), (7, 3), (2, 4)):
+    for rows, gpus in ((23, 8), (10, 8), (16, 8), (7, 3), (2, 4)):
         every, chunk, down, extra = list(range(rows)), -(-rows // gpus), *divmod(rows, gpus)
         for gpu in range(gpus):
             want = every[gpu * chunk : (gpu + 1) * chunk]
@@ -53,6 +53,8 @@ def _judge_rows_of(answer: Callable[..., Any]) -> Hints:
                 "down": every[gpu * down : (gpu + 1) * down],
                 "even": every[evenly : evenly + down + (gpu < extra)],
                 "from_one": [row + 1 for row in want],
+                "one_more": every[gpu * (down + 1) : (gpu + 1) * (down + 1)],
+                "count": [len(want)],
             }
             name = next((name for name, made in mistakes.items() if got == made), "other")
             if name == "other" and max(got, default=0) >= rows:
@@ -87,8 +89,17 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
         (12, 64, 8),
         (33, 25, 8),  # only the full batch leaves a GPU idle
         (8, 9, 8),  # a full batch would leave some idle, but there is none
+        (49, 49, 8),  # seven pieces of 7, exactly
+        (12, 4, 4),
     ):
-        got = read_returned(answer(rows, size, gpus))
+        try:
+            got = read_returned(answer(rows, size, gpus))
+        except ZeroDivisionError:
+            if rows % size == 0:
+                yield Named("empty", rows=rows, size=size)
+            raise
+        if hasattr(got, "item"):
+            got = got.item()  # a truth value of NumPy or PyTorch
         if not isinstance(got, (bool, int)):
             raise wrong_return(got, Text("`True` or `False`", " `True` 或 `False`"))
         last = rows % size or size
@@ -109,14 +120,22 @@ def _judge_all_busy(answer: Callable[..., Any]) -> Hints:
 
 @derive_facts("03.largest", gpus=(8, 2, 64), fresh=lambda random: {"gpus": random.randint(3, 16)})
 def _derive_largest(gpus: int) -> dict[str, int]:
+    return {"others": gpus - 1, "largest": (gpus - 1) ** 2}
+
+
+@judge("03.largest", whole_number)
+def _judge_largest(rows: int, gpus: int) -> Hints:
     largest = (gpus - 1) ** 2
-    busy = {"limit": largest + 1, "full": gpus * (gpus - 1), "square": gpus**2}
-    return {"others": gpus - 1, "one_more": gpus + 1, "largest": largest, **busy}
+    if rows > largest:
+        yield Named("too_large")
+    elif rows < largest:
+        idle = gpus - _count_pieces(rows, gpus) if rows > 0 else gpus
+        yield Named("larger_idle" if idle else "larger", idle=idle)
 
 
 @judge("03.rule", a_function("pieces"))
 def _judge_rule(answer: Callable[..., Any]) -> Hints:
-    for rows, gpus in ((30, 8), (10, 8), (9, 4), (7, 2), (1, 3), (64, 64), (10, 3), (9, 8)):
+    for rows, gpus in ((30, 8), (10, 8), (16, 8), (9, 4), (7, 2), (1, 3), (64, 64), (10, 3), (9, 8)):
         yield from _compare_pieces(rows, gpus, list(read_returned(answer(rows, gpus), SOME_WHOLE_NUMBERS)))
 
 
@@ -130,6 +149,8 @@ def _compare_pieces(rows: int, gpus: int, got: list[int]) -> Hints:
         yield Named("empty", **seen)
     if got[0] == rows // gpus != want[0] or 0 == rows // gpus == sum(got):  # the commonest, so before the sum
         yield Named("down", **seen)
+    if rows % gpus == 0 and got[0] == rows // gpus + 1:
+        yield Named("one_more", **seen)
     if sum(got) != rows:
         yield Named("not_all", **seen)
     if min(got) < 0:

@@ -88,8 +88,11 @@ def _judge_add(answer: Callable[..., Any]) -> Hints:
                 return
             if not isinstance(got, torch.Tensor):
                 raise wrong_return(got, Text("a tensor", "一个张量"))
-            for name, given, was in (("x", x, torch.arange(3.0)), ("y", y, torch.full((3,), 2.0))):
-                if not torch.equal(given.cpu(), was):
+            for name, given, was, place in (
+                ("x", x, torch.arange(3.0), here),
+                ("y", y, torch.full((3,), 2.0), there),
+            ):
+                if str(given.device) != place or not torch.equal(given.cpu(), was):
                     yield Named("in_place", name=name, **facts)
             if str(got.device) != here:
                 yield Named("elsewhere", device=got.device, **facts)

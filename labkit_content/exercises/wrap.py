@@ -47,18 +47,19 @@ _GPUS: Fact = (2, 0, 64)
 @derive_facts("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_draw_run)
 def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, int]:
     (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
+    printed = full * _count_replicas(size, gpus) + (_count_replicas(rest, gpus) if rest else 0)
     return {
-        "printed": full * _count_replicas(size, gpus) + (_count_replicas(rest, gpus) if rest else 0),
+        "printed": printed,
         "batches": batches,
         "one_batch": busy,
-        "each_gpu": batches * busy,
+        "each_gpu": batches * busy if batches * busy != printed else -1,  # wrong only with idle GPUs
         "outside_too": batches * (busy + 1),
     }
 
 
 @judge("02.anywhere", a_function("anywhere"))
 def _judge_anywhere(answer: Callable[..., Any]) -> Hints:
-    for gpus in (0, 1, 3, 2):
+    for gpus in (0, 1, 3, 2, 4):
         with Machine(gpus).open():  # a simulated computer with this number of GPUs
             yield from _judge_made_model(gpus, answer)
 
@@ -76,7 +77,7 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
     case = {"case": Named("case" if gpus else "none"), "gpus": gpus, "home": home}
     try:
         made = read_returned(answer(PlacementRecorder(5, 2)))
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         yield Named("raised", error=error, **case)
         return
     if not isinstance(made, nn.Module):
@@ -86,7 +87,11 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
         where = Text(", ".join(places), "、".join(places)) if places else Named("nowhere")
         yield Named("misplaced", places=where, **case)
         return
-    made(torch.ones(6, 5, device=home))
+    try:
+        made(torch.ones(12, 5, device=home))
+    except RuntimeError as error:
+        yield Named("raised", error=error, **case)
+        return
     busy = len({device for device, _ in seen})
     if busy != max(gpus, 1):
         yield Named("fixed_ids" if busy > 1 else "one_device", busy=busy, **case)
@@ -96,27 +101,30 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
 
 @judge("02.move", a_function("move"))
 def _judge_move(answer: Callable[..., Any]) -> Hints:
+    two, three = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])
     with some_gpus(2) as devices:
         for name, given, wanted, missed in (
-            ("tensor", torch.ones(2), devices[-1], "stayed"),
-            ("dict", {"rows": torch.ones(2), "name": "a"}, devices[0], "skipped"),
-            ("pair", (torch.ones(2), torch.zeros(3)), devices[-1], "skipped"),
-            ("nested", {"images": [torch.ones(2), torch.zeros(3)], "count": 3}, devices[-1], "inside"),
-            ("deeper", [[torch.ones(2)], {"rows": torch.zeros(3)}], devices[0], "inside"),
+            ("tensor", two, devices[-1], "stayed"),
+            ("dict", {"rows": two, "name": "a"}, devices[0], "skipped"),
+            ("pair", (two, three), devices[-1], "skipped"),
+            ("nested", {"images": [two, three], "count": 3}, devices[-1], "inside"),
+            ("deeper", [[two], {"rows": three}], devices[0], "inside"),
+            ("deepest", ([two], ({"rows": {"left": three}},)), devices[-1], "inside"),
         ):
-            case = {"case": Named("case", given=Named(name)), "wanted": wanted}
+            case, form = {"case": Named("case", given=Named(name)), "wanted": wanted}, _describe_form(given)
             try:
                 got = read_returned(answer(given, wanted))
             except (RuntimeError, AttributeError) as error:
                 yield Named("raised", error=error, **case)
                 return
-            if any(tensor.device.type != "cpu" for tensor in _list_tensors(given)):
+            changed = any(tensor.device.type != "cpu" for tensor in _list_tensors(given))
+            if changed or _describe_form(given) != form:
                 yield Named("callers", **case)
-            if _describe_form(got) != _describe_form(given):
-                yield Named(
-                    "form", got=f"`{_describe_form(got)[:60]}`", want=f"`{_describe_form(given)}`", **case
-                )
-            for tensor in _list_tensors(got):
+            if _describe_form(got) != form:
+                yield Named("form", got=f"`{_describe_form(got)[:60]}`", want=f"`{form}`", **case)
+            for tensor, before in zip(_list_tensors(got), _list_tensors(given), strict=True):
+                if not torch.equal(tensor.cpu(), before):
+                    yield Named("values", **case)
                 if str(tensor.device) != wanted:
                     name = missed if tensor.device.type == "cpu" else "fixed"
                     yield Named(name, device=tensor.device, **case)

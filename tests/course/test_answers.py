@@ -442,6 +442,46 @@ def writes_into_lists(batch, device):
     return moved()(batch, device)
 
 
+def empties_lists(batch, device):
+    if isinstance(batch, list):
+        return [moved()(batch.pop(0), device) for _ in range(len(batch))]
+    return moved()(batch, device)
+
+
+def stops_in(*kinds):
+    """A ``move`` of lesson 02 that goes no further into what is inside of these kinds of containers."""
+
+    def move(batch, device):
+        if isinstance(batch, kinds):
+            values = batch.items() if isinstance(batch, dict) else enumerate(batch)
+            found = {key: x.to(device) if isinstance(x, torch.Tensor) else x for key, x in values}
+            return found if isinstance(batch, dict) else type(batch)(found.values())
+        if isinstance(batch, dict):
+            return {key: move(value, device) for key, value in batch.items()}
+        if isinstance(batch, (list, tuple)):
+            return type(batch)(move(value, device) for value in batch)
+        return batch.to(device) if isinstance(batch, torch.Tensor) else batch
+
+    return move
+
+
+def takes_its_data_away(x, y):
+    y.data = y.data.to(x.device)
+    return x + y
+
+
+def replica_for_each_row(model, batch, devices):
+    replicas = FOUR["replicate"](model, devices[: len(batch)])
+    return FOUR["gather"](FOUR["parallel_apply"](replicas, FOUR["scatter"](batch, devices)), devices[0])
+
+
+def four_steps(model, batch, devices, used=None, apply=FOUR["parallel_apply"]):
+    """The whole call on the devices that ``used`` makes of ``devices``, gathered on the first of ``devices``."""
+    used = devices if used is None else used
+    pieces = FOUR["scatter"](batch, used)
+    return FOUR["gather"](apply(FOUR["replicate"](model, used[: len(pieces)]), pieces), devices[0])
+
+
 def others(model):
     return [gpu for gpu in range(torch.cuda.device_count()) if gpu != model.weight.get_device()]
 
@@ -481,7 +521,7 @@ RIGHT = {
     "00.add": [lambda x, y: x + y.to(x.device), lambda x, y: x.add(y.to(x))], "01.deadly": [129, "129 rows"],
     "01.stacked": [[30, 5], (30, 5)], "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
-    "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size],
+    "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size], "01.single": [49, 14, 33, 97, "99 rows"],
     "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.inside": [15], "02.lines": [8],
     "02.wrapping": ["cpu", "device(type='cpu')", "torch.device('cpu')", "“cpu”"],
     "02.anywhere": [
@@ -502,12 +542,14 @@ RIGHT = {
     "03.idle": [3], "03.last": [5], "03.largest": [49, 49.0, "49 rows"],
     "03.busy": [all_busy(), lambda rows, size, gpus: bool(all_busy()(rows, size, gpus)),
                 lambda rows, size, gpus: all(len(piece.chunk(gpus)) == gpus for piece in torch.ones(rows).split(size)),
-                lambda rows, size, gpus: int(all_busy()(rows, size, gpus))],
+                lambda rows, size, gpus: int(all_busy()(rows, size, gpus)),
+                lambda rows, size, gpus: np.bool_(all_busy()(rows, size, gpus)),
+                lambda rows, size, gpus: torch.tensor(all_busy()(rows, size, gpus))],
     "03.order": [2],
     "03.rule": [chunks, lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
                 lambda r, g: labkit.split(r, g).sizes],
     "04.gradient": [0, 0.0], "04.parameters": [0, torch.tensor(0)],
-    "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d)], "04.replicas": [3],
+    "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d), four_steps], "04.replicas": [3],
     "04.travel": [2720],
     "05.around": [around(), around(lambda home, ids: [home, *sorted({*ids} - {home})]),
                   lambda m: labkit.DataParallel(m, device_ids=[m.weight.device.index, *others(m)]),
@@ -573,6 +615,7 @@ WRONG = {
         (lambda x, y: x.data.add_(y.to(x.device)), "the caller's x has changed"),
         (lambda x, y: y.to(x.device).data.add_(x), "with x on cuda:0 and y on cuda:0 the caller's y has changed"),
         (lambda x, y: x + y.to(x.device).detach(), "does not reach y"),
+        (takes_its_data_away, "with x on cpu and y on cuda:0 the caller's y has changed"),
         (lambda x, y: torch.tensor((x.cpu() + y.cpu()).tolist(), device=x.device), "does not reach x"),
         (lambda x, y: x + y.to("cuda:9"), "with x on cpu and y on cuda:0 PyTorch says: `"),
         (lambda x, y: x.cpu() + y.cpu(), "with x on cuda:2 and y on cpu the sum is on cpu"),
@@ -591,6 +634,10 @@ WRONG = {
         (0, "in it next time"), (30, "only the short"), (90, "does see"), (500, "once an epoch"), (7, "how many rows"),
         (10.5, "asks for"),
         (True, "asks for"), ("ten", "asks for"), (torch.tensor([10, 10]), "asks for"), (np.array([10, 10]), "asks for"),
+    ],
+    "01.single": [
+        (25, "has 25 rows, 13 and 12"), (64, "has 36 rows, 18 and 18"), (200, "has 100 rows"), (2, "every batch"),
+        (-1, "every batch"), ("ten", "asks for a whole number"),
     ],
     "01.last_batch": [
         (10, "the function itself"), (lambda rows, size: None, "return"),
@@ -621,6 +668,13 @@ WRONG = {
          "on a computer with 2 GPUs it raises an error: `"),
         (lambda model: at_home(torch.nn.DataParallel(model, [0, 1]) if torch.cuda.device_count() > 1 else model),
          "`forward` ran on 2 devices only: are the numbers in `device_ids`"),
+        (lambda model: at_home(torch.nn.DataParallel(model, [0, 1, 2][: torch.cuda.device_count()])
+                               if torch.cuda.device_count() > 1 else model),
+         "on a computer with 4 GPUs `forward` ran on 3 devices only: are the numbers"),
+        (lambda model: at_home(torch.nn.DataParallel(model, [*range(torch.cuda.device_count())][::-1])
+                               if torch.cuda.device_count() > 1 else model),
+         "on a computer with 3 GPUs it raises an error: `module must have"),
+        (torch.nn.parallel.DistributedDataParallel, "it raises an error: `Default process group has not"),
         (3, "the function itself"),
     ],
     "02.move": [
@@ -632,6 +686,11 @@ WRONG = {
         (moved(deep=False), "a tensor inside is still on cpu"),
         (dives_through_dicts_only, "given a list that holds a list and a dict, a tensor inside is still on cpu"),
         (writes_into_lists, "a list that holds a list and a dict, the caller's own batch has changed"),
+        (empties_lists, "a list that holds a list and a dict, the caller's own batch has changed"),
+        (stops_in(tuple), "given a tuple that holds a list, and a tuple with a dict in a dict, a tensor inside"),
+        (stops_in(list), "given a list that holds a list and a dict, a tensor inside"),
+        (stops_in(dict), "given a dict that holds a list of tensors, a tensor inside"),
+        (moved(lambda x, device: torch.zeros_like(x, device=device)), "the numbers in a tensor are no longer"),
         (moved(kept=False), "it returns `list("),
         (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
@@ -658,6 +717,8 @@ WRONG = {
         (lambda gpu, rows, gpus: torch.arange(rows).chunk(gpus)[gpu].tolist(),
          "10 rows on 8 GPUs make only 5 pieces, so cuda:5 is idle: it gets an empty list"),
         (lambda gpu, rows, gpus: [][gpu], "raised IndexError"),
+        (lambda g, r, n: range(r)[g * (r // n + 1) : (g + 1) * (r // n + 1)], "16 / 8 is a whole number, so there is"),
+        (lambda g, r, n: len(rows_of()(g, r, n)), "that is how many rows this GPU gets"),
         (bounds, "list all row numbers"), (lambda *_: None, "return"), ([0, 1], "the function itself"),
         (lambda *_: 1 / 0, "ZeroDivision"), (lambda *_: ["a"], "a list of whole numbers"),
     ],
@@ -667,9 +728,12 @@ WRONG = {
         (3.9, "asks for"),
     ],
     "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
-    "03.largest": [(7, "no larger batch"), (9, "pieces of 2"), (48, "hold all rows"), (50, "there are 8 pieces"),
-        (8, "there are 8 pieces"),
-    ("x", "asks for")],
+    "03.largest": [
+        (7, "7 rows leave 1 GPU idle, but"), (9, "9 rows leave 3 GPUs idle, but"), (0, "leave 8 GPUs idle, but"),
+        (48, "with 48 rows there are 8 pieces, so nobody is idle; but with more"), (8, "but with more rows"),
+        (50, "with 50 rows there are 8 pieces, so nobody is idle; the number"), (63, "smaller"), (1000, "smaller"),
+        ("x", "asks for"),
+    ],
     "03.busy": [
         (lambda rows, size, gpus: size % gpus == 0, "a batch of 4 makes pieces of 1, which reach only 4 GPUs"),
         (lambda rows, size, gpus: size >= gpus, "a batch of 4 makes"), (lambda *_: True, "it should say `False`"),
@@ -679,6 +743,10 @@ WRONG = {
         (all_busy(last=lambda rows, size: size), "a batch of 4 makes"),
         (lambda r, s, g: all_busy()(r % s or s, r % s or s, g), "a batch of 25 makes pieces of 4, which reach only 7"),
         (lambda r, s, g: all_busy()(s, s, g) and all_busy()(r, s, g), "there is no full batch, only one of 8 rows"),
+        (lambda r, s, g: all(len(piece.chunk(8)) == 8 for piece in torch.ones(r).split(s)),
+         "12 rows in batches of 4 on 4 GPUs it should say `True`"),
+        (lambda r, s, g: all((g - 1) * -(-len(p) // g) <= len(p) for p in torch.ones(r).split(s)), "reach only 7 GPUs"),
+        (lambda r, s, g: -(-s // -(-s // g)) == g == -(-(r % s) // -(-(r % s) // g)), "`rows % batch_size` is 0 there"),
         (lambda *_: "yes", "`True` or `False`"),
         (lambda *_: None, "return"), (23, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
@@ -690,6 +758,7 @@ WRONG = {
         (lambda rows, gpus: chunks(rows, gpus) + [0] * (gpus - len(chunks(rows, gpus))), "no piece at all"),
         (lambda rows, gpus: [-(-rows // gpus)] * (gpus - 1) + [rows + rows // -gpus * (gpus - 1)],
          "a negative number of rows"),
+        (lambda r, n: [min(r // n + 1, r - at) for at in range(0, r, r // n + 1)], "16 / 8 is a whole number"),
         (lambda rows, gpus: [1], "in all, not 30"), (lambda rows, gpus: [], "an empty list"),
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: None, "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
@@ -710,6 +779,13 @@ WRONG = {
         (lambda m, b, d: m(b.to(d[0])), "everything ran on cuda:0"), (whole_batch_everywhere, "saw all 7 rows"),
         (lambda m, b, d: one_call(m, b, d, home=-1), "gathered on the first device, cuda:0"),
         (leaves_an_output_out, "a thread failed, so its output is still `None`"),
+        (replica_for_each_row, "for 4 rows on 3 GPUs 3 replicas were made for 2 pieces"),
+        (lambda m, b, d: four_steps(m, b, d, d[:2]), "saw pieces of [4, 3] rows, not [3, 3, 1]"),
+        (lambda m, b, d: four_steps(m, b, d, [f"cuda:{gpu}" for gpu in (2, 1, 0)]),
+         "the devices cuda:2, cuda:1 a replica ran on cuda:0"),
+        (lambda m, b, d: four_steps(m, b, d, apply=lambda pieces, replicas: [None]),  # as after errors in threads
+         "get the replicas and then the pieces"),
+        (lambda m, b, d: FOUR["gather"](FOUR["scatter"](b, d), d), "gather is given all devices"),
         (lambda m, b, d: one_call(m, b, d).to("cuda:0"), "the devices cuda:2, cuda:1, cuda:0 the output is on cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
         (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),

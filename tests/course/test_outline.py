@@ -28,9 +28,8 @@ TRIED = [
     r"\[2\d{3}, 23\d\d\]",  # 14
     r"\[384, 192\]",  # 15
     r"\[78, 78\]",  # 16
-    r"\['waits', 'ended'\]",  # 17
     r"150",  # 18
-    r"\['waits', 'waits', 'ended'\]",  # 19
+    r"\['waits', 'ended'\]", r"\['waits', 'waits', 'ended'\]",  # 19
     r"\[2.0, 2.0, 1.0\]",  # 22
     r"True",  # 23
 ]  # fmt: skip
