@@ -118,7 +118,8 @@ def run(options: argparse.Namespace) -> int:
             if at:
                 print()
             print(found, "", summary(kept), sep="\n")
-            if not any(total.calls for total in kept.totals.values()):
+            failed = any(finding.severity == "error" for finding in found.findings)
+            if not failed and not any(total.calls for total in kept.totals.values()):
                 WORDING.tell("not-distributed", flush=True)
     if options.json:
         print(json.dumps(facts if len(facts) > 1 else facts[0], indent=1, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,19 @@ from .records import RankRecord
 
 
 def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
+    """Yield the finding for ``error``; if the script waits for an old launcher's argument, with that advice."""
+    for finding in _find_failure(records, rank, error):
+        advice = [finding.fix, *([PHRASES["local_rank"]()] if _asks_local_rank(error) else [])]
+        yield replace(finding, fix=" ".join(advice))
+
+
+def _asks_local_rank(error: BaseException) -> bool:
+    """Whether a file of the user's has the argument ``--local_rank`` of ``torch.distributed.launch``, not its variable."""
+    texts = ["".join(linecache.getlines(code.co_filename)) for code, _ in user_frames(error)]
+    return any(re.search(r"--local[_-]rank", text) and "LOCAL_RANK" not in text for text in texts)
+
+
+def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
     report = getattr(error, "report", None)
     if isinstance(report, Report) and (left := _find_left_loop(records, report, error)) is not None:
         yield left

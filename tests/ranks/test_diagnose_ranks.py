@@ -667,6 +667,24 @@ def test_each_planted_fault_is_found_and_no_other(program):
         assert LINES[program] in Path(__file__).read_text("utf-8").splitlines()[line - 1]
 
 
+@pytest.mark.parametrize(
+    "use", ["torch.device('cuda', arguments.local_rank)", "torch.cuda.set_device(arguments.local_rank)"]
+)
+def test_an_argument_of_the_old_launcher_is_named_beside_the_error(use, tmp_path, capfd):
+    """torchrun passes no ``--local_rank``: the default, -1, is no device, or leaves all ranks on one."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse, torch, torch.distributed as dist\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local_rank', type=int, default=-1)\narguments = parser.parse_args()\n"
+        f"{use}\ndist.init_process_group('nccl')\ndist.all_reduce(torch.ones(2, device='cuda'))\n",
+        "utf-8",
+    )
+    assert cli.main(["check", "--nproc-per-node", "2", str(script)]) == 1
+    said = capfd.readouterr().out
+    assert 'read `int(os.environ["LOCAL_RANK"])`' in said
+    assert "labkit diagnose FACTORY" not in said, "the script failed; it is a distributed one"
+
+
 def test_a_finding_speaks_chinese():
     with using("zh"):
         (finding,) = diagnose(used_before_wait).findings
