@@ -30,7 +30,7 @@ def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException)
 
 
 def _asks_local_rank(error: BaseException) -> bool:
-    """Whether a file of the user's has the argument ``--local_rank`` of ``torch.distributed.launch``, not its variable."""
+    """Whether a file of the user's reads the argument ``--local_rank`` of ``torch.distributed.launch``."""
     texts = ["".join(linecache.getlines(code.co_filename)) for code, _ in user_frames(error)]
     return any(re.search(r"--local[_-]rank", text) and "LOCAL_RANK" not in text for text in texts)
 
