@@ -685,6 +685,31 @@ def test_an_argument_of_the_old_launcher_is_named_beside_the_error(use, tmp_path
     assert "labkit diagnose FACTORY" not in said, "the script failed; it is a distributed one"
 
 
+def test_heads_are_not_blamed_for_a_mask_that_is_as_long_as_a_ranks_piece_of_the_sequence():
+    """As in a guide's script with transformers 5, whose model makes the mask for the rank's piece of the sequence."""
+
+    class MaskOfPiece(Llama):
+        def forward(self, x):
+            q, k, v = (w(x).view(2, 8, -1, 4).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+            length = x.shape[1] // dist.get_world_size()
+            mask = torch.ones(length, length, dtype=torch.bool, device=x.device)
+            attention = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return self.wo(attention.transpose(1, 2).flatten(2))
+
+    def trains(n):
+        model = MaskOfPiece(8)
+        model.wq, model.wk, model.wv = (nn.Linear(24, 32, bias=False) for _ in range(3))
+        model.wo = nn.Linear(32, 24, bias=False)
+        model.cuda()
+        column = tensor_parallel.ColwiseParallel
+        plan = {"wq": column(), "wk": column(), "wv": column(), "wo": tensor_parallel.RowwiseParallel()}
+        tensor_parallel.parallelize_module(model, init_device_mesh("cuda", (dist.get_world_size(),)), plan)
+        model(torch.ones(2, 8, 24).cuda()).pow(2).mean().backward()
+
+    (finding,) = diagnose(trains).findings
+    assert finding.name == "script_fails"
+
+
 def test_a_finding_speaks_chinese():
     with using("zh"):
         (finding,) = diagnose(used_before_wait).findings
