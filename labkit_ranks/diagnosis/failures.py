@@ -17,6 +17,7 @@ from labkit_diagnose.result import Finding
 
 from ..calls.call import format_place
 from ..calls.faults import Report, format_ranks
+from ..rank.own_modules import is_installed_code
 from .kinds import KINDS, PHRASES, topic_of
 from .loop_exits import loop_exits
 from .records import RankRecord
@@ -81,9 +82,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def raising_line(error: BaseException) -> str:
-    """Return the user's line at which ``error`` was raised."""
+    """Return the last line of the user's own code on the way to ``error``, or else of an installed library."""
     frames = user_frames(error)
-    return format_place(*frames[-1]) if frames else ""
+    own = [frame for frame in frames if not is_installed_code(frame[0].co_filename)] or frames
+    return format_place(*own[-1]) if own else ""
 
 
 def user_frames(error: BaseException) -> list[tuple[CodeType, int]]:

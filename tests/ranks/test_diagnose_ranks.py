@@ -710,6 +710,13 @@ def test_heads_are_not_blamed_for_a_mask_that_is_as_long_as_a_ranks_piece_of_the
     assert finding.name == "script_fails"
 
 
+def test_an_error_inside_a_library_is_reported_at_the_scripts_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import json\nsettings = json.loads('{')\n", "utf-8")
+    (finding,) = diagnose_ranks(str(script), 2).findings
+    assert (finding.name, finding.where) == ("script_fails", "train.py:2")
+
+
 def test_a_finding_speaks_chinese():
     with using("zh"):
         (finding,) = diagnose(used_before_wait).findings
