@@ -12,7 +12,6 @@ from labkit.base.language import say
 from labkit.explore.explorer import Explorer
 from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
-from labkit.view.palette import CPU
 from labkit.view.picture import Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, decades, nice
 from labkit.view.svg import to_svg
@@ -20,8 +19,8 @@ from labkit.view.svg import to_svg
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
 # The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
 _TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
-# The least difference that is drawn, and the number of red among the colours of GPUs.
-_LEAST, _ORANGE = 1e-8, 5
+# The least difference that is drawn, and the numbers of two colours among those of GPUs.
+_LEAST, _ORANGE, _GREY = 1e-8, 5, 7
 
 
 def call_in_motion() -> str:
@@ -164,15 +163,15 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     loss = Axis(
         title, nice(max(max(getattr(one, measure)) for one in layouts)), "{:.3g}".format, "{:.6g}".format
     )
-    gap = Axis(lens, decades([1.0, worst])[1], "{:.0e}".format, "{:.0e}".format, _LEAST)
+    gap = Axis(lens, decades([1.0, worst])[1], _difference, "{:.0e}".format, _LEAST)
     unit = say(en="step", zh="步")
     words = say(en=f"{len(layouts)} curves of the {title}, at most {worst:.0e} apart",
                 zh=f"{len(layouts)} 条{title}曲线，最多相差 {worst:.0e}")  # fmt: skip
     charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
     sketch, left, top = Sketch(), 58.0, charts.height + 12
     strip = say(
-        en="Gradients of step 1, backward order; grey: rounding (darker: farther), orange: differs, framed: first",
-        zh="第 1 步的梯度，按反向传播的次序。灰色：舍入误差（越深差得越多）；橙色：不同；加框：第一个不同",
+        en="Gradients of step 1, backward order; grey: rounding (stronger: farther), orange: differs, framed: first",
+        zh="第 1 步的梯度，按反向传播的次序。灰色：舍入误差（越浓差得越多）；橙色：不同；加框：第一个不同",
     )
     sketch.add(Label(12, charts.height, strip, 12))
     wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
@@ -182,8 +181,9 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
         for at, tensor in enumerate(tensors):
             first, off_by = tensor == one.first, max(one.gaps.get(tensor, 1.0), _LEAST)
             tint, tip = 0.9 - 0.8 * gap.share(off_by), f"{name} · {tensor} · {off_by:.0e}"
-            colour = _ORANGE if first or off_by > one.tolerance else CPU
-            sketch.add(Box(left + at * wide, y, wide - 2, 16, colour, tip, tint=tint, tip=tip, strong=first))
+            colour = _ORANGE if first or off_by > one.tolerance else _GREY
+            place = left + at * wide, y, wide - 2, 16
+            sketch.add(Box(*place, colour, tip, tint=tint, tip=tip, strong=first, faint=True))
     parts = [re.match(r"layers\.\d+|\w+", tensor)[0] for tensor in tensors]  # type: ignore[index]
     for number, part in enumerate(dict.fromkeys(parts)):
         sketch.add(Label(left + parts.index(part) * wide, end + 12 + 13 * (number % 2), part, 11, muted=True))
@@ -191,6 +191,11 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     return replace(
         charts, height=below.height, boxes=charts.boxes + below.boxes, texts=charts.texts + below.texts
     )
+
+
+def _difference(value: float) -> str:
+    """Return a difference for the axis, whose foot stands for all smaller ones."""
+    return f"{'≤ ' * (value == _LEAST)}{value:.0e}"
 
 
 def _layout_name(layout: Any) -> str:

@@ -75,6 +75,7 @@ def _box(box: Box) -> str:
     fill = colour(box.gpu, box.tint)
     if box.faint:
         fill = f'{colour(box.gpu)}" fill-opacity="{_number(1 - box.tint)}'
+        edge = edge if box.strong else 'stroke="currentColor" stroke-opacity="0.15" stroke-width="0.8"'
     return f'<rect {place} fill="{fill}" {edge} data-gpu="{box.gpu}"{_end("rect", box.tip)}'
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from labkit.base.language import say
-from labkit.view.layout import Lanes
+from labkit.view.layout import Lanes, legend
 from labkit.view.picture import WIDTH, Box, Label, Picture, Sketch
 
 from ..plans.context import ContextRing, owners, sent
@@ -17,7 +18,7 @@ _LAYOUTS = {"contiguous": "连续", "zig-zag": "之字形", "striped": "条纹"}
 
 
 def context_picture(ring: ContextRing, step: int) -> Picture:
-    """Draw the pairs of ``step`` in full colour, those of steps before it pale, and later ones as outlines."""
+    """Draw what ``step`` computes in full colour, earlier steps pale, later ones paler, and waiting dashed."""
     sketch, cell = Sketch(), _SIDE / ring.tokens
     owner = owners(ring.tokens, ring.ranks, ring.layout)
     sketch.add(Label(_LEFT, 20, caption("context", "pairs"), 12, bold=True))
@@ -26,21 +27,29 @@ def context_picture(ring: ContextRing, step: int) -> Picture:
         for source, run in groupby(range(query + 1), lambda key: owner[key]):
             keys, at = list(run), (rank - source) % ring.ranks
             place = _LEFT + keys[0] * cell, y, len(keys) * cell, cell
-            label, tint = f"query {query} keys {keys[0]}–{keys[-1]} step {at}", 0.7 * (at < step)
-            if at > step:
-                sketch.add(Box(*place, None, label, dashed=True))
-            else:
-                sketch.add(Box(*place, rank, label, tint=tint, tip=f"rank {rank}, {label}", faint=tint > 0))
+            label = f"query {query} keys {keys[0]}–{keys[-1]} step {at}"
+            sketch.add(Box(*place, rank, label, tip=f"rank {rank}, {label}", **_look(at, step)))
     _time(sketch, ring, step)
     _bytes(sketch, ring.ranks)
-    high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 160) + 12
+    high = max(_TOP + _SIDE, _TOP + ring.ranks * 22 + 150) + 12
+    looks = [(word, Box(0, high - 24, 14, 12, 0, f"legend {word}", **_look(at, 0)))
+             for word, at in (("now", 0), ("before", -1), ("after", 1))]  # fmt: skip
+    looks.append(("waits", Box(0, high - 24, 14, 12, None, "legend waits", dashed=True)))
+    key = [(caption("context", word), [box]) for word, box in looks]
+    sketch.add(*legend(_RIGHT, high - 14, key, text_offset=20, gap=18))
     busiest = sum(max(steps) for steps in ring.work())
     layout = say(en=ring.layout, zh=_LAYOUTS[ring.layout])
     said = caption(
-        "context", ranks=ring.ranks, layout=layout, step=step, pairs=ring.work()[step], time=busiest,
-        share=ring.efficiency,
+        "context", last=ring.ranks - 1, layout=layout, step=step, pairs=", ".join(map(str, ring.work()[step])),
+        time=busiest, share=ring.efficiency,
     )  # fmt: skip
     return sketch.picture(high, said)
+
+
+def _look(at: int, step: int) -> dict[str, Any]:
+    """Return how pale step ``at`` is while ``step`` runs."""
+    tint = 0.0 if at == step else 0.55 if at < step else 0.85
+    return {"tint": tint, "faint": tint > 0}
 
 
 def _time(sketch: Sketch, ring: ContextRing, step: int) -> None:
@@ -54,11 +63,12 @@ def _time(sketch: Sketch, ring: ContextRing, step: int) -> None:
         x = lane.left
         for at, pairs in enumerate(work):
             wide, label = max(pairs) * each, f"rank {rank} step {at}"
-            sketch.add(lane.bar(rank, x, wide, dashed=True, label=f"{label} waits"))
-            if count := pairs[rank]:
-                tint = 0.0 if at == step else 0.7
-                bar = lane.bar(rank, x, count * each, rank, tint=tint, label=label, tip=str(count))
-                sketch.add(replace(bar, faint=tint > 0))
+            works = pairs[rank] * each
+            if pairs[rank] < max(pairs):
+                sketch.add(lane.bar(rank, x + works, wide - works, dashed=True, label=f"{label} waits"))
+            if works:
+                bar = lane.bar(rank, x, works, rank, label=label, tip=str(pairs[rank]))
+                sketch.add(replace(bar, **_look(at, step)))
             x += wide
 
 

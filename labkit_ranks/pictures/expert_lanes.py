@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
-from labkit.view.layout import BASELINE, Lanes, fit_size
+from labkit.view.layout import BASELINE, Lanes, fit_size, legend
 from labkit.view.palette import CPU
 from labkit.view.picture import Box, Label, Line, Picture, Sketch
 
@@ -24,6 +25,9 @@ def experts_picture(routing: Routing) -> Picture:
     forward = Lanes(46, _TOKENS, 0, _HIGH, 12)
     backward = Lanes(forward.y(routing.ranks) + 72, _TOKENS, 0, _DEEP, 12)
     counts = routing.counts
+    key = [(caption("experts", name), [Line(0, 14, 22, 14, arrow=True, **_arrow(count))])
+                  for name, count in (("few", 1), ("some", 3), ("many", 6))]  # fmt: skip
+    sketch.add(*legend(_RESULTS, 18, key, text_offset=28, gap=16))
     for lanes, direction in ((forward, "forward"), (backward, "backward")):
         sketch.add(Label(12, lanes.top - 28, caption("experts", direction), 13, bold=True))
         for column, x in (("left", _TOKENS), ("middle", _EXPERTS), ("right", _RESULTS), ("table", _TABLE)):
@@ -44,7 +48,7 @@ def experts_picture(routing: Routing) -> Picture:
             for across, down in ways:
                 if count := counts[rank][expert]:
                     (x1, x2), (y1, y2) = across[::turn], down[::turn]
-                    sketch.add(Line(x1, y1, x2, y2, arrow=True, muted=count < 3, strong=count > 5))
+                    sketch.add(Line(x1, y1, x2, y2, arrow=True, **_arrow(count)))
     _draw_tokens(sketch, routing, forward, _TOKENS, "token", lambda rank, token: True)
     sent = {row[:2] for row in routing.kept}
     for lanes, left, label in ((forward, _RESULTS, "result"), (backward, _RESULTS, "gradient")):
@@ -75,6 +79,11 @@ def experts_picture(routing: Routing) -> Picture:
         "far": f"{max(map(routing.distance, ranks)):.0%}",
     }  # fmt: skip
     return sketch.picture(backward.y(routing.ranks) + 8, caption("experts", **facts))
+
+
+def _arrow(count: int) -> dict[str, bool]:
+    """Return how an arrow for ``count`` rows looks."""
+    return {"muted": count < 3, "strong": count > 5}
 
 
 def _draw_tokens(
@@ -110,11 +119,12 @@ def _draw_table(sketch: Sketch, counts: Sequence[Sequence[int]], lanes: Lanes) -
     wide, most = (_END - _TABLE) / len(counts), max(1, *(max(line) for line in counts))
     for rank, line in enumerate(counts):
         for expert, count in enumerate(line):
-            tint = 0.95 - 0.75 * count / most
+            tint = 0.95 - 0.5 * count / most
             tip = f"rank {rank} → expert {expert}"
-            box = lanes.bar(rank, _TABLE + expert * wide, wide - 2, rank, tint=tint, label=tip, tip=tip)
+            bar = lanes.bar(rank, _TABLE + expert * wide, wide - 2, rank, tint=tint, label=tip, tip=tip)
+            box = replace(bar, faint=True)
             middle = box.x + box.width / 2, box.y + box.height / 2 + 12 * BASELINE
-            sketch.add(box, Label(*middle, str(count), 12, "middle", gpu=rank, tint=tint))
+            sketch.add(box, Label(*middle, str(count), 12, "middle"))
     for expert in range(len(counts)):
         total = sum(line[expert] for line in counts)
         place = _TABLE + (expert + 0.5) * wide - 1, lanes.y(len(counts)) + 15

@@ -1,5 +1,6 @@
 """The exercises of lesson 21: right answers, also in other shapes, and the hint that each misconception gets."""
 
+import re
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from labkit import ContextExplorer
 from labkit_course.content import module
 from labkit_course.exercise import find
 from labkit_ranks.plans.context import HEADS, KV_HEADS, LAYOUTS, ContextRing, sent
@@ -252,6 +254,20 @@ def test_work_of_the_ring_by_layout():
     assert by_rank["zig-zag"] == [520] * 4
     for ranks in (2, 4, 8):
         assert ContextRing(ranks, tokens=1024).efficiency == pytest.approx(ranks / (2 * ranks - 1), abs=0.01)
+
+
+def test_the_picture_of_the_ring_tells_this_step_from_earlier_and_later_ones_and_from_waiting():
+    """The rank of each pair is seen in every step; only what waits is an outline."""
+    boxes = ContextExplorer(step=1, doublings=2).make_picture().boxes
+    shown = {}
+    for box in boxes:
+        if step := re.search(r"(?:query|rank) .*step (\d)( waits)?$", box.label):
+            shown.setdefault(step[2] or int(step[1]), set()).add((box.gpu is None, box.tint))
+    key = {box.label[7:]: {(box.gpu is None, box.tint)} for box in boxes if box.label.startswith("legend ")}
+    assert shown == {
+        1: key["now"], 0: key["before"], 2: key["after"], 3: key["after"], " waits": key["waits"]
+    }
+    assert len(set(map(str, key.values()))) == 4
 
 
 def test_bytes_of_the_picture_are_those_of_messages():

@@ -31,7 +31,7 @@ MOVES = [
     ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
     ("ContextExplorer", {"doublings": 2}, "layout", "zig-zag", "100% of it work"),
-    ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "at most 11"),
+    ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "peak 11 "),
     ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),

@@ -59,3 +59,10 @@ def test_the_picture_has_every_row_once_and_bars_as_high_as_the_gradient(routing
         most = max(map(abs, part))
         tallest = max(found)
         assert found == pytest.approx([abs(value) / (most or 1) * tallest for value in part])
+
+
+def test_each_arrow_looks_like_one_of_the_key():
+    lines = [line for line in experts_picture(ROUTINGS[0]).lines if line.arrow]
+    looks = [(line.muted, line.strong) for line in lines]
+    assert looks[:3] == [(True, False), (False, False), (False, True)]
+    assert set(looks[3:]) <= set(looks[:3])

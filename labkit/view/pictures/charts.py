@@ -27,6 +27,8 @@ CHARTS = ((58, 206), (418, 206))
 # The same for a single chart.
 WIDE = ((58, 516),)
 _MARK, _NAME = 7.0, 10.5
+# Width for names at the ends of lines.
+_ROOM = 90.0
 # The most counts drawn.
 _MOST_COUNTS = 128
 _TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
@@ -209,12 +211,13 @@ def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[
 def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
     """Label the ends of lines, moving labels down (and all up again) where they would meet.
 
-    Four or more lines that all end in one point get one label.
+    Four or more lines that all end in one point get one label; three or more of several share their lines.
     """
-    if len(ends) > 3 and max(y for _, y, _ in ends) - min(y for _, y, _ in ends) < 1.5:
-        ends = [(*ends[0][:2], say(en=f"all {len(ends)}", zh=f"全部 {len(ends)} 条"))]
     high = 13.0
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
+    if len(ends) > 3 and ordered[-1][1] - ordered[0][1] < 1.5:
+        ordered = [(*ends[0][:2], say(en=f"all {len(ends)}", zh=f"全部 {len(ends)} 条"))]
+    ordered = [end for group in _at_one_point(ordered) for end in _in_rows(group)]
     ys = [y for _, y, _ in ordered]
     for at in range(1, len(ys)):
         ys[at] = max(ys[at], ys[at - 1] + high)
@@ -223,6 +226,32 @@ def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
         ys[at] = min(ys[at], floor)
         floor = ys[at] - high
     return [Label(x, y + 3.5, words, _NAME) for (x, _, words), y in zip(ordered, ys, strict=True)]
+
+
+def _at_one_point(ordered: list[tuple[float, float, str]]) -> list[list[tuple[float, float, str]]]:
+    """Group the ends, ordered by height, that are less than two pixels from the first of their group."""
+    groups = list[list[tuple[float, float, str]]]()
+    for end in ordered:
+        if groups and end[1] - groups[-1][0][1] < 1.5:
+            groups[-1].append(end)
+        else:
+            groups.append([end])
+    return groups
+
+
+def _in_rows(group: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Join the names of three or more ends, as many in a row as there is room for."""
+    if len(group) < 3:
+        return group
+    x, y, row = group[0]
+    rows = list[str]()
+    for _, _, words in group[1:]:
+        joined = f"{row} {words}"
+        if text_width(joined, _NAME) > _ROOM:
+            rows.append(row)
+            joined = words
+        row = joined
+    return [(x, y, words) for words in (*rows, row)]
 
 
 def nice(value: float) -> float:
