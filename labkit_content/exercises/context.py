@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from labkit.base.texts import Text
 from labkit_course.exercise import derive_facts, judge
@@ -119,6 +120,8 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         ran = on_ranks_with_late_messages(ring_attention, ranks, given)
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks)
+        if ran.failure and "invalid argument" in ran.failure.words:
+            yield Named("peers", ranks=ranks)
         found = [read_returned(one) for one in ran.require_success().results]
         if any(one.isnan().any() for one in found):
             with_zeros = on_ranks_with_late_messages(ring_attention, ranks, given, 0.0).results
@@ -159,7 +162,7 @@ def _shard(shard: Callable[..., Any]) -> Hints:
         places = [torch.tensor([at for at, own in enumerate(owners(length, ranks, "zig-zag")) if own == rank])
                   for rank in range(ranks)]  # fmt: skip
         for rank, place in enumerate(places):
-            found = read_returned(shard(ids.clone(), rank, ranks))
+            found = read_returned(shard(given := ids.clone(), rank, ranks))
             if not isinstance(found, (tuple, list)) or len(found) != 3:
                 raise Unreadable(
                     Text(en="return ids, labels and positions", zh="要返回 ids、labels、positions 三样")
@@ -188,6 +191,8 @@ def _shard(shard: Callable[..., Any]) -> Hints:
                     (positions == torch.arange(len(place))).all()
                 )
                 yield Named("from_0" if counted else "positions", **facts)
+            if not torch.equal(given, ids):
+                yield Named("changed")
 
 
 # Whose gradients are summed.
@@ -197,11 +202,12 @@ def _shard(shard: Callable[..., Any]) -> Hints:
 def _wrap(wrap: Callable[..., Any]) -> Hints:
     # Rows are split over ``data`` ranks, each row's tokens over ``context`` ranks.
     for data, context in ((1, 2), (2, 2)):
-        ranks, seed = data * context, _ANEW.randrange(1000)
+        ranks, seed, nested = data * context, _ANEW.randrange(1000), list[bool]()
         x = torch.randn(2 * data, 4 * context, 3)
         pieces = [part for rows in x.chunk(data) for part in rows.chunk(context, 1)]
 
-        def work(own: Tensor, data: int = data, context: int = context, seed: int = seed) -> list[Any]:
+        def work(own: Tensor, data: int = data, context: int = context, seed: int = seed,
+                 nested: list[bool] = nested) -> list[Any]:  # fmt: skip
             rank = dist.get_rank()
             along = [[dist.new_group([d * context + c for d in range(data)]) for c in range(context)],
                      [dist.new_group([d * context + c for c in range(context)]) for d in range(data)]]  # fmt: skip
@@ -210,6 +216,7 @@ def _wrap(wrap: Callable[..., Any]) -> Hints:
             made = read_returned(wrap(model, along[0][rank % context], along[1][rank // context]))
             made(own).square().mean().backward()
             grads: list[Any] = [weight.grad for weight in model.parameters()]
+            nested.append(isinstance(made, DDP) and isinstance(made.module, DDP))
             return [one.full_tensor() if hasattr(one, "full_tensor") else one for one in grads]  # of FSDP2
 
         ran = on_ranks(work, ranks, [(own,) for own in pieces]).require_success()
@@ -227,6 +234,8 @@ def _wrap(wrap: Callable[..., Any]) -> Hints:
         right, facts = gradients(*pieces), {"ranks": ranks, "data": data, "context": context}
         if all(_is_close(one, right) for one in found):
             continue
+        if any(nested):
+            yield Named("nested", **facts)
         own = [gradients(piece) for piece in pieces]
         if all(map(_is_close, found, own)):
             yield Named("alone", **facts)

@@ -79,6 +79,8 @@ def _dispatch(dispatch: Callable[..., Any]) -> Hints:
         ran, facts = on_ranks(_send_and_return, ranks, own), {"ranks": ranks}
         if ran.failure and ran.failure.hangs:
             yield Named("skipped" if empty else "counts", **facts)
+        if ran.failure and "splits not equal to group size" in ran.failure.words:
+            yield Named("splits", **facts)
         if ran.failure and "plit sizes" in ran.failure.words:
             yield Named("swapped", **facts)
         found = ran.require_success().results

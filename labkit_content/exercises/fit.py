@@ -59,6 +59,10 @@ class _Block(nn.Module):
         )  # fmt: skip
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.mlp = nn.Sequential(nn.LayerNorm(width), up, nn.GELU(), down, nn.Dropout(0.1))
+        parts: tuple[Any, ...] = (self.norm, self.qkv, self.out, *self.mlp)
+        for part in parts:
+            part.calls = 0
+            part.register_forward_pre_hook(_count_call)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -68,6 +72,10 @@ class _Block(nn.Module):
         x = x + self.out(nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
         mixed: Tensor = x + self.mlp(x)
         return mixed
+
+
+def _count_call(part: Any, _: object) -> None:
+    part.calls += 1
 
 
 class _Embedding(nn.Embedding):
@@ -81,8 +89,8 @@ class _Embedding(nn.Embedding):
 
 
 def _step(change: Callable[[nn.Sequential], Any], blocks: int) -> Any:
-    """Return what a step of a changed model shows: peak, loss, gradients, and how often each module ran, and
-    whether a block is recomputed in part only.
+    """Return what a step of a changed model shows: peak, loss, gradients, how often each module ran, whether a
+    checkpoint keeps a part of a block's activations, and how many blocks are recomputed in part only.
     """
     torch.manual_seed(blocks)
     embedding = _Embedding(256, 64).requires_grad_(False)
@@ -93,7 +101,7 @@ def _step(change: Callable[[nn.Sequential], Any], blocks: int) -> Any:
         model = made
     for weight in parameters:
         weight.grad = None
-    for module in modules:
+    for module in (part for block in modules for part in block.modules()):
         module.calls = 0
     del made
     tokens = torch.arange(512).view(4, 128).cuda() % 256
@@ -103,7 +111,10 @@ def _step(change: Callable[[nn.Sequential], Any], blocks: int) -> Any:
     loss.backward()
     peak = torch.cuda.max_memory_allocated()
     calls, selective = [module.calls for module in modules], any(block.selective for block in modules[1:])
-    return peak, loss.item(), [weight.grad for weight in parameters], calls, selective
+    partly = sum(
+        block.calls == 1 and any(part.calls > 1 for part in block.modules()) for block in modules[1:]
+    )
+    return peak, loss.item(), [weight.grad for weight in parameters], calls, selective, partly
 
 
 def _wrap_first(count: int, model: nn.Sequential) -> None:
@@ -130,7 +141,7 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
         ran = on_ranks(_step, 1, [(change, blocks)])
         if ran.failure and "does not require grad" in ran.failure.words:
             yield Named("no_gradient", missing="the whole model")
-        peak, loss, gradients, calls, selective = ran.require_success().results[0]
+        peak, loss, gradients, calls, selective, partly = ran.require_success().results[0]
         yield from _not_the_gradients(plain, loss, gradients, calls)
         again = [at for at, count in enumerate(calls) if at and count > 1]
         facts = {"peak": peak / _MIB, "room": room / _MIB, "count": len(again), "fewest": fewest}
@@ -140,6 +151,8 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
             yield Named("embedding")
         if selective and (peak > room or len(again) > fewest > 0):
             yield Named("selective", **facts)
+        if partly and (peak > room or len(again) + partly > fewest):
+            yield Named("part", **facts | {"count": len(again) + partly})
         late = again and again[0] > 1
         if peak > room:
             yield Named("last" if late else "over" if again else "nothing", **facts)
@@ -164,12 +177,18 @@ def _not_the_gradients(
 # The norm of the gradients.
 
 
+def _own_part(gradient: Any) -> Tensor:
+    """Return what this rank holds of a gradient."""
+    part: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return part
+
+
 @judge("20.norm", a_function("norm"))
 def _norm(norm: Callable[..., Any]) -> Hints:
     for ranks in (2, 3):
         seed, rows = _ANEW.randrange(1000), torch.randn(ranks, 4, 6)
 
-        def work(own: Tensor, seed: int = seed) -> tuple[Any, list[list[float]]]:
+        def work(own: Tensor, seed: int = seed) -> tuple[Any, list[list[float]], bool]:
             torch.manual_seed(seed)
             body, head = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 5)), nn.Linear(5, 3)
             model: Any = nn.Sequential(body, head).cuda()
@@ -179,18 +198,22 @@ def _norm(norm: Callable[..., Any]) -> Hints:
             for weight in model[1].parameters():
                 dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)
             squares = [
-                [float((one.to_local() if hasattr(one, "to_local") else one).square().sum()) for one in part]
+                [float(_own_part(one).square().sum()) for one in part]
                 for part in ([weight.grad for weight in half.parameters()] for half in model)
             ]
+            before = [_own_part(weight.grad).clone() for weight in model.parameters()]
             found = norm(model)
-            return found.full_tensor() if hasattr(found, "full_tensor") else found, squares
+            changed = not all(map(torch.equal, before, (_own_part(w.grad) for w in model.parameters())))
+            return found.full_tensor() if hasattr(found, "full_tensor") else found, squares, changed
 
         ran = on_ranks(work, ranks, [(own,) for own in rows])
         if ran.failure and "mixed torch.Tensor and DTensor" in ran.failure.words:
             yield Named("mixed", error="mixed torch.Tensor and DTensor")
         ran.require_success()
-        found = [read_returned(one, A_NUMBER, en="`norm`", zh="`norm` ") for one, _ in ran.results]
-        yield from _wrong_norm(found, [squares for _, squares in ran.results])
+        found = [read_returned(one, A_NUMBER, en="`norm`", zh="`norm` ") for one, *_ in ran.results]
+        yield from _wrong_norm(found, [squares for _, squares, _ in ran.results])
+        if any(changed for *_, changed in ran.results):
+            yield Named("changed")
 
 
 def _wrong_norm(found: list[float], squares: list[list[list[float]]]) -> Hints:
@@ -228,7 +251,7 @@ def _wrong_norm(found: list[float], squares: list[list[list[float]]]) -> Hints:
 
 # Loss scaling.
 
-_RATE, _SCALE = 0.1, 2.0**8
+_RATE = 0.1
 
 
 def _scaled_step(
@@ -269,13 +292,17 @@ _ORDERS = {
 
 @judge("20.step", a_function("step"))
 def _scaling(step: Callable[..., Any]) -> Hints:
-    for ranks in (2, 3):
+    for ranks, first in ((2, 2.0**8), (3, 2.0**9)):
         # Three gradients: no clipping, clipping, and an overflow on the last rank alone.
         for size, over in ((0.1, False), (3.0, False), (0.1, True)):
             seed = _ANEW.randrange(1000)
 
             def work(
-                taken: Callable[..., Any], size: float = size, over: bool = over, seed: int = seed
+                taken: Callable[..., Any],
+                size: float = size,
+                over: bool = over,
+                seed: int = seed,
+                first: float = first,
             ) -> Any:
                 rank = dist.get_rank()
                 torch.manual_seed(seed + rank)
@@ -285,7 +312,7 @@ def _scaling(step: Callable[..., Any]) -> Hints:
                     output = model(x)
                 loss = output.float().square().sum(1).mean()
                 before = model.weight.detach().clone()
-                scale = taken(loss, model, torch.optim.SGD(model.parameters(), lr=_RATE), _SCALE)
+                scale = taken(loss, model, torch.optim.SGD(model.parameters(), lr=_RATE), first)
                 return scale, model.weight.detach() - before
 
             ran = on_ranks(work, ranks, [(step,)] * ranks)
@@ -295,13 +322,13 @@ def _scaling(step: Callable[..., Any]) -> Hints:
             scales = [read_returned(scale, A_NUMBER, en="`step`", zh="`step` ") for scale, _ in found]
             moved = [change for _, change in found]
             if over:
-                yield from _wrong_after_overflow(scales, moved)
+                yield from _wrong_after_overflow(scales, moved, first)
                 continue
             others = {name: _moves(work, ranks, order) for name, order in _ORDERS.items()}
             right = _moves(work, ranks, "scale backward unscale flag clip step")
-            yield from _wrong_moves(moved, right, others)
-            if scales != [_SCALE] * ranks:
-                yield Named("moved_scale", found=scales[0], scale=_SCALE)
+            yield from _wrong_moves(moved, right, others, first)
+            if scales != [first] * ranks:
+                yield Named("moved_scale", found=scales[0], scale=first)
 
 
 def _moves(work: Callable[..., Any], ranks: int, order: str) -> list[Tensor]:
@@ -309,7 +336,9 @@ def _moves(work: Callable[..., Any], ranks: int, order: str) -> list[Tensor]:
     return [change for _, change in ran.require_success().results]
 
 
-def _wrong_moves(moved: list[Tensor], right: list[Tensor], others: dict[str, list[Tensor]]) -> Hints:
+def _wrong_moves(
+    moved: list[Tensor], right: list[Tensor], others: dict[str, list[Tensor]], scale: float
+) -> Hints:
     """Yield hints on a step without overflow."""
 
     def are(changes: list[Tensor]) -> bool:
@@ -324,11 +353,11 @@ def _wrong_moves(moved: list[Tensor], right: list[Tensor], others: dict[str, lis
         yield Named("still")
     for name, changes in others.items():
         if are(changes):
-            yield Named(name, scale=_SCALE)
+            yield Named(name, scale=scale)
     yield Named("other", by=max(float((a - b).abs().max()) for a, b in zip(moved, right, strict=True)))
 
 
-def _wrong_after_overflow(scales: list[float], moved: list[Tensor]) -> Hints:
+def _wrong_after_overflow(scales: list[float], moved: list[Tensor], scale: float) -> Hints:
     """Yield hints on a step in which only the last rank's gradient has overflowed."""
     stepped = [bool(change.any() or not change.isfinite().all()) for change in moved]
     last = len(moved) - 1
@@ -340,5 +369,5 @@ def _wrong_after_overflow(scales: list[float], moved: list[Tensor]) -> Hints:
         yield Named("apart_step", rank=stepped.index(True), last=last)
     if len(set(scales)) > 1:
         yield Named("apart_scale", one=scales[0], other=scales[last], last=last)
-    if not 0 < scales[0] < _SCALE:
-        yield Named("no_update", found=scales[0], scale=_SCALE)
+    if not 0 < scales[0] < scale:
+        yield Named("no_update", found=scales[0], scale=scale)

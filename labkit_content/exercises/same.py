@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial, update_wrapper
 from html import escape
 from math import sqrt
@@ -74,7 +75,7 @@ def _same(answer: Callable[..., Any]) -> Hints:
     for name, want, one, other in _pairs(torch.Generator().manual_seed(draw.randrange(10**6))):
         for pair in ((one, other), (other, one)):
             try:
-                returned = answer(*pair)
+                returned = answer(*deepcopy(pair))
             except Exception as error:
                 if name == "missing":
                     yield Named("lacking", error=type(error).__name__)
@@ -103,6 +104,8 @@ def _pairs(draw: torch.Generator) -> Iterator[tuple[str, bool, Any, Any]]:
         return {"losses": [loss * (1 + gap / 3) for loss in one["losses"]], "gradients": off} | more
 
     base = {name: _unit((6, 8), draw) for name in names}
+    for matrix in base.values():
+        matrix[0, 0] = 0.0  # rounding is as large there as in other entries
     fine = training()
     noise = [{"layers.0.key": 1e-8 * _unit((8,), draw)} for _ in range(2)]  # the true gradient is 0
     half = training(dtype=torch.bfloat16)
@@ -174,29 +177,35 @@ def _pipeline(answer: Callable[..., Any]) -> Hints:
 @judge("23.norm", a_function("gradient_norm"))
 def _norm(answer: Callable[..., Any]) -> Hints:
     for layout in ("--dp 1", "--ep 2", "--ep 4"):
-        training, parts = Training(gradient_norm=answer), list[list[float]]()
+        training, parts = Training(gradient_norm=answer), list[tuple[float, float, bool]]()
         training.names["gradient_norm"] = partial(_note_squares, parts, training.names["gradient_norm"])
         ran = _train(training, layout, Random().randrange(1, 1000))
         yield from _waits(ran)
         norms, ranks = [history[0][1] for history in ran.require_success().results], len(ran.results)
-        same, apart = parts[0][0], sum(own for _, own in parts)
+        same, apart = parts[0][0], sum(own for _, own, _ in parts)
         want = sqrt(same + apart)
         facts = {"ranks": ranks, "want": f"{want:.5g}", "norms": series(f"{norm:.5g}" for norm in norms[:2])}
         known = {
             "root": want**2, "copies": sqrt(ranks * same + apart), "mean": sqrt(same + apart / ranks),
-            "roots": sum(sqrt(same + own) for _, own in parts), "shared": sqrt(same), "owned": sqrt(apart),
+            "roots": sum(sqrt(same + own) for _, own, _ in parts), "shared": sqrt(same), "owned": sqrt(apart),
         }  # fmt: skip
         if max(norms) - min(norms) > 1e-5 * want:
             yield Named("apart", **facts)
         if not abs(norms[0] - want) < 1e-5 * want:
             near = (name for name, one in known.items() if abs(norms[0] - one) <= 1e-4 * one)
             yield Named(next(near, "other"), **facts)
+        if any(changed for *_, changed in parts):
+            yield Named("changed")
 
 
-def _note_squares(parts: list[list[float]], measure: Callable[..., Any], model: Any) -> Any:
-    """Append the sums of squares of the gradients that all ranks have alike, and of this rank's own."""
-    found = [0.0, 0.0]
+def _note_squares(parts: list[tuple[float, float, bool]], measure: Callable[..., Any], model: Any) -> Any:
+    """Append the sums of squares of the gradients that all ranks have alike, and of this rank's own, and whether
+    measuring changes a gradient.
+    """
+    found, before = [0.0, 0.0], [parameter.grad.clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         found[train.is_apart(parameter)] += float(parameter.grad.square().sum())
-    parts.append(found)
-    return measure(model)
+    norm = measure(model)
+    after = (parameter.grad for parameter in model.parameters())
+    parts.append((found[0], found[1], not all(map(torch.equal, before, after))))
+    return norm

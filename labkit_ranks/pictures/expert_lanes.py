@@ -25,9 +25,9 @@ def experts_picture(routing: Routing) -> Picture:
     forward = Lanes(46, _TOKENS, 0, _HIGH, 12)
     backward = Lanes(forward.y(routing.ranks) + 72, _TOKENS, 0, _DEEP, 12)
     counts = routing.counts
-    key = [(caption("experts", name), [Line(0, 14, 22, 14, arrow=True, **_arrow(count))])
+    looks = [(caption("experts", name), [Line(0, 14, 22, 14, arrow=True, **_arrow(count))])
                   for name, count in (("few", 1), ("some", 3), ("many", 6))]  # fmt: skip
-    sketch.add(*legend(_RESULTS, 18, key, text_offset=28, gap=16))
+    sketch.add(*legend(_RESULTS, 18, looks, text_offset=28, gap=16))
     for lanes, direction in ((forward, "forward"), (backward, "backward")):
         sketch.add(Label(12, lanes.top - 28, caption("experts", direction), 13, bold=True))
         for column, x in (("left", _TOKENS), ("middle", _EXPERTS), ("right", _RESULTS), ("table", _TABLE)):

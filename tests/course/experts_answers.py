@@ -118,6 +118,17 @@ def total(x):
     return x
 
 
+def of_four(x, expert, score, compute):
+    """The number of ranks is written down."""
+    order, give = expert.argsort(), expert.bincount(minlength=4)
+    get = torch.empty_like(give)
+    dist.all_to_all_single(get, give)
+    rows = LESSON["Exchange"].apply(x[order], give.tolist(), get.tolist())
+    return (
+        score[:, None] * LESSON["Exchange"].apply(compute(rows), get.tolist(), give.tolist())[order.argsort()]
+    )
+
+
 def skips(model):
     """Makes no call where the expert had no tokens."""
     for name, weight in model.named_parameters():
@@ -196,7 +207,7 @@ WRONG = {
         (LESSON["padded"], "rows of zeros"),
         (dispatched(bare, bare), "What cuts the graph"), (dispatched(there=bare), "What cuts the graph"),
         (dispatched(empty=False), "even with zero rows"),
-        (to_all, "rank that `expert` says"),
+        (to_all, "rank that `expert` says"), (of_four, "sizes are for another number of ranks"),
         (lambda *given: dispatched()(*given) * 1.5, "rank that `expert` says"),
     ],
     "22.finish": [

@@ -171,6 +171,34 @@ def only_rank_0(model):
     return total.sqrt()
 
 
+def elementwise(one, other):
+    """PyTorch's allclose, with bounds that follow from the dtype."""
+    a, b = one["gradients"], other["gradients"]
+    if a.keys() != b.keys() or not any(g.any() for g in a.values()):
+        return False
+    bound = by_dtype(next(iter(a.values())).dtype)
+    return all(torch.allclose(g.float(), b[name].float(), rtol=bound, atol=1e-8) for name, g in a.items())
+
+
+def converted(one, other):
+    """Write float32 gradients into what it was given, after looking at the dtype."""
+    verdict = judged()(one, other)
+    for gradients in (one["gradients"], other["gradients"]):
+        for name, g in gradients.items():
+            gradients[name] = g.float()
+    return verdict
+
+
+def in_place(model):
+    """The squares take the place of the gradients."""
+    found = torch.zeros(2, device="cuda")
+    for parameter in model.parameters():
+        found[int(is_apart(parameter))] += parameter.grad.square_().sum()
+    own = found[1].clone()
+    dist.all_reduce(own)
+    return (found[0] + own).sqrt()
+
+
 def by_lookup(one, other):
     """Each tensor of one training is looked up in the other."""
     other = dict(other["gradients"])
@@ -182,7 +210,7 @@ def by_lookup(one, other):
 
 
 RIGHT = {
-    "23.same": [judged(), by_eps, judged(lambda dtype: 1e-2 if dtype.itemsize == 2 else 1e-3)],
+    "23.same": [judged(), by_eps, converted, judged(lambda dtype: 1e-2 if dtype.itemsize == 2 else 1e-3)],
     "23.pipeline": [pipeline(), pipeline(schedule=ScheduleGPipe), scaled_afterwards],
     "23.norm": [norm(), gathered, train.gradient_norm],
 }
@@ -191,6 +219,7 @@ WRONG = {
         (last_loss, "with AdamW the losses differ by 1e-6 only"),
         (lambda one, other: all(torch.equal(g, other["gradients"].get(name)) for name, g in one["gradients"].items()),
             "Do you leave room"),
+        (elementwise, "in entries near 0"),
         (whole_norm, "compare each tensor with its own norm"), (absolute, "an absolute one"),
         (by_whole(of_all=True), "compare each tensor with its own norm"), (by_whole(), "with its own norm"),
         (by_whole(order=float("inf")), "with its own norm"), (stacked, "ends in a RuntimeError"),
@@ -210,6 +239,7 @@ WRONG = {
         (lambda stage, words, following, count: None, "on rank"), (1, "the function itself"),
     ],
     "23.norm": [
+        (in_place, "Which call works in place"),
         (norm(apart=False), "what does a rank know of the other ranks' experts"),
         (norm(count_copies=True), "what all ranks hold alike is counted"), (norm(root=False), "or its square"),
         (norm(sums_of_roots=True), "norms do not add up"), (norm(mean=True), "the experts are averaged"),

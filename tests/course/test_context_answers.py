@@ -49,8 +49,16 @@ def with_nan(o1, l1, o2, l2):
     return (l1 - lse).exp()[:, None] * o1 + (l2 - lse).exp()[:, None] * o2, lse
 
 
+def by_softmax(o1, l1, o2, l2, low=float("-inf")):
+    both = torch.stack([l1, l2])
+    own, other = both.clamp(min=low).softmax(0)[..., None]
+    return own * o1 + other * o2, both.logsumexp(0)
+
+
 @pytest.mark.parametrize(("answer", "hint"), [
-    (merge, None), (by_sigmoid, None), (by_maximum, None),
+    (merge, None), (by_sigmoid, None), (by_maximum, None), (partial(by_softmax, low=LOW), None),
+    (by_softmax, "empty"), (lambda *given: (merge(*given)[0], merge(*given)[1][:, None]), "lse"),
+    (lambda o1, l1, o2, l2: (merge(o1, l1, o2, l2)[0], l1 + l2), "lse"),
     (lambda o1, l1, o2, l2: ((o1 + o2) / 2, torch.logaddexp(l1, l2)), "average"),
     (lambda o1, l1, o2, l2: (o1 + o2, torch.logaddexp(l1, l2)), "added"),
     (partial(naive, turned=True), "swapped"), (naive, "overflow"), (with_nan, "empty"),
@@ -141,13 +149,41 @@ def by_parity(q, k, v):
     return found[0]
 
 
+def of_four(q, k, v):
+    """The number of ranks is written down."""
+    rank, rows, found = dist.get_rank(), torch.arange(len(q), device=q.device), None
+    for step in range(4):
+        source = (rank - step) % 4
+        one = block(q, k, v, (rank * len(q) + rows)[:, None] >= source * len(q) + rows)
+        found = one if found is None else merge(*found, *one)
+        if step < 3:
+            fresh = [torch.empty_like(k), torch.empty_like(v)]
+            calls = [dist.P2POp(dist.isend, x, (rank + 1) % 4) for x in (k, v)]
+            calls += [dist.P2POp(dist.irecv, x, (rank - 1) % 4) for x in fresh]
+            for work in dist.batch_isend_irecv(calls):
+                work.wait()
+            k, v = fresh
+    return found[0]
+
+
+def by_broadcast(q, k, v):
+    """Each rank in turn gives its pair to all; so no rank keeps more than two pairs."""
+    rank, rows, found = dist.get_rank(), torch.arange(len(q), device=q.device), None
+    for source in range(dist.get_world_size()):
+        pair = torch.stack([k, v]) if source == rank else torch.empty(2, *k.shape, device=k.device)
+        dist.broadcast(pair, source)
+        one = block(q, *pair, (rank * len(q) + rows)[:, None] >= source * len(q) + rows)
+        found = one if found is None else merge(*found, *one)
+    return found[0]
+
+
 def late(q, k, v):
     """Rank 0 never sends."""
     return own(q, k, v) if dist.get_rank() == 0 else ring(q, k, v)
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
+    (of_four, "peers"), (by_broadcast, None), (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
     (partial(ring, blocking=True), "hangs"), (by_parity, None), (partial(ring, mask="local"), "local_mask"),
     (partial(ring, mask="none"), "not_causal"), (partial(ring, mask="own"), "later"), (partial(ring, hops=1), "hops"),
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "hangs"),
@@ -196,8 +232,15 @@ def apart(ids, rank, ranks):
     return own, torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100).chunk(ranks, 1)[rank], positions
 
 
+def overwritten(ids, rank, ranks):
+    """The labels take the place of the ids that were given."""
+    own, _, positions = (each.clone() for each in shard(ids, rank, ranks))
+    ids[:, :-1], ids[:, -1] = ids[:, 1:].clone(), -100
+    return own, zigzag(ids, rank, ranks), positions
+
+
 @pytest.mark.parametrize(("answer", "hint"), [
-    (shard, None), (by_index, None), (lambda *given: list(shard(*given)), None),
+    (overwritten, "changed"), (shard, None), (by_index, None), (lambda *given: list(shard(*given)), None),
     (shifted_after, "shifted_after"), (from_0, "from_0"), (apart, "split_apart"),
     (lambda ids, rank, ranks: shard(ids, rank, ranks, labels=ids), "unshifted"),
     (lambda ids, rank, ranks: shard(ids, rank, ranks, cut=lambda x: x.chunk(ranks, 1)[rank]), "contiguous"),
@@ -239,6 +282,9 @@ def scaled(model, data, context, by):
     (lambda model, data, context: DDP(model, process_group=context), "context_only"),
     (partial(scaled, by=lambda size: size), "times"), (partial(scaled, by=lambda size: 1 / size), "divided"),
     (partial(scaled, by=lambda size: 3), "other"),
+    (lambda model, data, context: DDP(DDP(model, process_group=data), process_group=context), "nested"),
+    (lambda model, data, context: DDP(DDP(model, process_group=context), process_group=data), "nested"),
+    (lambda model, data, context: DDP(model, process_group=dist.group.WORLD), None),
 ])  # fmt: skip
 def test_gradients_are_averaged_over_data_and_context(answer, hint):
     assert hinted("21.wrap", answer) == hint
@@ -265,7 +311,11 @@ def test_the_picture_of_the_ring_tells_this_step_from_earlier_and_later_ones_and
             shown.setdefault(step[2] or int(step[1]), set()).add((box.gpu is None, box.tint))
     key = {box.label[7:]: {(box.gpu is None, box.tint)} for box in boxes if box.label.startswith("legend ")}
     assert shown == {
-        1: key["now"], 0: key["before"], 2: key["after"], 3: key["after"], " waits": key["waits"]
+        1: key["now"],
+        0: key["before"],
+        2: key["after"],
+        3: key["after"],
+        " waits": key["waits"],
     }
     assert len(set(map(str, key.values()))) == 4
 

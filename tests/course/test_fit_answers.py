@@ -88,6 +88,27 @@ def other_dropout(model, room):
             part.p = 0.0
 
 
+def in_part(model, room):
+    """Only the MLP of each block is recomputed."""
+    recompute(model, room, blocks=lambda model: [block.mlp for block in model[1:]])
+
+
+def by_halves(model, room):
+    """The number of blocks is found by trying half of what is left, and undone each time."""
+    blocks, least, most = list(model[1:]), 0, 8
+    while least < most:
+        for at, block in enumerate(blocks):
+            block.__dict__.pop("forward", None)
+            if at < (least + most) // 2:
+                wrap(block)
+        middle = (least + most) // 2
+        least, most = (least, middle) if peak(model) <= room else (middle + 1, most)
+    for block in blocks:
+        block.__dict__.pop("forward", None)
+    for block in blocks[:least]:
+        wrap(block)
+
+
 PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
 KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
 
@@ -105,7 +126,8 @@ KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
     (lambda model, room: [wrap(block) for block in model[1:]], "many"),
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[1:]], "many"),
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[2:]], "last_many"),
-    (one_more, "none_needed"),
+    (one_more, "none_needed"), (in_part, "part"), (by_halves, None),
+    (lambda model, room: [wrap(block) for block in model[1:4]], "many"),
 ])  # fmt: skip
 def test_the_fewest_blocks_are_recomputed(answer, hint):
     found = hinted("20.recompute", answer)
@@ -160,8 +182,25 @@ def gathered(model):
     return torch.cat([one.flatten() for one in whole]).norm()
 
 
+def in_place(model):
+    """The squares take the place of the gradients."""
+    for weight in model.parameters():
+        getattr(weight.grad, "_local_tensor", weight.grad).square_()
+    own = sum(weight.grad.to_local().sum() for weight in model[0].parameters())
+    dist.all_reduce(own)
+    return (own + sum(weight.grad.sum() for weight in model[1].parameters())).sqrt()
+
+
+def by_clipping(model, most=1.0):
+    """`clip_grad_norm_` on both parts, which also shortens the gradients."""
+    parts = (nn.utils.clip_grad_norm_(part.parameters(), most) for part in model)
+    shards, whole = (getattr(one, "full_tensor", lambda one=one: one)() for one in parts)
+    return torch.hypot(shards, whole)
+
+
 @pytest.mark.parametrize(("answer", "hint"), [
-    (norm, None), (by_torch, None), (gathered, None),
+    (norm, None), (by_torch, None), (gathered, None), (in_place, "changed"), (by_clipping, "changed"),
+    (partial(by_clipping, most=float("inf")), None),
     (partial(norm, root=False), "no_root"), (partial(norm, share=False), "own_shard"),
     (partial(norm, times=0), "forgotten"), (all_added, "whole_often"),
     (partial(all_added, op=dist.ReduceOp.AVG), "averaged"), (of_norms, "sum_of_norms"), (of_every_norm, "sum_of_norms"),
@@ -256,8 +295,23 @@ def scale_alone(loss, model, optimizer, scale):
     return scale
 
 
+def fixed_scale(loss, model, optimizer, scale):
+    return step(loss, model, optimizer, 2.0**8)
+
+
+def without_nan(loss, model, optimizer, scale):
+    """Overflowed numbers become 0, and the step is taken."""
+    (loss * scale).backward()
+    unscale(model, scale)
+    for weight in model.parameters():
+        weight.grad.nan_to_num_(0, 0, 0)
+    clip(model)
+    optimizer.step()
+    return scale
+
+
 @pytest.mark.parametrize(("answer", "hint"), [
-    (step, None), (by_norm, None),
+    (step, None), (by_norm, None), (fixed_scale, "moved_scale"), (without_nan, "apart_step"),
     (by_hand("scale backward clip unscale flag step"), "clip_first"),
     (by_hand("scale backward flag clip step"), "not_unscaled"),
     (by_hand("scale backward unscale flag step"), "unclipped"),
