@@ -35,7 +35,8 @@ _STYLE = (
     + (
         "<style>.labkit-explorer svg{min-width:460px}@media(max-width:480px){"  # a phone: names above their controls
         ".labkit-explorer .widget-inline-hbox{flex-wrap:wrap;height:auto}"
-        ".labkit-explorer .widget-inline-hbox>.widget-label{width:100%!important;text-align:left;justify-content:start!important}}"
+        ".labkit-explorer .widget-inline-hbox>.widget-label"
+        "{width:100%!important;text-align:left}}"
         "[data-jp-theme-light=false] .labkit-explorer select"
         f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
     )
