@@ -108,8 +108,8 @@ def _hints_on_plan(orders: list[list[str]], stages: int, pieces: int) -> Hints:
     wanted = sorted(f"{way}{piece}" for way in "FB" for piece in range(pieces))
     for stage, order in enumerate(orders):
         if sorted(order) != wanted:
-            found = Named("few" if pieces < stages else "missing", stage=stage, order=order, **case)
-            yield found
+            name = "few" if pieces < stages else "missing"
+            yield Named(name, stage=stage, order=order, wrong=_describe_tasks(order, wanted), **case)
     try:
         made: Pipeline = pipeline(lambda stage, *_: orders[stage], stages, pieces)
     except ValueError as stuck:
@@ -123,6 +123,17 @@ def _hints_on_plan(orders: list[list[str]], stages: int, pieces: int) -> Hints:
         yield Named("long", length=made.length, right=right.length, **case)
     if peaks != fewest:
         yield Named("alive", peaks=peaks, fewest=fewest, **case)
+
+
+def _describe_tasks(order: list[str], wanted: list[str]) -> Text:
+    """Describe the first task that a stage's list lacks, has twice, or should not have."""
+    missing = next((name for name in wanted if name not in order), "")
+    if missing:
+        return Text(en=f"{missing} is missing", zh=f"少了 {missing}")
+    name = next(name for name in order if name not in wanted or order.count(name) > 1)
+    if name in wanted:
+        return Text(en=f"{name} comes {order.count(name)} times", zh=f" {name} 出现了 {order.count(name)} 次")
+    return Text(en=f"{name} is no task of this step", zh=f"多了这一步里没有的 {name}")
 
 
 def _hints_on_gradients(orders: list[list[str]], stages: int, pieces: int) -> Hints:
@@ -177,11 +188,16 @@ def _receive(like: Tensor, source: int) -> Tensor:
 
 @judge("16.exchange", a_function("exchange"))
 def _exchange(answer: Callable[..., Any]) -> Hints:
+    changed = set[int]()
+
     def part(activation: Tensor, gradient: Tensor) -> tuple[Any, Any]:
         rank, last = dist.get_rank(), dist.get_world_size() - 1
+        given = [tensor[0].item() for tensor in (activation, gradient)]
         found = answer(activation, gradient, rank - 1 if rank else None, rank + 1 if rank < last else None)
         if not isinstance(found, (tuple, list)) or len(found) != 2:
             raise TypeError(f"exchange gave {type(found).__name__}, not what came from before and from after")
+        if given != [tensor[0].item() for tensor in (activation, gradient)]:
+            changed.add(rank)
         # Compare only the first and the last number: the message is long.
         return tuple(x[[0, -1]].tolist() if isinstance(x, Tensor) and x.numel() else None for x in found)  # type: ignore[return-value]
 
@@ -189,10 +205,19 @@ def _exchange(answer: Callable[..., Any]) -> Hints:
         sent = torch.randn(ranks, 2, 1).expand(ranks, 2, _LONG)
         ran = on_ranks(part, ranks, [(there.contiguous(), back.contiguous()) for there, back in sent])
         yield from _hung(ran, ranks)
+        failed = ran.failure
+        if (
+            failed
+            and failed.rank in (0, ranks - 1)
+            and ("global_rank" in failed.words or "None" in failed.words)
+        ):
+            yield Named("no_neighbour", ranks=ranks, rank=failed.rank, error=failed.words)
         ran.require_success()
         if ran.call_kinds("all_gather", "all_reduce", "broadcast", "all_to_all", "gather", "scatter"):
             yield Named("everybody", ranks=ranks)
         yield from _check_received(ran.results, sent[:, :, 0].tolist(), ranks)
+        if changed:
+            yield Named("changed", ranks=ranks, rank=min(changed))
 
 
 def _hung(ran: RanksRun, ranks: int) -> Hints:

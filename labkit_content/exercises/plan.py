@@ -39,10 +39,10 @@ def _judge_allocated(function: Callable[..., Any]) -> Hints:
         yield Named("other", **facts)
 
 
-# Mistaken FLOPs per parameter and token, numbers of GPUs and peaks, the likelier first. (4 of 1,979 equals 2 of 989;
+# Mistaken FLOPs per parameter and token, numbers of GPUs and peaks. (4 of 1,979 nearly equals 2 of 989;
 # the cases have 16 and 64 GPUs because with 8, 2 on one GPU at 1,979 would equal 8 on all at 989.)
 _COUNTED = tuple(
-    (each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4)
+    (each, alone, peak) for peak in (989e12, 1979e12) for alone in (False, True) for each in (6, 2, 8, 4, 3)
 )
 
 
@@ -60,11 +60,16 @@ def _mfu(function: Callable[..., Any]) -> Hints:
         facts = {"tokens": tokens, "gpus": gpus, "found": f"{found:.1%}", "right": f"{right:.1%}"}
         if isclose(found, right * 100, rel_tol=0.02):
             yield Named("percent", **facts)
-        for each, alone, peak in _COUNTED:
-            if isclose(found, each * parameters * tokens / ((1 if alone else gpus) * peak), rel_tol=0.01):
-                counted = "again" if each > 6 else "there"
-                name = "total" if alone and gpus > 1 else "sparse" if peak > 1e15 else counted
-                yield Named(name, **facts, each=each)
+        shares = {
+            each * parameters * tokens / ((1 if alone else gpus) * peak): (each, alone, peak)
+            for each, alone, peak in _COUNTED
+        }
+        nearest = min(shares, key=lambda share: abs(share - found))
+        if isclose(found, nearest, rel_tol=0.01):
+            each, alone, peak = shares[nearest]
+            counted = "again" if each > 6 else "three" if each == 3 else "there"
+            name = "total" if alone and gpus > 1 else "sparse" if peak > 1e15 else counted
+            yield Named(name, **facts, each=each)
         yield Named("other", **facts)
 
 

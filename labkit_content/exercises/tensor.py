@@ -120,6 +120,8 @@ def _attend(attend: Callable[..., Any]) -> Hints:
         matrices = tuple(torch.randn(across, across) / across**0.5 for _ in range(3))
         given = [(x, *(w.chunk(ranks, 1)[rank] for w in matrices), heads) for rank in range(ranks)]
         ran = on_ranks(attend, ranks, given)
+        if ran.failure and isinstance(ran.failure.error, TypeError) and "float" in ran.failure.words:
+            yield Named("fraction", error=ran.failure.words)
         if ran.failure and ranks != 4:
             yield Named("fixed", ranks=ranks)
         whole = _attention(x, matrices, heads)
@@ -152,19 +154,23 @@ def _finish(finish: Callable[..., Any]) -> Hints:
         width, rows = _ANEW.randint(3, 8), ranks * _ANEW.randint(2, 3)
         x, slope = torch.randn(rows, width), torch.randn(rows, width)
 
-        def work(x: Tensor, slope: Tensor) -> list[Tensor | None]:
+        def work(x: Tensor, slope: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
             norm = nn.LayerNorm(x.shape[1]).cuda()
             (norm(x) * slope).sum().backward()
             finish(list(norm.parameters()))
-            return [parameter.grad for parameter in norm.parameters()]
+            return list(norm.parameters()), [parameter.grad for parameter in norm.parameters()]
 
         pieces = list(zip(x.chunk(ranks), slope.chunk(ranks), strict=True))
         ran = on_ranks(work, ranks, pieces).require_success()
         right, own = _norm_gradients(x, slope), [_norm_gradients(*piece) for piece in pieces]
-        if any(one is None for found in ran.results for one in found):
+        gradients = [found for _, found in ran.results]
+        if any(one is None for found in gradients for one in found):
             yield Named("gone")
-        good = [all(map(_close, found, right)) for found in ran.results]
-        for rank, found in enumerate(ran.results):
+        for rank, (parameters, _) in enumerate(ran.results):
+            if not all(map(torch.equal, parameters, nn.LayerNorm(width).parameters())):
+                yield Named("weights", rank=rank)
+        good = [all(map(_close, found, right)) for found in gradients]
+        for rank, found in enumerate(gradients):
             if good[rank]:
                 continue
             if any(good):

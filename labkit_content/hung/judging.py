@@ -61,6 +61,10 @@ def _describe_setting(setting: Setting) -> Text:
     return Text(en, f"{setting.nodes} 个节点、各 {setting.ranks_per_node} 个 rank")
 
 
+def _keep(result: Any) -> Any:
+    return result
+
+
 @dataclass(frozen=True)
 class BrokenScript(RepairProblem):
     """A broken script: the function that every rank runs.
@@ -70,6 +74,7 @@ class BrokenScript(RepairProblem):
     first     the settings of the symptom, in which a repair is run first.
     outcome   describes a run in one line; None: say whether the results are right.
     also      other functions whose results are right, too.
+    read      makes one form of a rank's results that are right in several.
     same      whether the results must be those of the reference (random ones are not: then ``wrong`` says all).
     """
 
@@ -78,6 +83,7 @@ class BrokenScript(RepairProblem):
     first: tuple[Setting, ...]
     outcome: Callable[[ScriptRun], str] | None = None
     also: tuple[Callable[..., Any], ...] = ()
+    read: Callable[[Any], Any] = _keep
     same: bool = True
 
     def run_attempt(self, attempt: Callable[..., Any], setting: Setting) -> ScriptRun:
@@ -182,7 +188,7 @@ class ScriptRun:
     @property
     def results(self) -> list[Any]:
         """Return the results of all ranks; [] if a rank failed."""
-        return self.got.results
+        return [self.problem.read(result) for result in self.got.results]
 
     @cached_property
     def wrong_ranks(self) -> list[int]:

@@ -193,6 +193,13 @@ def _shard(seen: ScriptRun) -> Hints:
         yield Named("unmoved")
     if not all(moved):
         yield Named("some_unmoved", moved=sum(moved))
+    for other in (
+        "Adam(model.parameters(), lr=0.05)",
+        "AdamW(model.parameters())",
+        "SGD(model.parameters(), lr=0.05)",
+    ):
+        if seen.matches(replace_source(repaired.shard, ("AdamW(model.parameters(), lr=0.05)", other))):
+            yield Named("optimizer", name=f"`{other}`")
     anew = (
         "        loss = ",
         "        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)\n        loss = ",

@@ -54,10 +54,15 @@ def _to_validate(setting: Setting, rank: int) -> tuple[Any, ...]:
     return model_of(setting), train, batches_of(setting, rank + 100, shares[rank])
 
 
-_as_scalars = replace_source(repaired.validate, ("append(total / rows)", "append((total / rows)[0])"))
+def _read_losses(result: Any) -> Any:
+    """Return a tensor of one number for each epoch from floats, tensors of one number, or one tensor of all."""
+    try:
+        return [torch.tensor([float(loss)]) for loss in result]
+    except (TypeError, ValueError, RuntimeError):
+        return result
 
 
-@script("validate", scripts.validate, repaired.validate, _to_validate, also=(_as_scalars,))
+@script("validate", scripts.validate, repaired.validate, _to_validate, read=_read_losses)
 def _validate(seen: ScriptRun) -> Hints:
     if seen.hangs:
         yield Named("in_the_loop" if not seen.setting.plain else "still_some")
@@ -235,6 +240,8 @@ def _teams(seen: ScriptRun) -> Hints:
         yield Named("source")
     if seen.failure and "Invalid process group specified" in seen.failure.words:
         yield Named("not_member")
+    if not seen.failure and not seen.is_wrong and _gathers_everything(seen):
+        yield CostHint("all_gathered", ranks=ranks)
     if seen.failure or not seen.is_wrong or not seen.has_right_shapes:
         return
     x = torch.stack([_to_teams(seen.setting, rank)[0] for rank in range(ranks)])
@@ -250,3 +257,10 @@ def _teams(seen: ScriptRun) -> Hints:
         yield Named("strided", size=size)
     if all(is_alike(mean, want[0]) for mean, want in zip(means, seen.want.results, strict=True)):
         yield Named("best")
+
+
+def _gathers_everything(seen: ScriptRun) -> bool:
+    """Return whether every rank receives the tensors of all ranks, where each team needs a sum and a maximum."""
+    ranks = seen.setting.ranks
+    calls = (event for event in seen.got.events if event.name.startswith("all_gather"))
+    return _size(seen.setting) < ranks and any(len(event.ranks) == ranks for event in calls)

@@ -134,7 +134,10 @@ def _verdict(problem: RepairProblem, found: Judgement) -> str:
     )
     best = score.best_points(problem.name) or 0
     kept = (
-        say(en=f" (Your best, {best} of {WORTH}, stays.)", zh=f"（之前最好的 {best} 分仍然保留。）")
+        say(
+            en=f" (Your best repair, {plural(max(best - spent, 0), 'point')}, stays.)",
+            zh=f"（之前最好的一次得 {max(best - spent, 0)} 分，仍然保留。）",
+        )
         if best > found.points
         else ""
     )

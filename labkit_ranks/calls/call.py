@@ -48,7 +48,8 @@ class CollectiveCall:
                  have several; "all_gather", "gather", "scatter", "reduce_scatter" and "all_to_all" one per member.
     op           the name of the reduction ("SUM"), and ``factor`` the factor of PREMUL_SUM.
     root         the group rank that sends or receives everything; the peer of a send or recv.
-    members      global ranks of the group to create (for "new_group").
+    members      global ranks of the group to create (for "new_group"); ``own_group`` whether only members make it, so
+                 that other ranks may make another group in the same call.
     splits       rows to send to each member, and to receive from each (for "all_to_all_single"); None for equal parts.
     group        the name of the group; ``desc`` its purpose ("default_pg", "mesh_dp").
     seq          the number of the call among the rank's collectives in this group, from 1; a message counts in its
@@ -75,6 +76,7 @@ class CollectiveCall:
     factor: Any = None
     root: int | None = None
     members: tuple[int, ...] = ()
+    own_group: bool = False
     splits: tuple[list[int] | None, list[int] | None] | None = None
     tag: int = 0
     group: str = ""

@@ -187,7 +187,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         Raises :class:`..calls.faults.Mismatch` if another rank's group of this number has other members.
         """
         call = CollectiveCall("new_group", members=tuple(ranks))
-        if name.isdecimal():
+        if numbered := name.isdecimal():
             call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global_rank, int(name)
             call.locate()
             wrong = faults.mismatch_error(self.transport().announce(call))
@@ -195,7 +195,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
                 raise wrong
         # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, performNocolorSplit and initNCCLComm: ncclCommSplit.
         if self.bound_device_id is not None and "nccl" in backends and self.supports_splitting:
-            self._start_call("new_group", members=call.members).wait()
+            self._start_call("new_group", members=call.members, own_group=not numbered).wait()
 
     def shutdown(self) -> None:
         rank = current_rank()

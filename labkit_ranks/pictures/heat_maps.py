@@ -40,7 +40,8 @@ def heat_picture(heat: HeatMaps) -> Picture:
                     if value is None:
                         continue
                     left, top = x + j * wide, y + i * high
-                    digits = f"{value:.{0 if value == round(value) else 1}f}"
+                    shown_value = round(value, 1) + 0.0  # no "-0.0"
+                    digits = f"{shown_value:.{0 if value == round(value) else 1}f}"
                     tint = 0.9 * (1 - abs(value) / greatest[name])
                     tip = f"rank {rank} · {name}[{i}, {j}] = {digits}"
                     sketch.add(Box(left, top, wide, high, rank, f"{name} {i} {j}", tint=tint, tip=tip))

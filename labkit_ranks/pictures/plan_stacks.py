@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil, log10
 
 from labkit.base.language import say
 from labkit.base.units import bytes_text, duration
@@ -29,10 +30,14 @@ Row = tuple[str, Mapping[str, float]]
 
 def draw_stacks(
     sketch: Sketch, top: float, title: str, rows: Sequence[Row], format_value: Callable[[float], str],
-    limit: float = 0.0, limit_label: str = "",
+    limit: float = 0.0, limit_label: str = "", scale: float = 0.0,
 ) -> float:  # fmt: skip
-    """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge."""
-    kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > 0 for _, row in rows)]
+    """Draw a stacked bar for each row, on a common scale, with a line at ``limit``; return the lower edge.
+
+    scale   the value that takes the whole width; 0 for the largest.
+    """
+    # A piece below a five-hundredth of its bar cannot be seen.
+    kinds = [kind for kind in _COLOURS if any(row.get(kind, 0) > sum(row.values()) / 500 for _, row in rows)]
     marks = [
         (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
         for kind in kinds
@@ -40,7 +45,7 @@ def draw_stacks(
     sketch.add(
         Label(12, top, title, 12, bold=True), *legend(12, top + 24, marks, text_offset=24, gap=12, size=11)
     )
-    most = max([sum(row.values()) for _, row in rows] + [limit]) or 1.0
+    most = max([sum(row.values()) for _, row in rows] + [limit, scale]) or 1.0
     across = WIDTH - _LEFT - _RIGHT
     line = _LEFT + limit / most * across if limit else WIDTH
     y = top + 38
@@ -85,7 +90,11 @@ def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Foreca
     seconds = [{"step" if k == "optimizer" else k: v for k, v in one.parts.items()} for _, one in rows]
     times = [(name, parts) for (name, _), parts in zip(rows, seconds, strict=True)]
     bottom = draw_stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
-    return draw_stacks(sketch, bottom + 8, caption("plan", "time"), times, duration)
+    title, scale = caption("plan", "time"), 0.0
+    if len(rows) == 1:  # a power of ten, so that pictures of other plans can be compared
+        scale = 10.0 ** ceil(log10(rows[0][1].seconds))
+        title += say(en=f" (the whole width is {duration(scale)})", zh=f"（总宽 {duration(scale)}）")
+    return draw_stacks(sketch, bottom + 8, title, times, duration, scale=scale)
 
 
 def plans_picture(found: Plans) -> Picture:

@@ -112,7 +112,8 @@ class ThreadTransport:
         if slot.error is not None:
             return slot  # later members get the error, too
         with torch._C.DisableTorchFunction():
-            fits = first is call or faults.calls_fit(first, call)
+            others = slot.calls.values() if call.own_group else (first,)
+            fits = all(one is call or faults.calls_fit(one, call) for one in others)
         if not fits:
             slot.error = faults.mismatch_error([slot.calls[at] for at in sorted(slot.calls)])
         elif len(slot.calls) == slot.size:

@@ -338,6 +338,13 @@ def test_plans_and_explorer_draw_themselves_in_both_languages() -> None:
     for doublings, notes in ((0, ["160 GiB, too much"]), (6, [])):
         texts = labkit.PlanExplorer(doublings=doublings).make_picture().texts
         assert [text.text for text in texts if text.bold and "GiB" in text.text] == notes
+    times = {  # a piece of a hundred seconds, whatever the plan
+        found.recompute: sum(
+            box.width for box in found.make_picture().boxes if box.label.endswith(" compute") and box.y > 150
+        )
+        for found in (labkit.PlanExplorer(doublings=3, recompute=again) for again in ("no", "yes"))
+    }
+    assert 1.2 < times["yes"] / times["no"] < 1.4
     for language, word in (("en", "activations"), ("zh", "激活值")):
         before = labkit.get_language()
         labkit.set_language(language)

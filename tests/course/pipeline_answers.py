@@ -55,7 +55,8 @@ ORDERED = [
     (lambda s, p, m: order(s, p, m, max(p - 2 - s, 0)), "it takes"),
     (lambda s, p, m: order(s, p, m, s), "no stage can go on"),
     (lambda s, p, m: right(s, p, m)[::-1], "no stage can go on"),
-    (lambda s, p, m: right(s, p, m)[:-1], "its F and its B, once"), (unguarded, "cannot run ahead farther"),
+    (lambda s, p, m: right(s, p, m)[:-1], "B7 is missing"),
+    (lambda s, p, m: [*right(s, p, m), "B0"], "B0 comes 2 times"), (unguarded, "cannot run ahead farther"),
     (swapped, "the gradient of stage 0 is wrong"),
 ]  # fmt: skip
 
@@ -91,7 +92,10 @@ EXCHANGED = [
     (f"{FIRST}\n{TURNED}", "both wait in `recv`"),
     (f"if rank == 0:\n  {SENT}\nelse:\n  {TURNED}\n  {FIRST}", "two ranks work, 3 do not"),
     (f"dist.barrier()\n{SENT}\n{BACK}", "both wait in `send`"),
+    (BATCH.replace("if is_back: ", "").replace("if is_on: ", ""), "leave that message out"),
+    (f"{TURNED}\n{SENT}".replace("if is_back: ", ""), "leave that message out"),
     (f"{BATCH}\nreturn back, on", "have changed places"),
+    (f"{TURNED}\n{SENT}\nif is_on: activation.copy_(on)\nif is_on: on = activation", "Receive into another one"),
     (BATCH.replace("for work in", "_ =").replace(": work.wait()", ""), "second value is not the gradient"),
     (f"{BATCH}\non = activation", "first value is not the activation"),
     ("got = [torch.empty_like(activation) for _ in range(dist.get_world_size())]\ndist.all_gather(got, activation)\n"

@@ -33,6 +33,7 @@ WRONG = {
         (lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 1979e12), "two of every four"),
         (lambda parameters, tokens, gpus: 2 * parameters * tokens / (gpus * 989e12), "2 are the forward pass"),
         (lambda parameters, tokens, gpus: 4 * parameters * tokens / (gpus * 989e12), "with 4 operations"),
+        (lambda parameters, tokens, gpus: 3 * parameters * tokens / (gpus * 989e12), "a multiplication and an"),
         (lambda parameters, tokens, gpus: 8 * parameters * tokens / (gpus * 989e12),
          "which recomputation needs"),
         (lambda parameters, tokens, gpus: 600 * parameters * tokens / (gpus * 989e12), "0.4 and not 40"),

@@ -333,6 +333,23 @@ def test_a_first_call_names_the_rank_whose_key_is_missing_only_if_it_is(away):
     assert ("data from rank 0" in text, "600 s" in text) == (away == 0, away == 0)
 
 
+def test_in_a_cycle_only_ranks_whose_key_is_missing_are_told_to_end():
+    """Ranks 0 and 2 are the first of the groups they wait in, so only they wait for good."""
+
+    def program(n):
+        rows, columns = (
+            [dist.new_group(lists[0]), dist.new_group(lists[1])]
+            for lists in ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+        )
+        for groups in (columns, rows) if n in (0, 3) else (rows, columns):
+            mine = next(group for group in groups if group != dist.GroupMember.NON_GROUP_MEMBER)
+            dist.all_reduce(vector(), group=mine)
+
+    text = str(failing(program, 4).error)
+    assert "For ranks 1, 3" in text
+    assert "600 s" in text
+
+
 def of_steps(skip, last):
     """Ten steps of a wrapped model, of which rank 1 skips one, or has fewer."""
 

@@ -111,6 +111,32 @@ def test_a_group_made_by_its_members_alone_needs_a_default_group_without_a_devic
     assert "Watchdog" not in str(failed.value)  # there is none in ncclCommSplit
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_ranks_may_each_make_their_own_group_if_no_two_overlap(bound):
+    """``ncclCommSplit`` takes a color from each rank, which PyTorch derives from the members."""
+
+    def work(rank):
+        x, sums = begin(rank, bound), []
+        for lists in (TEAMS, [[0, 1], [2, 3]]):
+            mine = next(ranks for ranks in lists if rank.number in ranks)
+            whole = x.clone()
+            dist.all_reduce(whole, group=dist.new_group(mine, use_local_synchronization=True))
+            sums.append(whole.item())
+        return sums
+
+    with World(4) as world:
+        assert world.run(work) == [[2, 1], [4, 1], [2, 5], [4, 5]]
+
+
+def test_own_groups_that_overlap_are_told():
+    def work(rank):
+        begin(rank, bound=True)
+        dist.new_group([[0, 1], [0, 1], [2, 3], [1, 3]][rank.number], use_local_synchronization=True)
+
+    with World(4) as world, pytest.raises(RanksFailed, match=r"new_group \[1, 3\]"):
+        world.run(work)
+
+
 def test_a_group_of_gloo_is_not_cut_out_of_one_of_nccl():
     with World(3) as world:
 

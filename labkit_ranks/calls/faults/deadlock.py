@@ -89,11 +89,22 @@ def deadlock_report(standings: Sequence[RankState], timeout: timedelta | None = 
             unread = stuck.waits_on_gpu and not any(one.reads for one in standings)
             text = "if-read" if unread else "on-real-gpus"
             real = _TEXTS[text](seconds=seconds, said=watchdog_text(stuck, limit))
-        elif (first := stuck.missing_first) is None:
-            real = str(_TEXTS["on-first-call"])
         else:
-            real = _TEXTS["on-first-call-without-a-key"](first=first, seconds=seconds)
+            real = _first_call_text(standings, seconds)
     return Report(FAULT_OF.get(key, "deadlock"), lines, advice, places, real)
+
+
+def _first_call_text(standings: Sequence[RankState], seconds: str) -> str:
+    """Return how long real ranks wait in calls that would connect them, each with a key from its group's first rank."""
+    calls = [
+        call for one in standings if (call := one.call) and not (call.is_connected or call.makes_a_group)
+    ]
+    without = {call.rank: first for call in calls if (first := call.missing_first) is not None}
+    if not without:
+        return str(_TEXTS["on-first-call"])
+    if len(without) == len(calls) and len(firsts := {*without.values()}) == 1:
+        return _TEXTS["on-first-call-without-a-key"](first=firsts.pop(), seconds=seconds)
+    return _TEXTS["on-first-call-some-without-a-key"](names=format_ranks([*without]), seconds=seconds)
 
 
 def _last_place(one: RankState) -> str:

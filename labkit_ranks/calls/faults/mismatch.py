@@ -28,7 +28,8 @@ class Mismatch(RuntimeError):
 
 def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     """Return the error to raise in the ranks of these calls if they differ; else None."""
-    what = next((what for other in calls[1:] if (what := _difference(calls[0], other))), "")
+    firsts = calls if calls[0].own_group else calls[:1]
+    what = next((what for one in firsts for other in calls if (what := _difference(one, other))), "")
     if not what:
         return duplicate_gpu_error(calls)
     report = mismatch_report(calls, what)
@@ -56,8 +57,10 @@ def _difference(a: CollectiveCall, b: CollectiveCall) -> str:
         if [(t.numel(), t.dtype) for t in one] == [(t.numel(), t.dtype) for t in other]:
             return ""
         return "dtype" if one[0].dtype != other[0].dtype else "shape"
-    # Groups of one rank connect nobody: ranks may make different ones.
-    if a.members != b.members and len(a.members + b.members) > 2:
+    # Groups of one rank connect nobody: ranks may make different ones. ncclCommSplit makes a group of each color, for
+    # which PyTorch takes a hash of the members (distributed_c10d.py, _process_group_color).
+    split = a.own_group and b.own_group and not {*a.members} & {*b.members}
+    if a.members != b.members and len(a.members + b.members) > 2 and not split:
         return "members"
     if a.op != b.op:
         return "op"
