@@ -67,7 +67,8 @@ class Observer:
     def __init__(self, ranks: int, enough: int = 0, like: Sequence[RankRecord] = ()) -> None:
         self.records = [RankRecord() for _ in range(ranks)]
         self._enough, self._like = enough, like
-        self.kept_steps = STEPS  # steps whose batches are kept
+        # Steps whose batches are kept, and steps after which weights are compared between ranks.
+        self.kept_steps, self.watched_steps = STEPS, _MOST_STEPS
         self._stack = ExitStack()
 
     def __enter__(self) -> Observer:
@@ -188,7 +189,7 @@ class Observer:
             return  # an optimizer within another one, which has not finished its step
         record.stepping, step = optimizer, len(record.steps)
         record.step.line = user_line()[0]
-        if step < _MOST_STEPS:
+        if step < self.watched_steps:
             record.watch_shared(step)
         graded = [one for one in record.optimizer_parameters() if one.grad is not None]
         if len(record.by_hand) == len(graded):
@@ -210,7 +211,7 @@ class Observer:
         if record is None or record.stepping is not optimizer:
             return
         record.stepping = None
-        if len(record.steps) < _MOST_STEPS:
+        if len(record.steps) < self.watched_steps:
             record.digest_shared(at=len(record.steps) + 1)
         record.steps.append(record.step)
         if not self._enough and record is self.records[0] and len(record.steps) in _SHOWN_STEPS:

@@ -433,5 +433,7 @@ class LayoutComparison:
                     yield "update", name, {"ratio": f"{ratio:.3g}"}
                 for at, mine in enumerate((value, latest[name].value)):
                     other, theirs = copies.setdefault((name, at, places.numpy().tobytes()), (one.rank, mine))
+                    if torch.equal(mine, theirs):
+                        continue
                     if float((mine - theirs).norm()) > 1e-5 * max(float(theirs.norm()), 1e-12):
                         yield "drift", name, {"ranks": format_ranks([other, one.rank])}

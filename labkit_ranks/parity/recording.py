@@ -66,7 +66,8 @@ class RankTraining(RankRecord):
         return len(self.steps) + 1
 
     def keep_fingerprints(self, what: str, name: str, value: Any) -> None:
-        super().keep_fingerprints(what, name, [t for t in tensors_in(value) if t.numel() < _MOST_NUMBERS])
+        if what == "output" and self.number <= WHOLE_STEPS:
+            super().keep_fingerprints(what, name, [t for t in tensors_in(value) if t.numel() < _MOST_NUMBERS])
 
     def keep_loss(self, total: Tensor, counts: Sequence[LossRecord], target: Tensor, ignored: int) -> None:
         """Keep a loss that the script's own backward reaches; a schedule may have others, to infer shapes."""
@@ -86,17 +87,19 @@ class RankTraining(RankRecord):
     def keep_pieces(self, what: str, step: int) -> dict[str, RankPiece]:
         """Keep the pieces of all parameters, or of their gradients; of later steps only the latest weights."""
         found = dict[str, RankPiece]()
-        for own, parameter in self.parameters().items():
-            tensor, match = parameter if what == "weights" else parameter.grad, self.matches.get(own)
-            piece, name = make_piece(parameter if tensor is None else tensor), own
-            if tensor is None:
-                piece.value.zero_()
-            if match is not None:
-                places = match.places if len(match.places) == len(piece.places) else piece.places
-                piece, name = RankPiece(match.shape, places, piece.value), match.name
-            if name in found:  # several parameters are parts of one of the reference's
-                piece = RankPiece(piece.shape, *map(torch.cat, zip(found[name][1:], piece[1:], strict=True)))
-            found[name] = piece
+        with PlainTensors():
+            for own, parameter in self.parameters().items():
+                tensor, match = parameter if what == "weights" else parameter.grad, self.matches.get(own)
+                piece, name = make_piece(parameter if tensor is None else tensor), own
+                if tensor is None:
+                    piece.value.zero_()
+                if match is not None:
+                    places = match.places if len(match.places) == len(piece.places) else piece.places
+                    piece, name = RankPiece(match.shape, places, piece.value), match.name
+                if name in found:  # several parameters are parts of one of the reference's
+                    both = zip(found[name][1:], piece[1:], strict=True)
+                    piece = RankPiece(piece.shape, *map(torch.cat, both))
+                found[name] = piece
         if step <= WHOLE_STEPS:
             self.kept[step, what] = found
         return found
@@ -105,9 +108,11 @@ class RankTraining(RankRecord):
         """Keep the gradients of this step at the first call, before they are clipped."""
         if self.number not in self.squares:
             sums = self.squares[self.number] = {}
-            for name, one in self.keep_pieces("gradients", self.number).items():
-                part = len(one.value) / max(math.prod(one.shape), 1)
-                sums[name] = float(one.value.double().square().sum()), part
+            pieces = self.keep_pieces("gradients", self.number)
+            with PlainTensors():
+                for name, (shape, _, value) in pieces.items():
+                    exact = value.double()
+                    sums[name] = float(exact.dot(exact)), len(value) / max(math.prod(shape), 1)
 
     def parameters(self) -> dict[str, Any]:
         """Return the trained parameters by their names in the called module."""
@@ -150,7 +155,8 @@ class TrainingObserver(Observer):
     ) -> None:  # fmt: skip
         # The optimizers' settings stay the ranks' own: they may be the difference.
         super().__init__(ranks, steps, [replace(one, settings=[]) for one in like])
-        self.kept_steps, self._start, self._shares = steps, start, shares
+        self.kept_steps, self.watched_steps = steps, 0  # weights are kept, not watched
+        self._start, self._shares = start, shares
         self.trainings = [RankTraining(rank=rank) for rank in range(ranks)]
         self.records = [*self.trainings]
 
@@ -234,6 +240,7 @@ class TrainingObserver(Observer):
         return whole and map_tensors(whole, lambda _, one: one.chunk(parts)[part] if one.dim() else one)
 
 
+@lru_cache(2**14)
 def public_name(known: str) -> str:
     """Return a module's or parameter's name without the root's class and without wrappers."""
     name = re.sub(r"^(module\.)+", "", known.partition(".")[2])
@@ -249,19 +256,19 @@ def _copy_local(tensor: Any) -> Tensor:
 
 def make_piece(tensor: Any) -> RankPiece:
     """Return this rank's piece of ``tensor``, copied."""
-    sizes, starts = tuple(tensor.shape), (0,) * tensor.dim()
-    if (mesh := getattr(tensor, "device_mesh", None)) is not None:
-        sizes, starts = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
-    places = _places(tuple(tensor.shape), tuple(sizes), tuple(starts))
     with PlainTensors():
-        return RankPiece(tuple(tensor.shape), places, _copy_local(tensor).reshape(-1).float())
+        shape = sizes = tuple(tensor.shape)
+        starts = (0,) * len(shape)
+        if (mesh := getattr(tensor, "device_mesh", None)) is not None:
+            sizes, starts = compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
+        local = getattr(tensor, "_local_tensor", tensor).detach().reshape(-1)
+        return RankPiece(shape, _places(shape, tuple(sizes), tuple(starts)), local.to(torch.float32, copy=True))
 
 
 @lru_cache(256)
 def _places(shape: tuple[int, ...], sizes: tuple[int, ...], starts: tuple[int, ...]) -> Tensor:
     """Return the places of a piece in a whole of ``shape``."""
-    with PlainTensors():
-        places = torch.arange(math.prod(shape)).reshape(shape)
-        for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            places = places.narrow(dim, min(start, shape[dim]), size)
-        return places.reshape(-1)
+    places = torch.arange(math.prod(shape)).reshape(shape)
+    for dim, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        places = places.narrow(dim, min(start, shape[dim]), size)
+    return places.reshape(-1)

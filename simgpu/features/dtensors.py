@@ -31,6 +31,7 @@ from ..state.current_machine import call_with_machine, machine_in_use, require_m
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ..state.random import RealGenerator
+from .fake_tensors import is_faking
 
 
 class _Answers(dict[Any, Any]):
@@ -92,6 +93,38 @@ def _rows(kind: Any) -> Iterator[Patch]:
     yield from _patch_random_numbers()
     schemas: Any = sys.modules["torch.distributed.tensor._op_schema"]
     yield Patch(schemas, "_rebuild_tensor_from_dtensor_meta", _shape_of)
+    propagator: Any = sys.modules["torch.distributed.tensor._sharding_prop"].ShardingPropagator
+    yield Patch.wrap(propagator, "_propagate_tensor_meta_non_cached", _find_shapes)
+
+
+# What an operator with arguments of these shapes returns, for all ranks: torch keeps it for each thread alone, and each
+# question makes a FakeTensorMode.
+_found_shapes: dict[Any, Any] = {}
+_MOST_SHAPES = 2**14
+
+
+def _find_shapes(find: Callable[..., Any], propagator: Any, schema: Any) -> Any:
+    if torch.compiler.is_compiling() or is_faking():
+        return find(propagator, schema)  # sizes may be symbols
+    key = schema.op, torch.get_default_dtype(), _shape_key((schema.args_schema, schema.kwargs_schema))
+    try:
+        known = key in _found_shapes
+    except TypeError:  # an argument without a hash
+        return find(propagator, schema)
+    if not known:
+        if len(_found_shapes) >= _MOST_SHAPES:
+            _found_shapes.clear()
+        _found_shapes[key] = find(propagator, schema)
+    return _found_shapes[key]
+
+
+def _shape_key(value: Any) -> Any:
+    """Return what a result's shape depends on in an argument; numbers of other types give other dtypes."""
+    if isinstance(value, (list, tuple)):
+        return value.__class__, *map(_shape_key, value)
+    if isinstance(value, dict):
+        return *value, *map(_shape_key, value.values())
+    return value.__class__, getattr(value, "tensor_meta", value)
 
 
 def _shape_of(spec: Any) -> Tensor:

@@ -32,12 +32,12 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _current = torch._C._get_dispatch_mode
 
 
-def _faking() -> bool:
+def is_faking() -> bool:
     """Whether FakeTensorMode is on in this thread."""
     return _current(_FAKE) is not None
 
 
-hooks.places_itself.add(lambda _: _faking())
+hooks.places_itself.add(lambda _: is_faking())
 
 
 class NoGradient(NotSimulated, NotImplementedError):
@@ -64,7 +64,7 @@ def _place_fake_tensor(
     go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Make or move a fake tensor by the name of the simulated GPU."""
-    if not _faking():
+    if not is_faking():
         return go_on(mode, func, args, kwargs)
     moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
     device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")

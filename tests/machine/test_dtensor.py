@@ -5,6 +5,7 @@ import io
 import subprocess
 import sys
 import textwrap
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,30 @@ def test_a_dtensor_and_what_is_made_of_it(mesh):
     assert places(weight.grad) == {CUDA1}
 
 
+def test_shapes_are_found_once_for_all_threads_and_anew_for_other_numbers(mesh, monkeypatch):
+    from torch.distributed.tensor import Replicate, _sharding_prop, distribute_tensor
+
+    made, found = [], []
+    real = _sharding_prop.FakeTensorMode
+    monkeypatch.setattr(_sharding_prop, "FakeTensorMode", lambda: made.append("mode") or real())
+    monkeypatch.setattr(dtensors, "_found_shapes", {})
+    whole = distribute_tensor(torch.arange(6).reshape(2, 3), mesh, [Replicate()])
+
+    def ask():
+        results = [whole * 2, whole * 2.0, whole * True, whole.sum(1), whole.sum(0), whole.t().sum(1)]
+        found.append([(one.dtype, one.shape, one.to_local().shape) for one in results])
+
+    for _ in range(2):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        made.append("end")
+    assert made[-3:] == ["mode", "end", "end"]
+    assert found[0] == found[1]
+    assert [dtype for dtype, *_ in found[0][:3]] == [torch.int64, torch.float32, torch.int64]
+    assert all(shape == local for _, shape, local in found[0])
+
+
 def test_tensor_parallel_training(mesh):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -99,6 +124,8 @@ def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
     monkeypatch.setattr(tracker, "__new__", tracker.__new__)
     schemas, name = sys.modules["torch.distributed.tensor._op_schema"], "_rebuild_tensor_from_dtensor_meta"
     monkeypatch.setattr(schemas, name, getattr(schemas, name))
+    shapes, name = torch.distributed.tensor._sharding_prop.ShardingPropagator, "_propagate_tensor_meta_non_cached"
+    monkeypatch.setattr(shapes, name, getattr(shapes, name))
     names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
     before = Dispatcher.redistribute_local_args
     dtensors.class_made(type("DTensor", (), names))
