@@ -36,7 +36,9 @@ def note_operation(
     """Return the machine's ``answer`` to a function of torch, and note the call in the record ``here()``."""
     record = here()
     if record is not None and func in _DRAWING and record.trains():
-        return _note_draw(record, mode, func, args, kwargs or {}, partial(answer, mode, func, types, args, kwargs))
+        return _note_draw(
+            record, mode, func, args, kwargs or {}, partial(answer, mode, func, types, args, kwargs)
+        )
     if record is not None and record.pending and HANDLERS.get(func, func) is not None:
         return _note_use(record, func, args, kwargs, partial(answer, mode, func, types, args, kwargs))
     return answer(mode, func, types, args, kwargs)

@@ -262,7 +262,9 @@ def make_piece(tensor: Any) -> RankPiece:
         if (mesh := getattr(tensor, "device_mesh", None)) is not None:
             sizes, starts = compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
         local = getattr(tensor, "_local_tensor", tensor).detach().reshape(-1)
-        return RankPiece(shape, _places(shape, tuple(sizes), tuple(starts)), local.to(torch.float32, copy=True))
+        return RankPiece(
+            shape, _places(shape, tuple(sizes), tuple(starts)), local.to(torch.float32, copy=True)
+        )
 
 
 @lru_cache(256)

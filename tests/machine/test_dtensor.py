@@ -66,8 +66,8 @@ def test_shapes_are_found_once_for_all_threads_and_anew_for_other_numbers(mesh, 
     whole = distribute_tensor(torch.arange(6).reshape(2, 3), mesh, [Replicate()])
 
     def ask():
-        results = [whole * 2, whole * 2.0, whole * True, whole.sum(1), whole.sum(0), whole.t().sum(1)]
-        found.append([(one.dtype, one.shape, one.to_local().shape) for one in results])
+        results = [whole**2, whole**2.0, whole**True, whole.sum(1), whole.sum(0), whole.t().sum(1)]
+        found.append([(one._spec.tensor_meta.dtype, one.shape, one.to_local().shape) for one in results])
 
     for _ in range(2):
         thread = threading.Thread(target=ask)
@@ -124,7 +124,10 @@ def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
     monkeypatch.setattr(tracker, "__new__", tracker.__new__)
     schemas, name = sys.modules["torch.distributed.tensor._op_schema"], "_rebuild_tensor_from_dtensor_meta"
     monkeypatch.setattr(schemas, name, getattr(schemas, name))
-    shapes, name = torch.distributed.tensor._sharding_prop.ShardingPropagator, "_propagate_tensor_meta_non_cached"
+    shapes, name = (
+        torch.distributed.tensor._sharding_prop.ShardingPropagator,
+        "_propagate_tensor_meta_non_cached",
+    )
     monkeypatch.setattr(shapes, name, getattr(shapes, name))
     names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
     before = Dispatcher.redistribute_local_args
