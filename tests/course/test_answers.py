@@ -637,7 +637,7 @@ WRONG = {
     ],
     "01.single": [
         (25, "has 25 rows, 13 and 12"), (64, "has 36 rows, 18 and 18"), (200, "has 100 rows"), (2, "every batch"),
-        (-1, "every batch"), ("ten", "asks for a whole number"),
+        (-1, "every batch"), ("ten", "asks for a batch size"),
     ],
     "01.last_batch": [
         (10, "the function itself"), (lambda rows, size: None, "return"),

@@ -13,6 +13,7 @@ import pytest
 
 import labkit
 from labkit_course import Progress, begin, check, progress
+from labkit_course.content import module
 from labkit_course.exercise import ids
 
 
@@ -286,6 +287,16 @@ def test_the_board_follows_the_answers_and_keeps_its_language(file):
     assert "03 · 哪些行归谁？" in board._widget.value
     assert str(file) in board._widget.value
     assert labkit.get_language() == "en"
+
+
+def test_repairs_are_folded_in_lessons_that_have_none(file, monkeypatch):
+    monkeypatch.setattr(module("repairs.shown"), "table", lambda: "ten repairs")
+    for lesson, folded in (("03_split", True), ("09_broken", False)):
+        begin(lesson, num_gpus=2, batch_size=30, data_size=100, language="en")
+        board = Progress()
+        board._repr_mimebundle_()
+        inside, _, outside = board._widget.value.rpartition("</details>")
+        assert ("ten repairs" in inside, "ten repairs" in outside) == (folded, not folded)
 
 
 def marks(board):
