@@ -85,10 +85,10 @@ class BatchNormMeans:
 
     def __repr__(self) -> str:
         means = [_mean(piece) for piece in self._pieces()]
-        own = "; ".join(f"cuda:{gpu} {mean:g}" for gpu, mean in enumerate(means))
+        en, zh = ([f"cuda:{gpu} {verb}{mean:g}" for gpu, mean in enumerate(means)] for verb in ("", "减 "))
         return say(
-            en=f"mean of the batch {_mean(self.rows):g}; subtracted: {own}",
-            zh=f"整个批次的平均 {_mean(self.rows):g}；各自减去的平均：{own}",
+            en=f"mean of the batch {_mean(self.rows):g}; subtracted: {'; '.join(en)}",
+            zh=f"整个批次的平均是 {_mean(self.rows):g}；{'，'.join(zh)}",
         )
 
     def picture(self) -> Picture:

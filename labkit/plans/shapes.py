@@ -15,10 +15,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Cut(Drawn):
-    """The tensors in a model's inputs, each a name and a shape, as scatter cuts them over ``gpus`` GPUs."""
+    """The tensors in a model's inputs, each a name and a shape, as scatter cuts them over ``gpus`` GPUs.
+
+    returned   what each replica returns, in words; "" if it raises an error. Empty: not known.
+    """
 
     tensors: tuple[tuple[str, Shape], ...]
     gpus: int
+    returned: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "\n".join(

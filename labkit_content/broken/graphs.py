@@ -31,7 +31,11 @@ def _road_hints(seen: ModelRun) -> Hints:
         ):
             yield Named("shape_in_forward")
         return
-    if seen.first_wrong is None:
+    if (
+        seen.first_wrong is None
+        or not isinstance(seen.result, Tensor)
+        or seen.result.shape != seen.right.shape
+    ):
         return
     if seen.first_wrong and is_alike(seen.got.results[0], seen.want.results[0]):
         yield Named("first_city")

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from labkit.plans.split import split
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import is_alike
+from ..repairs.comparing import is_alike, is_close
 from . import models, repaired
 from .judging import ModelRun, problem
 
@@ -37,6 +38,8 @@ def _photo_hints(seen: ModelRun) -> Hints:
         return
     if seen.result.size(0) != seen.case.rows:
         yield Named("list_cut", rows=seen.case.rows, results=seen.result.size(0))
+    if not seen.alone and is_close(seen.result[:1], seen.right[:1]):
+        yield Named("uncut")
     if seen.alone and is_alike(seen.result, seen.would_give(pad_to_largest(seen.inputs[0]))):
         yield Named("padding_counted")
     if seen.alone:
@@ -63,5 +66,6 @@ def _pair_hints(seen: ModelRun) -> Hints:
     if not isinstance(seen.result, Tensor) or seen.result.numel() != 1:
         yield Named("no_loss")
     if not seen.alone:
-        yield Named("own_piece")
+        uneven = len({*split(seen.case.rows, seen.case.gpus).sizes}) > 1
+        yield Named("mean_of_means" if uneven else "own_piece")
     yield Named("other_loss")

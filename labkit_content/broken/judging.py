@@ -6,6 +6,7 @@ Pure: a class and a source of random numbers in, points and a hint out.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -191,6 +192,9 @@ def _result_hints(seen: ModelRun) -> Iterator[Named]:
         yield from _creation_hints(seen, failure)
     if failure and failure.step != "backward":
         yield from seen.problem.wrong(seen)
+        if not failure.line and re.search("positional argument|unexpected keyword", failure.words):
+            hint = "arguments.after" if failure.step == "after" else "arguments"
+            yield Named(hint, where=_place(failure))
         yield _describe_failure(failure)
     if failure is None and seen.first_wrong is None and seen.idle:
         yield Named("one_gpu", gpus=_gpus(set().union(*seen.got.busy.values())))
@@ -222,15 +226,17 @@ def _creation_hints(seen: ModelRun, failure: ModelFailure) -> Iterator[Named]:
 
 
 def _describe_failure(failure: ModelFailure) -> Named:
-    """Return the hint that places the learner's error: in a replica, in scatter or gather, or in a method."""
+    return Named("failed.line" if failure.line else "failed", where=_place(failure), line=failure.line)
+
+
+def _place(failure: ModelFailure) -> Named | Text:
+    """Return the place of the learner's error: a replica, scatter or gather, or a method."""
     if failure.replica is not None:
-        where: Named | Text = Named("replica", replica=failure.replica)
-    elif failure.step in ("scatter", "gather"):
-        where = Named(failure.step)
-    else:
-        name = {"init": "__init__", "load": "load_state_dict"}.get(failure.step, failure.step)
-        where = Text(en=f"`{name}` of your class", zh=f"你的类的 `{name}` ")
-    return Named("failed.line" if failure.line else "failed", where=where, line=failure.line)
+        return Named("replica", replica=failure.replica)
+    if failure.step in ("scatter", "gather"):
+        return Named(failure.step)
+    name = {"init": "__init__", "load": "load_state_dict"}.get(failure.step, failure.step)
+    return Text(en=f"`{name}` of your class", zh=f"你的类的 `{name}` ")
 
 
 def _ignores_input(seen: ModelRun) -> bool:
@@ -253,7 +259,7 @@ def _describe_difference(seen: ModelRun) -> Named:
     alone = ".alone" if seen.alone else ""
     if result != right:
         return Named(f"shape{alone}", result=result, right=right)
-    places, wanted = (", ".join(tensors(each, "")) for each in (seen.result, seen.right))
+    places, wanted = (", ".join(tensors(each, "result")) for each in (seen.result, seen.right))
     if places != wanted:
         return Named("places", result=places, right=wanted)
     return Named(f"values{alone}", batch=_BATCHES[seen.first_wrong or 0], gap=gap_of(seen.result, seen.right))
@@ -271,6 +277,8 @@ def _training_hints(seen: ModelRun) -> Iterator[Named]:
     for name, value in want.states[-1].items():
         if not is_close(got.states[-1][name], value):
             yield Named("buffer", name=name)
+    if gained := sorted(got.states[-1].keys() - want.states[-1].keys()):
+        yield Named("names.gained", odd=_code(gained))
     for name, gradient in want.gradients.items():
         found = got.gradients.get(name)
         if gradient is None or (found is not None and is_close(found, gradient)):
@@ -303,13 +311,14 @@ def symptom(problem: BrokenModel) -> str:
 
 
 def input_cut(problem: BrokenModel) -> Cut:
-    """Return how scatter cuts the symptom's inputs over two GPUs."""
+    """Return how scatter cuts the symptom's inputs over two GPUs, and what the replicas return."""
     generator = torch.Generator().manual_seed(5)
-    weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
+    state = weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
     names = list(inspect.signature(problem.broken.forward).parameters)[1:]
     inputs = problem.batch(8, generator)
     found = [pair for name, value in zip(names, inputs, strict=False) for pair in _tensors(name, value)]
-    return Cut(tuple(found), 2)
+    returned = observe(problem.broken, Case(2, 8, (inputs, inputs), state)).returned
+    return Cut(tuple(found), 2, tuple(_result(returned[gpu]) if gpu in returned else "" for gpu in (0, 1)))
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -319,6 +328,12 @@ def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:
     elif isinstance(value, (list, tuple)):
         for at, part in enumerate(value):
             yield from _tensors(f"{name}[{at}]", part)
+
+
+def _result(result: Any) -> str:
+    """Return the value of a single number, or else the shapes of a result."""
+    single = isinstance(result, torch.Tensor) and not result.dim()
+    return f"{float(result):.4f}" if single else str(shapes_of(result))
 
 
 def _line(gpus: int, outcome: str) -> str:
@@ -335,11 +350,9 @@ def _outcome(seen: Observed, one: Observed) -> str:
         None,
     )
     result, right = seen.results[at or 0], one.results[at or 0]
-    shapes = (
-        f"{float(result):.4f}" if isinstance(result, torch.Tensor) and not result.dim() else shapes_of(result)
-    )
+    shapes = _result(result)
     if at is None or shapes_of(result) != shapes_of(right):
-        return str(shapes)
+        return shapes
     number = at + 1
     off = say(
         en=f"off by up to {gap_of(result, right):.2g}"

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ class Observed:
     gradients   of the parameters, by name, after a backward through all calls in training mode; None where
                 there is none.
     busy        the GPUs on which each layer with weights has run, by its name; layers that never ran are missing.
+    returned    what each replica returned in the first call, by its GPU, on the CPU; a replica that failed is missing.
     names       the keys of its state_dict and their shapes, as made.
     """
 
@@ -73,6 +75,7 @@ class Observed:
     states: list[dict[str, Tensor]] = field(default_factory=list)
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
     busy: dict[str, set[int]] = field(default_factory=dict)
+    returned: dict[int, Any] = field(default_factory=dict)
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
     failure: ModelFailure | None = None
 
@@ -110,6 +113,9 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
     with _step("load", seen):
         model.to("cuda:0")
         _watch(model, seen.busy)
+        model.register_forward_hook(
+            lambda module, given, output: _note_returned(given, output, seen.returned)
+        )
         wrapped = nn.DataParallel(model, list(range(case.gpus))) if case.gpus > 1 else model
     losses = []
     for number, given in enumerate(case.calls):
@@ -158,7 +164,10 @@ def _step(name: str, seen: Observed) -> Iterator[None]:
             ours = re.findall(r"in (scatter_kwargs|gather)\b", text)
             name = {"scatter_kwargs": "scatter", "gather": "gather"}[ours[0]] if ours else name
         words = short_text(error) if isinstance(error, Exception) else type(error).__name__
-        seen.failure = ModelFailure(name, words, int(within[1]) if within else None, user_line(text))
+        line = user_line(text)
+        if Path(__file__).name in line:  # the call itself failed: the method takes other arguments
+            line = ""
+        seen.failure = ModelFailure(name, words, int(within[1]) if within else None, line)
         raise _Stop from None
 
 
@@ -180,6 +189,12 @@ def _watch(model: nn.Module, busy: dict[str, set[int]]) -> None:
     for name, module in model.named_modules():
         if name and module._parameters:
             module.register_forward_hook(lambda module, given, output, name=name: ran(name, output))
+
+
+def _note_returned(given: Any, output: Any, returned: dict[int, Any]) -> None:
+    devices = [tensor.device.index for tensor in tensors(given, "").values() if tensor.is_cuda]
+    if devices:
+        returned.setdefault(devices[0], map_tensors(output, lambda path, tensor: tensor.detach().cpu()))
 
 
 def sum_weighted(result: Any) -> Tensor | None:

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from labkit.base.tree import tensors
 from labkit_course.judging import Hints, Named
 
-from ..repairs.comparing import is_alike
+from ..repairs.comparing import is_alike, is_close
 from . import models, repaired
 from .judging import ModelRun, problem
 
@@ -30,7 +30,7 @@ def _sentences(rows: int, generator: Generator) -> tuple[Tensor, ...]:
 def _tagger(seen: ModelRun) -> Hints:
     if seen.failure and seen.failure.step == "gather":
         yield Named("own_length")
-    if seen.failure and "lengths" in seen.failure.words:
+    if seen.failure and "lengths" in seen.failure.words and "argument:" not in seen.failure.words:
         yield Named("lengths_on_gpu")
     if (
         seen.failure
@@ -46,6 +46,9 @@ def _tagger(seen: ModelRun) -> Hints:
         yield Named("cut_off", got=got, right=right)
     if seen.alone and seen.result.shape == seen.right.shape:
         yield Named("padding_read")
+    words = seen.inputs[0] != 0
+    if seen.result.shape == seen.right.shape and is_close(seen.result[words], seen.right[words]):
+        yield Named("padded_after")
 
 
 def _letters(rows: int, generator: Generator) -> tuple[Tensor | tuple[Tensor, ...], ...]:
@@ -73,7 +76,7 @@ def _typist(seen: ModelRun) -> Hints:
     if any(part.shape != right.shape for part, right in zip(state, seen.right[1], strict=True)):
         yield Named("state_joined", shape=list(state[0].shape))
     typed, first = seen.inputs
-    if is_alike(seen.result, seen.would_give(typed, tuple(torch.zeros_like(part) for part in first))):
+    if is_alike(scores, seen.would_give(typed, tuple(torch.zeros_like(part) for part in first))[0]):
         yield Named("state_unused")
     if scores.shape == seen.right[0].shape:
         yield Named("reshaped")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
@@ -24,7 +25,7 @@ def _judge_untangle(answer: Callable[..., Any]) -> Hints:
         given = torch.cat(one.chunk(gpus, dim=1))
         case: dict[str, Any] = {"case": Named("case"), "given": list(given.shape), "columns": columns}
         try:
-            got = read_returned(answer(given.clone(), columns))
+            got = read_returned(answer(joined := given.clone(), columns))
         except (RuntimeError, ValueError) as error:
             yield Named("raised", error=error, **case)
             return
@@ -34,6 +35,8 @@ def _judge_untangle(answer: Callable[..., Any]) -> Hints:
             yield Named("shape", got=list(got.shape), want=list(one.shape), **case)
         if not torch.equal(got, one):
             yield Named("reshaped" if torch.equal(got, given.reshape(one.shape)) else "mixed", **case)
+        if not torch.equal(joined, given):
+            yield Named("callers", **case)
 
 
 def _read_class(answer: object) -> Callable[[Tensor], nn.Module]:
@@ -58,9 +61,9 @@ def _judge_table(answer: Callable[[Tensor], nn.Module]) -> Hints:
                 if not isinstance(got, Tensor) or got.tolist() != want.tolist():
                     values = quote_value(got.tolist() if isinstance(got, Tensor) else got)
                     yield Named("other", gpus=count, rows=rows, got=values, want=want.tolist())
-        if any(weight.requires_grad for weight in model.parameters()):
+        if any(weight.requires_grad and weight.numel() == table.numel() for weight in model.parameters()):
             yield Named("parameter")
-        if not model.state_dict():
+        if not any(value.numel() == table.numel() for value in model.state_dict().values()):
             yield Named("unsaved")
 
 
@@ -79,12 +82,19 @@ def _judge_repair(model: nn.Module) -> Hints:
         images = torch.linspace(-1, 1, 6 * 8 * 24).sin().mul(40).cos().reshape(6, 1, 8, 24).to(devices[0])
         results = read_returned(model(images), en="`forward`", zh="`forward` ")
         yield from _judge_shapes(results)
-        yield from _judge_rows(model, images, *results)
+        try:
+            yield from _judge_rows(model, images, *results)
+        except (RuntimeError, IndexError, ValueError) as error:
+            yield Named("single", error=str(error).splitlines()[-1])
+            return
         for rows in (6, 5):
             outputs = nn.DataParallel(model, [*map(torch.device, devices)])(images[:rows])
             for many, one in zip(outputs, model(images[:rows]), strict=True):
                 if not _is_same(many, one):
                     yield Named("counts", rows=rows, many=list(many.shape), one=list(one.shape))
+        for result, right in zip(results, _read_digits(model, images), strict=False):
+            if not _is_same(result.reshape(-1), right.reshape(-1)):
+                yield Named("values")
 
 
 def _judge_shapes(results: object) -> Hints:
@@ -111,12 +121,29 @@ def _judge_shapes(results: object) -> Hints:
 def _judge_rows(model: nn.Module, images: Tensor, scores: Tensor, hidden: Tensor) -> Hints:
     """Yield hints if an image's result in a batch differs from its result alone."""
     single = [model(images[at : at + 1]) for at in range(len(images))]
+    got, want = (
+        [list(result.shape) for result in single[0]],
+        [list(result[:1].shape) for result in (scores, hidden)],
+    )
+    if got != want:
+        yield Named("squeezed", got=series(map(str, got)), want=series(map(str, want)))
     right = torch.cat([one[0] for one in single])
     if _is_same(scores, right) and _is_same(hidden, torch.cat([one[1] for one in single])):
         return
     if _is_same(scores.flatten(), right.transpose(0, 1).flatten()):
         yield Named("reshaped")
     yield Named("along_images")
+
+
+def _read_digits(model: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
+    """Return what the lesson's `Digits` computes with the model's layers, rows first; nothing without these layers."""
+    cnn, rnn, layer = (getattr(model, name, None) for name in ("cnn", "rnn", "scores"))
+    if not (isinstance(cnn, nn.Conv2d) and isinstance(rnn, nn.GRU) and isinstance(layer, nn.Linear)):
+        return ()
+    columns = cnn(images).squeeze(2).transpose(1, 2)
+    output, hidden = rnn(columns if rnn.batch_first else columns.transpose(0, 1))
+    scores: Tensor = layer(output if rnn.batch_first else output.transpose(0, 1))
+    return scores, hidden
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

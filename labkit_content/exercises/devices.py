@@ -19,7 +19,7 @@ from simgpu import Machine
 
 @judge("05.around", a_function("wrap"))
 def _judge_wrap(answer: Callable[..., Any]) -> Hints:
-    for gpus in (3, 2, 4):
+    for gpus in (3, 2, 9):
         with Machine(gpus).open():  # a simulated computer with this number of GPUs
             yield from _judge_wrap_on([f"cuda:{gpu}" for gpu in range(gpus)], answer)
 
@@ -53,7 +53,7 @@ def _judge_wrap_on(devices: list[str], answer: Callable[..., Any]) -> Hints:
 class _Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head, self.submodule = nn.Linear(2, 2), nn.Linear(2, 1), nn.Linear(1, 1)
+        self.encoder, self.head, self.submodule = nn.Linear(2, 2), nn.Linear(2, 1), nn.Linear(1, 1)
 
 
 @judge("05.load", a_function("load"))
@@ -61,8 +61,8 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
     for what in ("plain", "wrapped"):
         for prefix in ("module.", ""):
             saved, model = _Net().state_dict(), _Net()
-            state = {prefix + key: value for key, value in saved.items()}
-            facts = {"what": Named(what), "keys": [*state][:2]}
+            facts = {"what": Named(what), "keys": [prefix + key for key in saved][:2]}
+            state = {prefix + key: saved[key] for key in reversed(saved)}
             given = nn.DataParallel(model) if what == "wrapped" else model
             try:
                 if (result := answer(given, state)) is ...:
@@ -72,12 +72,15 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
                 return
             if not all(torch.equal(value.cpu(), saved[key]) for key, value in model.state_dict().items()):
                 yield Named("nothing", **facts)
-    partial = {key: value for key, value in _Net().state_dict().items() if key != "head.bias"}
-    try:
-        answer(_Net(), partial)
-    except Exception:
-        return
-    yield Named("silent")
+    for given in (_Net(), nn.DataParallel(_Net())):
+        for missing in ("head.bias", "submodule.bias"):
+            state = _Net().state_dict()
+            del state[missing]
+            try:
+                answer(given, state)
+            except Exception:
+                continue
+            yield Named("silent", missing=missing)
 
 
 # The line that each message of the clinic comes from.
@@ -112,6 +115,7 @@ def _judge_plain(answer: Callable[..., Any]) -> Hints:
         yield from _judge_keys(answer, [f"module.{key}" for key in wanted], wanted)
     for kept in (["weight", "head.bias"], ["encoder.module.weight", "submodule.bias"]):
         yield from _judge_keys(answer, kept, kept)
+    yield from _judge_keys(answer, ["module.weight", "head.bias"], ["weight", "head.bias"])
 
 
 def _judge_keys(answer: Callable[..., Any], keys: list[str], wanted: list[str]) -> Hints:
@@ -123,13 +127,17 @@ def _judge_keys(answer: Callable[..., Any], keys: list[str], wanted: list[str]) 
         if isinstance(got, (list, tuple)) and list(got) == wanted:
             yield Named("no_values")
         raise wrong_return(got, Text("a dict", "一个字典"))
-    if list(got) == wanted:
+    if sorted(got) == sorted(wanted):
         same = all(
-            isinstance(value, torch.Tensor) and torch.equal(value, mine)
-            for value, mine in zip(got.values(), values, strict=True)
+            isinstance(got[key], torch.Tensor)
+            and got[key].dtype == mine.dtype
+            and torch.equal(got[key], mine)
+            for key, mine in zip(wanted, values, strict=True)
         )
         if not same:
             yield Named("changed")
+        if got is given:
+            yield Named("same_dict")
         return
     mistakes = {
         "lstrip": [key.lstrip("module.") for key in keys],  # noqa: B005 (the mistake itself)

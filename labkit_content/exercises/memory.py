@@ -40,6 +40,9 @@ def _judge_count(layer: nn.Linear) -> Hints:
                 facts = {"rows": rows, "gpus": 1 if model is layer else len(devices)}
                 try:
                     results = read_returned(model(batch), en="`forward`", zh="`forward` ")
+                except StopIteration:
+                    yield Named("no_parameters", **facts)
+                    return
                 except (TypeError, RuntimeError, AssertionError) as error:
                     words = str(error)
                     name = "number" if "iterable" in words else "on_cpu" if "CPU" in words else "raised"
@@ -82,12 +85,15 @@ def _judge_groups(answer: Callable[..., Any]) -> Hints:
     with some_gpus(2) as devices, torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         given = _Normalized()
+        kept = {name: type(one) for name, one in given.named_modules() if not isinstance(one, _BatchNorm)}
         weights = {name: value.clone() for name, value in given.state_dict().items() if "norm" not in name}
         try:
             made = read_returned(answer(given))
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if "changed size" in str(error):
                 yield Named("walks")
+            if "num_groups" in str(error):
+                yield Named("arguments", error=error)
             raise
         if not isinstance(made, nn.Module):
             raise wrong_return(made, Text("a model", "一个模型"))
@@ -98,16 +104,30 @@ def _judge_groups(answer: Callable[..., Any]) -> Hints:
                 yield Named("left", name=name)
         if sum(isinstance(module, (nn.GroupNorm, nn.LayerNorm)) for module in made.modules()) < 3:
             yield Named("removed")
-        state = made.state_dict()
+        modules, parameters = dict(made.named_modules()), dict(made.named_parameters())
+        for name, kind in kept.items():
+            if type(modules.get(name)) is not kind:
+                yield Named("weights", name=name or "model")
+        if not all(module.training for module in modules.values()):
+            yield Named("weights", name="training")
         for name, value in weights.items():
-            if "block.1" not in name and not torch.equal(state.get(name, torch.empty(0)).cpu(), value):
+            now = parameters.get(name)
+            if "block.1" in name:
+                continue
+            if (
+                now is None
+                or not now.requires_grad
+                or now.dtype != value.dtype
+                or not torch.equal(now.cpu(), value)
+            ):
                 yield Named("weights", name=name)
         made = copy.deepcopy(made).to(devices[0]).train()
         images = torch.randn(6, 2, 5, 5, device=devices[0])
         try:
             one, many = made(images), nn.DataParallel(made, [*map(torch.device, devices)])(images)
         except (RuntimeError, ValueError) as error:
-            yield Named("raised", error=str(error).splitlines()[-1])
+            layer = "normalized_shape" in str(error)
+            yield Named("layer_norm" if layer else "raised", error=str(error).splitlines()[-1])
             return
         if not torch.allclose(one, many, atol=1e-4):
             yield Named("depends")

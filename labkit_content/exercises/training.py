@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import isclose
 from typing import Any
@@ -33,15 +34,21 @@ def _judge_mean(answer: Callable[..., Any]) -> Hints:
     ):
         given = torch.tensor(means), torch.tensor(sizes)  # as gather gives them
         yield from _compare_means(read_returned(answer(*given), A_NUMBER), means, sizes)
-    gathered = torch.tensor([0.0, 7.0], requires_grad=True)
+    gathered, counts = torch.tensor([0.0, 7.0], requires_grad=True), torch.tensor([4, 3])
     try:
-        loss = answer(gathered, torch.tensor([4, 3]))
-    except RuntimeError:  # NumPy refuses a tensor that has a gradient
-        loss = None
-    if isinstance(loss, torch.Tensor) and loss.requires_grad:
-        loss.sum().backward()
+        loss = answer(gathered, counts)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            loss.sum().backward()
+    except RuntimeError as error:
+        if re.search("in-?place", str(error)):
+            yield Named("in_place")
+        # NumPy refuses a tensor that has a gradient
     if gathered.grad is None or not gathered.grad.any():
         yield Named("no_gradient")
+    elif not torch.allclose(gathered.grad, torch.tensor([4 / 7, 3 / 7])):
+        yield Named("other_gradient", got=[round(share, 3) for share in gathered.grad.tolist()])
+    if counts.tolist() != [4, 3]:
+        yield Named("in_place")
 
 
 def _compare_means(got: float, means: list[float], sizes: list[int]) -> Hints:

@@ -119,6 +119,12 @@ class BatchFirst(Digits):
         return self.scores(output), hidden.transpose(0, 1) if self.turned else hidden
 
 
+class Squeezed(Digits):
+    def forward(self, images):
+        output, hidden = self.rnn(self.cnn(images).squeeze().permute(2, 0, 1))
+        return self.scores(output).transpose(0, 1), hidden.transpose(0, 1)
+
+
 class Fixed(Repaired):
     """The reader repaired for these numbers of images, and for no other."""
 
@@ -360,6 +366,42 @@ def nearest(keep=lambda model, table: model.register_buffer("table", table), fou
     return Nearest
 
 
+class follows_its_rows(torch.nn.Module):
+    """Keeps the table where nothing finds it, and takes it along by hand."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.seen = table, torch.nn.Buffer(torch.zeros(1))
+
+    def forward(self, rows):
+        return torch.cdist(rows, self.table.to(rows.device)).argmin(dim=1)
+
+
+class AsksItsParameters(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x), torch.tensor([len(x)], device=next(self.parameters()).device)
+
+
+def without_relu(model):
+    model.block[2] = torch.nn.Identity()
+    return replaced()(model)
+
+
+def silent_if_wrapped(model, state):
+    loaded(strict=not isinstance(model, torch.nn.DataParallel))(model, state)
+
+
+def load_in_order(model, state):
+    for weight, value in zip(model.state_dict().values(), state.values(), strict=True):
+        weight.copy_(value)
+
+
+def load_what_there_is(model, state):
+    """Asks for what comes first only."""
+    inner = unwrapped(model)
+    loaded(strict="submodule.bias" in str(list(state)))(inner, state)
+
+
 def renames_the_callers(state):
     for key in list(state):
         state[key.removeprefix("module.")] = state.pop(key)
@@ -558,17 +600,20 @@ RIGHT = {
     "05.output": ["cuda:1", torch.device("cuda:1")],
     "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1", "532461", "A5 B3 C2 D4 E6 F1",
                  "f=1, a=5, b=3, c=2, d=4, e=6"],
-    "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items())],
+    "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items()),
+                 lambda state: {k.removeprefix("module."): state[k] for k in sorted(state)}],
     "06.shape": [[260, 8, 5530], (260, 8, 5530), torch.Size([260, 8, 5530])],
     "06.hidden": [[1, 8, 6], torch.Size([1, 8, 6])],
     "06.repair": [Repaired(), Repaired, BatchFirst((0, 2, 1)), Repaired(hidden=lambda x: x[0]),
-                  torch.nn.DataParallel(Repaired())],
+                  torch.nn.DataParallel(Repaired()), Repaired(hidden=lambda x: x.squeeze(0))],
     "06.untangle": [untangled, lambda x, n: torch.cat([x[at : at + n] for at in range(0, len(x), n)], 1),
                     lambda x, n: x.unflatten(0, (-1, n)).transpose(0, 1).flatten(1, 2)],
     "06.table": [nearest(), nearest(lambda model, table: setattr(
                      model, "table", torch.nn.Parameter(table, requires_grad=False))),
                  nearest(lambda model, table: setattr(model, "table", torch.nn.Buffer(table))),
-                 nearest(lambda model, table: model.register_buffer("table", table.clone()))],
+                 nearest(lambda model, table: model.register_buffer("table", table.clone())),
+                 nearest(lambda model, table: (model.register_buffer("table", table),
+                                               setattr(model, "scale", torch.nn.Parameter(torch.ones(1)))))],
     "07.sum": [12, 12.0, torch.tensor([[12.0]])],
     "07.mean": [lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
                 lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
@@ -802,16 +847,20 @@ WRONG = {
         (around(lambda home, ids: [home]), "only 1 of 3 GPUs had work"),
         (around(lambda home, ids: [1, 0]), "only 2 of 3"),
         (around(lambda home, ids: [home, *sorted({0, 1, 2} - {home})]), "it raises an error: `"),
-        (around(lambda home, ids: [home, *sorted({*ids[:3]} - {home})]), "only 3 of 4 GPUs had work"),
+        (around(lambda home, ids: [home, *sorted({*ids[:3]} - {home})]), "only 3 of 9 GPUs had work"),
+        (around(lambda home, ids: [home, *[gpu for gpu in range(4)[: len(ids)] if gpu != home]]), "only 4 of 9 GPUs"),
         (around(lambda home, ids: [home, 9]), "it raises an error: `"), (lambda model: None, "return"),
         (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
     ],
     "05.load": [
-        (lambda model, state: model.load_state_dict(state), "an unwrapped model and the keys `['module.body.weight'"),
+        (lambda model, state: model.load_state_dict(state), "unwrapped model and the keys `['module.encoder.weight'"),
         (lambda model, state: model.load_state_dict(state, strict=False), "the weights are still the old ones"),
         (loaded(into=lambda model: model), "a wrapped model and the keys"),
         (lambda model, state: model.module.load_state_dict(state), "with an unwrapped model and the keys"),
-        (loaded(strict=False), "without `head.bias`"),
+        (loaded(strict=False), "without `head.bias`"), (silent_if_wrapped, "without `head.bias`"),
+        (lambda model, state: unwrapped(model).load_state_dict(
+            {k.lstrip("module."): v for k, v in state.items()}), 'Missing key(s) in state_dict: "encoder'),
+        (load_in_order, "raises an error"), (load_what_there_is, "without `submodule.bias`"),
         (lambda model, state: unwrapped(model).load_state_dict(
             {k.replace("module.", ""): v for k, v in state.items()}), 'Missing key(s) in state_dict: "submodule'),
         (lambda model, state: unwrapped(model).load_state_dict({k[7:]: v for k, v in state.items()}),
@@ -830,6 +879,10 @@ WRONG = {
         (lambda state: state, "still begin with"),
         (lambda state: {k.split("module.", 1)[-1]: v for k, v in state.items()}, "['encoder.module.weight', 's"),
         (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
+        (lambda state: {k.removeprefix("module."): v.double() for k, v in state.items()}, "the values changed"),
+        (lambda state: {k[7 * next(iter(state)).startswith("module."):]: v for k, v in state.items()}, "seven char"),
+        (lambda state: {k.removeprefix("module."): v for k, v in state.items()} if "module." in min(state) else state,
+         "returns the dict that it was given"),
         (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
         (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
         (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven characters"),
@@ -848,6 +901,10 @@ WRONG = {
         (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
         (Returns("x"), "`forward` has to return two tensors"),
         (Returns(torch.zeros(6, 12, 10)), "one tensor"),
+        (Repaired(lambda x: x.transpose(0, 1) * 0), "not those of `Digits`"),
+        (Repaired(lambda x: x.transpose(0, 1).softmax(-1)), "not those of `Digits`"),
+        (Repaired(hidden=lambda x: x.squeeze().unsqueeze(1)), "a single image gives [1, 12, 10], [7, 1] instead of"),
+        (Squeezed(), "a single image raises an error"),
         (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns, 10 digits"),
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
@@ -858,6 +915,7 @@ WRONG = {
     "06.untangle": [
         (lambda x, n: x, "it returns [10, 4, 2]; on one GPU it would be [5, 8, 2]"),
         (lambda x, n: x.reshape(n, -1, x.size(-1)), "`reshape` only cuts"),
+        (lambda x, n: (untangled(x, n), x.zero_())[0], "the output that was passed in has changed"),
         (lambda x, n: torch.cat(x.split(n)[::-1], dim=1), "in other places"), (lambda x, n: 3, "a tensor"),
         (lambda x, n: torch.cat(x.chunk(2), dim=1), "for an output of [9, 3, 2] with 3 columns"),
         (lambda x, n: x.view(2, n, 1), "raises an error"), (lambda x, n: None, "return"), (3, "the function itself"),
@@ -868,6 +926,7 @@ WRONG = {
         (nearest(lambda model, table: setattr(model, "table", torch.nn.Parameter(table))), "would train it"),
         (nearest(lambda model, table: model.register_buffer("table", table, persistent=False)),
          "does not have the table"),
+        (follows_its_rows, "does not have the table"),
         (nearest(found=lambda x: x * 0), "8 rows give `[0, 0, 0,"), (nearest(found=lambda x: None), "return"),
         (nearest(found=lambda x: x[:1]), "8 rows give `[3]`, not"), (nearest()(torch.eye(3)), "asks for the class"),
         (3, "asks for the class"), (torch.nn.Identity, "rows give `[["),
@@ -881,6 +940,9 @@ WRONG = {
         (lambda m, s: torch.tensor(sum(a.item() * b.item() for a, b in zip(m, s, strict=True)) / s.sum().item(),
                                    requires_grad=True), "no gradient reaches `means`"),
         (lambda m, s: ((m * s).sum() / s.sum()).item(), "no gradient reaches"),
+        (lambda m, s: m.mul_(s).sum() / s.sum(), "is changed in place"),
+        (lambda m, s: (m * s).sum() / s.sum() + 0 * s.mul_(2).sum(), "is changed in place"),
+        (lambda m, s: m.mean() + ((m * s).sum() / s.sum() - m.mean()).detach(), "gradient of `means` is [0.5, 0.5]"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
         (lambda m, s: sum(a * b for a, b in zip(m, s, strict=True)), "you still have to divide"),
         (lambda m, s: (m * s).sum() / len(s), "divided by the number of pieces"),
@@ -911,6 +973,7 @@ WRONG = {
         (KeepsCount, "add up to 16, but the last batch had 8 rows"),
         (counted(lambda x: x.sum(1).relu() * 0 + 2), "total of 16"),
         (counted(shown=lambda y: y * 2), "not the layer's output"), (counted(refuses), "raise an error: `boom"),
+        (AsksItsParameters, "a replica has no parameters"),
         (ReturnsOne, "two things"), (3, "asks for a layer"), (torch.nn.ReLU(), "asks for a layer"),
     ],
     "08.groups": [
@@ -919,6 +982,13 @@ WRONG = {
         (replaced(deep=False), "`block.1` is still a BatchNorm"),
         (replaces_while_walking, "go through `named_children`"),
         (replaced(lambda norm: torch.nn.Identity()), "BatchNorm is gone"),
+        (replaced(lambda norm: torch.nn.GroupNorm(norm.num_features, 1)), "the number of groups first"),
+        (replaced(lambda norm: torch.nn.LayerNorm(norm.num_features)), "`nn.LayerNorm` normalises the last"),
+        (lambda model: replaced()(model).eval(), "`training` has changed"),
+        (lambda model: replaced()(model).double(), "`conv.weight` has changed"),
+        (lambda model: replaced()(model).requires_grad_(False), "`conv.weight` has changed"),
+        (lambda model: torch.nn.Sequential(replaced()(model)), "`model` has changed"),
+        (without_relu, "`block.2` has changed"),
         (replaced(lambda norm: torch.nn.GroupNorm(1, 4)), "How many features"), (reset, "`conv.weight` has changed"),
         (replaced(lambda norm: OverRows(1, norm.num_features)), "still looks at the other rows"),
         (lambda model: None, "return"), (lambda model: 3, "a model"), (3, "the function itself"),

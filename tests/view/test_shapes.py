@@ -28,6 +28,7 @@ def test_the_crnn_is_drawn_wrong_beside_right():
     assert "cuda:1 [16, 65, 5530]" in texts
     assert "[130, 16, 5530]" in picture.description
     (wanted,) = [box for box in picture.boxes if box.label == "wanted"]
+    assert "dashed: as on one GPU" in [text.text for text in picture.texts]
     wrong = [box for box in picture.boxes if box.label.startswith("glued") and box.x < 360]
     assert wanted.height * 2 == pytest.approx(sum(box.height for box in wrong))  # 65 against 130
     assert wanted.width == pytest.approx(2 * wrong[0].width)  # 32 against 16
@@ -113,4 +114,8 @@ def test_inputs_are_drawn_as_scatter_cuts_them(language, sound):
     tips = {box.label: box.tip for box in picture.boxes}
     assert tips["roads cuda:1"] == "roads · cuda:1 · [7, 2]"
     assert tips["traffic cuda:1"] == "traffic · cuda:1 · [4, 6, 4]"
+    sound(picture := inputs_picture(Cut((("tokens", (8, 7)),), 2, ("[4, 7, 6]", ""))))
+    (failed,) = [box for box in picture.boxes if box.dashed]
+    assert failed.label == "returned cuda:1"
+    assert "[4, 7, 6]" in [text.text for text in picture.texts]
     assert repr(Cut((("roads", (14, 2)),), 2)) == "roads [14, 2]: [7, 2], [7, 2]"

@@ -105,11 +105,16 @@ def test_words_on_a_bar_that_another_lies_over_are_left_out():
     assert words(start=1e-3) == []
 
 
+def test_forward_and_backward_steps_are_told_apart_below_the_time():
+    texts = [text.text for text in labkit.TimelineExplorer(rows=64, gpus=4).make_picture().texts]
+    assert {"scatter, replicate", "gather, backward of gather", "reduce"} <= {*texts}
+
+
 def test_a_moment_is_marked_and_told():
     trace = made(2)
     (line,) = [line for line in timeline_picture(trace, 0.0025).lines if line.over]
     assert line.x1 == line.x2
-    assert timeline_picture(trace, 0.0025).description == "At 2.5 ms: compute: cuda:0, cuda:1."
+    assert timeline_picture(trace, 0.0025).description == "At 2.5 ms: compute (cuda:0, cuda:1)."
     assert timeline_picture(trace, 1.0).description == "At 1 s nothing runs."
     assert timeline_picture(Trace([])).description == "Nothing was recorded."
 

@@ -43,7 +43,7 @@ SHOWN = [
     (predict_scaling(BERT, PROFILES["v100-dlperf"], (4, 16)), "takes 267.6 ms a step; DDP reaches 78% of that",
      "DDP 达到其吞吐量的 78%，DataParallel 则不能跨机器"),
     (STEP, "3 events on 3 devices in 4 ms; the busiest GPU computes for 75% of it; 1,500 bytes", "历时 4 ms"),
-    (timeline_picture(STEP, 0.0015), "At 1.5 ms: compute: cuda:0, cuda:1.", None),
+    (timeline_picture(STEP, 0.0015), "At 1.5 ms: compute (cuda:0, cuda:1).", None),
     (flow_picture(labkit.split(10, 3)), "[10, 5] on cuda:0 is scattered to 3 GPUs; the replicas' outputs are gathered "
      "to [10, 2] on cuda:0", None),
     (flow_picture(labkit.split(10, 8), 1), "5 GPUs get a piece each (3 idle)", None),

@@ -18,6 +18,7 @@ from ..layout import (
     choose_shown,
     devices,
     fit_size,
+    fit_text,
     gpu_lanes,
     group_neighbours,
     lanes,
@@ -189,7 +190,7 @@ def inputs_picture(cut: Cut) -> Picture:
     Pieces below one another go to the same replica.
     """
     shown = choose_shown(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
-    lane = lanes(len(shown), 40, 96, 110)
+    lane = lanes(len(shown) + bool(cut.returned), 40, 96, 110)
     sketch, title = Sketch(), caption("cut", gpus=cut.gpus)
     sketch.add(Label(lane.left, 22, title, 12, bold=True))
 
@@ -210,7 +211,22 @@ def inputs_picture(cut: Cut) -> Picture:
                     sketch.add(Label(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))
                     break
             x += width
-    return sketch.picture(lane.y(len(shown)) + 8, f"{title}: {cut!r}")
+    last, width = len(shown), lane.width / max(len(cut.returned), 1)
+    failed = caption("cut", "failed")
+    if cut.returned:
+        sketch.add(lane.name(last, caption("cut", "returned")))
+    for gpu, words in enumerate(cut.returned):
+        x, text = lane.left + gpu * width, fit_text(words or failed, width - 8, lane.size)
+        tip = f"cuda:{gpu} · {words or failed}"
+        if words:
+            bar = lane.bar(last, x, width, gpu, tint=_PALE[3], label=f"returned cuda:{gpu}", tip=tip)
+            label = Label(x + width / 2, lane.line(last), text, lane.size, "middle", gpu=gpu, tint=_PALE[3])
+        else:
+            bar = lane.bar(last, x, width, dashed=True, label=f"returned cuda:{gpu}", tip=tip)
+            label = Label(x + width / 2, lane.line(last), text, lane.size, "middle")
+        sketch.add(bar, label)
+    told = "; ".join(f"cuda:{gpu} {words or failed}" for gpu, words in enumerate(cut.returned))
+    return sketch.picture(lane.y(last + bool(cut.returned)) + 8, f"{title}: {cut!r} {told}".rstrip())
 
 
 # Kinds differ by tint, in the order of KINDS; one of the palest is also hatched.

@@ -108,6 +108,8 @@ def _blocks(
     elif output != shape:  # the right shape, at the same scale
         height = max(min(shape[0] * up, _TALL), 3.0)
         found.append(Box(x + _GLUED, _TOP + 10, _ACROSS, height, None, "wanted", dashed=True, strong=True))
+        words = fit_text(caption("shapes", "dashed"), _PANEL - _ARROW + 10, _SIZE)
+        found.append(Label(x + _GLUED + _ACROSS, 58, words, _SIZE, "end", muted=True))
     return found
 
 

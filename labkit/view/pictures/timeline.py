@@ -82,7 +82,7 @@ def _steps(time: TimeAxis, trace: Trace, line: float) -> list[Label]:
         x = min(max(middle - width / 2, _LEFT - 40), most - width)
         if found and found[-1][0] + text_width(found[-1][1], 11) + 8 > x:
             x, before = found.pop()
-            name = f"{before} → {name}"
+            name = series([before, name])
             x = min(x, most - text_width(name, 11))
         found.append((x, name))
     return [Label(x, line, name, 11, muted=True) for x, name in found]
@@ -138,8 +138,8 @@ def _description(trace: Trace, moment: float | None) -> str:
     parts: dict[str, set[str]] = {}
     for event in now:
         parts.setdefault(_tip_phase(event), set()).add(event.device)
-    colon = say(en=": ", zh="：")
-    listed = say(en="; ", zh="；").join(f"{phase}{colon}{_devices(found)}" for phase, found in parts.items())
+    left, right = say(en=" (", zh="（"), say(en=")", zh="）")
+    listed = series(f"{phase}{left}{_devices(found)}{right}" for phase, found in parts.items())
     return say(en=f"At {at}: {listed}.", zh=f"{at} 时，{listed}。")
 
 
@@ -229,7 +229,9 @@ def _phase(event: Event) -> str:
 
 
 def _tip_phase(event: Event) -> str:
-    return _phase(event) + (say(en=", backward", zh="（反向）") if event.direction == "backward" else "")
+    if event.direction == "forward":
+        return _phase(event)
+    return say(en=f"backward of {_phase(event)}", zh=f"{_phase(event)}的反向")
 
 
 def _tip(event: Event, times: str) -> str:
