@@ -55,8 +55,7 @@ class WorldExplorer(Explorer):
         super().__init__(nodes=nodes, per_node=per_node, chosen_by=chosen_by)
 
     def option_labels(self, name: str) -> dict[str, str]:
-        called = {number: f"torch.cuda.set_device({number})" for number in CHOSEN_BY}
-        return called | {"": say(en="(no set_device)", zh="（没有 set_device）")}
+        return super().option_labels(name) | {"": say(en="(no set_device)", zh="（没有 set_device）")}
 
     def make_picture(self) -> Picture:
         return world_picture(self.nodes, self.per_node, self.chosen_by)

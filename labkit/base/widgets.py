@@ -12,8 +12,10 @@ PAGE_STYLE = (
     ".jp-RenderedSVG img{max-width:100%}"
     ".jp-OutputArea-child:not(:first-child)>.jp-RenderedSVG{padding-top:8px}"
     "@media(max-width:640px){.jp-RenderedSVG{overflow-x:auto}.jp-RenderedSVG img{max-width:none}}"
-    "@media(max-width:480px){.labkit-card,.labkit-view img{max-width:none!important}}"
+    "@media(max-width:480px){.labkit-card,.labkit-view img{max-width:none!important}"
+    ".labkit-explorer .widget-label{white-space:normal;line-height:14px}}"
     ".jp-RenderedText pre{word-break:normal;overflow-wrap:anywhere}"
+    ".labkit-sentence{line-height:1.45;white-space:pre-line}"
     ".jp-MarkdownOutput details{margin-bottom:1em}</style>"
 )
 

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape, quoteattr
 from .palette import colour, ink
 from .picture import Box, Label, Line, Picture
 
+_LINES = {"\n": "&#10;"}  # one line in the file, for pages that keep a picture in a line
 _FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', sans-serif"
@@ -36,7 +37,7 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
         f'height="{height}" {look}style="max-width:100%;height:auto" role="img" '
         f'aria-label={quoteattr(picture.description)} font-family="{_FONT}" fill="currentColor">'
     ]
-    parts.append(f"<title>{escape(picture.description)}</title>")
+    parts.append(f"<title>{escape(picture.description, _LINES)}</title>")
     if panel:
         paper, edge = _PAPER[0], _EDGE[0]
         parts.append(f"<style>{_THEMES}</style>")

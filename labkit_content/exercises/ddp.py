@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -89,7 +91,9 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
             parameter.register_post_accumulate_grad_hook(
                 lambda parameter: ready(parameter.grad, bucket, sent, most)
             )
+        computing.add(dist.get_rank())
         model(rows).square().mean().backward()
+        computing.discard(dist.get_rank())
         finish(bucket, sent)
         return [parameter.grad for parameter in model.parameters()], seen[0]
 
@@ -97,15 +101,52 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
     want = [sum(parts) / ranks for parts in zip(*mine, strict=True)]
     for most in (max(sizes[:2]) // 4, sum(sizes[:2]), 10**6, 1):
         case = Named("case", ranks=ranks, tensors=len(sizes), most=most)
-        ran = on_ranks(step, ranks, [(own, most) for own in rows])
+        computing, waits = set[int](), list[int]()
+        with patch.object(dist, "all_reduce", partial(_all_reduce, dist.all_reduce, computing, waits)):
+            ran = on_ranks(step, ranks, [(own, most) for own in rows])
         words = str(ran.failure.error) if ran.failure else ""
+        if "must be an iterable, not" in words or "receive() missing" in words:
+            yield Named("apart", words=words)
         if "non-empty list" in words:
             yield Named("empty", case=case)
         if "split_with_sizes" in words:
             parts = words.partition("split_sizes=")[2].count(",") + 1
             yield Named("grown" if parts == len(sizes) else "cleared")
         full, by_number = ([sum(one) for one in buckets(sizes, size)] for size in (most, 4 * most))
-        yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case)
+        early = _closed_early(sizes, most)
+        yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case, early)
+        if len(full) > 1 and waits:
+            yield Named("waits", case=case)
+
+
+def _all_reduce(
+    all_reduce: Callable[..., Any], computing: set[int], waits: list[int], *given: Any, **more: Any
+) -> Any:
+    """All-reduce; note in ``waits`` each rank that waits for it while it is in ``computing``."""
+    work, rank = all_reduce(*given, **more), dist.get_rank()
+    if work is None:
+        waits += [rank] * (rank in computing)
+        return None
+
+    class Noted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(work, name)
+
+        def wait(self, *timeout: Any) -> Any:
+            waits.extend([rank] * (rank in computing))
+            return work.wait(*timeout)
+
+    return Noted()
+
+
+def _closed_early(sizes: Sequence[int], most: int) -> list[int]:
+    """Return the bytes of buckets that are sent before the gradient that would make them exceed ``most``."""
+    found = [0]
+    for size in sizes:
+        if found[-1] and found[-1] + size > most:
+            found.append(0)
+        found[-1] += size
+    return found
 
 
 def _hints_on_buckets(
@@ -115,24 +156,27 @@ def _hints_on_buckets(
     full: list[int],
     by_number: list[int],
     case: Named,
+    early: list[int],
 ) -> Hints:
     """Yield hints on a run.
 
     ``want`` has the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets, ``by_number`` those of
-    buckets that hold as many numbers as they should hold bytes.
+    buckets that hold as many numbers as they should hold bytes, ``early`` of buckets sent before they are full.
     """
     if other := [kind for kind in ran.call_kinds() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
     if len(full) > 1 and not ran.count("all_reduce"):
         yield Named("nothing", case=case)
+    carried = [event.nbytes for event in ran.events if event.rank == 0 and event.name == "all_reduce"]
     for (gradients, _), own in zip(ran.results, mine, strict=True):
         if _is_close(gradients, want):
             continue
         if any(_is_close([got], [one]) for got, one in zip(gradients, own, strict=True)):
-            yield Named("own", case=case)
+            yield Named("back" if sum(carried) >= sum(full) else "own", case=case)
         times = _times(gradients, want)
         yield Named("times", case=case, times=times) if times else Named("other", case=case)
-    carried = [event.nbytes for event in ran.events if event.rank == 0 and event.name == "all_reduce"]
+    if carried == early != full and 1 < len(early) < len(want):
+        yield Named("early", case=case)
     if sum(carried) > sum(full):
         yield Named("again", case=case)
     if len(carried) == len(want) > len(full):
@@ -143,8 +187,6 @@ def _hints_on_buckets(
         yield Named("late", case=case)
     if carried != full:
         yield Named("sizes", case=case, got=carried, want=full)
-    if len(full) > 1 and not _is_close([ran.results[0][1]], mine[0][-1:]):
-        yield Named("waits", case=case)
 
 
 @judge("12.repair", a_function("step"))
@@ -179,6 +221,11 @@ def _hints_on_step(ran: RanksRun, rows: Tensor, wide: list[int], want: list[Tens
         times = _times(ran.results[0][0], want)
         if any(_is_close([g * k for g in last], ran.results[0][0]) for k in (1, many)):
             yield Named("part", case=case)
+        undivided = [one + g * (many - 1) for one, g in zip(want, last, strict=True)]
+        if _is_close(ran.results[0][0], undivided):
+            yield Named("undivided", case=case)
+        if got < many and not _is_close(ran.results[0][0], ran.results[1][0]):
+            yield Named("after", case=case)
         yield Named("scale", case=case, times=times) if times else Named("other", case=case)
     if ran.results[0][2] < many:
         yield Named("at_once", case=case)

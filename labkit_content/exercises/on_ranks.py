@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -41,6 +42,7 @@ class RankFailure:
     error: BaseException
     line: str
     words: str
+    ranks: int
 
     @property
     def hangs(self) -> bool:
@@ -82,8 +84,8 @@ class RanksRun:
             en, zh = f" ({failure.line})", f"（{failure.line}）"
         raise Unreadable(
             Text(
-                en=f"on rank {failure.rank} of your function{en}: {failure.words}",
-                zh=f"你的函数在 rank {failure.rank} 上报错{zh}：{failure.words}",
+                en=f"with {failure.ranks} ranks, your function fails on rank {failure.rank}{en}: {failure.words}",
+                zh=f"{failure.ranks} 个 rank 时，你的函数在 rank {failure.rank} 上报错{zh}：{failure.words}",
             )
         )
 
@@ -135,7 +137,7 @@ def on_ranks(
         try:
             results = world.run(part, to_end=True)
         except RanksFailed as failed:
-            failure = _failure(failed.rank, failed.error)
+            failure = _failure(failed.rank, failed.error, ranks)
     return RanksRun(results, [event for event in trace if event.phase in ("collective", "stuck")], failure)
 
 
@@ -169,7 +171,9 @@ def on_ranks_with_late_messages(
         return on_ranks(function, ranks, given)
 
 
-def _failure(rank: int, error: BaseException) -> RankFailure:
+def _failure(rank: int, error: BaseException, ranks: int) -> RankFailure:
     text = "".join(traceback.format_exception(error))
     words = short_text(error) if isinstance(error, Exception) else type(error).__name__
-    return RankFailure(rank, error, user_line(text), words)
+    line = user_line(text)
+    own = Path(__file__).with_name(line.partition(",")[0]).is_file()  # a line of a judge, not of the learner
+    return RankFailure(rank, error, "" if own else line, words, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from random import Random
@@ -47,12 +48,16 @@ def _step(answer: Callable[..., Any]) -> Hints:
         said = {"ranks": ranks, "rows": _ROWS}
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", words=describe_waits(ran.failure), **said)
-        for rank, (seen, got, _) in enumerate(ran.require_success().results):
+        if ran.failure and "cannot be multiplied" in ran.failure.words:
+            yield Named("columns", words=ran.failure.words)
+        for rank, (seen, got, _, kept) in enumerate(ran.require_success().results):
+            if not all(map(torch.equal, kept, weights)):
+                yield Named("weights", rank=rank)
             if seen == _ROWS and ranks > 1:
                 yield Named("everything", rank=rank, seen=seen, **said)
             if any(gradient is None for gradient in got):
                 yield Named("no_gradient", rank=rank)
-        gradients = [got for _, got, _ in ran.results]
+        gradients = [got for _, got, *_ in ran.results]
         for rank, got in enumerate(gradients):
             right = [_is_close(one, other) for one, other in zip(got, want, strict=True)]
             if all(right):
@@ -67,13 +72,13 @@ def _step(answer: Callable[..., Any]) -> Hints:
                 yield Named("own", rank=rank)
             yield Named("other", **said)
         mean = float(losses.detach().mean())
-        for rank, (_, _, told) in enumerate(ran.results):
+        for rank, (_, _, told, _) in enumerate(ran.results):
             if isinstance(
                 read_returned(told, en="`train_step`", zh="`train_step` "), (Tensor, list, tuple, str)
             ):
                 yield Named("loss_kind")
             if abs(told - mean) > 1e-4 * (1 + mean):
-                own = any(abs(told - other) > 1e-4 for _, _, other in ran.results)
+                own = any(abs(told - other) > 1e-4 for _, _, other, _ in ran.results)
                 yield Named("loss_own" if own else "loss_other", rank=rank, got=told, want=mean)
 
 
@@ -89,13 +94,13 @@ def _gradients(model: nn.Module) -> list[Any]:
     return [None if weight.grad is None else weight.grad.detach().clone() for weight in model.parameters()]
 
 
-def _one_step(answer: Callable[..., Any], weight: Tensor, bias: Tensor, rows: Tensor) -> tuple[int, Any, Any]:
-    """Return the rows that the model saw, its gradients, and the result of the learner's function."""
+def _one_step(answer: Callable[..., Any], weight: Tensor, bias: Tensor, rows: Tensor) -> tuple[Any, ...]:
+    """Return the rows that the model saw, its gradients, the learner's result, and the weights afterwards."""
     model = _model([weight.cpu(), bias.cpu()]).cuda()
     seen: list[int] = []
     model.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
     told = answer(model, rows)
-    return sum(seen), _gradients(model), told
+    return sum(seen), _gradients(model), told, list(model.parameters())
 
 
 def _another_rank(random: Random) -> dict[str, int]:
@@ -128,9 +133,10 @@ def _node_and_local(answer: tuple[int, ...], nodes: int, each: int, rank: int) -
 
 @judge("10.start", a_function("start"))
 def _start(answer: Callable[..., Any]) -> Hints:
-    def start_on_gpu() -> tuple[Any, int]:
+    def start_on_gpu() -> tuple[Any, int, bool]:
         torch.cuda.set_device(0)
-        return answer(), torch.cuda.current_device()
+        before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return answer(), torch.cuda.current_device(), os.environ.get("CUDA_VISIBLE_DEVICES") != before
 
     for nodes, each in ((1, 4), (2, 2), (3, 3)):
         said = {"nodes": nodes, "each": each}
@@ -145,7 +151,9 @@ def _start(answer: Callable[..., Any]) -> Hints:
             yield Named("rank" if ordinal else "raises", rank=ran.failure.rank, words=words, **said)
             return
         taken: dict[tuple[int, int], int] = {}
-        for rank, (told, gpu) in enumerate(ran.results):
+        for rank, (told, gpu, hides) in enumerate(ran.results):
+            if hides and gpu != rank % each:
+                yield Named("visible")
             told = told.index if isinstance(told, torch.device) else told
             if told != gpu == 0 and told == rank % each:
                 yield Named("not_current", rank=rank, gpu=told, current=gpu)
@@ -169,10 +177,16 @@ def _report(answer: Callable[..., Any]) -> Hints:
                 yield Named("everyone", rank=rank)
         found = re.search(r"(\d+\.\d+)\W*$", str(first))
         got, want = float(found[1]) if found else 0.0, float(losses.mean())
-        if abs(got - want) < 0.006:
+        if abs(got - want) < 0.006 and isinstance(first, str):
             continue
         said = {"got": f"`{first}`", "ranks": ranks, "want": want}
-        for name, wrong in (("own", losses[0]), ("own", losses[0] / ranks), ("sum", losses.sum())):
+        wrongs = (
+            ("own", losses[0]),
+            ("own", losses[0] / ranks),
+            ("sum", losses.sum()),
+            ("twice", want / ranks),
+        )
+        for name, wrong in wrongs:
             if found and abs(got - float(wrong)) < 0.006:
                 yield Named(name, **said)
         yield Named("other", **said)

@@ -52,6 +52,8 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
         if len(alike) > 1:
             yield Named("noise", ranks=ranks, who=series(f"rank {k}" for k in alike))
         scaled = [k for k in range(ranks) if _is_proportional(first[k][2], first[rank][2])]
+        sorts = [result[2].flatten().sort()[0] for result in first]
+        scaled = scaled if len(scaled) > 1 else [k for k in range(ranks) if _is_close(sorts[k], sorts[rank])]
         if len(scaled) > 1:
             yield Named("scaled", ranks=ranks, who=series(f"rank {k}" for k in scaled))
     if not all(
@@ -92,7 +94,10 @@ def _mean(answer: Callable[..., Any]) -> Hints:
             tokens = [2, *(chance.randint(3, 9) for _ in range(chance.randint(2, 4)))]
         given = [torch.rand(many) * chance.randint(1, 9) + 1 for many in tokens]
         ranks = len(tokens)
-        results = on_ranks(gradient, ranks, [(values,) for values in given]).require_success().results
+        ran = on_ranks(gradient, ranks, [(values,) for values in given])
+        if ran.failure and "device type cpu" in ran.failure.words:
+            yield Named("cpu", words=ran.failure.words)
+        results = ran.require_success().results
         got, case = results[0], Named("case", ranks=ranks, tokens=tokens)
         if isinstance(got, tuple) or (isinstance(got, Tensor) and got.numel() != 1):
             told = read_returned(got[0] if isinstance(got, tuple) else got)
@@ -112,13 +117,17 @@ def _hints_on_mean(got: float, given: Sequence[Tensor], case: Named) -> Hints:
     if is_about(want):
         return
     sums = float(torch.cat(list(given)).sum())
-    hints = {"of_means": own, "small": want / ranks, "sum": sums / ranks}
-    for name, value in hints.items():
+    hints = [("of_means", own), ("of_means", own / ranks), ("small", want / ranks), ("sum", sums / ranks)]
+    for name, value in [*hints, ("sum", sums)]:
         if is_about(value):
             yield Named(name, case=case, ranks=ranks)
     for base in (want, own):
         if is_about(base * ranks):
             yield Named("large" if base == want else "of_means", case=case, times=ranks)
+    count = sum(map(len, given))
+    for times in (*(fixed / ranks for fixed in (2, 3, 4, 8)), count / 10):
+        if is_about(want * times):
+            yield Named("fixed", case=case, times=times)
     yield Named("other", case=case)
 
 
@@ -127,7 +136,7 @@ def _repair(answer: Callable[..., Any]) -> Hints:
     chance = Random()
     for many in (2, 3, 4):
         # The first case is the same each time: the stored output of the lesson quotes it.
-        ranks = 5 if many == 2 else chance.choice([k for k in (2, 3, 5) if k != many])
+        ranks = 5 if many == 2 else chance.choice([k for k in (2, 3) if k != many])  # no number for all
         rows = torch.randn(ranks, many, _SAMPLES, _WIDE)
         factors = 1.0, float(ranks), float(many), float(ranks * many), 1 / ranks, 1 / many
         padding = 1.0
@@ -171,9 +180,12 @@ def _hints_on_gradient(
     counts = (labels != -100).sum(2)
     total = torch.stack([part for own in sums for part in own]).sum(0)
     want = total / counts.sum()
+    each = [sums[r][p] / counts[r, p] for r in range(ranks) for p in range(many)]
+    of_means = torch.stack(each).mean(0)
     mistakes: dict[str, Any] = {
-        "of_means": sum(sums[r][p] / counts[r, p] for r in range(ranks) for p in range(many))
-        / (ranks * many),
+        "of_means": of_means,
+        "sum": total,
+        "divided_twice": of_means * ranks * many / counts.sum(),
         "own_count": sum(sum(own) / counts[r].sum() for r, own in enumerate(sums)) / ranks,
         "padding": total / labels.numel(),
         "part_count": sum(sum(sums[r][p] for r in range(ranks)) / counts[:, p].sum() for p in range(many)),
@@ -183,8 +195,10 @@ def _hints_on_gradient(
     for name, made in {"factor": want, **mistakes}.items():
         times = next((times for times in factors if _is_close(got, times * made)), None)
         if times is not None:
-            known = name if times <= 1 or name in ("own_count", "part_count") else "factor"
+            known = f"{name}_times" if times > 1 and name in ("of_means", "padding") else name
             if name == "factor" and times < 1:
                 known = "small" if times == 1 / ranks else "divided"
             yield Named(known, case=case, times=times, ranks=ranks, parts=many)
+    if any(_is_close(got, want * fixed / ranks) for fixed in (4, 5, 8)):
+        yield Named("fixed", case=case)
     yield Named("other", case=case)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -16,6 +18,7 @@ from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
+from labkit_course.kinds import number as a_number
 
 from .on_ranks import RanksRun, on_ranks
 
@@ -48,6 +51,14 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
             first_weights = [2 / ranks + 14, 4 / ranks + 12, 16 / ranks]
             if _is_close(found, whole):
                 yield Named("gone", **facts)
+            if stage and _is_close(found, _bytes(stage, 64)):
+                yield Named("fixed", **facts)
+            if _is_close(found, 7.5 * right) or any(abs(found - paper) < 0.06 for paper in (120, 31.4, 16.6)):
+                yield Named("gigabytes", **facts)
+            if _is_close(found, ranks * right):
+                yield Named("together", **facts)
+            if stage > 1 and _is_close(found, 14 + 2 / ranks):
+                yield Named("only", **facts)
             if others:
                 yield Named("shifted", other=others[0], **facts)
             if stage and _is_close(found, first_weights[stage - 1]):
@@ -71,6 +82,18 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
 
 def _is_close(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-6 * max(abs(other), 1.0)
+
+
+@judge("14.units", a_number)
+def _units(answer: float) -> Hints:
+    if answer == 4:
+        yield Named("nothing")
+    if not answer > 4:  # not a number is none, either
+        yield Named("less")
+    if answer < 5:
+        yield Named("little")
+    if answer > 9:
+        yield Named("whole")
 
 
 def _layers(seed: int, width: int, count: int = 4) -> nn.Sequential:
@@ -124,12 +147,15 @@ def _prepare(prepare: Callable[..., Any]) -> Hints:
             gathered = [
                 e.nbytes for e in ran.events if e.name.startswith("all_gather") and e.nbytes >= min(sizes)
             ]
-            name = "not_sharded" if not gathered else "one_unit" if max(gathered) >= everything else "no_room"
-            yield Named(name, rank=failure.rank)
+            most = max(gathered, default=0)
+            name = "one_unit" if most >= everything else "large_unit" if most > max(sizes) else "no_room"
+            yield Named(name if gathered else "not_sharded", rank=failure.rank, layers=most // max(sizes))
         if failure and "Invariant encountered" in failure.words:
             yield Named("outer_first")
         everybody = ran.require_success().results
         weights = everybody[0]
+        if [weight.shape for weight in weights] != [weight.shape for weight in before]:
+            yield Named("shapes")
         if _largest_difference(weights, before) < 1e-6:
             yield Named("still")
         others = [_largest_difference(weights, found) for found in everybody]
@@ -178,11 +204,11 @@ def _ready_made() -> Iterator[list[str]]:
         yield made
 
 
-def _count_kept(thing: object, weights: Tensor) -> int:
-    """Count the numbers kept in ``thing`` and in its optimizers, without ``weights`` and gradients."""
+def _count_kept(thing: object, weights: Tensor, optimizers: list[Any]) -> int:
+    """Count the numbers kept in ``thing`` and in ``optimizers``, without ``weights`` and gradients."""
     seen = {weights.untyped_storage().data_ptr()}
     total = 0
-    todo: list[Any] = [vars(thing)]
+    todo: list[Any] = [vars(thing), *optimizers]
     known: set[int] = set()
     while todo:
         value = todo.pop()
@@ -207,6 +233,29 @@ def _count_kept(thing: object, weights: Tensor) -> int:
 _STEPS = 3
 
 
+@contextmanager
+def _begun() -> Iterator[dict[int, Any]]:
+    """Yield a dictionary that holds the Adam which each rank made last, wherever its class keeps it."""
+    found: dict[int, Any] = {}
+    real = torch.optim.Adam.__init__
+
+    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
+        found[dist.get_rank()] = self
+        real(self, *arguments, **more)
+
+    with mock.patch.object(torch.optim.Adam, "__init__", __init__):
+        yield found
+
+
+def _train(
+    sharded: Any, optimizers: dict[int, Any], weights: Tensor, *gradients: Tensor
+) -> tuple[Tensor, int]:
+    optimizer = sharded(weights)
+    for gradient in gradients:
+        optimizer.step(gradient.clone())
+    return weights, _count_kept(optimizer, weights, [optimizers.get(dist.get_rank())])
+
+
 @judge("14.optimizer", _a_class)
 def _optimizer(sharded: Any) -> Hints:
     for ranks in (4, 3):
@@ -216,13 +265,8 @@ def _optimizer(sharded: Any) -> Hints:
             10  # Adam's first step has no scale, later ones tell a sum of gradients from their mean
         )
 
-        def train(weights: Tensor, *gradients: Tensor) -> tuple[Tensor, int]:
-            optimizer = sharded(weights)
-            for gradient in gradients:
-                optimizer.step(gradient.clone())
-            return weights, _count_kept(optimizer, weights)
-
-        with _ready_made() as made:
+        with _ready_made() as made, _begun() as optimizers:
+            train = partial(_train, sharded, optimizers)
             ran = on_ranks(train, ranks, [(start, *gradients[:, rank]) for rank in range(ranks)])
         if made:
             yield Named("ready_made")

@@ -34,7 +34,7 @@ def shards_picture(plan: Shards) -> Picture:
         for colour, (kind, nbytes) in enumerate(wholes.items()):
             held, wide = (plan.rank_bytes(kind) if kind in KINDS else nbytes) * scale, nbytes * scale
             tip = f"rank {rank} · {named(kind)} · {_gigabytes(round(held / scale))}"
-            sketch.add(lane.bar(at, x, wide, dashed=True, label=f"rank {rank} whole {kind}"))
+            sketch.add(lane.bar(at, x, wide, dashed=held < wide, label=f"rank {rank} whole {kind}"))
             start = x + min(rank * held, wide - held) if held < wide else x
             sketch.add(lane.bar(at, start, held, colour, label=f"rank {rank} {kind}", tip=tip))
             x += wide + _GAP

@@ -82,7 +82,7 @@ def test_gpt2_has_its_parameters_and_its_measured_steps():
             assert step.seconds == pytest.approx(figure.seconds, rel=0.05)
 
 
-def test_one_bucket_is_never_the_fastest_in_any_state_of_the_explorer():
+def test_one_bucket_is_never_faster_than_25_mb_in_any_state_of_the_explorer():
     """What lesson 12 says. Without contention and with trees between machines, buckets cost at most 2 % there."""
     explorer = BucketExplorer()
     for link in PROFILES:
@@ -96,6 +96,19 @@ def test_one_bucket_is_never_the_fastest_in_any_state_of_the_explorer():
     explorer = BucketExplorer(link="h200", doublings=3)  # the question 12.way
     single, in_buckets, one = (step.seconds for step in explorer.steps().values())
     assert 1.3 * in_buckets < one < single
+    assert len(explorer.make_picture().description.splitlines()) == 3
+
+
+def test_small_buckets_are_slower_than_one_on_fast_links_and_never_on_the_slower_ones():
+    explorer = BucketExplorer(megabytes=1, link="h200", doublings=3)
+    assert [f"{1e3 * step.seconds:.1f}" for step in explorer.steps().values()][1:] == ["4.6", "4.1"]
+    for link in set(PROFILES) - {"h200"}:
+        explorer.link = link
+        for rows in (1, 16):
+            explorer.rows = rows
+            single, in_buckets, one = (step.seconds for step in explorer.steps().values())
+            assert in_buckets < one, (link, rows)
+            assert rows == 1 or single < 1.03 * in_buckets, link
 
 
 def test_between_machines_a_sum_takes_the_shorter_of_ring_and_tree():

@@ -160,6 +160,46 @@ def divided_twice(model, rows):
     return told.item()
 
 
+def weights_added_up(model, rows):
+    told = shared_step()(model, rows)
+    for weight in model.parameters():
+        dist.all_reduce(weight.data)
+    return told
+
+
+def hides_the_others():
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+    return 0
+
+
+def reported_number(loss):
+    dist.all_reduce(loss)
+    return loss.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+def averaged_twice(loss):
+    dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+    return f"mean loss {loss.item() / dist.get_world_size():.2f}" if dist.get_rank() == 0 else None
+
+
+def step_waiting_for_the_first(chunks, step):
+    """As NCCL's ``batch_isend_irecv`` returns a single handle for both."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    send, receive = (rank + 1 - step) % ranks, (rank - step) % ranks
+    box = torch.empty_like(chunks[receive])
+    sends = dist.P2POp(dist.isend, chunks[send], (rank + 1) % ranks)
+    dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, box, (rank - 1) % ranks)])[0].wait()
+    chunks[receive] = chunks[receive] + box if step < ranks else box
+
+
+def received_into_x(x):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    calls = [lambda: dist.send(x, (rank + 1) % ranks), lambda: dist.recv(x, (rank - 1) % ranks)]
+    for call in calls if rank else calls[::-1]:
+        call()
+    return x
+
+
 RIGHT = {
     "10.rows": [8],
     "10.step": [shared_step(), shared_step(lambda rows, rank, ranks: rows.chunk(ranks)[rank])],
@@ -168,7 +208,7 @@ RIGHT = {
                  chosen(lambda: variable("RANK") % torch.cuda.device_count()),
                  chosen(lambda: torch.device("cuda", variable("LOCAL_RANK")))],
     "10.report": [reported()], "10.world": [2], "11.part": [86, 86.0], "11.star": [3], "11.chunk": [1],
-    "11.step": [ring_step, stepping(kept=lambda own, box: box.add_(own))],
+    "11.step": [ring_step, step_waiting_for_the_first, stepping(kept=lambda own, box: box.add_(own))],
     "11.exchange": [exchanging(),
                     exchanging(lambda rank: (dist.send, dist.recv)[:: 1 - 2 * (rank % 2)]), posted_at_once],
     "11.bus": [lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes / seconds],
@@ -186,6 +226,8 @@ WRONG = {
         (shared_step(lambda rows, rank, ranks: rows[:3]), "which rows are missing"),
         (shared_step(loss=False), "the loss of its own rows"), (shared_step(told=lambda loss: 7.0), "is 7.0000, and"),
         (shared_step(told=lambda loss: loss), "as a number (`.item()`)"),
+        (shared_step(lambda rows, rank, ranks: rows[:, rank::ranks]), "does yours cut columns"),
+        (weights_added_up, "the weights of rank 0 have changed"),
         (shared_step(told=lambda loss: None), "returns None"), (divided_twice, "only 1/2 of what it should be"),
     ],
     "10.who": [
@@ -201,6 +243,7 @@ WRONG = {
         (chosen(lambda: variable("LOCAL_RANK"), told=lambda gpu: None), "the number of its GPU is wanted"),
         (chosen(lambda: os.environ["LOCAL_RANK"]), "which function makes a number"),
         (chosen(lambda: local_rank), "`local_rank` is defined in `%%ranks` cells only"),  # noqa: F821
+        (hides_the_others, "reads `CUDA_VISIBLE_DEVICES` only before"),
         (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
         (chosen(lambda: variable("LOCAL_RANK"), told=str), "returns `'0'`"),
     ],
@@ -208,7 +251,8 @@ WRONG = {
         (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
         (reported(speaks=lambda: True), "rank 1 returns a text, too"), (reported(divided=False), "the sum of 4 losses"),
         (reported(summed=False, divided=False), "only its own loss"), (reported(summed=False), "only its own loss"),
-        (reported(speaks=lambda: False), "a text that ends in"),
+        (reported(speaks=lambda: False), "a text that ends in"), (reported_number, "should be a text that ends in"),
+        (averaged_twice, "`ReduceOp.AVG` divides already"),
         (3, "the function itself"),
     ],
     "10.world": [(4, "seen from node 1"), (1, "did find each other"), (3, "which ranks can meet"), ("x", "asks for")],
@@ -224,6 +268,7 @@ WRONG = {
         (stepping(given=True), "sends 4 chunks"), (around_the_other_way, "arrive from the next rank"),
         (stepping(adds=lambda step, ranks: False), "now its gradient is missing"),
         (stepping(adds=lambda step, ranks: True), "should it still be added"),
+        (stepping(adds=lambda step, ranks: step < 4), "on 3 ranks, after step 3"),
         (stepping(chunk=lambda rank, step: rank), "which chunk has been sent a second time"),
         (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
         (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradient of rank 0."),
@@ -235,6 +280,7 @@ WRONG = {
         (exchanging(lambda rank: (dist.recv, dist.send)), "with 3 numbers on 4 ranks it hangs, too"),
         (exchanging(gives=lambda x, box: x), "rank 0 returns its own tensor"), (exchanging(on=-1), "of the next rank"),
         (exchanging(gives=lambda x, box: box * 2), "does not return the tensor"), (gathered, "`all_gather` reaches"),
+        (received_into_x, "was `x` overwritten before it was sent"),
         (exchanging(gives=lambda x, box: None), "returns None"), (3, "the function itself"),
         (sent_then_received, "with 3 numbers on 4 ranks it hangs"),
     ],
@@ -246,6 +292,8 @@ WRONG = {
         (lambda nbytes, seconds, ranks: 2 * (ranks - 1) * nbytes / seconds, "all links together"),
         (lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes / seconds + (ranks < 2), "answer is 0, not 1"),
         (lambda nbytes, seconds, ranks: 2e-9 * (ranks - 1) / ranks * nbytes / seconds, "that is right in GB/s"),
+        (lambda nbytes, seconds, ranks: 16 * (ranks - 1) / ranks * nbytes / seconds, "in bits per second"),
+        (lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes, "in how many seconds"),
         (lambda nbytes, seconds, ranks: 1.0, "it should be"), (lambda *_: None, "return"), (3, "the function itself"),
     ],
     "11.floor": [(1280, "what were the 40"), (100, "closer to"), (30, "in less time"), ("x", "asks for a number of")],

@@ -178,6 +178,51 @@ def always_last(bucket, sent):
         DDP["receive"](*one)
 
 
+def ready_when_the_next_does_not_fit(gradient, bucket, sent, most):
+    if bucket and sum(one.nbytes for one in bucket) + gradient.nbytes > most:
+        sent.append(DDP["send"](list(bucket)))
+        bucket.clear()
+    bucket.append(gradient)
+
+
+def ready_and_waits(gradient, bucket, sent, most):
+    in_buckets()(gradient, bucket, sent, most)
+    for work, *_ in sent:
+        work.wait()
+
+
+def ready_in_pieces(gradient, bucket, sent, most):
+    bucket.append(gradient)
+    if sum(one.nbytes for one in bucket) >= most:
+        sent.extend(DDP["send"](list(bucket)))
+        bucket.clear()
+
+
+def first_part_is_sent(parallel, parts):
+    (parallel(parts[0]).square().mean() / len(parts)).backward()
+    for part in parts[1:]:
+        with parallel.no_sync():
+            (parallel(part).square().mean() / len(parts)).backward()
+
+
+def last_part_undivided(parallel, parts):
+    for part in parts[:-1]:
+        with parallel.no_sync():
+            (parallel(part).square().mean() / len(parts)).backward()
+    parallel(parts[-1]).square().mean().backward()
+
+
+def turned_noise(seed):
+    weight, rows, noise = prepared(noise=0)(seed)
+    return weight, rows, noise.roll(torch.distributed.get_rank())
+
+
+def counts_on_the_cpu(losses):
+    count = torch.tensor(float(len(losses)))
+    torch.distributed.all_reduce(count)
+    return losses.sum() * torch.distributed.get_world_size() / count
+
+
 def last_bucket(bucket, sent):
     if bucket:
         sent.append(DDP["send"](list(bucket)))
@@ -1003,7 +1048,11 @@ WRONG = {
         ((in_buckets(), always_last), "was given an empty list"),
         ((in_buckets(lambda held, most: held > most), last_bucket), "as soon as it has that many bytes or more"),
         ((in_buckets(lambda held, most: held >= 4 * most), last_bucket), "does `numel()` count bytes"),
-        ((in_buckets(received=True), last_bucket), "`receive` is called while backward still computes"),
+        ((in_buckets(received=True), last_bucket), "while backward still computes"),
+        ((ready_and_waits, last_bucket), "while backward still computes"),
+        ((ready_when_the_next_does_not_fit, last_bucket), "ask whether the bucket is full"),
+        ((ready_in_pieces, last_bucket), "three things that belong together"),
+        ((in_buckets(packed=lambda bucket: [one + 0 for one in bucket]), last_bucket), "hold the gradient itself"),
         ((in_buckets(), lambda bucket, sent: [DDP["receive"](*one) for one in sent]), "that is not full when backward"),
         ((in_buckets(), lambda bucket, sent: None), "still hold gradients of their own rows"),
         ((lambda *_: None, lambda *_: None), "no all-reduce was made at all"),
@@ -1014,6 +1063,7 @@ WRONG = {
         (accumulated(inside=False), "At which of the two"), (accumulated(inside=True, last=None), "nothing is sent"),
         (accumulated(inside=True, scale=lambda n: 1), "times the right one"),
         (accumulated(inside=True, passes=lambda parts: []), "that of the last part alone"),
+        (first_part_is_sent, "Which part has to be sent"), (last_part_undivided, "last part is not divided"),
         (all_at_once, "the GPU has no room for more"), (back_at_once, "go back in a single `backward()`"),
         (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
@@ -1024,7 +1074,8 @@ WRONG = {
     ],
     "13.seeds": [
         (prepared(model=1, order=1, noise=1), "the weights differ"), (prepared(order=1), "the orders of rows differ"),
-        (scaled_noise, "only scaled or shifted"), (prepared(noise=0), "draw the same noise"),
+        (scaled_noise, "only scaled, shifted or"), (turned_noise, "or in another order"),
+        (prepared(noise=0), "draw the same noise"),
         (prepared(noise=None), "draw the same noise"),
         (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
         (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),
@@ -1035,7 +1086,9 @@ WRONG = {
     "13.mean": [
         (lambda losses: losses.mean(), "that is the mean of the means"),
         (loss_by(lambda losses, count, ranks: losses.sum() / count), "of what it should be"),
-        (lambda losses: losses.sum(), "the sum over a rank's tokens"),
+        (lambda losses: losses.sum(), "the losses are only added up"), (counts_on_the_cpu, "`device=losses.device`"),
+        (lambda losses: losses.sum() * torch.distributed.get_world_size(), "the losses are only added up"),
+        (loss_by(lambda losses, count, ranks: losses.sum() * 8 / count), "fixed in your code"),
         (loss_by(lambda losses, count, ranks: losses.sum() * ranks * ranks / count), "times the right one"),
         (loss_by(lambda losses, count, ranks: losses.mean() * ranks), "that is the mean of the means"),
         (lambda losses: torch.tensor(losses.mean().item()), "no gradient comes back"),
@@ -1051,6 +1104,10 @@ WRONG = {
         (recipe(lambda count, ranks, parts: ranks, "mean"), "Two factors are possible"),
         (recipe(lambda count, ranks, parts: ranks / parts, "mean"), "Two factors are possible"),
         (recipe(lambda count, ranks, parts: 1 / parts, "mean"), "that is a mean of means"),
+        (recipe(lambda count, ranks, parts: ranks / count, "mean"), "has taken a mean already"),
+        (recipe(lambda count, ranks, parts: 1), "the losses are only added up"),
+        (recipe(lambda count, ranks, parts: ranks), "the losses are only added up"),
+        (recipe(lambda count, ranks, parts: 5 / count), "is a number fixed in your code"),
         (recipe(lambda count, ranks, parts: 1 / count), "what does DDP do with it"),
         (recipe(lambda count, ranks, parts: ranks / parts / count), "include all parts already"),
         (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),

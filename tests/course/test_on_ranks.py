@@ -97,9 +97,11 @@ def test_an_error_is_the_learners_with_its_rank_and_line():
     assert not ran.failure.hangs
     with pytest.raises(Unreadable) as caught:
         ran.require_success()
-    assert caught.value.words.en.startswith("on rank 2 of your function (test_on_ranks.py, line ")
+    assert caught.value.words.en.startswith(
+        "with 3 ranks, your function fails on rank 2 (test_on_ranks.py, line "
+    )
     assert caught.value.words.en.endswith("ZeroDivisionError: division by zero")
-    assert caught.value.words.zh.startswith("你的函数在 rank 2 上报错（")
+    assert caught.value.words.zh.startswith("3 个 rank 时，你的函数在 rank 2 上报错（")
 
 
 def test_random_numbers_and_what_is_printed_do_not_get_out(capsys):

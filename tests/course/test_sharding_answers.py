@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from labkit_course.exercise import find
@@ -28,9 +28,21 @@ def kinds(stage, ranks, sizes=(2, 2, 12)):
     (lambda stage, ranks: kinds(stage, ranks, (2, 2, 8)), "moments"),
     (lambda stage, ranks: (16, 4 + 12 // ranks, 2 + 2 // ranks + 12 // ranks, 2 * (2 // ranks) + 12 // ranks)[stage],
      "floor"), (lambda stage, ranks: 17, "other"),
+    (lambda stage, ranks: kinds(stage, 64), "fixed"), (lambda stage, ranks: 7.5 * kinds(stage, ranks), "gigabytes"),
+    (lambda stage, ranks: (120, 31.4, 16.6, 1.9)[stage], "gigabytes"),
+    (lambda stage, ranks: ranks * kinds(stage, ranks), "together"),
+    (lambda stage, ranks: (16, 4 + 12 / ranks, 14 + 2 / ranks, 14 + 2 / ranks)[stage], "only"),
 ])  # fmt: skip
 def test_bytes_of_a_parameter(function, hint):
     assert hinted("14.bytes", function) == hint
+
+
+@pytest.mark.parametrize(("peak", "hint"), [
+    (7.5, None), (5, None), (9, None), (4, "nothing"), (3, "less"), (float("nan"), "less"), (4.5, "little"),
+    (16, "whole"), (10, "whole"),
+])  # fmt: skip
+def test_a_peak_is_estimated(peak, hint):
+    assert hinted("14.units", peak) == hint
 
 
 def by_layers(model):
@@ -60,7 +72,18 @@ def frozen_first(model):
     return model, torch.optim.Adam(model[1:].parameters())
 
 
+def first_layer_only(model):
+    fully_shard(model[0])
+    return fully_shard(model), adam(model)
+
+
+def flat(model):
+    model = FullyShardedDataParallel(model, use_orig_params=True)
+    return model, adam(model)
+
+
 @pytest.mark.parametrize(("prepare", "hint"), [
+    (first_layer_only, "large_unit"), (flat, "shapes"),
     (lambda model: (by_layers(model), adam(model)), None),
     (lambda model: ([fully_shard(layer) for layer in model] and model, adam(model)), None), (before, "still"),
     (lambda model: (fully_shard(model), adam(model)), "one_unit"),
@@ -134,6 +157,22 @@ class Elsewhere(Sharded):
         super().send()
 
 
+class Hidden:
+    """The optimizer is kept outside of the object."""
+
+    def __init__(self, weights):
+        self.weights = weights
+        ELSEWHERE[dist.get_rank()] = torch.optim.Adam([weights])
+
+    def step(self, gradient):
+        dist.all_reduce(gradient)
+        self.weights.grad = gradient / dist.get_world_size()
+        ELSEWHERE[dist.get_rank()].step()
+
+
+ELSEWHERE = {}
+
+
 class Whole:
     def __init__(self, weights):
         self.weights = weights
@@ -166,7 +205,7 @@ class RankZeroSends(Sharded):
 @pytest.mark.parametrize(("sharded", "hint"), [
     (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
     (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"),
-    (ReadyMade, "ready_made"), (RankZeroSends, "hangs"),
+    (ReadyMade, "ready_made"), (Hidden, "whole"), (RankZeroSends, "hangs"),
 ])  # fmt: skip
 def test_an_optimizer_is_sharded(sharded, hint):
     assert hinted("14.optimizer", sharded) == hint

@@ -44,6 +44,12 @@ def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank(sound):
     assert "too little" not in shards_picture(Shards(3, 4, BILLION, 0, 5 * BILLION)).description
 
 
+def test_only_what_other_ranks_hold_has_a_dashed_edge():
+    picture = shards_picture(Shards(2, 4, BILLION, BILLION, 3 * BILLION))
+    edges = {box.label.split()[-1]: box.dashed for box in picture.boxes if " whole " in box.label}
+    assert edges == {"weights": False, "gradients": True, "optimizer": True, "activations": False}
+
+
 def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(language):
     picture = shards_picture(Shards(0, 4, 20 * BILLION, 64 * BILLION, 80 * BILLION))
     notes = [text for text in picture.texts if text.bold]

@@ -18,8 +18,9 @@ from ..palette import CPU
 from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
 
 _LEFT, _RIGHT, _TOP, _LANE, _GAP = 76, 12, 44, 30, 22
-# For a single step: middle and radius of the circle, left edge of the lanes, width of the notes on the right.
-_CIRCLE, _RADIUS, _LANES, _NOTES = 122, 84, 300, 160
+# For a single step: middle and radius of the circle on the right, right edge of the lanes (a narrow page shows them
+# without scrolling), width of the notes beside them.
+_CIRCLE, _RADIUS, _LANES_END, _NOTES = 594, 84, 290, 160
 _NODE = (30, 22)
 _MOST_NODES = 64
 _LEAST = 2 * _RADIUS + 24  # height of the circle with its ranks
@@ -32,7 +33,7 @@ def all_reduce_picture(plan: AllReduce) -> Picture:
     """Draw one step, or the beginning, the middle and the end side by side."""
     shown = choose_shown(plan.ranks, most=_MOST, head=_MOST - 1, tail=1)
     one = plan.step is not None
-    lane = Lanes(_TOP, _LANES if one else _LEFT, _NOTES if one else _RIGHT, _LANE, 13, pad=3)
+    lane = Lanes(_TOP, _LEFT, WIDTH - _LANES_END if one else _RIGHT, _LANE, 13, pad=3)
     sketch = Sketch()
     for at, rank in enumerate(shown):
         if isinstance(rank, range):
@@ -50,7 +51,7 @@ def all_reduce_picture(plan: AllReduce) -> Picture:
     else:
         height = max(height, _TOP + _LEAST)
         sketch.add(
-            *_panel(plan, plan.step, shown, lane, _LANES, lane.width), *_receive_notes(plan, shown, lane)
+            *_panel(plan, plan.step, shown, lane, _LEFT, lane.width), *_receive_notes(plan, shown, lane)
         )
         sketch.add(*_circle(plan, plan.step))
         clock = _clock(plan, plan.step, height + 4)
@@ -63,8 +64,13 @@ def _description(plan: AllReduce) -> str:
     n = plan.ranks
     if n == 1:
         return say(en="One rank: there is nothing to sum.", zh="只有一个 rank：不需要相加。")
-    text = caption("ring" if isinstance(plan, Ring) else "star", plan=plan, half=n - 1)
-    return text if plan.step is None else _title(plan, plan.step) + say(en=": ", zh="：") + text
+    text = caption(
+        "ring" if isinstance(plan, Ring) else "star", plan=plan, half=n - 1, sent=float(plan.carried)
+    )
+    if plan.step is None:
+        return text
+    title = _title(plan, plan.step)
+    return title[0].upper() + title[1:] + say(en=". ", zh="。") + text
 
 
 def _circle(plan: AllReduce, step: int) -> list[Box | Line | Label]:
@@ -139,7 +145,11 @@ def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
         return []
     now, longest = plan.time(step), Star(plan.ranks).time(plan.steps)
     lane = Lanes(top + 18, _LEFT, 120, 20, 12, pad=4)
-    words = say(en="time, in gradients sent over one link", zh="时间：以一份梯度在一条链路上传完为 1")
+    half = plan.ranks - 1
+    words = say(
+        en=f"time, in gradients sent over one link (star: first {half} to rank 0, then {half} from it)",
+        zh=f"时间，以一份梯度在一条链路上传完为 1（星形先收 {half} 份，再发 {half} 份）",
+    )
     found: list[Box | Label] = [Label(_LEFT, top + 12, words, 11, muted=True)]
     names: dict[type[AllReduce], str] = {Ring: say(en="ring", zh="环形"), Star: say(en="star", zh="星形")}
     for at, (kind, name) in enumerate(names.items()):
@@ -237,5 +247,5 @@ def _receive_notes(plan: AllReduce, shown: list[int | range], lane: Lanes) -> li
             chunks = say(en="all", zh="全部") if more else one
             words = caption("received", "adds" if send.adds else "replaces", chunks=chunks, rank=send.source)
             size = fit_size(words, _NOTES - 12, lane.size)
-            notes.append(Label(WIDTH - _NOTES + 10, lane.line(at), words, size))
+            notes.append(Label(_LANES_END + 10, lane.line(at), words, size))
     return notes
