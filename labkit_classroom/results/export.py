@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,12 @@ from .page import format_question_points, points, text
 FORMS = ("spreadsheet", "canvas", "moodle")
 _MOODLE_IDS = "ID number", "Email address"
 _IDS = {*_MOODLE_IDS, "Identifier", "ID", "SIS User ID", "SIS Login ID"}
+# Canvas takes these titles for its own columns, and ignores each column whose title holds one of the last.
+_CANVAS_OWN = re.compile(
+    "(Student|LastName|FirstName|ID|SIS User ID|SIS Login ID|Integration ID|Root Account|Section|Notes)"
+    "|.*((Current|Final) (Score|Points|Grade)|Override (Score|Grade|Status)).*",
+    re.DOTALL,
+)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -88,6 +95,13 @@ def _canvas_rows(
     students: list[Student], marks: dict[str, StudentMark], title: str, most: float
 ) -> list[dict[str, str]]:
     """Return the rows that Canvas's gradebook imports. A student without a mark has an empty cell, not 0."""
+    if _CANVAS_OWN.fullmatch(title):
+        raise Problem(
+            en=f"Canvas would not import marks under the title {title!r}, which it keeps for a column of its own: name "
+            "another one with --title. Canvas goes by the number in brackets, if there is one: “Lab 1 (882)”",
+            zh=f"Canvas 把 {title!r} 这样的列名留给自己的列，不会导入这一列的成绩：请用 --title 换一个名称。"
+            "列名里有作业编号时，Canvas 只认编号，例如 “Lab 1 (882)”",
+        )
     # In a gradebook exported by Canvas, the column ID is Canvas's number. Other ids are in the institution's system.
     own = any("SIS Login ID" in student.more for student in students)
     rows = [

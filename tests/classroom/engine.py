@@ -1,4 +1,4 @@
-"""The engine that grades, for tests: a fork server for assignments with ranks and one for the others."""
+"""The engine that grades, for tests: one fork server for all assignments."""
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.grade import submission as grading
@@ -8,23 +8,20 @@ from labkit_classroom.sandbox.inside import ranks
 SECRET = b"a secret"
 
 
-_servers = {}  # whether it has imported what ranks need -> the fork server
+_servers = []
 
 
-def _server(assignment):
-    has_ranks = bool(
-        assignment.preload
-    )  # they open a simulated machine in the server, on which threads take turns
-    if has_ranks not in _servers:
-        way = isolation.best_sandbox(trust=True)
-        _servers[has_ranks] = isolation.start_server(way, ranks.MODULES if has_ranks else ())
-    return _servers[has_ranks]
+def server():
+    """Return a server that has imported what ranks need."""
+    if not _servers:
+        _servers.append(isolation.start_server(isolation.best_sandbox(trust=True), ranks.MODULES))
+    return _servers[0]
 
 
 def close():
-    """End the servers that were started."""
+    """End the server if it was started."""
     while _servers:
-        _servers.popitem()[1].close()
+        _servers.pop().close()
 
 
 def numbers_of(assignment, student):
@@ -38,6 +35,6 @@ def marked(assignment, answers, student="s1", limits=None):
         return Draw.from_secret(SECRET, student, assignment.name, question)
 
     numbers = numbers_of(assignment, student)
-    graded = grading.grade(assignment, answers, numbers, draw, _server(assignment), limits)
+    graded = grading.grade(assignment, answers, numbers, draw, server(), limits)
     assert not [note for note in graded.troubles if note.kind == "judge"], graded.troubles
     return graded.questions

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit_classroom.grade import class_grading
-from labkit_classroom.grade.marks import QuestionMark
+from labkit_classroom.grade.marks import QuestionMark, StudentMark
 from labkit_classroom.grade.submission import Graded
+from labkit_classroom.results import export as exporting
 from labkit_cli import main
 
 RIGHT = "def split(rows, gpus):\n    size = -(-rows // gpus)\n    full, rest = divmod(rows, size)\n    return [size] * full + [rest] * (rest > 0)\n"  # noqa: E501
@@ -109,6 +110,31 @@ def test_a_day_with_canvas(small, tmp_path, monkeypatch, capsys):
     # The roster of another system: ids of the institution.
     other = release_other(small, tmp_path, monkeypatch)
     assert import_into_canvas(other, {4711: "s0001"})[2] == {4711: "2"}
+
+
+# What Canvas's importer takes from the gradebook's header; the rest are assignments (instructure/canvas-lms,
+# lib/gradebook_importer.rb at 00b222d7).
+CANVAS_DROPS = (
+    "Final Grade", "My Final Score", "Unposted Current Points", "Override Status (Fall)", "Section", "ID", "LastName",
+)  # fmt: skip
+CANVAS_TAKES = "final grade", "Final", "Sections", "Current Events (7)", "Override 2", "ID check", "期末 Grade"
+
+
+@pytest.mark.parametrize("title", CANVAS_DROPS + CANVAS_TAKES)
+def test_no_title_is_exported_that_canvas_would_drop(small, tmp_path, monkeypatch, capsys, title):
+    monkeypatch.chdir(tmp_path)
+    folder = release(small, "id,name\ns0001,Ada Lovelace\n")
+    monkeypatch.setattr(exporting, "read", lambda path: {"s0001": StudentMark("s0001", "", "", {})})
+    export = ["assignment", "export", str(folder), "--form", "canvas", "--lang", "en", "--title", title]
+    if title in CANVAS_TAKES:
+        assert main(export) == 0
+        table = (folder / "teacher/export/canvas.csv").read_text("utf-8")
+        assert import_into_canvas(list(csv.reader(io.StringIO(table))), {1: "s0001"})[0] == title
+    else:
+        assert main(export) == 2
+        assert title in (told := capsys.readouterr().err)
+        assert "--title" in told
+        assert not (folder / "teacher/export").exists()
 
 
 def release_other(small, tmp_path, monkeypatch):

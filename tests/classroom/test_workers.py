@@ -18,6 +18,7 @@ from labkit_classroom.sandbox.workers import AnswerSession, Limits
 from labkit_course import content
 
 sys.path.insert(0, str(Path(__file__).parent))
+import engine  # noqa: E402
 import sandboxed  # noqa: E402
 from attacked import drivers  # noqa: E402
 
@@ -218,6 +219,12 @@ def test_another_answer_that_ends_its_process_costs_this_one_nothing(template):
         with closing(AnswerSession(template.worker, sources, LIMITS)) as session:
             assert session.answer(drivers.double, {"x": 21}).value == 42
             assert [why for why, _ in session.troubles] == ([ended] if ended else [])
+
+
+def test_threads_of_an_answer_without_ranks_take_no_turns_on_a_server_for_ranks():
+    """The server has opened a machine for ranks."""
+    source = "import simgpu\ndef double(x):\n    return simgpu.machine_in_use() is None"
+    assert answer(engine.server(), source)[0].value is True
 
 
 def test_a_driver_that_stands_beside_a_judge_is_not_sent(template):

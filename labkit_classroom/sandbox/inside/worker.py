@@ -99,6 +99,7 @@ def serve(
                     if not is_fork:  # the fork has replied
                         answers.rank_server = _fork_rank_server(is_sandboxed=meeting is not None)
                         continue
+                _close_machine()
                 answers.run()
             elif do == "ask":
                 if forks and not apart and threading.active_count() == 1:
@@ -121,6 +122,14 @@ def serve(
         replies.flush()
         if is_fork:
             os._exit(_DONE)
+
+
+def _close_machine() -> None:
+    """Close the machine that the fork server has opened for ranks: on a machine, threads take turns."""
+    from simgpu import machine_in_use
+
+    if (machine := machine_in_use()) is not None:
+        machine.close()
 
 
 def _fork_rank_server(is_sandboxed: bool) -> RankServer:
