@@ -51,15 +51,24 @@ class VisibleCheck:
     hints: Check
 
 
-def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], VisibleCheck]:
+def visible(
+    question: str, *names: str, of: str = "", en: str = "", zh: str = ""
+) -> Callable[[Check], VisibleCheck]:
     """Declare the check of ``question``: the decorated generator yields a hint for each mistake.
 
     Its argument is a mapping from the answer's ``names`` to their values, and from ``"numbers"`` to the numbers of the
     student's edition.
+
+    of      the arguments, if the answer is a function: ``"rows gpus"``.
+    en, zh  what the answer is, if it is neither such a function nor a class.
     """
+    arguments = [f"`{argument}`" for argument in of.split()]
+    listed = Words(" and ".join(", ".join(arguments).rsplit(", ", 1)), "、".join(arguments))
+    kind = _TEXTS["function" if of else "class"].fill({"arguments": listed, "name": names[0]})
+    wanted = Words(en, zh) if en else kind
 
     def declare(check: Check) -> VisibleCheck:
-        return VisibleCheck(question, names, Words(en, zh), check)
+        return VisibleCheck(question, names, wanted, check)
 
     return declare
 

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from labkit.base.texts import texts_beside
 from labkit_course.judging import Kind, Unreadable
 
 from .draw import Draw
-from .messages import Words
+from .messages import Words, text_maker
 from .verdict import Hint
 
-_TEXTS = texts_beside(__file__)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_hint = text_maker(Hint, __file__)
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,6 @@ def shorten_message(message: str) -> str:
     return " ".join(lines if len(lines) < 4 else [lines[0], "…", lines[-1]])[:400]
 
 
-def _hint(*words: str, **facts: object) -> Hint:
-    text = _TEXTS[words].fill(facts)
-    return Hint(words[0], text.en, text.zh)
-
-
 def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数") -> Any:
     """Return ``value`` as ``kind`` reads it (:mod:`labkit_course.kinds`). End the part if that fails."""
     from labkit_course.kinds import read_returned
@@ -163,6 +160,17 @@ def read(kind: Kind, value: Any, *, en: str = "the function", zh: str = "函数"
     except Unreadable as unreadable:
         words = unreadable.words
         raise NoAnswer(Hint("kind", words.en if words else "", words.zh if words else "")) from None
+
+
+def read_tensor(value: Any, name: str) -> Tensor:
+    """Return ``value`` if it is a tensor. If ``name`` returned something else, end the part with a hint."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    if value is None or value is ...:
+        raise NoAnswer(_hint("nothing", name=name))
+    raise NoAnswer(_hint("kind", name=name, kind=type(value).__name__))
 
 
 def same(got: Any, wanted: Any, tolerance: float = 0.0) -> bool:

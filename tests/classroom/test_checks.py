@@ -1,5 +1,6 @@
 """What a student's notebook says at once: nothing wrong with solutions, not answered of stubs, hints of mistakes."""
 
+import ast
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.base.language import using
+from labkit.base.texts import texts_beside
 from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
 
@@ -134,3 +136,26 @@ def test_an_unusual_answer_passes_its_check(name, question, source):
             tried = pool.submit(checked, load(name), "en", {question: source})
         verdict = tried.result()[question]
     assert verdict.right, verdict
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_hint_has_a_text_with_its_facts_and_each_text_a_hint(name):
+    folder = load(name).folder
+    texts, used = texts_beside(str(folder / "checks.py")), set()
+    tree = ast.parse(
+        "\n".join((folder / f"{module}.py").read_text("utf-8") for module in ("checks", "judges"))
+    )
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) not in ("hint", "checks.hint"):
+            continue
+        words = tuple(getattr(word, "value", None) for word in call.args)  # None: in a variable
+        if all(isinstance(word, str) for word in words):
+            meant = {words}
+        else:
+            kinds = {words[0]} if isinstance(words[0], str) else constants
+            meant = {one for one in texts if one[0] in kinds}
+        for one in meant if isinstance(words[0], str) else ():
+            assert {word.arg for word in call.keywords} == texts[one].facts, (name, one)
+        used |= meant
+    assert used == texts.keys()

@@ -117,7 +117,15 @@ def test_a_day_with_canvas(small, tmp_path, monkeypatch, capsys):
 CANVAS_DROPS = (
     "Final Grade", "My Final Score", "Unposted Current Points", "Override Status (Fall)", "Section", "ID", "LastName",
 )  # fmt: skip
-CANVAS_TAKES = "final grade", "Final", "Sections", "Current Events (7)", "Override 2", "ID check", "期末 Grade"
+CANVAS_TAKES = (
+    "final grade",
+    "Final",
+    "Sections",
+    "Current Events (7)",
+    "Override 2",
+    "ID check",
+    "期末 Grade",
+)
 
 
 @pytest.mark.parametrize("title", CANVAS_DROPS + CANVAS_TAKES)

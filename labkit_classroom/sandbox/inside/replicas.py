@@ -5,11 +5,15 @@ The outputs then tell which GPU computed a row. An answer that runs on one GPU, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+import labkit
+from labkit.base.tree import map_tensors
 
 
 class ScaledDataParallel(nn.DataParallel):  # type: ignore[type-arg]  # of any module
@@ -34,6 +38,40 @@ class ScaledDataParallel(nn.DataParallel):  # type: ignore[type-arg]  # of any m
                         nn.Parameter(scaled) if isinstance(weight, nn.Parameter) else scaled,
                     )
         return replicas
+
+
+def use_gpus(gpus: int) -> AbstractContextManager[Any]:
+    """Simulate so many GPUs within the context; none for 0."""
+    return labkit.simulate(gpus=gpus) if gpus else nullcontext()
+
+
+def wrap_model(
+    model: nn.Module, gpus: int, factors: Sequence[float], names: Iterable[str], restore: Callable[[], object]
+) -> Callable[..., Any]:
+    """Return a function that calls the model on ``gpus`` GPUs. For 1, use the last GPU; for 0, the CPU.
+
+    restore   the driver's ``restore_names``: the model's methods may have replaced DataParallel.
+    """
+    if gpus == 0:
+        return model
+    if gpus == 1:
+        last = f"cuda:{torch.cuda.device_count() - 1}"
+        model.to(last)
+        return lambda *inputs: model(*[item.to(last) for item in inputs])
+    model = model.to("cuda:0")
+    restore()
+    wrapped = ScaledDataParallel(model, gpus, factors, list(names))
+    return lambda *inputs: (restore(), wrapped(*inputs))[1]
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with copies of its tensors on the CPU, without graphs."""
+    return map_tensors(value, lambda _, tensor: tensor.detach().cpu().clone())
+
+
+def draw_factors(draw: Any, gpus: int) -> list[float]:
+    """Draw a factor for each GPU's weights; none for a single device."""
+    return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
 
 
 def compute_by_pieces(

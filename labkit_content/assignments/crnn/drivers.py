@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import labkit
-from labkit_classroom.sandbox.inside.replicas import ScaledDataParallel
+from labkit_classroom.sandbox.inside.replicas import plain, use_gpus, wrap_model
 from labkit_classroom.sandbox.inside.restore import restore_names
 
 
@@ -19,7 +19,7 @@ def reader(student, state, images, gpus, factors=()):
     names = list(model.state_dict())
     with torch.no_grad():
         output = on_gpus(_load_weights(model, state), gpus, factors, images)
-    return {"output": _plain(output), "names": names}
+    return {"output": output, "names": names}
 
 
 def stream(student, state, strips, gpus, start, factors=()):
@@ -28,13 +28,13 @@ def stream(student, state, strips, gpus, start, factors=()):
     with torch.no_grad():
         for strip in strips:
             scores, hidden = on_gpus(model, gpus, factors, strip, hidden)
-            found.append((_plain(scores), _plain(hidden)))
+            found.append((scores, hidden))
     return found
 
 
 def nearest(student, table, features, gpus):
     """The numbers found, on ``gpus`` GPUs."""
-    return _plain(on_gpus(student["Nearest"](table), gpus, (), features))
+    return on_gpus(student["Nearest"](table), gpus, (), features)
 
 
 def nearest_state(student, table):
@@ -69,21 +69,16 @@ def ctc(student, weight, images, targets, lengths, gpus):
         loss = student["ctc"](nn.DataParallel(model, list(range(gpus))), images, targets, lengths)
         if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:
             loss.backward()
-        gradient = model.weight.grad
-        return {"loss": _plain(_to_cpu(loss)), "gradient": None if gradient is None else gradient.cpu()}
+        return plain({"loss": loss, "gradient": model.weight.grad})
 
 
 def on_gpus(model, gpus, factors, *inputs):
     """The model's output, wrapped on ``gpus`` GPUs; on the CPU, without a wrapper, for 0."""
-    if not gpus:
-        return model(*inputs)
-    with labkit.simulate(gpus=gpus):
-        model = model.to("cuda:0")
-        restore_names()  # the model's methods may have replaced DataParallel
+    with use_gpus(gpus):
         names = [name for name, _ in nn.Module.named_parameters(model)]
-        output = ScaledDataParallel(model, gpus, factors, names)(*inputs)
-        output = _to_cpu(output)
-        model.to("cpu")
+        output = plain(wrap_model(model, gpus, factors, names, restore_names)(*inputs))
+        if gpus:
+            model.to("cpu")
         return output
 
 
@@ -94,15 +89,3 @@ def _load_weights(model, state):
         state = dict(zip(own, state.values(), strict=True))
     model.load_state_dict(state)
     return model.eval()
-
-
-def _to_cpu(value):
-    if isinstance(value, torch.Tensor):
-        return value.cpu()
-    if isinstance(value, (tuple, list)):
-        return type(value)([_to_cpu(item) for item in value])
-    return value
-
-
-def _plain(value):
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value

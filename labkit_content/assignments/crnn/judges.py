@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from labkit_classroom.draw import Draw
-from labkit_classroom.judging import Ask, part, same
-from labkit_classroom.sandbox.inside.replicas import compute_by_pieces
+from labkit_classroom.judging import Ask, part, read_tensor, same
+from labkit_classroom.sandbox.inside.replicas import compute_by_pieces, draw_factors
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
@@ -82,20 +82,12 @@ def _as_function(model: nn.Module) -> Callable[..., Any]:
     return lambda weights, *inputs: functional_call(model, weights, inputs)
 
 
-def _factors(draw: Draw, gpus: int) -> list[float]:
-    """Draw a factor for each GPU's weights, so that an answer that bypasses the replicas gets other values.
-
-    A single device has none.
-    """
-    return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
-
-
 def _run_reader(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor]:
     """Return the student's output and the right one; ``gpus`` 0 is one device, without DataParallel."""
     model = _Reader(int(draw.numbers["characters"]))
     state = _weights(model, draw)
     batch = draw.tensor(images, 1, 32, int(draw.numbers["width"])) / 4
-    factors = _factors(draw, gpus)
+    factors = draw_factors(draw, gpus)
     with torch.no_grad():
         right = compute_by_pieces(_as_function(model), state, factors, batch)
     return ask(drivers.reader, state=state, images=batch, gpus=gpus, factors=factors), right
@@ -122,7 +114,7 @@ def alone(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def several(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for images, gpus in ((draw.choice((4, 6)), 2), (draw.choice((4, 5, 7)), 3)):
         got, right = _run_reader(ask, draw, images, gpus)
-        if list(checks.tensor(got["output"], "forward").shape) == list(right.shape):
+        if list(read_tensor(got["output"], "forward").shape) == list(right.shape):
             yield from checks.differs_from_one_gpu(got["output"], right, gpus)
         else:
             yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
@@ -133,7 +125,7 @@ def keys(ask: Ask, draw: Draw) -> Iterator[Hint]:
     images = draw.integer(2, 5)
     got, right = _run_reader(ask, draw, images, 0)
     if not same(got["names"], list(_Reader(1).state_dict())):
-        yield checks.KEYS
+        yield checks.hint("keys")
     yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
 
 
@@ -155,7 +147,7 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
     state = _weights(model, draw)
     strips = [draw.tensor(rows, draw.integer(2, 5), 4) / 4 for _ in range(3)]
     first = draw.tensor(rows, 2, 6) / 4 if start else None
-    hidden, right, factors = torch.zeros(rows, 2, 6) if first is None else first, [], _factors(draw, gpus)
+    hidden, right, factors = torch.zeros(rows, 2, 6) if first is None else first, [], draw_factors(draw, gpus)
     with torch.no_grad():
         for strip in strips:
             right.append(compute_by_pieces(_as_function(model), state, factors, strip, hidden))
@@ -257,8 +249,4 @@ def odd(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def trains_model(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, right = _loss(ask, draw, 2 * draw.integer(2, 4), 2)
     if not same(got["gradient"], right, 1e-3):
-        yield Hint(
-            "gradient",
-            "the gradient in the model is not that of the whole batch's loss",
-            "模型里的梯度不是整个批次损失的梯度",
-        )
+        yield checks.hint("gradient")

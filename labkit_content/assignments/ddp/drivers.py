@@ -23,16 +23,8 @@ def start(student, nodes, gpus):
     Each rank that has started gets a number that no other knows, and tells those that it reaches through its group.
     """
     numbers = [int.from_bytes(os.urandom(4), "big") for _ in range(nodes * gpus)]
-    shares = [{} for _ in numbers]
-    told = ranks.run(
-        student,
-        start_rank,
-        shares,
-        gpus=gpus,
-        joins=False,
-        notice=lambda rank, *_: numbers[rank],
-        isolated=False,
-    )
+    more = {"gpus": gpus, "joins": False, "isolated": False}
+    told = ranks.run(student, start_rank, [{}] * len(numbers), notice=lambda rank, *_: numbers[rank], **more)
     return [one | {"number": number} for one, number in zip(told["results"], numbers, strict=True)]
 
 
@@ -51,12 +43,16 @@ def start_rank(student):
             device, error = call(student, "start", {real: join}), None
         except Exception as raised:
             device, error = None, f"{type(raised).__name__}: {raised}".partition("\n")[0]
-    joined, heard, size = dist.is_initialized(), [], int(os.environ["WORLD_SIZE"])
-    if joined and places == [[int(os.environ["RANK"]), size]]:
+    heard, size = [], int(os.environ["WORLD_SIZE"])
+    if dist.is_initialized() and places == [[int(os.environ["RANK"]), size]]:
         heard = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
         dist.all_gather(heard, torch.tensor([ranks.tell_judge()]))
+    return describe_start(device, backends, error) | {"heard": [int(one) for one in heard]}
+
+
+def describe_start(device, backends, error=None):
+    joined = dist.is_initialized()
     return {
-        "heard": [int(one) for one in heard],
         "device": str(device) if isinstance(device, torch.device) else None,
         "kind": type(device).__name__,
         "error": error,
@@ -69,9 +65,8 @@ def start_rank(student):
 
 def loader(student, rows, batch_size, size):
     """Return of every rank the rows of each batch, in two epochs."""
-    return ranks.run(student, read_rows, [{"rows": rows, "batch_size": batch_size}] * size, isolated=False)[
-        "results"
-    ]
+    shares = [{"rows": rows, "batch_size": batch_size}] * size
+    return ranks.run(student, read_rows, shares, isolated=False)["results"]
 
 
 def read_rows(student, rows, batch_size):
@@ -94,7 +89,7 @@ def wrap(student, weights, x):
 
 
 def wrap_own_model(student, weight, x):
-    linear, rank = _linear(weight), dist.get_rank()
+    linear, rank = make_linear(weight), dist.get_rank()
     model = student["wrap"](linear, torch.device("cuda", rank))
     inner = getattr(model, "module", model)
     place, first = str(inner.weight.device), inner.weight.detach().cpu().clone()
@@ -117,7 +112,7 @@ def step(student, weight, x, y):
 
 def take_own_step(student, weight, x, y):
     device = f"cuda:{dist.get_rank()}"
-    model = DistributedDataParallel(_linear(weight).to(device), device_ids=[dist.get_rank()])
+    model = DistributedDataParallel(make_linear(weight).to(device), device_ids=[dist.get_rank()])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     for parameter in model.parameters():  # shows a step that does not clear them
         parameter.grad = torch.ones_like(parameter)
@@ -147,7 +142,7 @@ def save(student, weight, size):
 
 def save_own_model(student, weight, path):
     device = f"cuda:{dist.get_rank()}"
-    model = DistributedDataParallel(_linear(weight).to(device), device_ids=[dist.get_rank()])
+    model = DistributedDataParallel(make_linear(weight).to(device), device_ids=[dist.get_rank()])
     real, written = torch.save, []
 
     def watch(event, facts):
@@ -183,7 +178,7 @@ def _read(path):
         return type(error).__name__
 
 
-def _linear(weight):
+def make_linear(weight):
     model = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     with torch.no_grad():
         model.weight.copy_(weight)

@@ -2,13 +2,16 @@
 
 import threading
 import time
+from unittest import mock
 
 import torch
 from torch import nn
 
 import labkit
+from labkit.base.tree import map_tensors
 from labkit.plans.split import split as split_rows
 from labkit_classroom.meeting import globals_of
+from labkit_classroom.sandbox.inside.replicas import plain
 
 
 def split(student, cases):
@@ -108,7 +111,7 @@ def replicate(student, weights, batch, gpus, tied, buffer):
         }
         return {
             "replicas": seen,
-            "gradient": None if gradient is None else gradient.cpu(),
+            "gradient": plain(gradient),
             "unchanged": before == after,
             "distinct": True,
         }
@@ -150,13 +153,13 @@ def apply_order(student, pieces):
 
         return run
 
-    return plain(student["parallel_apply"]([replica(at) for at in range(len(pieces))], list(pieces)))
+    return plain(list(student["parallel_apply"]([replica(at) for at in range(len(pieces))], list(pieces))))
 
 
 def apply_together(student, meet, count):
     """Return each replica's number from the meeting."""
     outputs = student["parallel_apply"]([lambda piece: piece + meet()] * count, [torch.zeros(1)] * count)
-    return plain(outputs)
+    return plain(list(outputs))
 
 
 class Planned(ValueError):
@@ -195,7 +198,10 @@ def apply_grad_mode(student, enabled):
 def gather(student, outputs, device, gpus):
     """Gather outputs from several GPUs: output k is on cuda:k."""
     with labkit.simulate(gpus=gpus):
-        placed = [_put_on(output, f"cuda:{at}") for at, output in enumerate(outputs)]
+        placed = [
+            map_tensors(output, lambda _, tensor, at=at: tensor.to(f"cuda:{at}"))
+            for at, output in enumerate(outputs)
+        ]
         return describe_tensors(student["gather"](placed, device))
 
 
@@ -249,22 +255,13 @@ def call(student, weights, batch, gpus):
     given["parallel_apply"] = lambda replicas, pieces: labkit.parallel_apply(
         replicas, [(piece,) for piece in pieces]
     )
-    names = globals_of(student["data_parallel"])
-    before = {name: names[name] for name in given if name in names}
-    names.update(given)
-    try:
-        with labkit.simulate(gpus=gpus):
-            model = Watched(weights).to("cuda:0")
-            output = student["data_parallel"](model, batch, devices(gpus))
-            value = describe_tensors(output)
-            if getattr(output, "requires_grad", False):
-                output.sum().backward()
-            gradient = model.weight.grad
-            return {"output": value, "gradient": None if gradient is None else gradient.cpu()}
-    finally:
-        for name in given:
-            names.pop(name, None)
-        names.update(before)
+    with mock.patch.dict(globals_of(student["data_parallel"]), given), labkit.simulate(gpus=gpus):
+        model = Watched(weights).to("cuda:0")
+        output = student["data_parallel"](model, batch, devices(gpus))
+        value = describe_tensors(output)
+        if getattr(output, "requires_grad", False):
+            output.sum().backward()
+        return {"output": value, "gradient": plain(model.weight.grad)}
 
 
 def devices(gpus):
@@ -278,23 +275,4 @@ def place(tensor):
 
 def describe_tensors(value):
     """Gives ``value`` with each tensor as (device, values)."""
-    if isinstance(value, torch.Tensor):
-        return place(value), value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: describe_tensors(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)([describe_tensors(item) for item in value])
-    return value
-
-
-def plain(value):
-    """A list of tensors without their gradients."""
-    return [item.detach() if isinstance(item, torch.Tensor) else item for item in value]
-
-
-def _put_on(value, device):
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _put_on(item, device) for key, item in value.items()}
-    return type(value)([_put_on(item, device) for item in value])
+    return map_tensors(value, lambda _, tensor: (place(tensor), tensor.detach().cpu()))

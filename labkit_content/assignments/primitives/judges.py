@@ -128,7 +128,7 @@ def scatter_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     lengths, gradient = ask(drivers.scatter_backward, batch=draw.tensor(count, 3), gpus=gpus)
     sizes = checks.cut(lengths, count) or planned(count, gpus).sizes
     if not same(gradient, torch.cat([torch.full((size, 3), k + 1.0) for k, size in enumerate(sizes)])):
-        yield checks.NO_SCATTER_GRADIENT
+        yield checks.hint("detached")
 
 
 @part(
@@ -142,7 +142,7 @@ def linear(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got = ask.with_cpu(cpu=2)(drivers.scatter_sizes, rows=count, columns=16, gpus=gpus)
     sizes = checks.cut([size for size, _ in checks.plain_pairs(got)], count) or planned(count, gpus).sizes
     if not same(got, [(size, sum(sizes[:k])) for k, size in enumerate(sizes)]):
-        yield Hint("large-rows", "of a large batch, the pieces are wrong", "批次很大时，分块不对")
+        yield checks.hint("large-rows")
 
 
 def _net(draw: Draw, *, tied: bool) -> tuple[Tensor, Tensor, list[Tensor], Any]:
@@ -186,13 +186,9 @@ def buffers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got = ask(drivers.replicate_buffer, weights=weights, gpus=3)
     for at, (place, values) in enumerate(got):
         if place != f"cuda:{at}":
-            yield Hint(
-                "buffer",
-                f"the buffer of replica {at} is on {place}: an operation with it fails there",
-                f"副本 {at} 的缓冲区在 {place} 上：在那里一用就报错",
-            )
+            yield checks.hint("buffer", at=at, place=place)
         if not same(values, weights[2, 0]):
-            yield Hint("buffer-value", "a buffer has other values", "缓冲区的值变了")
+            yield checks.hint("buffer-value")
 
 
 @part("replicate", 1, en="A weight that two layers share stays one weight", zh="两层共用的权重仍是同一个权重")
@@ -225,18 +221,9 @@ def errors(ask: Ask, draw: Draw) -> Iterator[Hint]:
     count = draw.integer(2, 4)
     for kind, named in ask(drivers.apply_errors, count=count, failing=draw.sample(range(count), 2)):
         if kind is None:
-            yield Hint(
-                "swallowed",
-                "a replica raised an error, and `parallel_apply` returned as if nothing had happened: an error in a "
-                "thread is printed and forgotten",
-                "有副本报错，`parallel_apply` 却若无其事地返回了：线程里的错误只会打印出来，然后就没了",
-            )
+            yield checks.hint("swallowed")
         if kind != "Planned" or not named:
-            yield Hint(
-                "other-error",
-                f"a replica raised `Planned`, and the caller got `{kind}`: the error itself should come through",
-                f"副本报的是 `Planned`，调用者收到的是 `{kind}`：应该把原来的错误传出来",
-            )
+            yield checks.hint("other-error", kind=kind)
 
 
 @part(
@@ -249,12 +236,7 @@ def grad_mode(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for enabled in (True, False):
         got = ask(drivers.apply_grad_mode, enabled=enabled)
         if not same(got, [enabled] * 3):
-            yield Hint(
-                "grad-mode",
-                "under `torch.no_grad()` the replicas build graphs all the same, or without it they build none: a "
-                "thread begins with gradients on",
-                "调用者在 `torch.no_grad()` 之下，副本照样建图；或者没有 `no_grad` 时反而不建图：线程一开始总是打开梯度的",
-            )
+            yield checks.hint("grad-mode")
 
 
 @part(
@@ -278,7 +260,7 @@ def gather_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
     right = (torch.arange(1.0, count + 1)[:, None] * torch.ones(2)).split(planned(count, 3).sizes)
     outputs = list(draw.tensor(count, 2).split(planned(count, 3).sizes))
     if not same(ask(drivers.gather_backward, outputs=outputs), list(right)):
-        yield checks.NO_GATHER_GRADIENT
+        yield checks.hint("detached", "outputs")
 
 
 @part("gather", 1, en="Tuples, lists and dicts of tensors", zh="由张量组成的元组、列表、字典")

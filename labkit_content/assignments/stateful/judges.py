@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit_classroom.draw import Draw
 from labkit_classroom.judging import Ask, part, same
-from labkit_classroom.sandbox.inside.replicas import compute_by_pieces
+from labkit_classroom.sandbox.inside.replicas import compute_by_pieces, draw_factors
 from labkit_classroom.verdict import Hint
 
 from . import checks, drivers
@@ -40,11 +40,6 @@ def _share(draw: Draw) -> float:
     return int(draw.numbers["percent"]) / 100
 
 
-def _factors(draw: Draw, gpus: int) -> list[float]:
-    """Draw a factor for each GPU's weights; none on a single device."""
-    return [draw.integer(5, 15) / 10 for _ in range(gpus)] if gpus > 1 else []
-
-
 def _apply_linear(state: dict[str, Tensor], x: Tensor) -> Tensor:
     return F.linear(x, state["fc.weight"], state["fc.bias"])
 
@@ -54,7 +49,7 @@ def _run_counter(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
     size, calls = _size(draw), draw.integer(2, 5)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(draw.integer(3, 8), size) for _ in range(calls)]
-    factors = _factors(draw, gpus)
+    factors = draw_factors(draw, gpus)
     right = compute_by_pieces(_apply_linear, state, factors, batches[-1])
     return ask(drivers.counter, state=state, batches=batches, gpus=gpus, factors=factors), calls, right
 
@@ -69,7 +64,7 @@ def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, calls, right = _run_counter(ask, draw, gpus)
         yield from checks.wrong_count(got["count"], calls, gpus)
-        yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
+        yield from checks.wrong_outputs([got["output"]], [right], gpus, "unregistered")
 
 
 @part(
@@ -82,15 +77,15 @@ def count_saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, calls, right = _run_counter(ask, draw, 0)
     yield from checks.wrong_count(got["count"], calls, 0)
     yield from checks.wrong_restored(got["restored"], calls)
-    yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
+    yield from checks.wrong_outputs([got["output"]], [right], 1, "unregistered")
 
 
-def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: Hint) -> Iterator[Hint]:
+def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: str) -> Iterator[Hint]:
     size = _size(draw)
     state = _state(draw, fc_weight=(3, size), fc_bias=(3,))
     batches = [draw.tensor(draw.integer(4, 7), count, size) for count in steps]
     counts = gpus if isinstance(gpus, list) else [gpus] * len(batches)
-    factors = _factors(draw, max(counts))
+    factors = draw_factors(draw, max(counts))
     right = [
         compute_by_pieces(
             _apply_linear,
@@ -108,7 +103,7 @@ def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: Hint) -> 
 def cache_gpus(ask: Ask, draw: Draw) -> Iterator[Hint]:
     steps = draw.integer(3, 6)
     for gpus in (2, 3):
-        yield from _positions(ask, draw, [steps] * 2, gpus, checks.POSITIONS)
+        yield from _positions(ask, draw, [steps] * 2, gpus, "positions")
 
 
 @part(
@@ -119,13 +114,13 @@ def cache_gpus(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def cache_steps(ask: Ask, draw: Draw) -> Iterator[Hint]:
     steps = [1, *draw.sample(range(2, 9), 2)]  # one position fits every length, and is wrong for it
-    yield from _positions(ask, draw, steps, 0, checks.STALE)
+    yield from _positions(ask, draw, steps, 0, "stale")
 
 
 @part("cache", 1, en="Right after the model has moved to another device", zh="模型换了设备之后也对")
 def cache_moved(ask: Ask, draw: Draw) -> Iterator[Hint]:
     steps = draw.integer(2, 6)
-    yield from _positions(ask, draw, [steps] * 3, [2, 1, 2], checks.POSITIONS)
+    yield from _positions(ask, draw, [steps] * 3, [2, 1, 2], "positions")
 
 
 def _run_memory(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
@@ -133,7 +128,7 @@ def _run_memory(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     shapes = ((15, size), (15, 5), (15,), (15,))
     state = {f"cell.{name}": draw.tensor(*shape) / 4 for name, shape in zip(names, shapes, strict=True)}
-    batches, factors = [draw.tensor(rows, size) / 2 for _ in range(3)], _factors(draw, gpus)
+    batches, factors = [draw.tensor(rows, size) / 2 for _ in range(3)], draw_factors(draw, gpus)
     hidden, right = torch.zeros(rows, 5), []
 
     def compute(weights: dict[str, Tensor], x: Tensor, hidden: Tensor) -> Tensor:
@@ -148,7 +143,7 @@ def _run_memory(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
 @part("memory", 1, en="Alone it goes on from call to call", zh="单独运行时，一次次接着往下算")
 def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, right = _run_memory(ask, draw, 0)
-    yield from checks.wrong_outputs(got["states"], right, 0, checks.STATES)
+    yield from checks.wrong_outputs(got["states"], right, 0, "states")
 
 
 @part(
@@ -160,22 +155,22 @@ def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def remembers_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, right = _run_memory(ask, draw, gpus)
-        yield from checks.wrong_outputs(got["states"], right, gpus, checks.STATES)
+        yield from checks.wrong_outputs(got["states"], right, gpus, "states")
 
 
 @part("memory", 1, en="Training does not run back into earlier calls", zh="训练时梯度不会传回以前的调用")
 def cut_off(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, right = _run_memory(ask, draw, 2)
-    yield from checks.wrong_outputs(got["states"], right, 2, checks.STATES)
+    yield from checks.wrong_outputs(got["states"], right, 2, "states")
     if got["runs_back"] is not False:
-        yield checks.RUNS_BACK
+        yield checks.hint("runs-back")
 
 
 def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, list[Tensor]]:
     size, share = _size(draw), _share(draw)
     state = _state(draw, fc_weight=(2, size), fc_bias=(2,))
     batches = [draw.tensor(rows, size) + 1 for _ in range(3)]
-    mean, right, factors = torch.zeros(size), [], _factors(draw, gpus)
+    mean, right, factors = torch.zeros(size), [], draw_factors(draw, gpus)
     for batch in batches:
         mean = mean + share * (batch.mean(0) - mean)
         right.append(compute_by_pieces(_apply_linear, state, factors, batch - mean))
@@ -206,7 +201,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, got, _, right in islice(_each_running(ask, draw), 2):
-        yield from checks.wrong_outputs(got["outputs"], right, gpus, checks.READS)
+        yield from checks.wrong_outputs(got["outputs"], right, gpus, "reads")
 
 
 @part(
@@ -229,7 +224,7 @@ def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
     state: dict[str, Tensor] = {}
     for name, (rows, columns) in shapes.items():
         state |= {f"{name}.weight": draw.tensor(rows, columns) / 4, f"{name}.bias": draw.tensor(rows) / 4}
-    batch, factors = draw.tensor(draw.integer(4, 7), size), _factors(draw, gpus)
+    batch, factors = draw.tensor(draw.integer(4, 7), size), draw_factors(draw, gpus)
 
     def compute(weights: dict[str, Tensor], x: Tensor) -> Tensor:
         def layer(name: str, x: Tensor) -> Tensor:
@@ -253,14 +248,14 @@ def finds_layers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     size = _size(draw)
     got, right = _run_lists(ask, draw, 0)
     yield from checks.wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
-    yield from checks.wrong_outputs([got["output"]], [right], 1, checks.REGISTERED)
+    yield from checks.wrong_outputs([got["output"]], [right], 1, "unregistered")
 
 
 @part("lists", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
 def branches(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, right = _run_lists(ask, draw, gpus)
-        yield from checks.wrong_outputs([got["output"]], [right], gpus, checks.REGISTERED)
+        yield from checks.wrong_outputs([got["output"]], [right], gpus, "unregistered")
 
 
 @part("lists", 1, en="`scale` goes along, and is not trained", zh="`scale` 跟着模型走，而且不参与训练")
@@ -274,7 +269,7 @@ def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
     size = _size(draw)
     state = _state(draw, first_weight=(6, size), first_bias=(6,), second_weight=(3, 6), second_bias=(3,))
     x, y = draw.tensor(rows, size), torch.tensor([draw.integer(0, 2) for _ in range(rows)])
-    weight, factors = state["first.weight"].clone().requires_grad_(), _factors(draw, gpus)
+    weight, factors = state["first.weight"].clone().requires_grad_(), draw_factors(draw, gpus)
 
     def compute(weights: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         hidden = F.linear(x, weights["first.weight"], weights["first.bias"]).relu()
@@ -313,8 +308,4 @@ def penalty_trained(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, _, loss, gradient = _run_lost(ask, draw, 2, 2 * draw.integer(2, 4))
     yield from checks.wrong_loss(got, loss)
     if not same(got["gradient"], gradient, 1e-4):
-        yield Hint(
-            "gradient",
-            "the gradient is not that of the loss with its penalty: was the penalty detached, or turned into a number?",
-            "梯度不是带惩罚项的损失的梯度：惩罚项是不是被 `detach` 了，或者变成了普通的数？",
-        )
+        yield checks.hint("gradient")
