@@ -37,6 +37,12 @@ def is_unanswered(source: str | None, stub: str) -> bool:
     return not tree.body or bool(untouched and ast.dump(tree) == ast.dump(untouched))
 
 
+def first_line(node: ast.stmt) -> int:
+    """Return the number of a statement's first line, which may be a decorator's."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
 def names_bound_by(node: ast.stmt) -> list[str]:
     """Return the names that a top-level statement binds, in order."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -23,7 +23,7 @@ from ..intake.answers import assignments_of, claims_of
 from ..intake.collecting import answers_of
 from ..intake.document import MOST_BYTES, Document, read_document
 from ..judging import RubricPart, share_kept
-from ..messages import Problem, Remark
+from ..messages import Problem, Remark, text_maker
 from ..sandbox.isolation import CannotStart, SandboxServer, UnsandboxedServer, start_server
 from ..sandbox.workers import AnswerSession, Limits
 from ..source import is_unanswered, parse_source
@@ -35,6 +35,7 @@ BUDGET = 180.0  # seconds on the clock for one submission before waits are cut s
 _SHORT = 3.0  # seconds left for each answer after that
 _FAILED = "judge-error"  # the hint's id after a failure of the judge
 _TEXTS = texts_beside(__file__)
+_say_why = text_maker(Hint, __file__)
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,9 @@ def grade(
             with closing(
                 AnswerSession(workers.worker, sources, limits or Limits(), question.without, question.apart)
             ) as session:
+                cases = draw(question.id).with_numbers(numbers)
                 parts = [
-                    _judge_part(
-                        part,
-                        session,
-                        draw(question.id).with_numbers(numbers),
-                        end,
-                        solution,
-                        troubles,
-                    )
-                    for part in question.parts
+                    _judge_part(part, session, cases, end, solution, troubles) for part in question.parts
                 ]
             state = "failed" if any(part.hint == _FAILED for part in parts) else "judged"
         points = round(sum(part.score * part.points for part in parts), 2)
@@ -99,13 +93,9 @@ def grade(
 
 
 def _judge_part(
-    part: RubricPart,
-    session: AnswerSession,
-    draw: Draw,
-    end: float,
-    solution: tuple[str, str],
+    part: RubricPart, session: AnswerSession, draw: Draw, end: float, solution: tuple[str, str],
     troubles: list[Remark],
-) -> PartMark:
+) -> PartMark:  # fmt: skip
     """Return the mark of one part; append remarks to ``troubles``. ``end``: the time from which waits are cut short."""
 
     def tell(kind: str, told: str) -> None:
@@ -119,10 +109,9 @@ def _judge_part(
         # Judge the solution, too: if it succeeds, the answer's reply is at fault, not the judge.
         right = [*session.sources[:-1], solution]
         with closing(replace(session, sources=right, troubles=[], _worker=None, _replies={})) as solved:
-            failed = bool(_hint(part, solved, draw.with_numbers(draw.numbers))[1])
+            failed = bool(_hint(part, solved, draw)[1])
         tell("judge" if failed else "odd", fault)
-        words = _TEXTS["not-judged" if failed else "no-value"]
-        hint = Hint(_FAILED if failed else "no-value", words.en, words.zh)
+        hint = _say_why(_FAILED if failed else "no-value")
     for why, told in session.troubles:
         tell(why, told)
     session.troubles.clear()
@@ -133,7 +122,7 @@ def _judge_part(
 def _hint(part: RubricPart, session: AnswerSession, draw: Draw) -> tuple[Hint | None, str]:
     """Return the judge's hint, and the judge's own error ("" without one)."""
     try:
-        return part.judge(session.answer, draw), ""
+        return part.judge(session.answer, draw.with_numbers(draw.numbers)), ""
     except CannotStart:
         raise
     except Exception as error:

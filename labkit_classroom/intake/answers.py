@@ -20,7 +20,15 @@ from typing import Any
 
 from ..assignment import answer_id
 from ..messages import Remark
-from ..source import MOST, QuestionFacts, is_unanswered, names_bound_by, names_defined_in, parse_source
+from ..source import (
+    MOST,
+    QuestionFacts,
+    first_line,
+    is_unanswered,
+    names_bound_by,
+    names_defined_in,
+    parse_source,
+)
 from .document import Document, FoundCell, note
 
 _LINE = re.compile(r"^[ \t]*#+[ \t]*labkit[ \t]*[:：][ \t]*(?P<rest>.*?)[ \t]*$", re.IGNORECASE)
@@ -203,8 +211,7 @@ def _own_definitions(pieces: list[_Piece]) -> dict[str, tuple[_Place, str]]:
         tree = None if piece.question or piece.ours else parse_source(piece.source)
         for node in tree.body if tree else ():
             for name in names_bound_by(node):
-                first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-                lines = piece.source.split("\n")[first - 1 : node.end_lineno]
+                lines = piece.source.split("\n")[first_line(node) - 1 : node.end_lineno]
                 found[name] = ((at, node.lineno), "\n".join(lines))
     return found
 

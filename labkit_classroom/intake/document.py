@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.base.texts import texts_beside
-
-from ..messages import Problem, Remark
+from ..messages import Problem, Remark, text_maker
 
 MOST_BYTES = 20_000_000
 _MOST_CELLS = 20_000
@@ -24,13 +22,7 @@ _KINDS = {
     b"\x89PNG": "picture",
     b"\xff\xd8\xff": "picture",
 }
-_TEXTS = texts_beside(__file__)
-
-
-def note(*words: str, **facts: object) -> Remark:
-    """Return the remark with this key on a file or answer; the first word is the kind."""
-    said = _TEXTS[words].fill(facts)
-    return Remark(words[0], said.en, said.zh)
+note = text_maker(Remark, __file__)  # makes a remark on a file or answer
 
 
 class WrongFile(Problem):

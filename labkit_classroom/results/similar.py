@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ..source import names_bound_by, parse_source
+from ..source import first_line, names_bound_by, parse_source
 
 _RUN = 6  # tokens
 # The least weight of common runs. In a class of twenty, a run of two students weighs 2.4.
@@ -93,9 +93,8 @@ def _own_statements(source: str, others: set[str]) -> str:
     for node in tree.body if tree else ():
         names = names_bound_by(node)
         if isinstance(node, (ast.Expr, ast.Import, ast.ImportFrom)) or (names and others.issuperset(names)):
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))]) - 1
-            last = node.end_lineno or node.lineno
-            lines[first:last] = [""] * (last - first)
+            for at in range(first_line(node) - 1, node.end_lineno or node.lineno):
+                lines[at] = ""
     return "\n".join(lines)
 
 

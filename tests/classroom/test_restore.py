@@ -48,12 +48,16 @@ def _unchanged():
         nn.DataParallel, type(nn), nn.Linear.forward, nn.DataParallel.forward.__code__,
         nn.Module.to.__defaults__, nn.DataParallel.__dict__.get("__call__"), vars(torch).get("len"),
         getattr(nn.utils, "clip_grad_norm_", None), sys.modules["torch.nn"],
-        nn.modules.module._global_forward_hooks.copy(),
+        nn.modules.module._global_forward_hooks.copy(), nn.DataParallel.__bases__,
     )  # fmt: skip
 
 
 class _OtherModule(type(sys)):
     pass
+
+
+class _OtherBase(nn.Module):
+    __call__ = _forward
 
 
 CHANGES = {
@@ -63,6 +67,7 @@ CHANGES = {
     "a method's defaults": lambda: setattr(nn.Module.to, "__defaults__", (1,)),
     "a method above an inherited one": lambda: setattr(nn.DataParallel, "__call__", _forward),
     "a name above a builtin": lambda: vars(torch).update(len=lambda value: 0),
+    "a class's bases": lambda: setattr(nn.DataParallel, "__bases__", (_OtherBase,)),
     "a deleted function": lambda: delattr(nn.utils, "clip_grad_norm_"),
     "a module's class": lambda: setattr(nn, "__class__", _OtherModule),
     "a module": lambda: sys.modules.update({"torch.nn": nn.functional}),

@@ -36,7 +36,7 @@ def take_snapshot() -> Snapshot:
     with labkit.simulate(gpus=2):
         rows = tuple(
             (
-                holder, type(holder), names, frozenset(known | set(names)),
+                holder, type(holder), _bases(holder), names, frozenset(known | set(names)),
                 tuple((name, value) for name, value in values if names.get(name) is value),
             )
             for holder, names, values, known in found
@@ -71,9 +71,9 @@ def keep_refusals(snapshot: Snapshot, refusals: Iterable[tuple[Any, types.CodeTy
 _BASE, _WORD = 4096, 8
 _whole: Any = (ctypes.c_uint64 * (1 << 45)).from_address(_BASE)
 _memory = np.frombuffer(_whole, dtype=np.uint64)
-# Where CPython 3.11 keeps things, in words: an object's type, a dictionary's table, the length of a table's head, a
-# function's code and, after it, its defaults.
-_TYPE, _TABLE, _HEAD, _CODE = 1, 4, 4, 6
+# Where CPython 3.11 keeps things, in words: an object's type, a class's bases, a dictionary's table, the length of a
+# table's head, a function's code and, after it, its defaults.
+_TYPE, _BASES, _TABLE, _HEAD, _CODE = 1, 42, 4, 4, 6
 
 
 def _locate(rows: Sequence[Any], codes: Sequence[Any], known: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -84,13 +84,16 @@ def _locate(rows: Sequence[Any], codes: Sequence[Any], known: Sequence[Any]) -> 
     if sys.version_info[:2] != (3, 11):
         return None
     heads, places, tables, size = list[int](), list[tuple[int, ...]](), list[bytes](), 0
-    for number, (holder, _, names, _, values) in enumerate(rows):
-        heads += [_word(holder, _TYPE), _word(_dictionary(names), _TABLE)]
+    for number, (holder, _, bases, names, _, values) in enumerate(rows):
+        heads += [_word(holder, at) for at in (_TYPE, _TYPE if bases is None else _BASES)]
+        heads += [_word(_dictionary(names), _TABLE)]
+        if bases is not None and int(_memory[heads[-2]]) != id(bases):
+            return None
         begin, end = _table(names)
         if not {id(value) for _, value in values} <= set(_memory[begin:end].tolist()):
             return None
         tables.append(_memory[begin:end].tobytes())
-        places.append((2 * _WORD * number, begin, end, size, size + len(tables[-1])))
+        places.append((3 * _WORD * number, begin, end, size, size + len(tables[-1])))
         size += len(tables[-1])
     begin, end = _table(sys.modules)
     ours = {id(module) for _, module in known}
@@ -138,6 +141,10 @@ def _holders() -> Iterator[tuple[Any, Any, list[tuple[str, Any]]]]:
                 yield holder, names, [item for item in names.items() if _acts(item[1])]
 
 
+def _bases(holder: Any) -> tuple[type, ...] | None:
+    return holder.__bases__ if issubclass(type(holder), type) else None
+
+
 def _acts(value: Any) -> bool:
     return callable(value) or issubclass(type(value), types.ModuleType) or hasattr(type(value), "__get__")
 
@@ -162,17 +169,19 @@ def restore(snapshot: Snapshot) -> None:
             known = ()
         found = memory[index].tobytes()
         rows = [
-            rows[at // 16]
+            rows[at // 24]
             for at, begin, end, first, last in places.tolist()
-            if found[at : at + 16] != heads[at : at + 16] or memory[begin:end].tobytes() != tables[first:last]
+            if found[at : at + 24] != heads[at : at + 24] or memory[begin:end].tobytes() != tables[first:last]
         ]
     for function, code, defaults in codes:
         if function.__code__ is not code or function.__defaults__ is not defaults:
             function.__code__, function.__defaults__ = code, defaults
     modules.update(known)
-    for holder, cls, names, before, values in rows:
+    for holder, cls, bases, names, before, values in rows:
         if kind(holder) is not cls:
             plain.__setattr__(holder, "__class__", cls)
+        if bases is not None and holder.__bases__ is not bases:
+            put(holder, "__bases__", bases)
         for name, value in values:
             if names.get(name) is not value:
                 if cls is kind:
