@@ -95,7 +95,7 @@ labkit_content.pictures      | base explore plans view
 labkit_content.repairs       | base labkit_course
 labkit_content.broken        | base labkit_course labkit_content.repairs labkit_diagnose simgpu plans
 labkit_content.hung          | base labkit_course labkit_content.exercises labkit_content.repairs labkit_ranks.calls
-labkit_content.assignments   | engine simgpu.torch_api plans labkit_course labkit_classroom labkit_classroom.sandbox.inside
+labkit_content.assignments   | base engine simgpu.torch_api plans labkit_course labkit_classroom labkit_classroom.sandbox.inside
 
 labkit_cli                   | base simgpu.children cost labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.diagnosis labkit_ranks.parity labkit_ranks.explain labkit_classroom labkit_classroom.handout labkit_classroom.intake labkit_classroom.sandbox labkit_classroom.grade labkit_classroom.results labkit_classroom.nbgrader labkit_course simgpu simgpu.features trace trace.recording view labkit_diagnose
 labkit_ranks.pytest_plugin   | base simgpu.children labkit_ranks.testing
