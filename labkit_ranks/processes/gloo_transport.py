@@ -3,8 +3,8 @@
 Each member computes its own results by :mod:`..calls.semantics`, in the same order as ranks in one process, and so
 gets the same bits. A collective is two of gloo's. The first gathers a *head* of fixed length from everybody: the facts
 of the call, and the values if they fit. The second sends the rest, if a head did not hold everything. A thread of this
-module begins the second when the first has ended, so calls are completed whatever the callers do meanwhile, and Works
-can be waited for in any order.
+module runs both, for one call after another, so calls are completed whatever the callers do meanwhile, and Works can be
+waited for in any order.
 
 No caller waits within gloo, which would close the connections after a timeout, and cannot detect a deadlock.
 """
@@ -16,7 +16,7 @@ import os
 import pickle
 import queue
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -43,7 +43,7 @@ from .store_keys import KeysEvent, key_prefix
 # Bytes of a head, enough for the facts of a call and up to a hundred numbers.
 HEAD = 2048
 _LONG = timedelta(days=20)
-_REST = "rest"
+_COLLECTIVES = "collectives"
 # Tags of NCCL's messages, which are matched by number.
 _NUMBERED = 1 << 30
 # Seconds for the launcher to end a rank whose neighbour is gone, so that only one rank reports.
@@ -63,13 +63,12 @@ class ProcessSlot(Slot):
     line   an object that pending messages of a pair share with NCCL, which runs them in order; else None.
     """
 
-    __slots__ = ("call", "detector", "heads", "line", "lost", "lost_at", "mine", "over")
+    __slots__ = ("call", "detector", "line", "lost", "lost_at", "mine", "over")
 
     def __init__(self, call: CollectiveCall, size: int, detector: DeadlockDetector) -> None:
         super().__init__(size)
         self.call, self.detector, self.over = call, detector, threading.Event()
-        # The packed call of this process, and the heads of all; empty once the call is completed.
-        self.mine = self.heads = _NOTHING
+        self.mine = _NOTHING  # the packed call, until the call is completed
         self.lost: Exception | None = None
         self.lost_at = 0.0
         self.line: object = None
@@ -97,7 +96,7 @@ class ProcessSlot(Slot):
     def release_waiters(self) -> None:
         """Complete the call, and release waiting threads."""
         self.call.release()
-        self.heads = self.mine = _NOTHING
+        self.mine = _NOTHING
         self.detector.open.pop(self, None)
         self.detector.publish_progress()
         self.over.set()
@@ -130,14 +129,9 @@ class GlooTransport:
         name = key_prefix(name)
         self._store = c10d.PrefixStore(name, group.store)
         with PlainTensors(), turns.keep_turn():
-            made: list[Any] = []
-            for part in ("heads", "bodies"):
-                store = c10d.PrefixStore(f"{name}/{part}", group.store)
-                made.append(c10d.ProcessGroupGloo(store, self.at, self.size, group.timeout))
-                made[-1]._set_default_timeout(_LONG)
-            self._heads, self._bodies = made
-        self._lock = threading.Lock()
-        self._order: deque[ProcessSlot] = deque()
+            gloo: Any = c10d.ProcessGroupGloo(self._store, self.at, self.size, group.timeout)
+            gloo._set_default_timeout(_LONG)
+        self._gloo = gloo
         self._carriers: dict[Any, queue.SimpleQueue[Callable[[], None]]] = {}
 
     def submit(self, call: CollectiveCall) -> Slot:
@@ -149,12 +143,8 @@ class GlooTransport:
             slot.mine = call_packing.pack_call(call)
             if call.is_message:
                 self._message(slot)
-                return slot
-            heads = torch.empty(self.size, HEAD, dtype=torch.uint8)
-            with self._lock:
-                self._order.append(slot)
-                work = self._heads.allgather([list(heads.unbind())], [_make_head(slot.mine)])
-        work.get_future().add_done_callback(partial(self._receive_heads, slot, heads))
+            else:
+                self._run_in_thread(_COLLECTIVES, partial(self._exchange, slot))
         return slot
 
     def flush(self, rank: int) -> None:
@@ -173,45 +163,29 @@ class GlooTransport:
                 calls = [pickle.loads(made.get(key)) for key in keys if made.check([key])]
         return calls
 
-    # The following methods run in gloo's threads.
-
-    def _receive_heads(self, slot: ProcessSlot, heads: Tensor, future: Any) -> None:
-        """Process the heads of all members, in the order of the calls, which is the same in all."""
-        with _pass_errors_to(slot.mark_lost), PlainTensors(), self._lock:
-            future.value()
-            slot.heads = heads
-            while self._order and self._order[0].heads.numel():
-                first = self._order.popleft()
-                with _pass_errors_to(first.fail):
-                    self._send_rest(first)
-
-    def _send_rest(self, slot: ProcessSlot) -> None:
-        """Exchange everything that did not fit into the heads, and complete the call."""
-        heads = slot.heads
-        sizes = [call_packing.packed_length(head) for head in heads]
-        if max(sizes) > HEAD:
-            self._run_in_thread(_REST, partial(self._exchange, slot, sizes))
-        else:
-            self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
-
-    # The following methods run in threads of this module: one for the rests of a group, one for each queue of messages.
+    # The following methods run in threads of this module: one for collectives, one for each queue of messages.
 
     def _run_in_thread(self, key: Any, step: Callable[[], None]) -> None:
-        if key not in self._carriers:
-            steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-            self._carriers[key] = steps
+        steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        found = self._carriers.setdefault(key, steps)
+        if found is steps:
             threading.Thread(target=_run_steps, args=(steps,), name=f"labkit {key}", daemon=True).start()
-        self._carriers[key].put(step)
+        found.put(step)
 
-    def _exchange(self, slot: ProcessSlot, sizes: list[int]) -> None:
+    def _exchange(self, slot: ProcessSlot) -> None:
+        """Exchange the heads, and everything that did not fit into them, and complete the call."""
         with _pass_errors_to(slot.mark_lost):
-            if not self._reduce_in_pieces(slot):
-                self._finish(slot, self._gather_whole_calls(slot, sizes))
+            heads = [torch.empty(HEAD, dtype=torch.uint8) for _ in range(self.size)]
+            self._gloo.allgather([heads], [_make_head(slot.mine)]).wait()
+            sizes = [call_packing.packed_length(head) for head in heads]
+            if max(sizes) <= HEAD:
+                self._finish(slot, [head[:size] for head, size in zip(heads, sizes, strict=True)])
+            elif not self._reduce_in_pieces(slot, heads):
+                self._finish(slot, self._gather_whole_calls(slot, heads, sizes))
 
-    def _gather_whole_calls(self, slot: ProcessSlot, sizes: list[int]) -> list[Tensor]:
+    def _gather_whole_calls(self, slot: ProcessSlot, heads: list[Tensor], sizes: list[int]) -> list[Tensor]:
         """Return the packed calls of all members."""
-        heads, mine = slot.heads, slot.mine
-        rests = [max(0, size - HEAD) for size in sizes]
+        mine, rests = slot.mine, [max(0, size - HEAD) for size in sizes]
         most = max(rests)
         wholes = [torch.empty(HEAD + most, dtype=torch.uint8) for _ in sizes]
         for whole, head in zip(wholes, heads, strict=True):
@@ -223,19 +197,18 @@ class GlooTransport:
                 ends[root].copy_(mine[HEAD:])
             options = c10d.BroadcastOptions()
             options.rootRank = root
-            self._bodies.broadcast([ends[root]], options).wait()
+            self._gloo.broadcast([ends[root]], options).wait()
         else:
             rest = torch.empty(most, dtype=torch.uint8)
             rest[: rests[self.at]] = mine[HEAD:]
-            self._bodies.allgather([ends], [rest]).wait()
+            self._gloo.allgather([ends], [rest]).wait()
         return [whole[:size] for whole, size in zip(wholes, sizes, strict=True)]
 
-    def _reduce_in_pieces(self, slot: ProcessSlot) -> bool:
+    def _reduce_in_pieces(self, slot: ProcessSlot, heads: list[Tensor]) -> bool:
         """Reduce large tensors piece by piece, one in each member; return False if the call is of another kind.
 
         Each number is the same sum, in the same order, as with all pieces in one member.
         """
-        heads, mine = slot.heads, slot.mine
         if slot.call.kind not in ("all_reduce", "reduce_scatter_single"):
             return False
         calls = [call_packing.unpack_facts(head) for head in heads]
@@ -245,16 +218,16 @@ class GlooTransport:
             return False
         known[self.at].outputs = slot.call.outputs
         slot.calls = dict(enumerate(known))
-        values = call_packing.unpack_call(mine).inputs[0].reshape(-1)
+        values = call_packing.unpack_call(slot.mine).inputs[0].reshape(-1)
         piece = -(-values.numel() // self.size)
         cut = torch.zeros(self.size * piece, dtype=values.dtype)
         cut[: values.numel()] = values
         there = torch.empty_like(cut)
-        self._bodies.alltoall_base(there.view(torch.uint8), cut.view(torch.uint8), [], []).wait()
+        self._gloo.alltoall_base(there.view(torch.uint8), cut.view(torch.uint8), [], []).wait()
         result = semantics.reduce_tensors(list(there.view(self.size, piece)), slot.call.op, slot.call.factor)
         if slot.call.kind == "all_reduce":
             pieces = list(cut.view(torch.uint8).chunk(self.size))
-            self._bodies.allgather([pieces], [result.view(torch.uint8)]).wait()
+            self._gloo.allgather([pieces], [result.view(torch.uint8)]).wait()
             result = cut[: values.numel()]
         with _pass_errors_to(slot.fail):
             _complete(slot, known, lambda: [(slot.call.outputs[0], result)])
@@ -291,7 +264,7 @@ class GlooTransport:
         mine = slot.mine
         with _pass_errors_to(slot.mark_lost):
             parts = [_make_head(mine), mine[HEAD:]] if mine.numel() > HEAD else [_make_head(mine)]
-            works = [self._bodies.send([part], to, tag) for part in parts]
+            works = [self._gloo.send([part], to, tag) for part in parts]
             if beside is None:
                 self._finish_send(slot, works)
             else:
@@ -310,16 +283,16 @@ class GlooTransport:
         head = torch.empty(HEAD, dtype=torch.uint8)
         with _pass_errors_to(slot.mark_lost):
             if source is None:
-                work = self._bodies.recv_anysource([head], tag)
+                work = self._gloo.recv_anysource([head], tag)
                 work.wait()
                 source = work._source_rank()
             else:
-                self._bodies.recv([head], source, tag).wait()
+                self._gloo.recv([head], source, tag).wait()
             size = call_packing.packed_length(head)
             whole = torch.empty(max(size, HEAD), dtype=torch.uint8)
             whole[:HEAD] = head
             if size > HEAD:
-                self._bodies.recv([whole[HEAD:]], source, tag).wait()
+                self._gloo.recv([whole[HEAD:]], source, tag).wait()
             with _pass_errors_to(slot.fail):
                 sent = call_packing.unpack_call(whole[:size])
                 calls = [sent, slot.call]
