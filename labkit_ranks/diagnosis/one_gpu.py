@@ -76,8 +76,12 @@ def compare_with_one_gpu(
         many = [record.seen[key] for record in records if key in record.seen]
         if len(many) < len(records):
             continue
-        ways = set(matching_ways(seen, many, eps, (10 * eps) ** 2 * largest if what == "gradient" else 0.0))
-        if what in ("weight", "input") and not ways & {"alike", "parts"}:
+        given = what in ("weight", "input")  # copied, not computed: the same to the last bit
+        rounding = torch.finfo(torch.float32).eps if given else eps
+        ways = set(
+            matching_ways(seen, many, rounding, (10 * eps) ** 2 * largest if what == "gradient" else 0.0)
+        )
+        if given and not ways & {"alike", "parts"}:
             return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
             facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_public_name(name))}
@@ -88,7 +92,7 @@ def compare_with_one_gpu(
                 return [KINDS["gradients_not_reduced"](seen.place, **facts)], [], []
             off = 100 * max(_relative_gap(seen, other) for other in many)
             return [KINDS["differs_from_one_gpu"](seen.place, ranks=len(records), off=off, **facts)], [], []
-        count += what not in ("weight", "input")
+        count += not given
     return [], [PHRASES["compared.one_gpu"](count=count, steps=len(one.steps))] if count else [], []
 
 
