@@ -84,22 +84,22 @@ def _locate(rows: Sequence[Any], codes: Sequence[Any], known: Sequence[Any]) -> 
     if sys.version_info[:2] != (3, 11):
         return None
     heads, places, tables, size = list[int](), list[tuple[int, ...]](), list[bytes](), 0
-    for number, (holder, _, bases, names, _, values) in enumerate(rows):
-        heads += [_word(holder, at) for at in (_TYPE, _TYPE if bases is None else _BASES)]
-        heads += [_word(_dictionary(names), _TABLE)]
-        if bases is not None and int(_memory[heads[-2]]) != id(bases):
-            return None
+    lineage = [_word(holder, _BASES) for holder, _, bases, *_ in rows if bases is not None]
+    if _memory[lineage].tolist() != [id(bases) for _, _, bases, *_ in rows if bases is not None]:
+        return None
+    for number, (holder, _, _, names, _, values) in enumerate(rows):
+        heads += [_word(holder, _TYPE), _word(_dictionary(names), _TABLE)]
         begin, end = _table(names)
         if not {id(value) for _, value in values} <= set(_memory[begin:end].tolist()):
             return None
         tables.append(_memory[begin:end].tobytes())
-        places.append((3 * _WORD * number, begin, end, size, size + len(tables[-1])))
+        places.append((2 * _WORD * number, begin, end, size, size + len(tables[-1])))
         size += len(tables[-1])
     begin, end = _table(sys.modules)
     ours = {id(module) for _, module in known}
     inside = [begin + at for at, word in enumerate(_memory[begin:end].tolist()) if word in ours]
     parts = [_word(function, at) for function, *_ in codes for at in (_CODE, _CODE + 1)]
-    pairs = [_fix(heads), _fix([_word(sys.modules, _TABLE)]), _fix(inside), _fix(parts)]
+    pairs = [_fix(heads), _fix([_word(sys.modules, _TABLE)]), _fix(inside), _fix(parts), _fix(lineage)]
     return _memory, b"".join(tables), _fix(places), *((at, _memory[at].tobytes()) for at in pairs)
 
 
@@ -162,17 +162,20 @@ def restore(snapshot: Snapshot) -> None:
     for hooks in emptied:
         hooks.clear()
     if located:
-        memory, tables, places, (index, heads), (home, table), (inside, ours), (parts, functions) = located
+        memory, tables, places, (index, heads), *pairs = located
+        (home, table), (inside, ours), (parts, functions), (lineage, bases) = pairs
         if memory[parts].tobytes() == functions:
             codes = ()
         if memory[home].tobytes() == table and memory[inside].tobytes() == ours:
             known = ()
         found = memory[index].tobytes()
-        rows = [
-            rows[at // 24]
-            for at, begin, end, first, last in places.tolist()
-            if found[at : at + 24] != heads[at : at + 24] or memory[begin:end].tobytes() != tables[first:last]
-        ]
+        if memory[lineage].tobytes() == bases:  # else compare all rows as objects
+            rows = [
+                rows[at // 16]
+                for at, begin, end, first, last in places.tolist()
+                if found[at : at + 16] != heads[at : at + 16]
+                or memory[begin:end].tobytes() != tables[first:last]
+            ]
     for function, code, defaults in codes:
         if function.__code__ is not code or function.__defaults__ is not defaults:
             function.__code__, function.__defaults__ = code, defaults
