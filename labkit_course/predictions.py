@@ -25,6 +25,7 @@ _TEXTS = texts_beside(__file__)
 _STYLE = f"""<style>.labkit-predict button{{height:auto;min-height:28px;white-space:normal;text-align:left;\
 line-height:1.4;padding:4px 12px;width:fit-content;max-width:100%}}
 .labkit-predict .widget-hbox button{{flex:none;white-space:nowrap}}
+.labkit-predict .widget-hbox .widget-text{{flex:0 1 auto;min-width:0}}
 .labkit-predict .widget-html-content{{line-height:1.5}}
 .labkit-predict .jupyter-button:disabled{{opacity:1;color:var(--jp-ui-font-color1,#222);border:1px dashed}}
 .labkit-predict .jupyter-button.mod-success:disabled{{background:{COLOURS[True]};color:#fff;border:0}}
