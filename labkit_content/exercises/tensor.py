@@ -161,7 +161,10 @@ def _finish(finish: Callable[..., Any]) -> Hints:
             return list(norm.parameters()), [parameter.grad for parameter in norm.parameters()]
 
         pieces = list(zip(x.chunk(ranks), slope.chunk(ranks), strict=True))
-        ran = on_ranks(work, ranks, pieces).require_success()
+        ran = on_ranks(work, ranks, pieces)
+        if ran.failure and ran.failure.hangs:
+            yield Named("alone")
+        ran.require_success()
         right, own = _norm_gradients(x, slope), [_norm_gradients(*piece) for piece in pieces]
         gradients = [found for _, found in ran.results]
         if any(one is None for found in gradients for one in found):

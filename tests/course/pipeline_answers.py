@@ -83,6 +83,10 @@ BATCH = """ops = []
 if is_back: ops += [dist.P2POp(dist.isend, activation, after), dist.P2POp(dist.irecv, back, after)]
 if is_on: ops += [dist.P2POp(dist.isend, gradient, before), dist.P2POp(dist.irecv, on, before)]
 for work in dist.batch_isend_irecv(ops): work.wait()"""
+TO_NEIGHBOURS = """out, into = [[activation.new_empty(0) for _ in range(dist.get_world_size())] for _ in range(2)]
+if is_back: out[after], into[after] = activation, back
+if is_on: out[before], into[before] = gradient, on
+dist.all_to_all(into, out)"""
 EXCHANGED = [
     (BATCH, None),
     (f"{TURNED}\n{SENT}", None),
@@ -101,6 +105,7 @@ EXCHANGED = [
     ("got = [torch.empty_like(activation) for _ in range(dist.get_world_size())]\ndist.all_gather(got, activation)\n"
      "if is_on: on = got[before]\ndist.all_gather(got, gradient)\nif is_back: back = got[after]",
      "sends all of it to all"),
+    (TO_NEIGHBOURS, None), (TO_NEIGHBOURS.replace("new_empty(0)", "clone()"), "sends all of it to all"),
 ]  # fmt: skip
 
 

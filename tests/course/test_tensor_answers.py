@@ -150,6 +150,7 @@ def to_rank_0(parameters):
 @pytest.mark.parametrize(("answer", "hint"), [
     (finish, None), (lambda parameters: None, "own"),
     (lambda parameters: finish(parameters, dist.get_world_size()), "mean"), (to_rank_0, "rank_0"),
+    (lambda parameters: finish(parameters) if dist.get_rank() == 0 else None, "alone"),
     (nothing_left, "gone"), (lambda parameters: finish(parameters[:1]), "some"), (multiplied, "scaled"),
     (lambda parameters: finish(parameters, 7), "other"),
     (lambda parameters: [dist.all_reduce(parameter.data) for parameter in parameters], "weights"),
