@@ -86,9 +86,9 @@ class BucketExplorer(LinkedExplorer):
         """Return the step of each lane, by the lane's name: no buckets, buckets, one bucket."""
         most = self.megabytes * MIB
         ways = {
-            say(en="no buckets", zh="不分桶"): buckets(GPT2_GRADIENTS, 1),
+            say(en="no buckets", zh="逐个发"): buckets(GPT2_GRADIENTS, 1),
             f"{self.megabytes} MB": buckets(GPT2_GRADIENTS, most, FIRST if most == BUCKET else None),
-            say(en="one bucket", zh="一个桶"): (GPT2_GRADIENTS,),
+            say(en="one bucket", zh="全装一个桶"): (GPT2_GRADIENTS,),
         }
         link, gpus = replace(PROFILES[self.link], ddp_contention=0.0), 2**self.doublings
         work = replace(GPT2, seconds_per_row=_SECONDS_PER_ROW.get(self.link, GPT2.seconds_per_row))

@@ -249,11 +249,17 @@ def _begun() -> Iterator[dict[int, Any]]:
 
 def _train(
     sharded: Any, optimizers: dict[int, Any], weights: Tensor, *gradients: Tensor
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, int, float]:
+    """Return the weights after all steps, how many numbers this rank keeps, and the square of its first moments."""
     optimizer = sharded(weights)
     for gradient in gradients:
         optimizer.step(gradient.clone())
-    return weights, _count_kept(optimizer, weights, [optimizers.get(dist.get_rank())])
+    adam = optimizers.get(dist.get_rank())
+    return weights, _count_kept(optimizer, weights, [adam]), _square_of_moments(adam) if adam else 0.0
+
+
+def _square_of_moments(adam: torch.optim.Adam) -> float:
+    return sum(float(state["exp_avg"].square().sum()) for state in adam.state.values())
 
 
 @judge("14.optimizer", _a_class)
@@ -272,29 +278,35 @@ def _optimizer(sharded: Any) -> Hints:
             yield Named("ready_made")
         if ran.failure and ran.failure.hangs:
             yield Named("hangs", ranks=ranks, words=ran.failure.words)
-        found = [weights for weights, _ in ran.require_success().results]
+        found = [weights for weights, _, _ in ran.require_success().results]
         yield from _wrong_weights(found, start, gradients)
         yield from _too_much(ran, parameters, ranks)
+        # Adam's steps are the same for a sum and a mean; its moments are not.
+        _, right = _adam(start, gradients.mean(1))
+        times = (sum(square for _, _, square in ran.results) / right) ** 0.5
+        if abs(times - ranks) < 0.01:
+            yield Named("sum", ranks=ranks)
 
 
-def _adam(start: Tensor, gradients: Tensor) -> Tensor:
+def _adam(start: Tensor, gradients: Tensor) -> tuple[Tensor, float]:
+    """Return the weights after a step with each gradient, and the square of the first moments."""
     weights = start.clone()
     optimizer = torch.optim.Adam([weights])
     for gradient in gradients:
         weights.grad = gradient.clone()
         optimizer.step()
-    return weights
+    return weights, _square_of_moments(optimizer)
 
 
 def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hints:
     """Yield hints on the ranks' weights after all steps."""
     ranks, facts = len(found), {"ranks": len(found), "steps": _STEPS}
-    right = _adam(start, gradients.mean(1))
+    right, _ = _adam(start, gradients.mean(1))
     if all(_close(weights, right) for weights in found):
         return
     if all(_close(weights, start) for weights in found):
         yield Named("still")
-    own = torch.cat([_adam(start, gradients[:, r]).chunk(ranks)[r] for r in range(ranks)])
+    own = torch.cat([_adam(start, gradients[:, r])[0].chunk(ranks)[r] for r in range(ranks)])
     if all(_close(weights, own) for weights in found):
         yield Named("own_gradient")
     other = next((rank for rank in range(ranks) if not _close(found[rank], found[0])), None)
@@ -305,7 +317,7 @@ def _wrong_weights(found: list[Tensor], start: Tensor, gradients: Tensor) -> Hin
 
 def _too_much(ran: RanksRun, parameters: int, ranks: int) -> Hints:
     """Yield hints on the memory and messages of a rank."""
-    held = max(kept for _, kept in ran.results)
+    held = max(kept for _, kept, _ in ran.results)
     room = 3 * parameters // ranks
     facts = {"ranks": ranks, "held": held / parameters, "room": 3 / ranks}
     if held >= 2 * parameters:

@@ -48,6 +48,9 @@ def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
         end = time.x(step.computing_end)
         sketch.add(Line(end, top, end, top + 2 * half + 2, dashed=True, over=True))
         sketch.add(lane.name(at, name), lane.note(at, duration(step.seconds), bold=True))
-    sentences = [caption("buckets", name=name, sums=len(step.sums), time=duration(step.seconds),
-                    late=duration(step.seconds - step.computing_end)) for name, step in ways.items()]  # fmt: skip
+    sentences = [
+        caption("buckets", name=name, sums=len(step.sums), time=duration(step.seconds),
+                late=duration(step.seconds - step.computing_end, of=step.seconds))
+        for name, step in ways.items()
+    ]  # fmt: skip
     return sketch.picture(bottom + 24, say(en=";\n", zh="；\n").join(sentences))

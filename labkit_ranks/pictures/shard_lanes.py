@@ -42,7 +42,9 @@ def shards_picture(plan: Shards) -> Picture:
     marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
     sketch.add(*legend(_LEFT, 22, marks, text_offset=24, gap=18))
     own, model = plan.total - plan.activations, sum(plan.model_bytes.values())
-    words = caption("shards", plan=plan, each=each, own=_gigabytes(own), model=_gigabytes(model))
+    words = caption("shards", plan=plan, each=each, own=_gigabytes(own))
+    if own < model:
+        words += say(en=" ", zh="") + caption("shards", "whole", model=_gigabytes(model))
     if plan.capacity is not None:
         verdict = "over" if plan.exceeds_capacity else "fits"
         words += caption("shards", verdict, capacity=_gigabytes(plan.capacity))

@@ -190,6 +190,13 @@ class Copies(Sharded):
         self.before = weights.clone()
 
 
+class Sum(Sharded):
+    def step(self, gradient):
+        self.own.grad = self.sum_of(gradient)
+        self.adam.step()
+        self.send()
+
+
 class ReadyMade(Whole):
     def __init__(self, weights):
         self.weights = weights.requires_grad_()
@@ -205,7 +212,7 @@ class RankZeroSends(Sharded):
 @pytest.mark.parametrize(("sharded", "hint"), [
     (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
     (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"),
-    (ReadyMade, "ready_made"), (Hidden, "whole"), (RankZeroSends, "hangs"),
+    (ReadyMade, "ready_made"), (Hidden, "whole"), (Sum, "sum"), (RankZeroSends, "hangs"),
 ])  # fmt: skip
 def test_an_optimizer_is_sharded(sharded, hint):
     assert hinted("14.optimizer", sharded) == hint
