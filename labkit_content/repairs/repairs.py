@@ -125,13 +125,13 @@ def _verdict(problem: RepairProblem, found: Judgement) -> str:
             en=f"Repaired: {WORTH - spent} points{hints}. Total: {total} of 100. {problem.texts['why']}",
             zh=f"修好了：得 {WORTH - spent} 分{hints}。总分 {total} / 100。{problem.texts['why']}",
         )
-    so_far = (
-        str(problem.texts["everywhere" if found.points == EVERYWHERE else "plain"])
-        + say(en=" ", zh="")
-        + say(en=f"{found.points} of {WORTH} points so far; ", zh=f"目前 {WORTH} 分得 {found.points} 分；")
-        if found.points
-        else ""
-    )
+    so_far = ""
+    if found.points:
+        what = problem.texts["everywhere" if found.points == EVERYWHERE else "plain"]
+        so_far = say(
+            en=f"{found.points} of {WORTH} points so far ({what}); ",
+            zh=f"目前 {WORTH} 分得 {found.points} 分（{what}）；",
+        )
     best = score.best_points(problem.name) or 0
     kept = (
         say(
@@ -141,7 +141,7 @@ def _verdict(problem: RepairProblem, found: Judgement) -> str:
         if best > found.points
         else ""
     )
-    end = say(en=".", zh="。") if kept and str(found.hint)[-1] not in ".?。？`" else ""
+    end = say(en=".", zh="。") if kept and str(found.hint).rstrip(")）")[-1] not in ".?。？`" else ""
     return f"{so_far}{found.hint}{end}{kept}"
 
 
