@@ -131,7 +131,9 @@ def test_a_score_keeps_the_best_and_counts_hints(tmp_path):
     assert "5 of 10 points so far" in repr(repair("surprise", surprise["mean_of_means"]))
     assert score.points("surprise") == 5
     assert "8 of 10 points so far" in repr(repair("surprise", surprise["eval"]))
-    assert "arrives.) (Your best repair, 8 points, stays.)" in repr(repair("surprise", surprise["first_piece"]))
+    assert "arrives.) (Your best repair, 8 points, stays.)" in repr(
+        repair("surprise", surprise["first_piece"])
+    )
     hint("surprise", 2)
     hint("surprise", 2)
     hint("surprise")
