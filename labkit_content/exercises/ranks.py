@@ -20,13 +20,13 @@ from .on_ranks import RankFailure, on_ranks
 
 _ROWS = 12
 # A cell as the place of a call: a file with a number as its name, or the notebook's label. The number is left out.
-_CELL = r"(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
+_CELL = r"(?<!\w)(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
 
 
 def describe_waits(failure: RankFailure, most: int = 1) -> str:
     """Describe in one line the first ``most`` waits or mismatched calls, with the place of each."""
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
-    place = say(en=r"line \1 of \2", zh=r"\2 第 \1 行")
+    place = say(en=r"line \1 of the cell, in \2", zh=r"单元格第 \1 行（\2）")
     return say(en="; ", zh="；").join(
         re.sub(_CELL, place, line).replace("行 的", "行的") for line in lines[:most]
     )

@@ -128,4 +128,9 @@ def test_who_waits_is_told_with_the_line_of_the_learners_function(cell):
     failure = SimpleNamespace(
         error=f"no rank can go on\n  rank 0  waits in recv from rank 3  at {cell}:4 in exchange"
     )
-    assert stuck(failure) == "rank 0 waits in recv from rank 3 at line 4 of exchange"
+    assert stuck(failure) == "rank 0 waits in recv from rank 3 at line 4 of the cell, in exchange"
+
+
+def test_a_files_name_that_ends_in_digits_is_kept():
+    failure = SimpleNamespace(error="no rank can go on\n  rank 0  waits in recv  at line07.py:4 in exchange")
+    assert stuck(failure) == "rank 0 waits in recv at line07.py:4 in exchange"
