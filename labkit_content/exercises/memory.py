@@ -131,6 +131,8 @@ def _judge_groups(answer: Callable[..., Any]) -> Hints:
             return
         if not torch.allclose(one, many, atol=1e-4):
             yield Named("depends")
+        if torch.allclose(one, one[:1].expand_as(one), atol=1e-3):
+            yield Named("constant")
 
 
 @judge("08.all_reduce", a_function("average"))
