@@ -28,7 +28,8 @@ def describe_waits(failure: RankFailure, most: int = 1) -> str:
     lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
     place = say(en=r"line \1 of the cell, in \2", zh=r"单元格第 \1 行（\2）")
     return say(en="; ", zh="；").join(
-        re.sub(_CELL, place, line).replace("行 的", "行的") for line in lines[:most]
+        re.sub(_CELL, place, line).replace("停在 单元格", "停在单元格").replace("） 的", "）的")
+        for line in lines[:most]
     )
 
 
