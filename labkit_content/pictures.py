@@ -20,7 +20,7 @@ _SECONDS = 1.6  # for a moment of the call; the last one stays for two
 # The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
 _TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
 # The least difference that is drawn, and the numbers of two colours among those of GPUs.
-_LEAST, _ORANGE, _GREY = 1e-8, 5, 7
+_LEAST, _ORANGE, _GREY = 1e-9, 5, 7
 
 
 def call_in_motion() -> str:
