@@ -36,12 +36,13 @@ class SplitExplorer(Explorer):
 
 
 class CallExplorer(Explorer):
-    """A call with ``rows`` rows (0 to 128) on ``gpus`` GPUs (1 to 64) at ``step`` (0 to 7).
+    """A call with ``rows`` rows (0 to 128) on ``gpus`` GPUs (2 to 64) at ``step`` (0 to 7).
 
-    The line of code, the tensors and the devices move together. Play runs through the steps.
+    The line of code, the tensors and the devices move together. Play runs through the steps. On one GPU DataParallel
+    calls the module itself, and there is nothing to show.
     """
 
-    limits = {"rows": (0, 128), "gpus": (1, 64), "step": (0, len(STEPS) - 1)}
+    limits = {"rows": (0, 128), "gpus": (2, 64), "step": (0, len(STEPS) - 1)}
     counts = ("gpus",)
     unfolds = plays = "step"
     labels = {"step": "step-of-call"}

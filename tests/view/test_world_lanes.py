@@ -45,6 +45,6 @@ def test_where_nobody_chooses_all_ranks_of_a_node_are_on_its_first_gpu():
 def test_it_speaks_chinese_and_knows_no_other_way():
     with using("zh"):
         assert "节点 1" in texts(world_picture(2, 2, "RANK"))
-        assert "rank 2–3 要的那块 GPU" in world_picture(2, 2, "RANK").description
+        assert "rank 2–3 要的 GPU" in world_picture(2, 2, "RANK").description
     with pytest.raises(ValueError, match="chosen_by must be"):
         world_picture(1, 1, "NODE_RANK")

@@ -229,9 +229,12 @@ def _phase(event: Event) -> str:
 
 
 def _tip_phase(event: Event) -> str:
-    if event.direction == "forward":
-        return _phase(event)
-    return say(en=f"backward of {_phase(event)}", zh=f"{_phase(event)}的反向")
+    name = _phase(event)
+    if event.direction == "forward" or event.phase == "replicate":  # "reduce" is a step of backward only
+        return name
+    if event.phase == "parallel_apply":
+        return say(en="compute backward", zh="反向计算")
+    return say(en=f"backward of {name}", zh=f"{name}的反向")
 
 
 def _tip(event: Event, times: str) -> str:
