@@ -63,7 +63,7 @@ def _derive_dropped(rows: int, size: int) -> dict[str, int]:
 @derive_facts("01.single", rows=(100, 8, 1_000_000), fresh=lambda random: {"rows": random.randrange(40, 120)})
 def _derive_single(rows: int) -> dict[str, object]:
     found = [size for size in range(4, min(rows, 200)) if 0 < rows % size < 4]
-    return {"found": Text(", ".join(map(str, found)), "、".join(map(str, found)))}
+    return {"first": found[0], "found": Text(", ".join(map(str, found)), "、".join(map(str, found)))}
 
 
 @judge("01.single", whole_number)

@@ -127,7 +127,6 @@ KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[1:]], "many"),
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[2:]], "last_many"),
     (one_more, "none_needed"), (in_part, "part"), (by_halves, None),
-    (lambda model, room: [wrap(block) for block in model[1:4]], "many"),
 ])  # fmt: skip
 def test_the_fewest_blocks_are_recomputed(answer, hint):
     found = hinted("20.recompute", answer)

@@ -147,7 +147,7 @@ def _clock(plan: AllReduce, step: int, top: float) -> list[Box | Label]:
     lane = Lanes(top + 18, _LEFT, 120, 20, 12, pad=4)
     half = plan.ranks - 1
     words = say(
-        en=f"time, in gradients sent over one link (star: first {half} to rank 0, then {half} from it)",
+        en=f"time, in gradients sent over one link (the star takes in {half}, then sends {half})",
         zh=f"时间，以一份梯度在一条链路上传完为 1（星形先收 {half} 份，再发 {half} 份）",
     )
     found: list[Box | Label] = [Label(_LEFT, top + 12, words, 11, muted=True)]
