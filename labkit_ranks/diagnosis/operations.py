@@ -58,11 +58,10 @@ def _note_draw(
     try:
         result = run()
     finally:  # checkpoint leaves a recomputed draw by an exception once it has all that backward needs
-        drew = before != _generator_digest(generator)  # attention without dropout draws nothing
-        record.drew = record.drew or bool(record.depth) and (drew or kwargs.get("generator") is not None)
+        record.drew = record.drew or bool(record.depth)
         # With another generator, the script chooses. A single number is a decision, which ranks must make alike.
         shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
-        if (shapes or backward) and drew:
+        if (shapes or backward) and before != _generator_digest(generator):
             place, call = user_line()
             if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
                 shape = () if tensors or record.depth else (*shapes, ())[0]

@@ -959,7 +959,7 @@ WRONG = {
     ],
     "06.untangle": [
         (lambda x, n: x, "it returns [10, 4, 2]; on one GPU it would be [5, 8, 2]"),
-        (lambda x, n: x.reshape(n, -1, x.size(-1)), "`reshape` only cuts"),
+        (lambda x, n: x.reshape(n, -1, x.size(-1)), "only cuts the numbers up anew"),
         (lambda x, n: (untangled(x, n), x.zero_())[0], "the output that was passed in has changed"),
         (lambda x, n: torch.cat(x.split(n)[::-1], dim=1), "in other places"), (lambda x, n: 3, "a tensor"),
         (lambda x, n: torch.cat(x.chunk(2), dim=1), "for an output of [9, 3, 2] with 3 columns"),
