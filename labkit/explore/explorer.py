@@ -30,16 +30,13 @@ _ARROW = (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='-4 -6 18 18'%3E"
     "%3Cpath d='M1 1l4 4 4-4' fill='none' stroke='white'/%3E%3C/svg%3E"
 )
+# On a phone, names stand above their controls.
 _STYLE = (
-    PAGE_STYLE
-    + (
-        "<style>.labkit-explorer svg{min-width:460px}@media(max-width:480px){"  # a phone: names above their controls
-        ".labkit-explorer .widget-inline-hbox{flex-wrap:wrap;height:auto}"
-        ".labkit-explorer .widget-inline-hbox>.widget-label"
-        "{width:100%!important;text-align:left}}"
-        "[data-jp-theme-light=false] .labkit-explorer select"
-        f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
-    )
+    f"{PAGE_STYLE}<style>.labkit-explorer svg{{min-width:460px}}@media(max-width:480px){{"
+    ".labkit-explorer .widget-inline-hbox{flex-wrap:wrap;height:auto}"
+    ".labkit-explorer .widget-inline-hbox>.widget-label{width:100%!important;text-align:left}}"
+    "[data-jp-theme-light=false] .labkit-explorer select"
+    f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
 )
 # ipywidgets gives no names for screen readers to sliders and to the buttons of Play. HTML in a widget runs no <script>,
 # so explorer.html sets the names in an event of an <img>, also for controls that appear later.
