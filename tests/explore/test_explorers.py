@@ -106,6 +106,7 @@ def test_gpus_end_with_the_machine_where_there_is_no_network(name, usual):
 
 @pytest.mark.parametrize(("make", "error", "text"), [
     (lambda: labkit.CallExplorer(step=8), ValueError, "step must be from 0 to 7, got 8"),
+    (lambda: labkit.CallExplorer(gpus=1), ValueError, "gpus must be from 2 to 64, got 1"),
     (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
     (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
     (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
@@ -185,7 +186,7 @@ def test_a_recording_can_be_explored():
     explorer = labkit.TimelineExplorer(trace, moment=50)
     assert repr(explorer) == "TimelineExplorer(moment=50)"
     assert "compute backward (cuda:0, cuda:1, cuda:2)" in explorer.sentence()
-    assert " reduce (cuda:0)" in labkit.TimelineExplorer(trace, moment=99).sentence()
+    assert ": reduce (cuda:0)" in labkit.TimelineExplorer(trace, moment=99).sentence()
     with pytest.raises(AttributeError, match="has no 'gpus'"):
         _ = explorer.gpus
 
