@@ -10,6 +10,7 @@ import torch.distributed as dist
 import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.calls import faults
+from labkit_ranks.calls.faults.mismatch import Mismatch
 from labkit_ranks.threads.world import RanksFailed, World
 
 SCRIPT = """
@@ -135,8 +136,9 @@ def test_own_groups_that_overlap_are_told(last):
         begin(rank, bound=True)
         dist.new_group([[0, 1], [0, 1], [2, 3], last][rank.number], use_local_synchronization=True)
 
-    with World(4) as world, pytest.raises(RanksFailed, match=re.escape(f"new_group {last}")):
+    with World(4) as world, pytest.raises(RanksFailed, match=re.escape(f"new_group {last}")) as failed:
         world.run(work)
+    assert isinstance(failed.value.error, Mismatch)
 
 
 def test_a_group_of_gloo_is_not_cut_out_of_one_of_nccl():
