@@ -128,7 +128,7 @@ def test_both_run_on_one_clock(way, step):
 def test_a_phone_shows_all_chunks_of_a_step_and_what_a_star_takes_is_explained():
     picture = all_reduce_picture(labkit.ring_all_reduce(4, 2))
     assert max(box.x + box.width for box in picture.boxes if "chunk " in box.label) <= 290
-    assert any("first 3 to rank 0, then 3 from it" in text.text for text in picture.texts)
+    assert any("takes in 3, then sends 3" in text.text for text in picture.texts)
 
 
 def test_of_many_ranks_the_first_and_the_last_are_drawn():
