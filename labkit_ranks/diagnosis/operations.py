@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit import turns
 from labkit.base.tree import tensors_in
 from simgpu import gpu_of
 from simgpu.handlers import HANDLERS, functions_in_row, functions_named
@@ -58,10 +60,12 @@ def _note_draw(
     try:
         result = run()
     finally:  # checkpoint leaves a recomputed draw by an exception once it has all that backward needs
-        record.drew = record.drew or bool(record.depth)
+        ended = isinstance(sys.exc_info()[1], turns.TaskEnded)  # the generator's state is now another rank's
+        drew = not ended and before != _generator_digest(generator)  # attention without dropout draws nothing
+        record.drew = record.drew or bool(record.depth) and (drew or kwargs.get("generator") is not None)
         # With another generator, the script chooses. A single number is a decision, which ranks must make alike.
         shapes = [tuple(tensor.shape) for tensor in tensors_in(result) if tensor.numel() > 1]
-        if (shapes or backward) and before != _generator_digest(generator):
+        if (shapes or backward) and drew:
             place, call = user_line()
             if not any(f"utils{sep}data" in code.co_filename for code in call.codes for sep in "/\\"):
                 shape = () if tensors or record.depth else (*shapes, ())[0]

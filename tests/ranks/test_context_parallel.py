@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from labkit_ranks.diagnosis import diagnose_ranks
+from labkit import turns
+from labkit_ranks.diagnosis import diagnose_ranks, operations
 from labkit_ranks.planning.measuring import measure
 from labkit_ranks.threads.world import RanksFailed, World
 from labkit_ranks.torchrun.script import RankProgram
@@ -212,6 +213,33 @@ for _ in range(2):
     optimizer.zero_grad()
 dist.destroy_process_group()
 """
+
+
+def test_a_rank_that_is_ended_within_attention_reads_no_random_state_of_another(monkeypatch):
+    """Its state would be searched for among its own next 2**31 numbers, in a thread that goes on meanwhile."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    digest, readers = operations._generator_digest, []
+    monkeypatch.setattr(
+        operations, "_generator_digest", lambda one: (readers.append(turns.current_task()), digest(one))[1]
+    )
+
+    def work(rank):
+        torch.cuda.set_device(rank.local)
+        dist.init_process_group("nccl")
+        torch.cuda.manual_seed(rank.number)
+        mesh, x = init_device_mesh("cuda", (N,)), torch.ones(2, 2, N * 64, 16, device="cuda")
+        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[2]):
+            if rank.number:
+                dist.send(x, 0)
+                torch.optim.SGD([x.requires_grad_()])  # a step draws: without an optimizer, no draw is noted
+                Attention(attend)(x, x, x, is_causal=True)
+            dist.recv(x, 1)
+            raise ValueError("rank 0 fails while the other one attends")
+
+    (finding,) = diagnose_ranks(work, N).findings
+    assert finding.name == "script_fails"
+    assert [one is None for one in readers] == [False]
 
 
 @pytest.fixture

@@ -710,6 +710,23 @@ def test_heads_are_not_blamed_for_a_mask_that_is_as_long_as_a_ranks_piece_of_the
     assert finding.name == "script_fails"
 
 
+def test_attention_without_dropout_is_compared_with_one_gpu():
+    """`scaled_dot_product_attention` may draw random numbers; without dropout it does not."""
+
+    class Attends(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x[:, None])
+            return F.scaled_dot_product_attention(x, x, x)[:, 0]
+
+    def trains(n):
+        sampler, loader = sampled()
+        fit(DDP(Attends(4, 3).cuda()), loader, 1, sampler.set_epoch)
+
+    found = diagnose(trains)
+    assert found.ok
+    assert "with one GPU on the ranks' joined batches" in " ".join(found.compared)
+
+
 def test_other_weights_in_bfloat16_are_told_from_rounding():
     """Sums of random weights are as large as bfloat16's rounding of a computed value of that size."""
 
