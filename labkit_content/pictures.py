@@ -12,13 +12,12 @@ from labkit.base.language import say
 from labkit.explore.explorer import Explorer
 from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
-from labkit.view.picture import Box, Label, Line, Picture, Sketch
+from labkit.view.layout import Lanes
+from labkit.view.picture import NARROW, Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, decades, nice
 from labkit.view.svg import to_svg
 
 _SECONDS = 1.6  # for a moment of the call; the last one stays for two
-# The two lanes of BatchNorm's means: top edge, height, left end and width of the line of numbers.
-_TOP, _HIGH, _LEFT, _ACROSS = 44, 62, 90, 290
 # The least difference that is drawn, and the numbers of two colours among those of GPUs.
 _LEAST, _ORANGE, _GREY = 1e-9, 5, 7
 
@@ -94,20 +93,20 @@ class BatchNormMeans:
     def picture(self) -> Picture:
         """Draw a lane for each GPU: its rows as dots, its own mean as a heavy line, the batch's mean dashed."""
         least, most = min(self.rows), max(self.rows)
-        sketch, pieces = Sketch(), self._pieces()
+        sketch, pieces, lane = Sketch(), self._pieces(), Lanes(36, 20, 20, 76, 13, head=18)
 
         def x(value: float) -> float:
-            return _LEFT + (value - least) / ((most - least) or 1) * _ACROSS
+            return lane.left + (value - least) / ((most - least) or 1) * lane.width
 
-        bottom, whole = _TOP + len(pieces) * _HIGH, _mean(self.rows)
-        sketch.add(Line(x(whole), _TOP - 14, x(whole), bottom, dashed=True))
+        whole = _mean(self.rows)
         words = say(en=f"mean of the batch: {whole:g}", zh=f"整个批次的平均：{whole:g}")
-        sketch.add(Label(x(whole), _TOP - 20, words, 12, "middle"))
+        sketch.add(Label(x(whole), 20, words, 12, "middle"))
         for gpu, piece in enumerate(pieces):
-            y, mean = _TOP + gpu * _HIGH + _HIGH / 2, _mean(piece)
+            y, mean = lane.y(gpu) + 46, _mean(piece)
             sketch.add(
-                Label(_LEFT - 30, y + 4, f"cuda:{gpu}", 13, "end"),
-                Line(_LEFT - 12, y, _LEFT + _ACROSS + 12, y, muted=True),
+                lane.name(gpu, f"cuda:{gpu}"),
+                Line(lane.left - 12, y, lane.left + lane.width + 12, y, muted=True),
+                Line(x(whole), y - 22, x(whole), y + 22, dashed=True),
             )
             sketch.add(*(Box(x(value) - 7, y - 7, 14, 14, gpu, round=True) for value in piece))
             sketch.add(Line(x(mean), y - 22, x(mean), y + 22, strong=True, over=True))
@@ -117,8 +116,8 @@ class BatchNormMeans:
                 else say(en="lost", zh="丢失")
             )
             note = say(en=f"subtracts {mean:g}, {kept}", zh=f"减去 {mean:g}，{kept}")
-            sketch.add(Label(_LEFT + _ACROSS + 28, y + 4, note, 13, bold=not gpu))
-        return sketch.picture(bottom + 12, repr(self))
+            sketch.add(lane.note(gpu, note, bold=not gpu))
+        return sketch.picture(lane.y(len(pieces)) + 4, repr(self), NARROW)
 
     def _repr_svg_(self) -> str:
         return to_svg(self.picture(), panel=True)

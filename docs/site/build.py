@@ -343,7 +343,7 @@ body {{ margin: 12px auto; padding: 0 12px; max-width: 760px; font: 15px/1.5 sys
 background: Canvas; color: CanvasText }}
 h1 {{ font-size: 1.4em }} .embedded header {{ display: none }}
 .labkit-view {{ overflow-x: auto }} .labkit-view svg, .labkit-view img {{ max-width: 100%; height: auto }}
-@media (max-width: 600px) {{ .labkit-view svg, .labkit-view img {{ max-width: none !important }} }}</style>
+@media (max-width: 600px) {{ .labkit-view :is(svg, img):not(.labkit-narrow) {{ max-width: none !important }} }}</style>
 <script>if (self !== top) document.documentElement.className = 'embedded'</script>
 </head><body><header><a href="../explorers.html">← {back}</a><h1>{title}</h1></header>{live}</body></html>
 """

@@ -32,7 +32,8 @@ _ARROW = (
 )
 # On a phone, names stand above their controls.
 _STYLE = (
-    f"{PAGE_STYLE}<style>.labkit-explorer svg{{min-width:460px}}@media(max-width:480px){{"
+    f"{PAGE_STYLE}<style>.labkit-explorer .widget-html-content{{min-width:0}}"
+    ".labkit-explorer svg{min-width:460px}@media(max-width:480px){"
     ".labkit-explorer .widget-inline-hbox{flex-wrap:wrap;height:auto}"
     ".labkit-explorer .widget-inline-hbox>.widget-label{width:100%!important;text-align:left}}"
     "[data-jp-theme-light=false] .labkit-explorer select"
@@ -72,7 +73,7 @@ class Explorer:
         self._state: dict[str, Any] = {}
         for name, value in state.items():  # one by one: allowed values may depend on earlier states
             self._state[name] = self._check_state(name, value)
-        self._picture = widgets.HTML(layout={"overflow": "auto"})  # in very little room it can be scrolled
+        self._picture = widgets.HTML()
         self._sentence = widgets.HTML()
         self._controls = self._make_controls()
         for name, control in self._controls.items():
@@ -211,7 +212,7 @@ class Explorer:
         self._sentence.value = (
             f'<div class="labkit-sentence" aria-live="polite">{escape(picture.description)}</div>'
         )
-        self._picture.value = to_svg(picture, panel=True)
+        self._picture.value = f'<div class="labkit-view">{to_svg(picture, panel=True)}</div>'
 
     def _in_own_language(self, make: Callable[[], _Found]) -> _Found:
         """Call ``make()`` in the language that the explorer was made in; the notebook may use another by now."""

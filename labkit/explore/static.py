@@ -104,13 +104,15 @@ def static_html(
     }
     # Nothing in it may end the script element.
     text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-    picture = b64encode(made[tuple(one.now for one in controls)].encode()).decode()
+    now = made[tuple(one.now for one in controls)]
+    picture = b64encode(now.encode()).decode()
+    look = "max-width:100%" if "labkit-narrow" in now else "min-width:520px"
     words = escape(words)
     return (
         '<div class="labkit-still" style="max-width:760px">'
         f'<div class="labkit-sentence" aria-live="polite">{words}</div>'
         '<div class="labkit-view" style="overflow-x:auto">'  # on a phone it scrolls, and text stays readable
-        f'<img alt="{words}" style="min-width:520px" src="data:image/svg+xml;base64,{picture}"></div>'
+        f'<img alt="{words}" style="{look}" src="data:image/svg+xml;base64,{picture}"></div>'
         f'<script type="application/json">{text}</script><script>\n{_SCRIPT}</script></div>'
     )
 

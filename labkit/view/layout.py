@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from ..base.units import duration
-from .picture import WIDTH, Box, Label, Line, Sketch
+from .picture import NARROW, WIDTH, Box, Label, Line, Sketch
 
 # Distance from a lane's middle to the baseline of its text, as a share of the text size.
 BASELINE = 0.35
@@ -16,7 +17,10 @@ MOST_LANES = 64
 
 @dataclass(frozen=True)
 class Lanes:
-    """Lanes below one another, each with a name on the left and a note on the right, in one text size."""
+    """Lanes below one another, each with a name on the left and a note on the right, in one text size.
+
+    head   room for name and note above a lane, in a narrow picture; 0: they stand beside it.
+    """
 
     top: float
     left: float
@@ -24,11 +28,17 @@ class Lanes:
     high: float
     size: float
     pad: float = 2
+    head: float = 0
+
+    @property
+    def across(self) -> float:
+        """The width of the picture."""
+        return NARROW if self.head else WIDTH
 
     @property
     def width(self) -> float:
         """The width of a lane between its name and its note."""
-        return WIDTH - self.left - self.right
+        return self.across - self.left - self.right
 
     def y(self, at: int) -> float:
         """Return the upper edge of lane ``at``; for the number of lanes, the lower edge of all."""
@@ -36,17 +46,23 @@ class Lanes:
 
     def line(self, at: int) -> float:
         """Return the baseline of text in lane ``at``."""
-        return self.y(at) + self.high / 2 + self.size * BASELINE
+        return self.y(at) + (self.high + self.head) / 2 + self.size * BASELINE
 
     def name(self, at: int, words: str, *, muted: bool = False) -> Label:
-        """Write ``words`` left of lane ``at``."""
+        """Write ``words`` left of lane ``at``, or above."""
+        if self.head:
+            words = fit_text(words, 0.6 * self.width, self.size)
+            return Label(self.left, self.y(at) + self.head - 2, words, self.size, muted=muted)
         size = fit_size(words, self.left - 10, self.size)
         return Label(self.left - 8, self.line(at), words, size, "end", muted=muted)
 
     def note(self, at: int, words: str, *, bold: bool = False, muted: bool = False) -> Label:
-        """Write ``words`` right of lane ``at``, smaller if they need it."""
+        """Write ``words`` right of lane ``at``, smaller if they need it, or above."""
+        if self.head:
+            x, y = self.left + self.width, self.y(at) + self.head - 2
+            return Label(x, y, words, self.size, "end", bold=bold, muted=muted)
         size = fit_size(words, self.right - 10, self.size, bold)
-        return Label(WIDTH - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
+        return Label(self.across - self.right + 8, self.line(at), words, size, bold=bold, muted=muted)
 
     def placeholder(self, at: int, words: str) -> Label:
         """Write ``words`` into the empty lane ``at``."""
@@ -65,8 +81,17 @@ class Lanes:
     def bar(self, at: int, x: float, width: float, gpu: int | None = None, *, dashed: bool = False,
             tint: float = 0.0, label: str = "", tip: str = "") -> Box:  # fmt: skip
         """Make a box in lane ``at``, as high as fits."""
-        y, high = self.y(at) + self.pad, self.high - 2 * self.pad
+        y, high = self.y(at) + self.head + self.pad, self.high - self.head - 2 * self.pad
         return Box(x, y, width, high, gpu, label, dashed, tint=tint, tip=tip)
+
+    def limit(self, lanes: Sequence[int], x: float, words: str, count: int) -> Iterator[Line | Label]:
+        """Yield a line across each of ``lanes`` at ``x``, and ``words`` below all ``count`` lanes."""
+        for at in lanes:
+            bar = self.bar(at, x, 0)
+            yield Line(x, bar.y, x, bar.y + bar.height + 2, strong=True, over=True)
+        half = text_width(words, 12) / 2
+        place = min(max(x, half + 4), self.across - half - 4)
+        yield Label(place, self.y(count) + 14, words, 12, "middle")
 
 
 @dataclass(frozen=True)
@@ -99,24 +124,30 @@ class TimeAxis:
 
 def legend(
     left: float, baseline: float, entries: Sequence[tuple[str, Sequence[Box | Line]]], *, text_offset: float,
-    gap: float, size: float = 11,
+    gap: float, size: float = 11, right: float = inf,
 ) -> list[Box | Line | Label]:  # fmt: skip
-    """Make a legend on one line, from ``left`` on.
+    """Make a legend from ``left`` on, in as many lines as end before ``right``.
 
-    baseline      y of the texts.
+    baseline      y of the texts in the first line; the last text has that of the last.
     entries       (text, shapes); the shapes' x counts from the entry's left edge.
     text_offset   from an entry's left edge to its text.
     gap           from the end of a text to the next entry.
     """
     found: list[Box | Line | Label] = []
+    x, y = left, baseline
     for text, shapes in entries:
+        wide = text_offset + text_width(text, size)
+        if x > left and x + wide > right:
+            x, y = left, y + size + 7
         for shape in shapes:
             if isinstance(shape, Box):
-                found.append(replace(shape, x=shape.x + left))
+                found.append(replace(shape, x=shape.x + x, y=shape.y + y - baseline))
             else:
-                found.append(replace(shape, x1=shape.x1 + left, x2=shape.x2 + left))
-        found.append(Label(left + text_offset, baseline, text, size))
-        left += text_offset + text_width(text, size) + gap
+                down = y - baseline
+                moved = replace(shape, x1=shape.x1 + x, x2=shape.x2 + x)
+                found.append(replace(moved, y1=shape.y1 + down, y2=shape.y2 + down))
+        found.append(Label(x + text_offset, y, text, size))
+        x += wide + gap
     return found
 
 
@@ -175,6 +206,11 @@ def lanes(
     """Make ``count`` lanes, lower the more there are; ``pad`` is for more lanes than ``heights`` has a row for."""
     look = next((rest for most, *rest in heights if count <= most), [12.5, 9.5, pad])
     return Lanes(top, left, right, *look)
+
+
+def bar_lanes(count: int, top: float) -> Lanes:
+    """Make lanes of a narrow picture for ``count`` bars, with names and notes above them."""
+    return Lanes(top, 12, 12, 46 if count <= 8 else 38, 13, 2, 18)
 
 
 def gpu_lanes(

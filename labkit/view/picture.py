@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import hypot
 
-WIDTH = 720
+# The width of most pictures; and of bars, which a phone shows whole.
+WIDTH, NARROW = 720, 372
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,6 @@ class Sketch:
             else:
                 self.lines.append(shape)
 
-    def picture(self, height: float, description: str) -> Picture:
-        """Return the picture of all shapes so far, as wide as all pictures."""
-        return Picture(WIDTH, height, tuple(self.boxes), tuple(self.texts), description, tuple(self.lines))
+    def picture(self, height: float, description: str, width: float = WIDTH) -> Picture:
+        """Return the picture of all shapes so far."""
+        return Picture(width, height, tuple(self.boxes), tuple(self.texts), description, tuple(self.lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape, quoteattr
 
 from .palette import colour, ink
-from .picture import Box, Label, Line, Picture
+from .picture import NARROW, Box, Label, Line, Picture
 
 _LINES = {"\n": "&#10;"}  # one line in the file, for pages that keep a picture in a line
 _FONT = (
@@ -22,6 +22,8 @@ _THEMES = (
     f".labkit-card{{color:light-dark{_INK}}}"
     f".labkit-paper{{fill:light-dark{_PAPER};stroke:light-dark{_EDGE}}}"
 ).replace("'", "")
+# A narrow picture fits its page where wide ones scroll.
+_FITS = ".labkit-narrow{min-width:0!important;max-width:100%!important}"
 
 
 def to_svg(picture: Picture, *, panel: bool = False) -> str:
@@ -31,7 +33,8 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
             contains the SVG or shows it as an image; light if that is unknown.
     """
     width, height = _number(picture.width), _number(picture.height)
-    look = f'class="labkit-card" color="{_INK[0]}" ' if panel else ""
+    narrow = picture.width <= NARROW
+    look = f'class="labkit-card{" labkit-narrow" * narrow}" color="{_INK[0]}" ' if panel else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" {look}style="max-width:100%;height:auto" role="img" '
@@ -40,7 +43,7 @@ def to_svg(picture: Picture, *, panel: bool = False) -> str:
     parts.append(f"<title>{escape(picture.description, _LINES)}</title>")
     if panel:
         paper, edge = _PAPER[0], _EDGE[0]
-        parts.append(f"<style>{_THEMES}</style>")
+        parts.append(f"<style>{_THEMES}{_FITS * narrow}</style>")
         parts.append(
             f'<rect class="labkit-paper" width="{width}" height="{height}" rx="6" fill="{paper}" stroke="{edge}"/>'
         )

@@ -10,14 +10,13 @@ from labkit.base.language import say
 from labkit.base.units import bytes_text, duration
 from labkit.cost.plan import Forecast
 from labkit.cost.search import Plans
-from labkit.view.layout import MOST_LANES, fit_size, legend, text_width
+from labkit.view.layout import MOST_LANES, bar_lanes, fit_size, legend
 from labkit.view.palette import CPU
-from labkit.view.picture import WIDTH, Box, Label, Line, Picture, Sketch
+from labkit.view.picture import NARROW, Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.charts import nice
 
 from .captions import caption
 
-_LEFT, _RIGHT, _HIGH = 150, 96, 24
 # The colour of each part, different from its neighbours'; and the hatched parts.
 _COLOURS = {
     "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buckets": 4,
@@ -42,47 +41,37 @@ def draw_stacks(
         (caption("plan", kind), [Box(0, top + 14, 18, 12, _COLOURS[kind], f"legend {kind}", hatched=kind in _HATCHED)])
         for kind in kinds
     ]  # fmt: skip
-    sketch.add(
-        Label(12, top, title, 12, bold=True), *legend(12, top + 24, marks, text_offset=24, gap=12, size=11)
-    )
+    key = legend(12, top + 24, marks, text_offset=24, gap=12, size=12, right=NARROW - 12)
+    sketch.add(Label(12, top, title, 13, bold=True), *key)
+    low = max([text.y for text in key if isinstance(text, Label)], default=top)
     most = max([sum(row.values()) for _, row in rows] + [limit, scale]) or 1.0
-    across = WIDTH - _LEFT - _RIGHT
-    line = _LEFT + limit / most * across if limit else WIDTH
-    y = top + 38
-    for name, row in rows:
-        x = float(_LEFT)
-        whole = sum(row.values())
-        sketch.add(Label(_LEFT - 8, y + 16, name, fit_size(name, _LEFT - 14, 11), "end"))
+    lane = bar_lanes(len(rows), low + 10)
+    for at, (name, row) in enumerate(rows):
+        x, whole = float(lane.left), sum(row.values())
         for kind in kinds:
             value = row.get(kind, 0.0)
-            width = max(value, 0.0) / most * across
+            width = max(value, 0.0) / most * lane.width
             if width > 0:
                 tip = f"{name} · {caption('plan', kind)} · {format_value(value)}"
-                box = Box(x, y + 3, width, _HIGH - 6, _COLOURS[kind], f"{name} {kind}", tip=tip)
+                box = lane.bar(at, x, width, _COLOURS[kind], label=f"{name} {kind}", tip=tip)
                 sketch.add(replace(box, hatched=kind in _HATCHED))
             x += width
         over = bool(limit) and whole > limit
         words = format_value(whole) + (say(en=", too much", zh="，超出") if over else "")
-        if x + text_width(words, 11) + 14 > line:
-            x = WIDTH - _RIGHT  # beside the bar it would lie across the limit
-        sketch.add(Label(x + 8, y + 16, words, fit_size(words, WIDTH - x - 12, 11), bold=over))
-        y += _HIGH
+        sketch.add(lane.name(at, name), lane.note(at, words, bold=over))
+    bottom = lane.y(len(rows))
     if limit:
         words = limit_label or say(en=f"usable {format_value(limit)}", zh=f"可用 {format_value(limit)}")
-        half = text_width(words, 10.5) / 2
-        sketch.add(
-            Line(line, top + 36, line, y + 2, dashed=True, strong=True, over=True),
-            Label(min(max(line, half + 4), WIDTH - half - 4), y + 14, words, 10.5, "middle"),
-        )
-        y += 16
-    return y + 18
+        sketch.add(*lane.limit(range(len(rows)), lane.left + limit / most * lane.width, words, len(rows)))
+        bottom += 16
+    return bottom + 18
 
 
 def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
     """Draw the memory and the time of plans, by parts."""
     sketch = Sketch()
     bottom = _draw_forecasts(sketch, 22, rows)
-    return sketch.picture(bottom - 8, _describe_forecast(rows[0][1]))
+    return sketch.picture(bottom - 8, _describe_forecast(rows[0][1]), NARROW)
 
 
 def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
@@ -103,10 +92,11 @@ def plans_picture(found: Plans) -> Picture:
     sketch = Sketch()
     top = _draw_forecasts(sketch, 22, [(_name(one), one) for one in shown])
     if len(found.fitting) < 2:
-        return sketch.picture(top, _describe_forecast(shown[0]))
-    tall, left, across = 170.0, 70.0, WIDTH - 110.0
+        return sketch.picture(top, _describe_forecast(shown[0]), NARROW)
+    tall, left, across = 170.0, 70.0, NARROW - 100.0
     fast, most = nice(max(one.tokens for one in found.fitting)), found.gpu.usable
-    sketch.add(Label(12, top + 10, caption("plan", "front"), 12, bold=True))
+    words = caption("plan", "front")
+    sketch.add(Label(12, top + 10, words, fit_size(words, NARROW - 24, 12, bold=True), bold=True))
     top += 26
     for share in (0, 0.25, 0.5, 0.75, 1):
         y = top + tall * (1 - share)
@@ -128,7 +118,7 @@ def plans_picture(found: Plans) -> Picture:
         tip = f"{one.plan} · {_bytes(one.peak)} · {one.tokens:,.0f} token/s/GPU"
         place_of = x - half, y - half, 2 * half, 2 * half
         sketch.add(Box(*place_of, gpu, str(one.plan), tip=tip, round=True, tint=tint))
-    return sketch.picture(top + tall + 30, _describe_forecast(shown[0]))
+    return sketch.picture(top + tall + 30, _describe_forecast(shown[0]), NARROW)
 
 
 def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) -> Picture:
@@ -138,7 +128,7 @@ def ranks_memory_picture(rows: Sequence[Row], limit: float, description: str) ->
     label = say(en=f"the GPU has {_bytes(limit)}", zh=f"GPU 共 {_bytes(limit)}")
     title = caption("plan", "memory-of-ranks")
     bottom = draw_stacks(sketch, 22, title, rows[:MOST_LANES], _bytes, limit, label)
-    return sketch.picture(bottom, description)
+    return sketch.picture(bottom, description, NARROW)
 
 
 def _name(one: Forecast) -> str:

@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from labkit.base.language import say
 from labkit.plans.shards import KINDS, Shards
 from labkit.view.captions import caption as named
-from labkit.view.layout import choose_shown, lanes, legend
-from labkit.view.picture import Box, Picture, Sketch
+from labkit.view.layout import bar_lanes, choose_shown, legend
+from labkit.view.picture import NARROW, Box, Label, Picture, Sketch
 
 from .captions import caption
 
-_LEFT, _RIGHT, _TOP, _GAP = 62, 148, 40, 8
-_HEIGHTS = ((4, 44, 13.0, 4.0), (16, 30, 12.0, 3.0))
+_GAP = 8
 
 
 def shards_picture(plan: Shards) -> Picture:
     """Draw the shards of ``plan``. A byte has the same width in all columns; colours are kinds, not GPUs."""
     shown = choose_shown(plan.ranks, most=8, head=6, tail=1)
-    lane = lanes(len(shown), _TOP, _LEFT, _RIGHT, _HEIGHTS)
     wholes = {**plan.model_bytes, "activations": plan.activations}
+    swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
+    marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
+    key = legend(12, 22, marks, text_offset=24, gap=18, size=12, right=NARROW - 12)
+    lane = bar_lanes(len(shown), max(text.y for text in key if isinstance(text, Label)) + 12)
     scale = (lane.width - _GAP * (len(wholes) - 1)) / max(sum(wholes.values()), 1)
     each = _gigabytes(plan.total)
     sketch, note = Sketch(), each + say(en=", too much", zh="，超出") * plan.exceeds_capacity
@@ -30,7 +32,7 @@ def shards_picture(plan: Shards) -> Picture:
 
     for at, rank in lane.iterate_shown(sketch, shown, label_rest):
         sketch.add(lane.name(at, f"rank {rank}"), lane.note(at, note, bold=plan.exceeds_capacity))
-        x = float(_LEFT)
+        x = float(lane.left)
         for colour, (kind, nbytes) in enumerate(wholes.items()):
             held, wide = (plan.rank_bytes(kind) if kind in KINDS else nbytes) * scale, nbytes * scale
             tip = f"rank {rank} · {named(kind)} · {_gigabytes(round(held / scale))}"
@@ -38,9 +40,7 @@ def shards_picture(plan: Shards) -> Picture:
             start = x + min(rank * held, wide - held) if held < wide else x
             sketch.add(lane.bar(at, start, held, colour, label=f"rank {rank} {kind}", tip=tip))
             x += wide + _GAP
-    swatches = [Box(0, 12, 18, 12, colour, f"legend {kind}") for colour, kind in enumerate(wholes)]
-    marks = [(named(kind), [swatch]) for kind, swatch in zip(wholes, swatches, strict=True)]
-    sketch.add(*legend(_LEFT, 22, marks, text_offset=24, gap=18))
+    sketch.add(*key)
     own, model = plan.total - plan.activations, sum(plan.model_bytes.values())
     words = caption("shards", plan=plan, each=each, own=_gigabytes(own))
     if own < model:
@@ -48,7 +48,7 @@ def shards_picture(plan: Shards) -> Picture:
     if plan.capacity is not None:
         verdict = "over" if plan.exceeds_capacity else "fits"
         words += caption("shards", verdict, capacity=_gigabytes(plan.capacity))
-    return sketch.picture(lane.y(len(shown)) + 10, words)
+    return sketch.picture(lane.y(len(shown)) + 6, words, NARROW)
 
 
 def _gigabytes(nbytes: int) -> str:

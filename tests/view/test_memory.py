@@ -6,6 +6,7 @@ import labkit
 from labkit.base.units import bytes_text
 from labkit.plans.footprint import KINDS
 from labkit.view.pictures.lanes import memory_picture
+from labkit.view.svg import to_svg
 
 MEBI = 2**20
 
@@ -63,6 +64,22 @@ def test_bytes_are_told_in_round_units():
     assert [bytes_text(n) for n in (0, 1023, 1024, 1536, 1048064, MEBI, 5 * 2**40)] == [
         "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1 MiB", "5 TiB",
     ]  # fmt: skip
+
+
+def test_a_phone_shows_every_number_and_the_capacity_beside_its_bar(language):
+    """An explorer is 274 px wide there: at that width words of at least 8 px, each number right above its bar."""
+    picture = memory_picture(memory(4, 4096 * MEBI))
+    assert 'class="labkit-card labkit-narrow"' in to_svg(picture, panel=True)
+    assert min(text.size for text in picture.texts) * 274 / picture.width >= 8
+    notes = [text for text in picture.texts if text.anchor == "end"]
+    for gpu, (note, found) in enumerate(zip(notes, memory(4).gpus, strict=True)):
+        lane = [box for box in picture.boxes if box.label.startswith(f"cuda:{gpu} ")]
+        assert note.text.startswith(bytes_text(found.total))
+        assert 0 < lane[0].y - note.y < 6
+    (limit,) = {line.x1 for line in picture.lines}
+    scale = lane[0].width / found.weights
+    assert limit == pytest.approx(lane[0].x + 4096 * MEBI * scale)
+    assert len(picture.lines) == 4
 
 
 def test_only_footprints_are_drawn():

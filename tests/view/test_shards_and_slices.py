@@ -56,7 +56,7 @@ def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(la
     assert len(notes) == 4
     for note in notes:
         assert note.size == 13
-        assert note.x + text_width(note.text, 13) * 1.08 <= picture.width - 4
+        assert text_width(note.text, 13) * 1.08 + 4 <= note.x <= picture.width - 4
 
 
 @pytest.mark.parametrize("ranks", [1, 9, 64, 1024])

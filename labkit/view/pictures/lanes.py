@@ -15,6 +15,7 @@ from ..captions import caption
 from ..layout import (
     MOST_LANES,
     Lanes,
+    bar_lanes,
     choose_shown,
     devices,
     fit_size,
@@ -25,7 +26,7 @@ from ..layout import (
     legend,
     text_width,
 )
-from ..picture import WIDTH, Box, Label, Line, Picture, Sketch
+from ..picture import NARROW, WIDTH, Box, Label, Picture, Sketch
 
 _LEFT = 76  # the left edge of lanes of GPUs
 _TOP, _BAR = 30, 26  # the whole batch, above the lanes of its pieces
@@ -236,16 +237,17 @@ _HATCHED = "gradients"
 
 def memory_picture(memory: Footprints) -> Picture:
     """Draw the bytes on each GPU, stacked by kind, at one scale."""
-    top = 50
-    shown, lane = gpu_lanes(len(memory.gpus), top, _LEFT, 172)
-    scale = lane.width / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
+    shown = choose_shown(len(memory.gpus), most=16, head=12, tail=3)
     names = {kind: caption(kind) for kind in KINDS}
-    limit = -99.0 if memory.capacity is None else _LEFT + memory.capacity * scale
     sketch, too_much = Sketch(), set(memory.over_capacity)
     looks, gpus = list(zip(KINDS, _PALE, strict=True)), [gpu for gpu in shown if isinstance(gpu, int)]
     marks = [(names[kind], _swatch(f"legend {kind}", tint, gpus[:4])) for kind, tint in looks]
-    sketch.add(*legend(_LEFT, 23, marks, text_offset=33, gap=14))
-    fine = min(lane.size, 11.5)
+    key = legend(12, 23, marks, text_offset=33, gap=14, size=12, right=NARROW - 12)
+    sketch.add(*key)
+    lane = bar_lanes(len(shown), max(text.y for text in key if isinstance(text, Label)) + 12)
+    scale = lane.width / max([found.total for found in memory.gpus] + [memory.capacity or 0, 1])
+    limit = -99.0 if memory.capacity is None else lane.left + memory.capacity * scale
+    fine = 11.5
 
     def describe_rest(gpus: range) -> str:
         most = _bytes(max(memory.gpus[gpu].total for gpu in gpus))
@@ -254,7 +256,7 @@ def memory_picture(memory: Footprints) -> Picture:
         return words + (say(en=f", {over} too much", zh=f"，其中 {over} 块超出") if over else "")
 
     for at, gpu in lane.iterate_shown(sketch, shown, describe_rest):
-        found, x = memory.gpus[gpu], float(_LEFT)
+        found, x = memory.gpus[gpu], float(lane.left)
         sketch.add(lane.name(at, f"cuda:{gpu}", muted=not found.total))
         for kind, tint in looks:
             held = getattr(found, kind)
@@ -266,19 +268,19 @@ def memory_picture(memory: Footprints) -> Picture:
             sketch.add(replace(bar, hatched=kind == _HATCHED))
             half, middle = text_width(names[kind], fine) / 2, x + width / 2
             crossed = abs(middle - limit) < half + 3
-            if lane.high >= 15 and 2 * half + 6 <= width and not crossed and kind != _HATCHED:
+            if 2 * half + 6 <= width and not crossed and kind != _HATCHED:
                 sketch.add(Label(middle, lane.line(at), names[kind], fine, "middle", gpu=gpu, tint=tint))
             x += width
         over = gpu in too_much
         note = _bytes(found.total) + say(en=", too much", zh="，超出") * over
         sketch.add(lane.note(at, note, bold=over, muted=not found.total))
-    height = lane.y(len(shown)) + 30
+    height = lane.y(len(shown)) + 10
     if memory.capacity is not None:
-        sketch.add(Line(limit, top - 6, limit, height - 26, dashed=True, strong=True, over=True))
         size = bytes_text(memory.capacity)
         words = say(en=f"capacity {size}", zh=f"显存容量 {size}")
-        half = text_width(words, 11) / 2
-        sketch.add(Label(min(max(limit, half + 4), WIDTH - half - 4), height - 10, words, 11, "middle"))
+        bars = [at for at, gpu in enumerate(shown) if isinstance(gpu, int)]
+        sketch.add(*lane.limit(bars, limit, words, len(shown)))
+        height += 14
     home, *others = (found.total for found in memory.gpus)
     text = say(en=f"cuda:0 holds {bytes_text(home)}", zh=f"cuda:0 占用 {bytes_text(home)}")
     if others:
@@ -286,7 +288,7 @@ def memory_picture(memory: Footprints) -> Picture:
         text += say(en=f", every other GPU at most {most}", zh=f"，其余 GPU 最多各占 {most}")
     if too_much:
         text += caption("memory", "over", over=len(too_much), gpus=len(memory.gpus))
-    return sketch.picture(height, text + say(en=".", zh="。"))
+    return sketch.picture(height, text + say(en=".", zh="。"), NARROW)
 
 
 def _swatch(label: str, tint: float, gpus: list[int]) -> list[Box]:
