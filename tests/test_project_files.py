@@ -52,6 +52,11 @@ def test_the_pins_fit_the_oldest_python_that_is_promised():
             assert SpecifierSet(found["Requires-Python"]).contains(oldest), name
 
 
+def test_no_grammar_is_compiled_where_notebooks_are_read():
+    """From 4.25 on, jsonschema imports rfc3987-syntax when it is there: 1.5 s of each start of pytest and JupyterLab."""
+    assert "rfc3987-syntax" not in PINS
+
+
 def test_every_dependency_has_its_reason():
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     listed = re.findall(r'^    "[a-z][^"]*",.*$', text.partition("[project.scripts]")[0], re.MULTILINE)

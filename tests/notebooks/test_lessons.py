@@ -1,8 +1,8 @@
 """The lessons: two languages that are one lesson, tidy cells, stored outputs that are still so, parameters that work.
 
-The English ones are run each in a kernel of its own (a fork of a process that has imported torch), those in Chinese and
-those with other parameters one after another in one kernel; what does not depend on parameters is compared with what is
-stored. ``make test-more`` also has nbval run the English ones, in kernels that import torch themselves.
+They are run one after another in one kernel (a fork of a process that has imported torch); what does not depend on
+parameters is compared with what is stored. ``make test-more`` also has nbval run the English ones, each in a kernel of
+its own that imports torch itself.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient.exceptions import CellExecutionError
 
-from labkit_course.notebooks.execute import WIDGET, execute
+from labkit_course.notebooks.execute import WIDGET
 from tools.author import sync
 
 pytestmark = pytest.mark.usefixtures("warm_kernels")
@@ -149,7 +149,7 @@ def drawn(notebook, cell):
 def test_a_lesson_gives_what_is_stored(lesson, language, run):
     """The code is the same in both languages, what it shows in words is not."""
     stored = sync.read(ROOT, language, lesson)
-    now = (execute if language == "en" else run)(sync.read(ROOT, language, lesson), ROOT / language)
+    now = run(sync.read(ROOT, language, lesson), ROOT / language)
     for one, other in zip(stored.cells, now.cells, strict=True):
         assert shown(other) == shown(one), f"cell {one.id}"
 
