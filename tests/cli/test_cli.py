@@ -117,31 +117,22 @@ def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
     assert done.stdout == "seen at import: 3\n", done.stderr
 
 
-def test_replicas_print_in_the_order_asked_for(labkit, script):
+def test_replicas_run_in_the_order_asked_for_and_one_that_fails_is_shown_without_the_machines_frames(
+    labkit, script
+):
     path = script(
         "import torch\n"
         "class M(torch.nn.Linear):\n"
         "    def forward(self, x):\n"
         "        print(x.device)\n"
-        "        return super().forward(x)\n"
-        "torch.nn.DataParallel(M(5, 2).cuda())(torch.ones(3, 5))\n"
-    )
-    done = labkit("run", "--gpus", 3, "--order", "2,0,1", path)
-    assert done.stdout.split() == ["cuda:2", "cuda:0", "cuda:1"], done.stderr
-
-
-def test_frames_of_the_machine_are_left_out_of_what_failed_in_a_replica(labkit, script):
-    path = script(
-        "import torch\n"
-        "class M(torch.nn.Linear):\n"
-        "    def forward(self, x):\n"
         "        return super().forward(x) * torch.ones(2, device='cuda:0')\n"
         "torch.nn.DataParallel(M(5, 2).cuda())(torch.ones(3, 5))\n"
     )
-    done = labkit("run", "--gpus", 2, path)
+    done = labkit("run", "--gpus", 3, "--order", "2,0,1", path)
     assert done.returncode == 1
+    assert done.stdout.split() == ["cuda:2", "cuda:0", "cuda:1"], done.stderr
     assert "Caught RuntimeError in replica 1 on device 1." in done.stderr
-    assert f'File "{path}", line 4, in forward' in done.stderr
+    assert f'File "{path}", line 5, in forward' in done.stderr
     *_, said, empty, hint = done.stderr.splitlines()
     assert said.startswith("RuntimeError: Expected all tensors to be on the same device")
     assert (empty, hint[:21]) == ("", "labkit: lesson 05_dev")
