@@ -109,14 +109,6 @@ def test_frames_of_the_machine_are_left_out_of_the_traceback(labkit, script):
     assert "found at least two devices, cuda:0 and cuda:1!" in done.stderr
 
 
-def test_a_module_runs_with_the_machine_up_before_it_is_imported(script):
-    path = script(
-        "import torch\ncount = torch.cuda.device_count()\nprint('seen at import:', count)\n", "mod.py"
-    )
-    done = process("run", "--gpus", 3, "-m", "mod", "-x", cwd=path.parent)
-    assert done.stdout == "seen at import: 3\n", done.stderr
-
-
 def test_replicas_run_in_the_order_asked_for_and_one_that_fails_is_shown_without_the_machines_frames(
     labkit, script
 ):
