@@ -80,6 +80,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return TOGETHER if nodeid.startswith(TOGETHER) else super()._split_scope(nodeid)
 
+        def remove_node(self, node: Any) -> str | None:
+            """Count the test that ended a worker as run: xdist would give it to another, and to the next."""
+            work = self.assigned_work[node].values()
+            if left := [(tests, name) for tests in work for name, done in tests.items() if not done]:
+                tests, name = left[0]
+                tests[name] = True
+                super().remove_node(node)
+                return name
+            return super().remove_node(node)
+
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     return Together(config, log)
 
