@@ -53,7 +53,7 @@ def test_the_pins_fit_the_oldest_python_that_is_promised():
 
 
 def test_no_grammar_is_compiled_where_notebooks_are_read():
-    """From 4.25 on, jsonschema imports rfc3987-syntax when it is there: 1.5 s of each start of pytest and JupyterLab."""
+    """jsonschema imports rfc3987-syntax from 4.25 on: 1.5 s of each start of pytest and JupyterLab."""
     assert "rfc3987-syntax" not in PINS
 
 
