@@ -19,8 +19,8 @@ from ..handlers import Handler, functions_in_row, handles, wraps_handlers
 from ..ops.mode import MachineMode
 from ..ops.moves import default_gpu, move
 from ..rules.functions import check_function
-from ..state.current_machine import replaces
-from ..state.gpu import TheMachine, refusals
+from ..state.current_machine import at_work, replaces
+from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, place, put, put_again, put_all, type_name
 
 
@@ -59,7 +59,7 @@ def _resize(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         wanted = (math.prod(sizes) + tensor.storage_offset()) * tensor.element_size()
         if wanted > tensor.untyped_storage().nbytes():
             gpu.make_room(wanted, written=False)  # for both storages (aten/src/ATen/native/cuda/Resize.cpp)
-    with refusals(gpu):
+    with at_work(gpu):
         result = func(*args, **kwargs)
     put_again(tensor.untyped_storage())  # its size has changed
     return result

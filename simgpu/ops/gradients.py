@@ -28,9 +28,9 @@ from .. import hooks
 from ..handlers import handles
 from ..rules.same_device import ANYWHERE, check_assigned_grad, check_returned, check_seed
 from ..state.current_machine import at_work, call_with_machine, machine_in_use, replaces
-from ..state.gpu import Gpu, TheMachine, refusals
+from ..state.gpu import Gpu, TheMachine
 from ..state.leaves import backward_runs, engine_waits
-from ..state.marks import HOST, KEPT
+from ..state.marks import HOST, KEPT, real_device
 from ..state.placement import gpu_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, restore_stream, stream_on
 from .mode import MachineMode
@@ -38,7 +38,6 @@ from .mode import MachineMode
 _grads: Any = Tensor.grad  # a property; torch's stubs give the type of its value
 _get_grad, _set_grad = _grads.__get__, _grads.__set__
 _storage: Any = Tensor.untyped_storage
-_real_device = torch._C.StorageBase.device.__get__
 # Function.apply puts on the graph node: the GPUs of the outputs, those of the inputs, and the stream of forward, where
 # backward runs too. The node is the ctx of forward and backward (torch/csrc/autograd/python_function.cpp, THPFunction).
 _OUTPUTS, _INPUTS, _STREAM = "_labkit_outputs", "_labkit_inputs", "_labkit_stream"
@@ -59,7 +58,7 @@ def mark_gradient(grad: Tensor | None, gpu: Gpu | None) -> Tensor | None:
         at, unmarked = gpu_of(grad), False
     if at is gpu:
         return grad
-    if unmarked and gpu is not None and _real_device(storage).type != "meta":
+    if unmarked and gpu is not None and real_device(storage).type != "meta":
         gpu.put(storage)
         return grad
     if at is not None:
@@ -79,7 +78,7 @@ def _grad(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: Any) -
         at = storage._labkit_mark.gpu
         if at is gpu or storage._labkit_mark is KEPT or (_unmoved_gradients and _has_not_moved(tensor, grad)):
             return grad
-        if at is None and storage.device.type != "meta":
+        if at is None and real_device(storage).type != "meta":
             if gpu.leaves.held and grad._is_view():  # of a Reducer's bucket
                 gpu.leaves.release(storage.nbytes())
             gpu.put(storage)
@@ -213,7 +212,7 @@ def _run_engine(
         check_seed(output, grad)
     grad_tensors = tuple(map(_seed, outputs, grad_tensors))
     with ExitStack() as stack:
-        stack.enter_context(refusals(_gpu_of_root(outputs[0]) if outputs else None))
+        stack.enter_context(at_work(_gpu_of_root(outputs[0]) if outputs else None))
         stack.enter_context(backward_runs(set(map(_gpu_of_root, outputs)), machine.gpus))
         for inside in hooks.backward_contexts:
             stack.enter_context(inside(machine, outputs))

@@ -25,7 +25,7 @@ from ..handlers import functions_in_row, handles
 from ..rules.functions import check_alias
 from ..rules.same_device import check_generator
 from ..state.current_machine import at_work, call_with_machine, machine_in_use
-from ..state.gpu import Gpu, refusals
+from ..state.gpu import Gpu
 from ..state.host import WORTH
 from ..state.placement import gpu_of, keep_on_host, name_of, note_leaf, pin, put, put_all
 from .gradients import mark_gradient
@@ -144,7 +144,7 @@ def move(
     if target is not None and copy and tensor.layout is torch.strided:
         target.make_room(tensor.numel() * (dtype or tensor.dtype).itemsize)
     # whole: on the way to the host, a DTensor's local tensor goes there too.
-    with refusals(target), at_work(target, whole=target is None):
+    with at_work(target, whole=target is None):
         moved: Tensor = _to(tensor, *place, dtype or tensor.dtype, copy=copy, **options)
     if target is not None:
         put(moved, target)
@@ -313,7 +313,7 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
         refuse_oversized_result(func, args, kwargs, target)
     # C++ makes a tensor of plain data on the target; tensors in the data, alone or in lists, stay where they are.
     fresh = not tensors_in(args, kwargs)
-    with refusals(target), at_work(target if fresh or data is not None else None, whole=fresh):
+    with at_work(target if fresh or data is not None else None, whole=fresh):
         kwargs = with_generator(mode, func, target, kwargs)
         result = func(*args, **kwargs)
     _forget_normal(func, kwargs, target, result)

@@ -16,12 +16,10 @@ from labkit.base.patches import Patch
 from .. import hooks
 from ..rules.same_device import check_new_storage
 from ..stack import on_stack
-from ..state.current_machine import replaces
-from ..state.gpu import TheMachine, refusals
-from ..state.marks import HOST, MARK, PINNED
+from ..state.current_machine import at_work, replaces
+from ..state.gpu import TheMachine
+from ..state.marks import HOST, MARK, PINNED, real_device
 from ..state.placement import gpu_of, put, put_again
-
-_real_device = torch._C.StorageBase.device.__get__
 
 
 @hooks.patches.add
@@ -39,7 +37,7 @@ def _new(machine: TheMachine, real: Any, cls: type, *args: Any, device: Any = No
         return real(cls, *args, **options if device is None else options | {"device": device})
     if args and isinstance(args[0], int):
         gpu.make_room(args[0], written=False)
-    with refusals(gpu):
+    with at_work(gpu):
         storage = real(cls, *args, **options, device="cpu")
     gpu.put(storage)
     return storage
@@ -58,7 +56,7 @@ def _resize(_: TheMachine, real: Any, storage: torch.UntypedStorage, size: int) 
     gpu = getattr(storage, MARK).gpu
     if gpu is not None and size > storage.nbytes():
         gpu.make_room(size, written=False)
-    with refusals(gpu):
+    with at_work(gpu):
         result = real(storage, size)
     put_again(storage)
     return result
@@ -76,4 +74,4 @@ def _set(machine: TheMachine, real: Any, tensor: torch.Tensor, *args: Any, **kwa
 
 def _device(storage: torch.UntypedStorage) -> torch.device:
     gpu = getattr(storage, MARK).gpu
-    return _real_device(storage) if gpu is None else gpu.device
+    return real_device(storage) if gpu is None else gpu.device

@@ -95,6 +95,8 @@ work = _Work()
 class at_work:
     """Context manager in which this thread works on ``gpu`` (None: the host, or several devices).
 
+    A failed allocation for a tensor raises CUDA's error.
+
     whole    whether all tensors of the call are on ``gpu``.
     engine   whether autograd's engine makes the call, not Python.
     """
@@ -108,5 +110,10 @@ class at_work:
         self._before = work.gpu, work.whole, work.engine
         work.gpu, work.whole, work.engine = self._now
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         work.gpu, work.whole, work.engine = self._before
+        gpu = self._now[0]
+        if gpu is not None and isinstance(error, RuntimeError):
+            raised = gpu.translate_error(error)
+            if raised is not error:
+                raise raised from None

@@ -11,7 +11,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -330,23 +329,3 @@ class Gpu:
 
 # The attributes saved while a GPU is lent.
 _LENT = sorted({*Gpu.__slots__} - {"marks", "clock", "suspended", "room", "_counted", "_granted"})
-
-
-class refusals:
-    """Context manager that turns a failed allocation for a tensor on ``gpu`` into CUDA's error."""
-
-    __slots__ = ("_gpu",)
-
-    def __init__(self, gpu: Gpu | None) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._gpu is not None and isinstance(error, RuntimeError):
-            raised = self._gpu.translate_error(error)
-            if raised is not error:
-                raise raised from None

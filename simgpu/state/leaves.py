@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import hooks
-from .marks import HOST
+from .marks import HOST, real_device
 
 _grads: Any = Tensor.grad  # a property; torch's stubs give the type of its value
 _get_grad = _grads.__get__
@@ -131,7 +131,7 @@ class Leaves:
                 if grad is None:
                     continue
                 for storage in _storages(grad):
-                    if storage._labkit_mark is HOST and storage.device.type != "meta":
+                    if storage._labkit_mark is HOST and real_device(storage).type != "meta":
                         if self.held and grad._is_view():  # of a bucket
                             self.release(storage.nbytes())
                         gpu.take(storage)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 # The attribute of ``torch.UntypedStorage`` that holds the mark.
 MARK = "_labkit_mark"
 # The attribute that says whether the storage is in pinned memory.
 PINNED = "_labkit_pinned"
+# torch's own device of a storage, which says "cpu" for a simulated GPU.
+real_device: Any = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
 
 
 class Mark:

@@ -15,7 +15,7 @@ from torch import Tensor
 from labkit.base.tree import tensors_in
 
 from .gpu import Gpu
-from .marks import HOST, KEPT, MARK, PINNED
+from .marks import HOST, KEPT, MARK, PINNED, real_device
 
 _storage: Any = Tensor.untyped_storage
 _real_type = Tensor.type
@@ -84,7 +84,7 @@ def put(tensor: Any, gpu: Gpu | None) -> Any:
     """Mark the storage of ``tensor`` as on ``gpu``, unless it is on a GPU already; return ``tensor``."""
     if gpu is not None:
         for storage in _storages(tensor):
-            if storage._labkit_mark is HOST and storage.device.type != "meta":
+            if storage._labkit_mark is HOST and real_device(storage).type != "meta":
                 gpu.put(storage)
     return tensor
 
