@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 # Our packages: the only list. A test fails when one is missing.
 PACKAGES = (
@@ -24,6 +24,8 @@ FOLDERS = tuple(str(HOME / name) + os.sep for name in PACKAGES)
 _HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_content{os.sep}"))
 # The engine is ordinary PyTorch and no part of the simulation: tracebacks show its frames, as they show torch's.
 SHOWN = f"{FOLDERS[0]}engine{os.sep}"
+# Python's modules that call functions of torch and of labkit: as threads, and as context managers.
+_CALLERS = ("threading", "contextlib")
 
 
 def is_our_module(name: object) -> bool:
@@ -68,21 +70,25 @@ def user_line_here() -> str:
     A thread started by torch or labkit, such as one of DataParallel's, has no line of the user: return the main
     thread's.
     """
-    line = _line_of(sys._getframe(1))
+    frame, _ = user_frame(sys._getframe(1))
     main = threading.main_thread()
     # The main thread's own frames were searched above.
-    if not line and threading.current_thread() is not main:
-        line = _line_of(frames_of_threads().get(main.ident or 0))
-    return line
+    if frame is None and threading.current_thread() is not main:
+        frame, _ = user_frame(frames_of_threads().get(main.ident or 0))
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def _line_of(frame: FrameType | None) -> str:
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, list[CodeType]]:
+    """Return the user's frame that led to ``frame``, None without one, and torch's code in between."""
+    codes = []
     while frame is not None:
         name = frame.f_globals.get("__name__")
-        if not (is_our_module(name) or is_torch_module(name) or name == "threading"):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if is_torch_module(name):
+            codes.append(frame.f_code)
+        elif not is_our_module(name) and name not in _CALLERS:
+            break
         frame = frame.f_back
-    return ""
+    return frame, codes
 
 
 def torch_files(*names: str) -> tuple[str, ...]:

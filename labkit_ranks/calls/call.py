@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.base.ours import is_our_module, is_torch_module
+from labkit.base.ours import user_frame
 
 # Functions of torch that wrap another call.
 _BETWEEN = frozenset(
@@ -206,17 +206,9 @@ class CollectiveCall:
 
     def locate(self) -> None:
         """Find the user's line that is running, and torch's code in between."""
-        frame = sys._getframe(1)
-        last, codes = frame, self.codes
-        while frame is not None:
-            name = frame.f_globals.get("__name__")
-            if is_torch_module(name):
-                codes.append(frame.f_code)
-            elif not is_our_module(name) and name != "contextlib":  # contextlib runs torch's context managers
-                last = frame
-                break
-            frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
-        self.code, self.line = last.f_code, last.f_lineno
+        frame, self.codes = user_frame(sys._getframe(1))
+        if frame is not None:
+            self.code, self.line = frame.f_code, frame.f_lineno
 
     def __str__(self) -> str:
         return f"{self.kind} #{self.seq} of group {self.group} at {self.place}"
