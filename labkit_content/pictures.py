@@ -162,15 +162,19 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     loss = Axis(
         title, nice(max(max(getattr(one, measure)) for one in layouts)), "{:.3g}".format, "{:.6g}".format
     )
-    gap = Axis(lens, decades([1.0, worst])[1], _difference, "{:.0e}".format, _LEAST)
+    gap = Axis(lens, decades([1.0, worst])[1], _difference, _short, _LEAST)
     unit = say(en="step", zh="步")
-    words = say(en=f"{len(layouts)} curves of the {title}, at most {worst:.0e} apart",
-                zh=f"{len(layouts)} 条{title}曲线，最多相差 {worst:.0e}")  # fmt: skip
+    apart = say(en=f"at most {_short(worst)} apart", zh=f"最多相差 {_short(worst)}")
+    if worst >= 1:
+        apart = say(en=f"up to {worst + 1:.0f} times one GPU's", zh=f"最多是一块 GPU 的 {worst + 1:.0f} 倍")
+    words = say(
+        en=f"{len(layouts)} curves of the {title}, {apart}", zh=f"{len(layouts)} 条{title}曲线，{apart}"
+    )
     charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
     sketch, left, top = Sketch(), 58.0, charts.height + 12
     strip = say(
-        en="Gradients of step 1, backward order; grey: rounding (stronger: farther), orange: differs, framed: first",
-        zh="第 1 步的梯度，按反向传播的次序。灰色：舍入误差（越浓差得越多）；橙色：不同；加框：第一个不同",
+        en="Gradients of step 1 in the order of backward. Grey: rounding; orange: a difference; framed: the first one",
+        zh="第 1 步的梯度，按反向传播的次序。灰色：只差舍入（越浓差得越多）；橙色：不同；加框：第一个不同",
     )
     sketch.add(Label(12, charts.height, strip, 12))
     wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
@@ -179,7 +183,7 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
         sketch.add(Label(left - 8, y + 13, name, 12, "end"))
         for at, tensor in enumerate(tensors):
             first, off_by = tensor == one.first, max(one.gaps.get(tensor, 1.0), _LEAST)
-            tint, tip = 0.9 - 0.8 * gap.share(off_by), f"{name} · {tensor} · {off_by:.0e}"
+            tint, tip = 0.9 - 0.8 * gap.share(off_by), f"{name} · {tensor} · {_short(off_by)}"
             colour = _ORANGE if first or off_by > one.tolerance else _GREY
             place = left + at * wide, y, wide - 2, 16
             sketch.add(Box(*place, colour, tip, tint=tint, tip=tip, strong=first, faint=True))
@@ -194,7 +198,12 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
 
 def _difference(value: float) -> str:
     """Return a difference for the axis, whose foot stands for all smaller ones."""
-    return f"{'≤ ' * (value == _LEAST)}{value:.0e}"
+    return f"{'≤ ' * (value == _LEAST)}{_short(value)}"
+
+
+def _short(value: float) -> str:
+    """Return a single digit with its power of ten, 3e-7, and a whole number from 1 on."""
+    return f"{value:.0e}".replace("e-0", "e-") if value < 1 else f"{value:.0f}"
 
 
 def _layout_name(layout: Any) -> str:

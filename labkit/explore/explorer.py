@@ -150,6 +150,7 @@ class Explorer:
                 made[name] = widgets.Dropdown(options=options, **look)
             elif name in self.powers + self.counts:
                 made[name] = widgets.SelectionSlider(options=self._slider_options(name, value), **look)
+                made[name].add_class("labkit-steps")  # it takes no typed number, so the page makes it read-only
             else:
                 least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)

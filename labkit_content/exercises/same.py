@@ -77,6 +77,8 @@ def _same(answer: Callable[..., Any]) -> Hints:
             try:
                 returned = answer(*deepcopy(pair))
             except Exception as error:
+                if isinstance(error, KeyError) and "dtype" in str(error):
+                    yield Named("no_dtype", key=error.args[0])
                 if name == "missing":
                     yield Named("lacking", error=type(error).__name__)
                 raise

@@ -63,14 +63,22 @@ class ParityLayout:
     notes: tuple[str, ...] = ()
 
     def verdict(self) -> str:
-        """Return the verdict, with the cause and the largest difference of a gradient."""
+        """Return the verdict, with the cause and the largest difference of a gradient, unless it is not the cause."""
         worst = max(self.gaps, key=self.gaps.__getitem__, default="")
         text = {
             None: say(en="not compared", zh="没有比较"),
             True: say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照"),
             False: say(en="not the same training", zh="不是同样的训练") + f" [{self.cause}]",
         }[self.same]
-        return text + (f" ({self.gaps[worst]:.1e} {worst})" if worst and self.same is not None else "")
+        if not worst or self.same is None or (self.same is False and self.gaps[worst] <= self.tolerance):
+            return text
+        gap = self.gaps[worst]
+        shown = (
+            f"{gap:.0e}".replace("e-0", "e-") if gap < 1e-3 else f"{100 * gap:,.{0 if gap > 0.1 else 2}f} %"
+        )
+        return text + say(
+            en=f" (gradients differ by up to {shown}: {worst})", zh=f"（梯度最多相差 {shown}：{worst}）"
+        )
 
 
 @dataclass
@@ -378,8 +386,13 @@ class LayoutComparison:
                 yield "norm", name, {"ratios": series(f"{one:.4g}" for one in factors[:8])}
             if alike:
                 others = ([factors[0], *(one.factor for one in self.each[name])] for name in self.bad)
-                facts = {"ratio": f"{factors[0]:.4g}", "known": known, "all": len(self.each)}
-                yield "denominator", name, facts | {"same": sum(map(self._are_close, others))}
+                same, every = sum(map(self._are_close, others)), len(self.each)
+                text = say(
+                    en=f"are {same} of all {every} gradients", zh=f"{every} 个梯度里有 {same} 个是这样"
+                )
+                if same == every:
+                    text = say(en=f"are all {every} gradients", zh=f"{every} 个梯度都是这样")
+                yield "denominator", name, {"ratio": f"{factors[0]:.4g}", "known": known, "same": text}
         held = [one for one in first if torch.equal(one.places, first[0].places)]
         terms = {one.here.numpy().tobytes(): one for one in held}  # copies count once
         total, wanted = sum(one.here for one in terms.values()), first[0].there

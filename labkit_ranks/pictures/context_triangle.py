@@ -14,7 +14,9 @@ from ..plans.context import ContextRing, owners, sent
 from .captions import caption
 
 _LEFT, _TOP, _SIDE, _RIGHT = 12, 30, 320, 372
-_LAYOUTS = {"contiguous": "连续", "zig-zag": "之字形", "striped": "条纹"}
+_LAYOUTS = {
+    "contiguous": ("neighbouring tokens", "相邻"), "zig-zag": ("zig-zag", "之字形"), "striped": ("striped", "条纹"),
+}  # fmt: skip
 
 
 def context_picture(ring: ContextRing, step: int) -> Picture:
@@ -38,10 +40,10 @@ def context_picture(ring: ContextRing, step: int) -> Picture:
     key = [(caption("context", word), [box]) for word, box in looks]
     sketch.add(*legend(_RIGHT, high - 14, key, text_offset=20, gap=18))
     busiest = sum(max(steps) for steps in ring.work())
-    layout = say(en=ring.layout, zh=_LAYOUTS[ring.layout])
+    en, zh = _LAYOUTS[ring.layout]
+    layout, pairs = say(en=en, zh=zh), ", ".join(map(str, ring.work()[step]))
     said = caption(
-        "context", last=ring.ranks - 1, layout=layout, step=step, pairs=", ".join(map(str, ring.work()[step])),
-        time=busiest, share=ring.efficiency,
+        "context", last=ring.ranks - 1, layout=layout, step=step, pairs=pairs, time=busiest, share=ring.efficiency,
     )  # fmt: skip
     return sketch.picture(high, said)
 

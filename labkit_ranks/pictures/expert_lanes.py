@@ -58,7 +58,7 @@ def experts_picture(routing: Routing) -> Picture:
     for expert in ranks:
         taken = sum(row[expert] for row in counts)
         foot = backward.y(expert) + _DEEP / 2 + 11 * BASELINE
-        for key, lower in (("whole", -7), ("times", 7)):
+        for key, lower in (("whole", -7), ("times", 7)) if taken else (("none", -7), ("zero", 7)):
             words = caption("experts", key, expert=expert, rows=taken, ranks=routing.ranks)
             sketch.add(
                 Label(_EXPERTS + _BOX / 2, foot + lower, words, fit_size(words, _BOX - 8, 11), "middle")

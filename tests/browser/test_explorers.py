@@ -142,6 +142,9 @@ def test_every_control_has_a_name_and_the_keyboard_is_enough(lab):
             explorer.get_by_role("slider", name=name, exact=True).wait_for()
             assert explorer.get_by_role("textbox", name=name, exact=True).count() == 1
         assert explorer.get_by_role("slider").count() == len(names)
+    # A slider of a list of counts takes no typed number.
+    readouts = ".widget-readout[contenteditable=%s]"
+    assert [memory.locator(readouts % words).count() for words in ("true", "false")] == [2, 1]
     for name in ("Optimizer", "When"):
         assert memory.get_by_role("combobox", name=name).count() == 1
     step, play = ring.get_by_role("slider", name="Step"), ring.get_by_role("button", name="Play or pause")

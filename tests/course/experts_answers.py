@@ -187,6 +187,7 @@ def by_expert(x, weight, chosen, experts, first):
 
 RIGHT = {
     "22.rows": [24],
+    "22.full": [13, "13"],
     "22.dispatch": [dispatched(), dispatched(pytorchs, pytorchs), by_lists],
     "22.finish": [finished(), by_groups],
     "22.repair": [mixed(), mixed(lambda weight, here: weight.masked_fill(~here, 0)),
@@ -195,6 +196,8 @@ RIGHT = {
 WRONG = {
     "22.rows": [(32, "live on this rank"), (8, "so many stay"), (96, "for all ranks together"),
                 (5, "which share of the experts")],
+    "22.full": [(10, "so many rows the expert computes"), (15, "a capacity of 100 %"), (0, "not of all rows"),
+                (7, "32 rows among 4 experts")],
     "22.dispatch": [
         (LESSON["dispatch"], "how does it get to know how many come"),
         (dispatched(turned=True), "on the way back"),

@@ -225,6 +225,8 @@ WRONG = {
         (by_whole(order=float("inf")), "with its own norm"), (stacked, "ends in a RuntimeError"),
         (by_norms, "the difference of two tensors has a norm"), (judged(losses=False), "Do you look at all steps"),
         (judged(keys=False), "has no gradient for `words`"), (by_lookup, "ends in a KeyError"),
+        (lambda one, other: one["dtype"] == other["dtype"], "the dtype is that of a tensor"),
+        (lambda one, other: one["gradients"]["dtype"], "the dtype is that of a tensor"),
         (judged(lambda dtype: 1e-4), "in bf16 the gradients differ"),
         (judged(lambda dtype: 1e-2), "here it is a bug"), (judged(floor=0.0), "needs a bound of its own"),
         (judged(alive=False), "both do not train"), (lambda one, other: False, "two trainings with equal numbers"),

@@ -27,6 +27,8 @@ CHARTS = ((58, 206), (418, 206))
 # The same for a single chart.
 WIDE = ((58, 516),)
 _MARK, _NAME = 7.0, 10.5
+# Height of a name at the end of a line.
+_LABEL = 13.0
 # Width for names at the ends of lines.
 _ROOM = 90.0
 # The most counts drawn.
@@ -209,30 +211,41 @@ def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[
 
 
 def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
-    """Label the ends of lines, moving labels down (and all up again) where they would meet.
+    """Label the ends of lines; labels that would meet are spread evenly around their ends.
 
     Four or more lines that all end in one point get one label; three or more of several share their lines.
     """
-    high = 13.0
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
-    if len(ends) > 3 and ordered[-1][1] - ordered[0][1] < 1.5:
+    if len(ends) > 3 and ordered[-1][1] - ordered[0][1] < 3:
         ordered = [(*ends[0][:2], say(en=f"all {len(ends)}", zh=f"全部 {len(ends)} 条"))]
-    ordered = [end for group in _at_one_point(ordered) for end in _in_rows(group)]
-    ys = [y for _, y, _ in ordered]
-    for at in range(1, len(ys)):
-        ys[at] = max(ys[at], ys[at - 1] + high)
-    floor = TOP + TALL - 1.0
-    for at in reversed(range(len(ys))):
-        ys[at] = min(ys[at], floor)
-        floor = ys[at] - high
-    return [Label(x, y + 3.5, words, _NAME) for (x, _, words), y in zip(ordered, ys, strict=True)]
+    near = 6.5 if len(ends) > 4 else 1.5  # many lines: half the height of a label
+    ordered = [end for group in _at_one_point(ordered, near) for end in _in_rows(group)]
+    blocks = list[list[tuple[float, float, str]]]()
+    for end in ordered:
+        blocks.append([end])
+        while len(blocks) > 1 and _top_of(blocks[-1]) < _top_of(blocks[-2]) + _LABEL * len(blocks[-2]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    return [
+        Label(x, _top_of(block) + _LABEL * at + 3.5, words, _NAME)
+        for block in blocks
+        for at, (x, _, words) in enumerate(block)
+    ]
 
 
-def _at_one_point(ordered: list[tuple[float, float, str]]) -> list[list[tuple[float, float, str]]]:
-    """Group the ends, ordered by height, that are less than two pixels from the first of their group."""
+def _top_of(block: list[tuple[float, float, str]]) -> float:
+    """Return the height of the first of labels that stand in a block around their ends, between top and foot."""
+    spread = _LABEL * (len(block) - 1)
+    middle = sum(y for _, y, _ in block) / len(block)
+    return max(TOP, min(middle - spread / 2, TOP + TALL - 1.0 - spread))
+
+
+def _at_one_point(
+    ordered: list[tuple[float, float, str]], near: float
+) -> list[list[tuple[float, float, str]]]:
+    """Group the ends, ordered by height, that are less than ``near`` pixels from the first of their group."""
     groups = list[list[tuple[float, float, str]]]()
     for end in ordered:
-        if groups and end[1] - groups[-1][0][1] < 1.5:
+        if groups and end[1] - groups[-1][0][1] < near:
             groups[-1].append(end)
         else:
             groups.append([end])
