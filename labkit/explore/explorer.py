@@ -150,7 +150,8 @@ class Explorer:
                 made[name] = widgets.Dropdown(options=options, **look)
             elif name in self.powers + self.counts:
                 made[name] = widgets.SelectionSlider(options=self._slider_options(name, value), **look)
-                made[name].add_class("labkit-steps")  # it takes no typed number, so the page makes it read-only
+                # It takes no typed number, so the page makes what it shows read-only.
+                made[name].add_class("labkit-steps")
             else:
                 least, most = self.span(name)
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
