@@ -83,10 +83,10 @@ class BucketExplorer(LinkedExplorer):
         super().__init__(doublings, 5, link=link, megabytes=megabytes, rows=rows)
 
     def steps(self) -> dict[str, Overlap]:
-        """Return the step of each lane, by the lane's name: no buckets, buckets, one bucket."""
+        """Return the step of each lane, by the lane's name: one by one, buckets, one bucket."""
         most = self.megabytes * MIB
         ways = {
-            say(en="no buckets", zh="逐个发"): buckets(GPT2_GRADIENTS, 1),
+            say(en="one by one", zh="逐个发"): buckets(GPT2_GRADIENTS, 1),
             f"{self.megabytes} MB": buckets(GPT2_GRADIENTS, most, FIRST if most == BUCKET else None),
             say(en="one bucket", zh="全装一个桶"): (GPT2_GRADIENTS,),
         }

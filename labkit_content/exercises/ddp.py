@@ -197,12 +197,14 @@ def _repair(answer: Callable[..., Any]) -> Hints:
         rows = torch.randn(ranks, many, _ROWS, wide[0])
 
         def step(parts: Tensor, wide: list[int] = wide) -> tuple[list[Any], int, int]:
-            model, at_once, back = _model(wide).cuda(), [0], list[Tensor]()
-            next(model.parameters()).register_post_accumulate_grad_hook(back.append)
+            model, at_once, held = _model(wide).cuda(), [0], [0]
+            # A forward adds a part whose activations are in memory until a backward.
+            next(model.parameters()).register_post_accumulate_grad_hook(lambda _: held.append(0))
+            model.register_forward_pre_hook(lambda *_: held.append(held[-1] + 1))
             model.register_forward_pre_hook(lambda _, given: at_once.append(given[0].numel()))
             parallel = DistributedDataParallel(model)
             answer(parallel, parts)
-            return [parameter.grad for parameter in parallel.parameters()], max(at_once), len(back)
+            return [parameter.grad for parameter in parallel.parameters()], max(at_once), max(held)
 
         ran = on_ranks(step, ranks, [(own,) for own in rows]).require_success()
         case = Named("case", ranks=ranks, parts=many)
@@ -227,8 +229,8 @@ def _hints_on_step(ran: RanksRun, rows: Tensor, wide: list[int], want: list[Tens
         if got < many and not _is_close(ran.results[0][0], ran.results[1][0]):
             yield Named("after", case=case)
         yield Named("scale", case=case, times=times) if times else Named("other", case=case)
-    if ran.results[0][2] < many:
-        yield Named("at_once", case=case)
+    if (held := ran.results[0][2]) > 1:
+        yield Named("at_once", case=case, held=held)
     if got == many:
         yield Named("all", case=case, got=got)
     if got != 1:

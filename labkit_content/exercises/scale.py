@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.base.language import series
 from labkit.base.texts import Text
 from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import a_function, read_returned, wrong_return
+from labkit_ranks.calls.faults.report import format_ranks
 
 from .on_ranks import on_ranks
 
@@ -50,12 +50,12 @@ def _seeds(answer: Callable[..., Any]) -> Hints:
     for rank in range(ranks):
         alike = [k for k in range(ranks) if _is_close(first[k][2], first[rank][2])]
         if len(alike) > 1:
-            yield Named("noise", ranks=ranks, who=series(f"rank {k}" for k in alike))
+            yield Named("noise", ranks=ranks, who=format_ranks(alike))
         scaled = [k for k in range(ranks) if _is_proportional(first[k][2], first[rank][2])]
         sorts = [result[2].flatten().sort()[0] for result in first]
         scaled = scaled if len(scaled) > 1 else [k for k in range(ranks) if _is_close(sorts[k], sorts[rank])]
         if len(scaled) > 1:
-            yield Named("scaled", ranks=ranks, who=series(f"rank {k}" for k in scaled))
+            yield Named("scaled", ranks=ranks, who=format_ranks(scaled))
     if not all(
         _is_close(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True)
     ):

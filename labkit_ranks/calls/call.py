@@ -132,6 +132,12 @@ class CollectiveCall:
         return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
 
     @property
+    def name(self) -> str:
+        """The kind, or for a message ``"isend"`` or ``"irecv"`` if the user's line called that."""
+        called = next((code.co_name for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
+        return called if called in ("isend", "irecv") else self.kind
+
+    @property
     def is_connected(self) -> bool:
         """Whether the members are connected. Until then the host waits in the call itself.
 

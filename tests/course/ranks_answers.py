@@ -273,7 +273,7 @@ WRONG = {
         (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
         (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradient of rank 0."),
         (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"), (3, "the function itself"),
-        (step_sent_then_received, "on 4 ranks, step 1 hangs: rank 0 waits in send"),
+        (step_sent_then_received, "on 4 ranks, step 1 hangs: rank 0 waits in isend"),
     ],
     "11.exchange": [
         (exchanging(lambda rank: (dist.send, dist.recv)), "with 3 numbers on 4 ranks it hangs: rank 0 waits"),

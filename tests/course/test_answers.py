@@ -251,6 +251,20 @@ def back_at_once(parallel, parts):
     sum(parallel(part).square().mean() / len(parts) for part in parts).backward()
 
 
+def back_after_all(parallel, parts):
+    with parallel.no_sync():
+        losses = [parallel(part).square().mean() / len(parts) for part in parts[:-1]]
+        for loss in losses:
+            loss.backward()
+    (parallel(parts[-1]).square().mean() / len(parts)).backward()
+
+
+def synced_at_last(parallel, parts):
+    for number, part in enumerate(parts, 1):
+        parallel.require_backward_grad_sync = number == len(parts)
+        (parallel(part).square().mean() / len(parts)).backward()
+
+
 def all_at_once(parallel, parts):
     parallel(parts.flatten(0, 1)).square().mean().backward()
 
@@ -671,7 +685,7 @@ RIGHT = {
     "08.groups": [replaced(), replaced(lambda norm: torch.nn.GroupNorm(2, norm.num_features)),
                   replaced(copied=True), by_name],
     "12.own": [(in_buckets(), last_bucket), [in_buckets(packed=tuple), last_bucket]],
-    "12.repair": [accumulated(inside=True)], "12.rows": [256], "12.steps": [1],
+    "12.repair": [accumulated(inside=True), synced_at_last], "12.rows": [256], "12.steps": [1],
     "13.rows": [[3, 7, 1], (3, 7, 1), "3 7 1"], "13.seeds": [prepared()], "13.means": [3.5, "3.5"],
     "13.mean": [loss_by(lambda losses, count, ranks: losses.sum() * ranks / count),
                 loss_by(lambda losses, count, ranks: losses.mean() * (len(losses) * ranks / count))],
@@ -1065,7 +1079,8 @@ WRONG = {
         (accumulated(inside=True, scale=lambda n: 1), "times the right one"),
         (accumulated(inside=True, passes=lambda parts: []), "that of the last part alone"),
         (first_part_is_sent, "Which part has to be sent"), (last_part_undivided, "last part is not divided"),
-        (all_at_once, "the GPU has no room for more"), (back_at_once, "go back in a single `backward()`"),
+        (all_at_once, "the GPU has no room for more"), (back_at_once, "4 parts have gone forward"),
+        (back_after_all, "3 parts have gone forward"),
         (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "12.rows": [(64, "which line of the script shares"), (1024, "depends on the rank"), ("x", "asks for")],
@@ -1076,7 +1091,7 @@ WRONG = {
     "13.seeds": [
         (prepared(model=1, order=1, noise=1), "the weights differ"), (prepared(order=1), "the orders of rows differ"),
         (scaled_noise, "only scaled, shifted or"), (turned_noise, "or in another order"),
-        (prepared(noise=0), "draw the same noise"),
+        (prepared(noise=0), "on 4 ranks, ranks 0–3 draw the same noise"),
         (prepared(noise=None), "draw the same noise"),
         (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
         (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),

@@ -231,6 +231,18 @@ def test_an_early_end():
     assert "ranks 0, 1  wait for rank 2 in barrier, call 2 of group default_pg" in text
 
 
+def test_the_last_message_of_a_rank_that_has_ended_names_its_peer():
+    def program(n):
+        if n == 0:
+            dist.send(vector(), 1)
+        else:
+            dist.recv(vector(), n - 1)
+
+    text = str(failing(program).error)
+    assert "rank 0  has ended; its last call was send to rank 1 at" in text
+    assert "rank 1  has ended; its last call was recv from rank 0 at" in text
+
+
 # NCCL does the messages of two ranks in the order of the calls, whether they are waited for or not.
 
 
@@ -252,7 +264,7 @@ def receive_first(n, size):
 
 @pytest.mark.parametrize(
     ("program", "size", "then", "first"),
-    [(send_first, 2**21, "recv", "send"), (receive_first, 3, "send", "recv")],
+    [(send_first, 2**21, "irecv", "isend"), (receive_first, 3, "send", "irecv")],
 )
 def test_what_is_posted_alone_waits_for_what_was_posted_before(program, size, then, first):
     text = str(failing(lambda n: program(n, size), 2).error)

@@ -227,9 +227,9 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     assert "rank 1  waits for store.wait('never') at train.py:33" in deadlocks[2]
     assert "rank 1  waits for rank 0 in new_group" in deadlocks[3]
     for rank in range(2):
-        assert f"rank {rank}  waits in recv from rank {1 - rank} [3] float32 at train.py:54" in deadlocks[4]
+        assert f"rank {rank}  waits in irecv from rank {1 - rank} [3] float32 at train.py:54" in deadlocks[4]
     assert re.search(
-        r"The send of rank \d at train.py:54 has not begun: .* and the recv before it", deadlocks[4]
+        r"The isend of rank \d at train.py:54 has not begun: .* and the irecv before it", deadlocks[4]
     )
     assert err.count("Unmet: all ranks have ended") == 1
     for call in "send to rank 0 [3] float32  train.py:40", "all_reduce SUM [3] float32  train.py:41":

@@ -89,7 +89,10 @@ def _circle(plan: AllReduce, step: int) -> list[Box | Line | Label]:
     beside = [0] * len(around) if star else [*around[1:], *around[:1]]
     links = list(zip(around, beside, strict=True)) if plan.ranks > 1 else []
     for one, other in links:
-        found.append(Line(*places[one], *places[other], muted=True))
+        if step or star:
+            found.append(Line(*places[one], *places[other], muted=True))
+        else:  # before the first message, show which way the ring will send
+            found.append(replace(_arrow_between(places[one], places[other], size), strong=False, muted=True))
     both_ways = {*links, *((other, one) for one, other in links)}
     for source, target in sorted({(send.source, send.target) for send in sends} & both_ways):
         line = _arrow_between(places[source], places[target], size)

@@ -185,6 +185,8 @@ def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
         return _TEXTS["failed"](kind=one.error[0], problem=one.error[1])
     if last is None:
         return str(_TEXTS["no-call-here" if one.seqs else "no-call"])
+    if last.is_message:  # its number counts messages of the pair, not the group's calls
+        return _TEXTS["ended-message"](what=describe_call(last), place=last.short_place)
     return _TEXTS["ended"](kind=last.kind, **_call_facts(last))
 
 
@@ -263,7 +265,7 @@ def _find_cause_of_messages(calls: Sequence[CollectiveCall], standings: Sequence
     for held, first in (call.memo["held"] for call in calls if "held" in call.memo):
         if "behind" in held.memo:  # both messages were posted before the rank waited
             break
-        facts = {"first": first.kind, "then": held.kind, "place": held.short_place}
+        facts = {"first": first.name, "then": held.name, "place": held.short_place}
         return "in_order", {"rank": held.rank, **facts}
     return {"recv": "all_receive", "send": "all_send"}.get("".join(kinds), "messages_unpaired"), {}
 

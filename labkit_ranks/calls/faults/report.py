@@ -54,8 +54,8 @@ def explain_fault(key: str, **facts: object) -> tuple[str, str]:
 
 
 def describe_call(call: CollectiveCall) -> str:
-    """Describe a call: ``all_reduce SUM [4, 4] float32``."""
-    words = [call.kind, *([str(list(call.members))] if call.members else ())]
+    """Describe a call as the user wrote it: ``all_reduce SUM [4, 4] float32``, ``isend to rank 1 [3] float32``."""
+    words = [call.name, *([str(list(call.members))] if call.members else ())]
     if call.op:
         words.append(call.op)
     if call.root is not None and call.kind != "barrier":
