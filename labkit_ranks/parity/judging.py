@@ -20,7 +20,7 @@ from ..calls.faults import format_ranks
 from ..diagnosis.failures import describe_error, raising_line
 from ..diagnosis.one_gpu import matching_ways
 from .layouts import RunLayout
-from .matching import assemble
+from .matching import Match, assemble
 from .recording import WHOLE_STEPS, LossCall, RankTraining, public_name
 
 CAUSES, PHRASES = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "causes")))
@@ -157,6 +157,12 @@ class LayoutRun:
             found["inputs"] = found["inputs"].unique()
         return found
 
+    def reads_rows_of(self, other: LayoutRun) -> bool:
+        """Whether both read the same rows in the first step, possibly in another number of batches."""
+        here, there = self.rows(1), other.rows(1)
+        known = [what for what in here if what in there]
+        return bool(known) and all(torch.equal(here[what], there[what]) for what in known)
+
 
 def _mean_over_targets(calls: Sequence[LossCall]) -> float:
     return sum(call.total for call in calls) / sum(call.counted.count for call in calls)
@@ -224,6 +230,15 @@ class LayoutComparison:
             self.gaps, self.tolerance, tuple(uncompared), tuple(notes),
         )  # fmt: skip
 
+    def _missing_parts(self) -> list[str]:
+        """Return the names of tensors of which no rank has a part."""
+        held = dict[str, list[Match]]()
+        for match in (match for one in self.run.trainings for match in one.matches.values()):
+            held.setdefault(match.name, []).append(match)
+        wholes = self.reference.wholes(0, "weights")
+        sizes = {name: len(torch.cat([one.places for one in held[name]]).unique()) for name in held if name in wholes}
+        return sorted(name for name, size in sizes.items() if size < wholes[name].numel())
+
     def _missing_names(self) -> list[str]:
         """Return a sentence about parameters that only one of the two runs has."""
         ours, theirs = (set[str]().union(*(one.kept[0, "weights"] for one in run.trainings))
@@ -241,6 +256,8 @@ class LayoutComparison:
             yield "uncompared.steps", "", {"printed": self.run.printed.strip().split("\n")[-1]}
         if not self.reference.trains:
             yield "uncompared.others", "", {}
+        if parts := self._missing_parts():
+            yield "uncompared.parts", "", {"names": list_some(parts)}
         if why := self._standstill():
             yield "dead", "", {"why": why, "where": ""}
         steps = 0 if self.run is self.reference else min(self.run.steps, self.reference.steps)
@@ -424,8 +441,11 @@ class LayoutComparison:
         off, values = 100 * max(one.off for one in gaps), [one.here.float() for one in gaps]
         small = max(one.off for name in self.bad for one in self.each[name]) < _SIXTEEN_BITS
         for dtype in (torch.bfloat16, torch.float16):
-            cast = all(torch.equal(one, one.to(dtype).float()) for one in values)
-            if cast or (small and all(abs(one.factor - 1) < 0.01 for one in gaps)):
+            cast, there = (
+                all(torch.equal(one, one.to(dtype).to(one.dtype)) for one in some)
+                for some in (values, [one.there for one in gaps])
+            )
+            if (cast and not there) or (small and all(abs(one.factor - 1) < 0.01 for one in gaps)):
                 yield "rounding", first, {"off": off, "dtype": str(dtype).removeprefix("torch.")}
         yield "backward", first, {"off": off, "ratios": series(f"{one.factor:.3g}" for one in gaps[:8])}
 

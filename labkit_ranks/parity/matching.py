@@ -49,10 +49,12 @@ def assemble(ranks: Sequence[_Pieces]) -> dict[str, Tensor]:
 def find_matches(rank: int, pieces: _Pieces, wholes: Mapping[str, Tensor]) -> dict[str, Match]:
     """Return the matches of a rank's pieces by name; a piece without a match is left out."""
     found = dict[str, Match]()
+    # A rank that has all names renames nothing: with one seed everywhere, halves of other tensors may be equal.
+    others = () if wholes.keys() <= pieces.keys() else wholes
     for name, piece in pieces.items():
         equal = [one for one in _candidates(piece, [name], wholes) if one.equal]
         if not equal and (piece.value != piece.value[:1]).any():  # constants such as zeros prove nothing
-            equal = [one for one in _candidates(piece, wholes, wholes) if one.equal]
+            equal = [one for one in _candidates(piece, others, wholes) if one.equal]
             equal = equal or [*_find_values(name, piece.value, wholes)]
         if len(equal) == 1:
             found[name] = equal[0]

@@ -153,7 +153,8 @@ def _share_rows(runs: Sequence[LayoutRun]) -> list[tuple[int, LayoutRun, list[tu
         shares.append([] if copied else [(different.index(key), len(different)) for key in keys])
         sizes.append(max(len(one) for one in tensors_in(join_batches(batches)) if one.dim()))
     source = runs[sizes.index(max(sizes))]
-    return [(at, source, share) for at, share in enumerate(shares) if share and sizes[at] < max(sizes)]
+    smaller = [at for at, share in enumerate(shares) if share and sizes[at] < max(sizes)]
+    return [(at, source, shares[at]) for at in smaller if not runs[at].reads_rows_of(source)]
 
 
 def _run(

@@ -139,6 +139,10 @@ def compare(ranks=2, **changes):
         ("", {"seed": "r + n"}),  # the start is made equal
         ("denominator", {"lines": "[p.grad.mul_(n) for p in net.parameters()]"}),
         ("rounding", {"lines": "[p.grad.copy_(p.grad.bfloat16()) for p in net.parameters() if n > 1]"}),
+        ("backward", {
+            "data": "x, y = x.chunk(n)[r].bfloat16(), y.chunk(n)[r]; net.bfloat16()",
+            "lines": "[p.grad.add_(p.grad.square() + 0.1) for p in net.parameters() if n > 1]",
+        }),  # all numbers are of 16 bits, in the reference too
         ("cut", {"lines": "net[0].bias.grad = None if n > 1 else net[0].bias.grad"}),
         ("drift", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 + 0.001 * r"}),
         ("update", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 * n"}),
@@ -225,6 +229,32 @@ for x, y in loader:
     assert labkit.parity(same, [1, 2], steps=4).layouts[1].notes == ()
 
 
+def test_batches_that_hold_the_same_rows_in_another_number_stay_as_they_are(tmp_path):
+    script = tmp_path / "accumulate.py"
+    script.write_text(
+        """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 5), torch.randn(64, 1))
+loader = iter(DataLoader(data, batch_size=int(sys.argv[2]), sampler=DistributedSampler(data, shuffle=False)))
+model = nn.parallel.DistributedDataParallel(nn.Linear(5, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(3):
+    optimizer.zero_grad()
+    for part in range(int(sys.argv[1])):
+        x, y = next(loader)
+        (nn.functional.mse_loss(model(x), y) / int(sys.argv[1])).backward()
+    optimizer.step()
+"""
+    )
+    found = labkit.parity(script, ["4 2", "2 2", "1 4"], ranks=[1, 2, 2], steps=3)
+    assert found.same is True, found
+    assert [one.notes for one in found.layouts] == [(), (), ()]
+
+
 def test_a_script_without_a_seed_starts_every_run_from_the_same_weights(tmp_path):
     """The reference runs again for rows of another layout, and draws other weights then."""
     script = tmp_path / "unseeded.py"
@@ -260,6 +290,38 @@ def test_gates_that_are_packed_on_each_rank_and_weights_that_are_packed_in_the_r
     assert places.tolist() == [*range(6, 12), *range(18, 24)]
     apart = {"gate.weight": make_piece(gate), "up.weight": make_piece(up)}
     assert [one.part for one in find_matches(0, apart, wholes).values()] == [(0, 2), (1, 2)]
+
+
+def test_halves_that_one_seed_made_equal_to_other_tensors_stay_their_own():
+    import torch
+
+    torch.manual_seed(0)
+    wholes = {"q": torch.randn(4, 3), "k": torch.randn(4, 3)}
+    halves = {"q": make_piece(wholes["q"][:2]), "k": make_piece(wholes["q"][2:])}
+    assert {key: one.name for key, one in find_matches(0, halves, wholes).items()} == {"q": "q", "k": "k"}
+
+
+def test_ranks_that_hold_the_same_part_of_a_tensor_are_not_compared():
+    code = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.nn.functional import all_reduce
+dist.init_process_group("gloo")
+n = dist.get_world_size()
+torch.manual_seed(0)
+net = nn.Linear(6, 3, bias=False)
+if n > 1:  # rank 1 should have the other columns
+    net.weight = nn.Parameter(net.weight.detach()[:, :3].clone())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    out = net(torch.ones(4, 6 // n))
+    ((all_reduce(out) if n > 1 else out) ** 2).sum().backward()
+    optimizer.step()
+"""
+    found = labkit.parity(lambda rank: exec(code, {}), [1, 2]).layouts[1]
+    assert (found.same, found.cause) == (None, ""), found
+    assert "weight" in found.uncompared[-1]
 
 
 def test_a_piece_finds_its_tensor_by_its_values():
