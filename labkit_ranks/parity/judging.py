@@ -236,7 +236,11 @@ class LayoutComparison:
         for match in (match for one in self.run.trainings for match in one.matches.values()):
             held.setdefault(match.name, []).append(match)
         wholes = self.reference.wholes(0, "weights")
-        sizes = {name: len(torch.cat([one.places for one in held[name]]).unique()) for name in held if name in wholes}
+        sizes = {
+            name: len(torch.cat([one.places for one in held[name]]).unique())
+            for name in held
+            if name in wholes
+        }
         return sorted(name for name, size in sizes.items() if size < wholes[name].numel())
 
     def _missing_names(self) -> list[str]:

@@ -139,10 +139,13 @@ def compare(ranks=2, **changes):
         ("", {"seed": "r + n"}),  # the start is made equal
         ("denominator", {"lines": "[p.grad.mul_(n) for p in net.parameters()]"}),
         ("rounding", {"lines": "[p.grad.copy_(p.grad.bfloat16()) for p in net.parameters() if n > 1]"}),
-        ("backward", {
-            "data": "x, y = x.chunk(n)[r].bfloat16(), y.chunk(n)[r]; net.bfloat16()",
-            "lines": "[p.grad.add_(p.grad.square() + 0.1) for p in net.parameters() if n > 1]",
-        }),  # all numbers are of 16 bits, in the reference too
+        (
+            "backward",
+            {
+                "data": "x, y = x.chunk(n)[r].bfloat16(), y.chunk(n)[r]; net.bfloat16()",
+                "lines": "[p.grad.add_(p.grad.square() + 0.1) for p in net.parameters() if n > 1]",
+            },
+        ),  # all numbers are of 16 bits, in the reference too
         ("cut", {"lines": "net[0].bias.grad = None if n > 1 else net[0].bias.grad"}),
         ("drift", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 + 0.001 * r"}),
         ("update", {"lines": "optimizer.param_groups[0]['lr'] = 0.1 * n"}),
