@@ -19,6 +19,7 @@ from labkit.plans.shards import Shards
 from labkit.view.picture import Picture
 
 from .pictures.bucket_lanes import bucket_picture
+from .pictures.captions import caption
 from .pictures.context_triangle import context_picture
 from .pictures.expert_lanes import experts_picture
 from .pictures.heat_maps import heat_picture
@@ -134,7 +135,8 @@ class SlicesExplorer(Explorer):
         super().__init__(step=step, ranks=ranks)
 
     def make_picture(self) -> Picture:
-        return heat_picture(HeatMaps(column_row(self.ranks, self.step)))
+        words = caption("slices", str(self.step)) + say(en=" ", zh="") + caption("slices", "legend")
+        return heat_picture(HeatMaps(column_row(self.ranks, self.step)), words)
 
 
 class PipelineExplorer(Explorer):

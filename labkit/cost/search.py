@@ -11,7 +11,7 @@ from ..base.display import Drawn
 from ..base.language import wrong
 from ..base.numbers import integer
 from ..base.texts import columns, texts_beside
-from ..base.units import bytes_text, duration
+from ..base.units import bytes_text, time_unit
 from .hardware import Accelerator
 from .plan import KINDS, Forecast, forecast
 from .settings import Plan
@@ -60,15 +60,16 @@ class Plans(Drawn):
 
     def table(self, most: int = 12) -> str:
         """Return the fastest plans as a table, and below why the others do not fit."""
-        experts, yes = bool(self.sizes.experts), str(_TEXTS["yes"])
-        lines = [f"  {_TEXTS['head'](ep='  ep' * experts)}"]
-        again = {True: yes + " " * (9 - columns(yes)), False: f"{'-':<9}"}
+        experts, cut = bool(self.sizes.experts), any(one.plan.sp for one in self.fitting[:most])
+        lines = [f"  {_TEXTS['head'](ep='  ep' * experts, sp='  sp      ' * cut)}"]
         for one in self.fitting[:most]:
-            plan = one.plan
+            plan, (scale, unit) = one.plan, time_unit(one.seconds)
+            time = f"{one.seconds * scale:#.3g}".removesuffix(".")
+            sp = f"  {plan.sp:<8}" if isinstance(plan.sp, str) else f"  {_yes_or_no(plan.sp, 8)}"
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}" + f"{plan.ep:>4}" * experts + f"{plan.stage:>6}  "
-                f"{f'{plan.micro}×{plan.many}':<7}{again[bool(plan.recompute)]}"
-                f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {duration(one.seconds):<9}"
+                f"{f'{plan.micro}×{plan.many}':<7}{_yes_or_no(plan.recompute, 9)}{sp * cut}"
+                f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {f'{time} {unit}':<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
         if len(self.fitting) > most:
@@ -92,6 +93,11 @@ class Plans(Drawn):
         return f"{head}\n{self.table()}"
 
     __repr__ = __str__
+
+
+def _yes_or_no(given: object, wide: int) -> str:
+    word = str(_TEXTS["yes" if given else "no"])
+    return word + " " * (wide - columns(word))
 
 
 def plans(

@@ -19,7 +19,7 @@ class Wait:
     call       the pending call (``"all_reduce"``, ``"recv"``, ``"store.get"``); the name of the error if the rank
                failed.
     waits_for  the ranks that have not come to this call.
-    group      the name of the process group.
+    group      the name of the process group, with its ranks unless it is the whole world.
     sequence   the number of the call in that group, from 1.
     place      the line of the call: ``"train.py:31 in step"``.
     """
@@ -47,7 +47,8 @@ class WaitForGraph(Drawn):
 def _format_wait(wait: Wait) -> str:
     number = "" if wait.sequence is None else f" {wait.sequence}"
     call = f" {wait.call}{number}" if wait.call else ""
-    group = say(en=f" of group {wait.group}", zh=f"（组 {wait.group}）") if wait.group else ""
+    zh = f"，组 {wait.group}" if wait.group.endswith("）") else f"（组 {wait.group}）"
+    group = say(en=f" of group {wait.group}", zh=zh) if wait.group else ""
     whom = series(wait.waits_for)
     if wait.state == "waits":
         zh = f"在等 rank {whom}，停在" if whom else "停在"

@@ -14,8 +14,8 @@ _LEFT, _RIGHT, _TOP, _GAP = 62, 8, 34, 14
 _WIDE, _HIGH, _LANE = 26.0, 14.0, 132  # the largest cell and lane
 
 
-def heat_picture(heat: HeatMaps) -> Picture:
-    """Draw each cell in the rank's colour; leave cells empty that a rank does not hold."""
+def heat_picture(heat: HeatMaps, words: str = "") -> Picture:
+    """Draw each cell in the rank's colour; leave cells empty that a rank does not hold. ``words``: the caption."""
     columns = {name: max(len(part[0]) for part in parts) for name, parts in heat.maps.items()}
     rows = max(len(part) for parts in heat.maps.values() for part in parts)
     across = WIDTH - _LEFT - _RIGHT - _GAP * (len(columns) - 1)
@@ -57,4 +57,4 @@ def heat_picture(heat: HeatMaps) -> Picture:
         x += count * wide + _GAP
     listed = series(heat.maps)
     ranks = say(en=plural(heat.ranks, "rank"), zh=f"{heat.ranks} 个 rank")
-    return sketch.picture(lane.y(len(shown)) + 6, caption("heat", ranks=ranks, listed=listed))
+    return sketch.picture(lane.y(len(shown)) + 6, words or caption("heat", ranks=ranks, listed=listed))

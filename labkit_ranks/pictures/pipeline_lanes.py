@@ -45,7 +45,24 @@ def pipelines_picture(pipelines: Sequence[Pipeline]) -> Picture:
         top = lane.y(len(found.stages)) + 8
     sketch.add(Label(12, top + 20, caption("pipeline", "curve"), 12, bold=True))
     _curves(sketch, pipelines, scale, floor)
-    return sketch.picture(floor + 14, say(en="; ", zh="；").join(map(repr, pipelines)))
+    return sketch.picture(floor + 14, _describe(pipelines))
+
+
+def _describe(pipelines: Sequence[Pipeline]) -> str:
+    """Describe schedules: those of equal length in a sentence, then the micro-batches that each keeps alive."""
+    first = pipelines[0]
+    if len(pipelines) == 1 or any(
+        (one.length, one.bubble) != (first.length, first.bubble) for one in pipelines
+    ):
+        return say(en="; ", zh="；").join(map(repr, pipelines))
+    alive = []
+    for one in pipelines:
+        peaks = [one.peak(stage) for stage in range(len(one.stages))]
+        listed = say(en=", ", zh="、").join(map(str, peaks))
+        alone = {"name": one.name, "peak": peaks[0], "listed": listed}
+        alive.append(caption("pipeline", "everywhere" if len({*peaks}) == 1 else "stages", **alone))
+    told = say(en="; ", zh="；").join(alive)
+    return caption("pipeline", "same", length=first.length, bubble=first.bubble, alive=told)
 
 
 def pipeline_picture(found: Pipeline) -> Picture:

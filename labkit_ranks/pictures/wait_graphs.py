@@ -189,14 +189,13 @@ def _draw_stand(stand: Stand, top: float) -> list[Box | Label]:
         Box(left, top, width, _HIGH, label=f"rank {stand.ranks[0]} {wait.state}", dashed=wait.state == "ended",
             strong=wait.state == "failed", tip=", ".join(f"rank {rank}" for rank in stand.ranks)),
     ]  # fmt: skip
-    x, shown = left + 10.0, stand.ranks[:6]
+    x, shown = left + 10.0, stand.ranks[:7]
     for rank in shown:
         found.append(Box(x, top + 7, _SWATCH, 15, rank, f"rank {rank}"))
         size = fit_size(str(rank), _SWATCH - 2, 10.5)
         found.append(Label(x + _SWATCH / 2, top + 18, str(rank), size, "middle", gpu=rank))
         x += _SWATCH + 3
-    more = len(stand.ranks) - len(shown)
-    name = (f"+{more}  " if more else "") + format_ranks(stand.ranks)
+    name = "…  " * (len(stand.ranks) > len(shown)) + format_ranks(stand.ranks)
     room = left + width - x - 12
     found.append(Label(x + 5, top + 19, fit_text(name, room, 12), 12, bold=True))
     used = text_width(name, 12) * 1.08 + 14

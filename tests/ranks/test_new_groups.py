@@ -141,6 +141,25 @@ def test_own_groups_that_overlap_are_told(last):
     assert isinstance(failed.value.error, Mismatch)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({}, "group 1 (ranks 0, 2), "), ({"use_local_synchronization": True}, "group [0, 2], ")],
+)
+def test_a_wait_in_a_part_of_the_world_names_its_ranks(options, told):
+    def work(rank):
+        x = begin(rank)
+        if rank.number != 1:
+            group = dist.new_group([0, 2], **options)
+            if rank.number == 2:
+                dist.all_reduce(x, group=group)
+        elif not options:
+            dist.new_group([0, 2])
+
+    with World(3) as world, pytest.raises(RanksFailed, match="call 1 of " + re.escape(told)) as failed:
+        world.run(work)
+    assert {wait.group for wait in failed.value.error.waits.ranks if wait.group} == {told[6:-2]}
+
+
 def test_a_group_of_gloo_is_not_cut_out_of_one_of_nccl():
     with World(3) as world:
 

@@ -107,6 +107,7 @@ def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
     picture = pipelines_picture([labkit.pipeline(name, stages, pieces) for name in ("GPipe", "1F1B")])
     sound(picture)
     assert len([box for box in picture.boxes if " F" in box.label]) == 2 * stages * pieces
+    assert picture.description.count(f"{3 * (stages + pieces - 1)} ") == 1  # of both schedules
 
 
 @pytest.mark.parametrize("name", ["interleaved 1F1B", "zero bubble"])

@@ -338,6 +338,10 @@ def test_ranks_that_stand_in_one_call_are_one_box_with_an_arrow_to_who_is_missin
     assert "wait for rank 3" in texts(picture)
     several = WaitForGraph(tuple(Wait(rank, call="recv", waits_for=(9,)) for rank in (0, 1, 3, 4, 5, 7)))
     assert "ranks 0, 1, 3–5, 7" in texts(wait_for_picture(several))
+    for size in (7, 8):  # seven are drawn
+        many = wait_for_picture(WaitForGraph(tuple(Wait(rank, call="recv") for rank in range(size))))
+        assert {box.gpu for box in many.boxes} == {None, *range(7)}
+        assert ("…  ranks 0–7" in texts(many), "ranks 0–6" in texts(many)) == (size == 8, size == 7)
     crossed = wait_for_picture(CROSSED)
     assert len([line for line in crossed.lines if line.arrow]) == 2
     (failed,) = labelled(crossed, "rank 2 failed")

@@ -91,6 +91,13 @@ def test_cells_are_the_darker_the_farther_from_0_and_gaps_stay_empty(sound):
     assert repr(labkit.HeatMaps({"W": [[1, 2]]})) == "W: 1×2"
 
 
+def test_each_step_of_the_slices_says_what_was_computed():
+    told = [labkit.SlicesExplorer(step=step).make_picture().description for step in range(4)]
+    for step, name in enumerate(("W1", "hidden", "partial", "output")):
+        assert told[step].startswith(f"Step {step}: ")
+        assert [name in one.partition(".")[0] for one in told[: step + 1]] == [False] * step + [True]
+
+
 @pytest.mark.parametrize("odd", [torch.zeros(65, 2), [[1], [1, 2]], [], torch.zeros(2, 2, 2), 3.0])
 def test_what_is_no_small_matrix_is_named(odd):
     with pytest.raises(ValueError, match="W must be a matrix of at most 64 × 64"):

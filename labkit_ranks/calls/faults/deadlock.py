@@ -21,6 +21,7 @@ from .report import (
     align_columns,
     call_table,
     describe_call,
+    describe_group,
     explain_fault,
     format_ordinal,
     format_ranks,
@@ -123,7 +124,7 @@ def _wait(one: RankState, standings: Sequence[RankState]) -> Wait:
     call = one.call
     if call is not None:
         awaited = missing_ranks(call, standings)
-        return Wait(one.rank, "waits", call.kind, awaited, group_label(call), call.seq, call.short_place)
+        return Wait(one.rank, "waits", call.kind, awaited, describe_group(call), call.seq, call.short_place)
     if one.what:
         return Wait(one.rank, "waits", one.what)
     if one.error is not None:
@@ -178,7 +179,8 @@ def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
     if call is not None:
         awaited = missing_ranks(call, standings)
         whom = format_ranks(awaited) if awaited else _TEXTS["others"]
-        return _TEXTS["collective"](whom=whom, what=describe_call(call), **_call_facts(call))
+        facts = _call_facts(call, describe_group(call))
+        return _TEXTS["collective"](whom=whom, what=describe_call(call), **facts).replace("） ", "）")
     if one.what:
         return _TEXTS["own"](what=one.what)
     if one.error is not None:
@@ -190,8 +192,8 @@ def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
     return _TEXTS["ended"](kind=last.kind, **_call_facts(last))
 
 
-def _call_facts(call: CollectiveCall) -> dict[str, object]:
-    return {"number": call.seq, "group": group_label(call), "place": call.short_place}
+def _call_facts(call: CollectiveCall, group: str = "") -> dict[str, object]:
+    return {"number": call.seq, "group": group or group_label(call), "place": call.short_place}
 
 
 # The cause of a deadlock: a key of faults.txt, and its facts.

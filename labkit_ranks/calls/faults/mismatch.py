@@ -13,7 +13,7 @@ from labkit.base.texts import texts_beside
 from ..call import CollectiveCall
 from ..checks.nccl import nccl_error
 from ..wait_graph import Wait, WaitForGraph
-from .report import Report, call_table, describe_call, explain_fault, format_ranks, group_label
+from .report import Report, call_table, describe_call, describe_group, explain_fault, format_ranks
 
 _TEXTS = texts_beside(__file__)
 # Calls whose members may bring pieces of different sizes.
@@ -37,7 +37,7 @@ def mismatch_error(calls: Sequence[CollectiveCall]) -> Exception | None:
     waits = []
     for call in sorted(calls, key=lambda call: call.rank):
         others = tuple(sorted(other.rank for other in calls if _difference(call, other)))
-        place = group_label(call), call.seq, call.short_place
+        place = describe_group(call), call.seq, call.short_place
         waits.append(Wait(call.rank, "waits", call.kind, others, *place))
     error.waits = WaitForGraph(tuple(waits))
     return error
@@ -100,7 +100,7 @@ def mismatch_report(calls: Sequence[CollectiveCall], what: str) -> Report:
     if first.is_message or what == "members":
         head = str(_TEXTS["message" if first.is_message else what])
     else:
-        head = _TEXTS["collective"](number=first.seq, group=group_label(first))
+        head = _TEXTS["collective"](number=first.seq, group=describe_group(first)).replace("） ", "）")
     key = what
     if what == "shape":
         apart = first.root is None and len({(call.code, call.line) for call in calls}) > 1

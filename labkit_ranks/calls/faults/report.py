@@ -100,6 +100,16 @@ def group_label(call: CollectiveCall) -> str:
     return call.desc if call.desc not in ("", "undefined") else call.group or "default_pg"
 
 
+def describe_group(call: CollectiveCall) -> str:
+    """Return the group's name and, unless it is the whole world, its ranks: ``mesh_dp (ranks 0, 2)``."""
+    if call.desc == "default_pg":
+        return call.desc
+    name, ranks = group_label(call), format_ranks(call.ranks)
+    if len(name) == 40:  # the hash of `use_local_synchronization`: only the ranks tell groups apart
+        return str(list(call.ranks))
+    return say(en=f"{name} ({ranks})", zh=f"{name}（{ranks}）") if call.ranks else name
+
+
 def format_numbers(numbers: Iterable[int], pair: str = "") -> str:
     """Format numbers as ``0, 2–5``; put ``pair`` between two that follow each other."""
     spans: list[list[int]] = []
