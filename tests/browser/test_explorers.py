@@ -29,6 +29,8 @@ WORDS = {
     "scaling": ("efficiency", "效率"), "ring": ("rank 0", "环形"), "star": ("rank 0", "星形"),
     "race": ("star", "星形"),
 }  # fmt: skip
+HIDDEN = "e => e.scrollWidth - e.clientWidth"
+ARROW = "e => getComputedStyle(e, '::after').opacity"
 CLIPPED = """svg => { const outer = svg.getBoundingClientRect();
   return [...svg.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
     return r.left < outer.left - 1 || r.right > outer.right + 1 || r.bottom > outer.bottom + 1; })
@@ -73,11 +75,26 @@ def assert_usable_in_600_pixels(page, theme, names):
     assert cards == {(28, 33, 40) if theme == "dark" else (255, 255, 255)}
     page.set_viewport_size({"width": 390, "height": 1600})  # a phone: the picture keeps its size
     assert svg.evaluate("e => e.getBoundingClientRect().width") >= 700
+    bars = page.locator(".labkit-explorer").nth(names.index("memory")).locator(".labkit-view")
+    assert bars.evaluate(HIDDEN) == 0  # but bars, whose numbers are read together, fit,
+    assert bars.evaluate(ARROW) == "0"
+    table = page.locator(".jp-RenderedText:has(pre)").first
+    assert (
+        table.locator("pre").evaluate("e => e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight)")
+        < 1.5
+    )
+    for wide in (page.locator(".labkit-explorer").nth(len(names) - 1).locator(".labkit-view"), table):
+        wide.scroll_into_view_if_needed()
+        assert wide.evaluate(HIDDEN) > 100
+        assert wide.evaluate(ARROW) == "1"  # and what does not says so
 
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
 def test_every_explorer_moves_by_keyboard_and_mouse(lab, shot, language, theme):
-    cells = [f"import labkit\nlabkit.set_language('{language}')\nlabkit.split(10, 4)"]
+    cells = [
+        f"import labkit\nlabkit.set_language('{language}')\nlabkit.split(10, 4)",
+        "print('97.0 ms  ' * 8)",
+    ]
     cells += [f"labkit.{make}" for make, *_ in EXPLORERS.values()]
     page = lab(f"explorers-{language}-{theme}.ipynb", theme=theme, cells=cells)
     for at, (name, (_, control, before, after)) in enumerate(EXPLORERS.items()):
