@@ -1,10 +1,10 @@
-"""Pictures of single lessons: the call in motion that opens the index, the means of BatchNorm (08), parity (23)."""
+"""Pictures of single lessons: the call in motion of the index, BatchNorm's means and step times (08), parity (23)."""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,6 +118,44 @@ class BatchNormMeans:
             note = say(en=f"subtracts {mean:g}, {kept}", zh=f"减去 {mean:g}，{kept}")
             sketch.add(lane.note(gpu, note, bold=not gpu))
         return sketch.picture(lane.y(len(pieces)) + 4, repr(self), NARROW)
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.picture(), panel=True)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The time of a step on 1, 2, 4, … GPUs, for several times that starting a replica may take; shows itself as SVG.
+
+    seconds   by the milliseconds of a start: the seconds of a step on each number of GPUs.
+    """
+
+    seconds: Mapping[float, Sequence[float]]
+
+    def __repr__(self) -> str:
+        rows = [
+            say(en=f"{start:g} ms a start: ", zh=f"启动一次 {start:g} ms：")
+            + ", ".join(f"{1000 * one:.1f}" for one in times)
+            for start, times in self.seconds.items()
+        ]
+        return "\n".join([say(en="ms on 1, 2, 4, … GPUs", zh="1、2、4、…… 块 GPU 上的毫秒数"), *rows])
+
+    def picture(self) -> Picture:
+        """Draw a curve for each start, named at its end with the number of GPUs on which it is lowest."""
+        counts = [2**at for at in range(len(next(iter(self.seconds.values()))))]
+        curves = []
+        for at, (start, times) in enumerate(self.seconds.items()):
+            name = say(en=f"{start:g} ms to start a replica", zh=f"启动一个副本 {start:g} ms")
+            best = counts[min(range(len(times)), key=times.__getitem__)]
+            short = say(en=f"{start:g} ms: fastest on {best}", zh=f"{start:g} ms：{best} 块最快")
+            values = [[1000 * one for one in times]]
+            mark = ("", "disc", "square")[at % 3]
+            curves.append(Curve(f"{start:g} ms", name, short, values, at == 1, at == 0, mark))
+        most = max(1000 * one for times in self.seconds.values() for one in times)
+        title = say(en="training step, ms", zh="每个训练步，ms")
+        axis = Axis(title, nice(most), "{:.4g}".format, "{:.1f} ms".format)
+        unit = say(en="number of GPUs", zh="GPU 数")
+        return charts_picture(curves, [axis], Counts(counts, unit), "", repr(self))
 
     def _repr_svg_(self) -> str:
         return to_svg(self.picture(), panel=True)

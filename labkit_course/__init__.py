@@ -12,7 +12,17 @@ from labkit.base.lazy_names import LazyNames
 if TYPE_CHECKING:
     from .answers import check, reveal
     from .board import Progress
-    from .broken import BatchNormMeans, CallInMotion, ParityExplorer, Training, batch, hint, repair, torchrun
+    from .broken import (
+        BatchNormMeans,
+        CallInMotion,
+        ParityExplorer,
+        StepTimes,
+        Training,
+        batch,
+        hint,
+        repair,
+        torchrun,
+    )
     from .cases import Cases
     from .glossary import Glossary
     from .lesson import begin
@@ -22,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "Outline", "ParityExplorer", "Progress",
-    "Sayings", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal", "torchrun", "vary",
+    "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal", "torchrun",
+    "vary",
 ]  # fmt: skip
 
 _names = LazyNames(__name__, __file__)

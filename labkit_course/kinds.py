@@ -63,7 +63,10 @@ def numbers(answer: Any) -> tuple[int, ...]:
 
 def device(answer: object) -> str:
     """Return the answer as a device's name, ``"cpu"`` or ``"cuda:0"``; accept a torch.device."""
-    text = re.sub(r"^(torch\.)?device\((type=)?|index=|[\"' )“”‘’]", "", _text(answer)).replace(",", ":")
+    text = _text(answer)
+    if re.search(r"cuda(\s+:|:\s)", text):
+        raise Unreadable(_TEXTS["device_space"])
+    text = re.sub(r"^(torch\.)?device\((type=)?|index=|[\"' )“”‘’]", "", text).replace(",", ":")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise Unreadable
     return "cuda:0" if text == "cuda" else text

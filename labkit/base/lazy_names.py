@@ -18,8 +18,9 @@ class LazyNames:
         """Return the module of each name."""
         if not self._modules:
             with open(self.file, encoding="utf-8") as file:
-                lines = file.read().rpartition("\nif TYPE_CHECKING:\n")[2].splitlines()
-            for words in (line.split(maxsplit=3) for line in lines):
+                text = file.read().rpartition("\nif TYPE_CHECKING:\n")[2]
+            text = text.replace(",\n    )", "").replace("(\n", "").replace(",\n", ",")  # names in brackets
+            for words in (line.split(maxsplit=3) for line in text.splitlines()):
                 if words[:1] == ["from"] and words[1] != ".":
                     self._modules |= {part.split()[-1]: words[1] for part in words[3].split(",")}
         return self._modules

@@ -315,10 +315,27 @@ def input_cut(problem: BrokenModel) -> Cut:
     generator = torch.Generator().manual_seed(5)
     state = weights(problem.broken, generator)  # as in symptom(), so that the batch is the same
     names = list(inspect.signature(problem.broken.forward).parameters)[1:]
-    inputs = problem.batch(8, generator)
-    found = [pair for name, value in zip(names, inputs, strict=False) for pair in _tensors(name, value)]
-    returned = observe(problem.broken, Case(2, 8, (inputs, inputs), state)).returned
-    return Cut(tuple(found), 2, tuple(_result(returned[gpu]) if gpu in returned else "" for gpu in (0, 1)))
+    calls = tuple(problem.batch(8, generator) for _ in range(3))
+    found = [pair for name, value in zip(names, calls[0], strict=False) for pair in _tensors(name, value)]
+    one, two = (observe(problem.broken, Case(gpus, 8, calls, state)).returned for gpus in (1, 2))
+    returned = (_returned(two[gpu], one[0], 4 * gpu) if gpu in two else "" for gpu in (0, 1))
+    return Cut(tuple(found), 2, tuple(returned))
+
+
+def _returned(results: list[Any], right: list[Any], start: int) -> str:
+    """Describe a replica's results: the first, and how far the first wrong one is off the rows from ``start``."""
+    words = _result(results[0])
+    for number, (result, whole) in enumerate(zip(results, right, strict=False), 1):
+        if not isinstance(result, Tensor) or not result.dim():
+            break
+        if result.shape != (rows := whole[start : start + len(result)]).shape:
+            break
+        if not is_alike(result, rows):
+            gap = f"{gap_of(result, rows):.2g}"
+            if number == 1:
+                return words + say(en=f", off by up to {gap}", zh=f"，最多相差 {gap}")
+            return words + say(en=f", batch {number} off by {gap}", zh=f"，第 {number} 批最多相差 {gap}")
+    return words
 
 
 def _tensors(name: str, value: object) -> Iterator[tuple[str, tuple[int, ...]]]:

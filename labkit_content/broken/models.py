@@ -21,7 +21,9 @@ class Tagger(nn.Module):
 
     def forward(self, tokens, lengths):
         embedded = self.embed(tokens)
-        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
         states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return self.tag(states)
 
@@ -132,8 +134,8 @@ class Waves(nn.Module):
         steps = x.size(1)
         if steps not in self.waves:
             times = torch.arange(steps, device=x.device).unsqueeze(1)
-            speeds = 0.4 ** torch.arange(4, device=x.device)
-            self.waves[steps] = torch.cat([(times * speeds).sin(), (times * speeds).cos()], dim=1)
+            angles = times * 0.4 ** torch.arange(4, device=x.device)
+            self.waves[steps] = torch.cat([angles.sin(), angles.cos()], dim=1)
         x = x + self.waves[steps]
         return self.attention(x, x, x, need_weights=False)[0]
 

@@ -96,8 +96,8 @@ class RepairedExperts(models.Experts):
 class RepairedWaves(models.Waves):
     def forward(self, x):
         times = torch.arange(x.size(1), device=x.device).unsqueeze(1)
-        speeds = 0.4 ** torch.arange(4, device=x.device)
-        x = x + torch.cat([(times * speeds).sin(), (times * speeds).cos()], dim=1)
+        angles = times * 0.4 ** torch.arange(4, device=x.device)
+        x = x + torch.cat([angles.sin(), angles.cos()], dim=1)
         return self.attention(x, x, x, need_weights=False)[0]
 
 

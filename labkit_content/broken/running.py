@@ -67,7 +67,7 @@ class Observed:
     gradients   of the parameters, by name, after a backward through all calls in training mode; None where
                 there is none.
     busy        the GPUs on which each layer with weights has run, by its name; layers that never ran are missing.
-    returned    what each replica returned in the first call, by its GPU, on the CPU; a replica that failed is missing.
+    returned    what each replica returned in each call, by its GPU, on the CPU; a replica that failed is missing.
     names       the keys of its state_dict and their shapes, as made.
     """
 
@@ -75,7 +75,7 @@ class Observed:
     states: list[dict[str, Tensor]] = field(default_factory=list)
     gradients: dict[str, Tensor | None] = field(default_factory=dict)
     busy: dict[str, set[int]] = field(default_factory=dict)
-    returned: dict[int, Any] = field(default_factory=dict)
+    returned: dict[int, list[Any]] = field(default_factory=dict)
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
     failure: ModelFailure | None = None
 
@@ -191,10 +191,11 @@ def _watch(model: nn.Module, busy: dict[str, set[int]]) -> None:
             module.register_forward_hook(lambda module, given, output, name=name: ran(name, output))
 
 
-def _note_returned(given: Any, output: Any, returned: dict[int, Any]) -> None:
+def _note_returned(given: Any, output: Any, returned: dict[int, list[Any]]) -> None:
     devices = [tensor.device.index for tensor in tensors(given, "").values() if tensor.is_cuda]
     if devices:
-        returned.setdefault(devices[0], map_tensors(output, lambda path, tensor: tensor.detach().cpu()))
+        result = map_tensors(output, lambda path, tensor: tensor.detach().cpu())
+        returned.setdefault(devices[0], []).append(result)
 
 
 def sum_weighted(result: Any) -> Tensor | None:

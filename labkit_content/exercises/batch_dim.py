@@ -112,7 +112,9 @@ def _judge_shapes(results: object) -> Hints:
         yield Named("columns_first")
     if scores != [6, 12, 10]:
         yield Named("other_scores", scores=scores)
-    if hidden in ([1, 6, 7], [1, 12, 7]):
+    if hidden in ([1, 12, 7], [12, 1, 7]):
+        yield Named("columns_as_batch", hidden=hidden)
+    if hidden == [1, 6, 7]:
         yield Named("batch_first", hidden=hidden)
     if len(hidden) < 2 or hidden[0] != 6 or results[1].numel() != 6 * 7:
         yield Named("other_hidden", hidden=hidden)

@@ -16,7 +16,7 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .gpus import some_gpus
-from .on_ranks import on_ranks
+from .on_ranks import on_ranks, on_ranks_with_late_sums
 from .ranks import describe_waits
 
 
@@ -152,6 +152,9 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
             raise wrong_return(results[0], Text("a gradient of three numbers", "三个数的梯度"))
         total = torch.stack(own).sum(0)
         if all(torch.allclose(result, total / ranks) for result in results):
+            late = on_ranks_with_late_sums(answer, ranks, [(gradient,) for gradient in own]).results
+            if not all(torch.allclose(result, total / ranks) for result in late):
+                yield Named("unwaited")
             continue
         for rank, result in enumerate(results):
             if torch.allclose(result, own[rank]):

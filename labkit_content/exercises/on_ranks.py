@@ -171,6 +171,48 @@ def on_ranks_with_late_messages(
         return on_ranks(function, ranks, given)
 
 
+def _sum_at_wait(
+    all_reduce: Callable[..., Any], late: dict[int, list[Any]], tensor: Any, *given: Any, **named: Any
+) -> Any:
+    """All-reduce; with ``async_op=True`` leave ``tensor`` as it is until ``wait``, as on GPUs the sum comes later."""
+    if not (given[2] if len(given) > 2 else named.get("async_op")):
+        return all_reduce(tensor, *given, **named)
+    work = all_reduce(total := tensor.clone(), *given, **named)
+    pending = [tensor]
+
+    def arrive() -> None:
+        work.wait()
+        while pending:
+            pending.pop().detach().copy_(total)
+
+    class ArrivingSum:
+        def __getattr__(self, name: str) -> Any:
+            arrive()
+            return getattr(work, name)
+
+    late.setdefault(dist.get_rank(), []).append(arrive)
+    return ArrivingSum()
+
+
+def on_ranks_with_late_sums(
+    function: Callable[..., Any], ranks: int, given: Sequence[Sequence[Any]] | None = None
+) -> RanksRun:
+    """As :func:`on_ranks`; the sum of an all-reduce with ``async_op=True`` is there only after ``wait``."""
+    late = dict[int, list[Any]]()
+    synchronize = torch.cuda.synchronize
+
+    def synchronize_late(*device: Any, **named: Any) -> None:
+        for arrive in late.pop(dist.get_rank(), []):
+            arrive()
+        synchronize(*device, **named)
+
+    with (
+        patch.object(dist, "all_reduce", partial(_sum_at_wait, dist.all_reduce, late)),
+        patch.object(torch.cuda, "synchronize", synchronize_late),
+    ):
+        return on_ranks(function, ranks, given)
+
+
 def _failure(rank: int, error: BaseException, ranks: int) -> RankFailure:
     text = "".join(traceback.format_exception(error))
     words = short_text(error) if isinstance(error, Exception) else type(error).__name__

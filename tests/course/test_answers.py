@@ -119,6 +119,14 @@ class BatchFirst(Digits):
         return self.scores(output), hidden.transpose(0, 1) if self.turned else hidden
 
 
+class ColumnsAsBatch(Digits):
+    """The batch goes first into an RNN without ``batch_first``."""
+
+    def forward(self, images):
+        output, hidden = self.rnn(self.cnn(images).squeeze(2).transpose(1, 2))
+        return self.scores(output), hidden.transpose(0, 1)
+
+
 class Squeezed(Digits):
     def forward(self, images):
         output, hidden = self.rnn(self.cnn(images).squeeze().permute(2, 0, 1))
@@ -336,6 +344,26 @@ def reduced(scale=lambda total, ranks: total / ranks, ranks=None, first=False):
         return gradient if first else scale(gradient, count)
 
     return mine
+
+
+def in_background(finish, late=False):
+    """An ``average`` of lesson 08 with ``async_op=True``; ``finish`` takes its work. ``late``: after the division."""
+
+    def mine(gradient):
+        work = torch.distributed.all_reduce(gradient, async_op=True)
+        if late:
+            gradient = gradient / torch.distributed.get_world_size()
+        finish(work)
+        return gradient if late else gradient / torch.distributed.get_world_size()
+
+    return mine
+
+
+def waits_twice(gradient):
+    torch.distributed.all_reduce(gradient, async_op=True).wait()
+    gradient /= torch.distributed.get_world_size()
+    torch.cuda.synchronize()
+    return gradient
 
 
 def gathered(gradient):
@@ -656,7 +684,7 @@ RIGHT = {
                   lambda m: labkit.DataParallel(m, device_ids=[m.weight.device.index, *others(m)]),
                   lambda m: torch.nn.DataParallel(m, [torch.device("cuda", m.weight.get_device()), *others(m)])],
     "05.load": [loaded(), lambda model, state: loaded()(unwrapped(model), state), load_by_copying],
-    "05.output": ["cuda:1", torch.device("cuda:1")],
+    "05.output": ["cuda:1", torch.device("cuda:1"), " cuda:1 ", "torch.device('cuda', 1)"],
     "05.match": [[5, 3, 2, 4, 6, 1], "5 3 2 4 6 1", "532461", "A5 B3 C2 D4 E6 F1",
                  "f=1, a=5, b=3, c=2, d=4, e=6"],
     "05.plain": [lambda state: OrderedDict((k.removeprefix("module."), v.clone()) for k, v in state.items()),
@@ -679,7 +707,10 @@ RIGHT = {
                 lambda means, sizes: torch.dot(means, sizes / sizes.sum())],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
-    "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered],
+    "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered,
+                      *map(in_background, [lambda work: work.wait(), lambda work: work.get_future().wait(),
+                                           lambda work: torch.cuda.synchronize()]),
+                      waits_twice],
     "08.count": [counted(), counted()(3, 2), counted(lambda x: x.new_tensor([len(x)])),
                  counted(lambda x: torch.tensor(len(x), device=x.device))],
     "08.groups": [replaced(), replaced(lambda norm: torch.nn.GroupNorm(2, norm.num_features)),
@@ -929,6 +960,7 @@ WRONG = {
     ],
     "05.output": [
         ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
+        ("cuda: 1", "without a space in it"), ("cuda :1", "without a space in it"),
     ],
     "05.plain": [
         (renames_the_callers, "the keys of the dict that you were given have changed"),
@@ -968,6 +1000,7 @@ WRONG = {
         (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
         (BatchFirst((0, 2, 1), turned=False), "even with `batch_first`"), (BatchFirst((2, 0, 1)), "along the images"),
+        (ColumnsAsBatch(), "the GRU took the 12 columns for its batch"),
         (Fixed(1, 6), "on two GPUs 6 images"), (AsksForWeights(), "on device 1. IndexError: list index out"),
         (Fixed(1, 3, 6), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
     ],
@@ -1020,6 +1053,8 @@ WRONG = {
         (reduced(lambda total, ranks: total), "that is the sum"), (lambda g: g, "rank 0 still returns"),
         (reduced(lambda total, ranks: total / 2), "on two ranks that is right, on 3 it is not"),
         (lambda g: g / 2, "return different gradients"), (reduced(ranks=[0]), "it hangs: "),
+        (in_background(lambda work: None), "call `wait()` on what it returns"),
+        (in_background(lambda work: work.wait(), late=True), "before you use the tensor"),
         (lambda g: torch.distributed.all_reduce(g), "returns `None`, as `dist.all_reduce` does"),
         (lambda g: torch.distributed.all_reduce(g) / 2, "returns nothing to compute with"),
         (lambda g: None, "return"), (lambda g: 1, "a gradient of three"), (lambda g: 1 / 0, "ZeroDivision"),

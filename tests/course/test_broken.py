@@ -12,8 +12,9 @@ from torch import nn
 
 import labkit
 from labkit.plans.split import split
+from labkit.view.pictures.lanes import inputs_picture
 from labkit_content.broken import models
-from labkit_content.broken.judging import cases, judge, symptom
+from labkit_content.broken.judging import cases, input_cut, judge, symptom
 from labkit_content.repairs import problems, score
 from labkit_course import Progress, batch, glossary, hint, progress, repair
 from tools.author import sync
@@ -226,6 +227,25 @@ def test_an_unchanged_class_is_no_attempt_and_shows_its_symptom(language):
 def test_every_symptom_shows_that_something_is_wrong(name):
     _, two, _ = symptom(PROBLEMS[name]).splitlines()
     assert "Error" in two or "off by" in two
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_picture_shows_what_is_wrong_on_two_gpus(name, language):
+    problem = PROBLEMS[name]
+    first, second = input_cut(problem).returned
+    values = name in ("pairs", "words")  # losses, whose mean is wrong
+    assert not [text.text for text in inputs_picture(input_cut(problem)).texts if "…" in text.text]
+    off = [re.search(r"(?:off by|最多相差)(?: up to)? ([\d.]+)", words) for words in (first, second)]
+    assert "" in (first, second) or first != second or off[0], (first, second)
+    assert bool(off[0]) == bool(off[1]) == (name in ("roads", "surprise"))
+    if off[0]:  # the larger of the two is what the line below the picture says
+        _, two, _ = symptom(problem).splitlines()
+        assert max(float(one[1]) for one in off) == float(
+            re.search(r"(?:off by up to|最多相差) ([\d.]+)", two)[1]
+        )
+    elif values:
+        _, two, _ = symptom(problem).splitlines()
+        assert f"{(float(first) + float(second)) / 2:.3f}" in two
 
 
 def test_nothing_is_said_of_the_ten_before_one_is_tried():

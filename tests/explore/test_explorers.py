@@ -185,7 +185,7 @@ def test_a_recording_can_be_explored():
     trace = step_trace(RESNET50, PROFILES["v100-nvlink"], 32, 3)
     explorer = labkit.TimelineExplorer(trace, moment=50)
     assert repr(explorer) == "TimelineExplorer(moment=50)"
-    assert "compute backward (cuda:0, cuda:1, cuda:2)" in explorer.sentence()
+    assert "computing the backward pass (cuda:0, cuda:1, cuda:2)" in explorer.sentence()
     assert ": reduce (cuda:0)" in labkit.TimelineExplorer(trace, moment=99).sentence()
     with pytest.raises(AttributeError, match="has no 'gpus'"):
         _ = explorer.gpus

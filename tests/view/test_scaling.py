@@ -8,6 +8,7 @@ import labkit
 from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
 from labkit.cost.published import BERT, GPT2
 from labkit.view.pictures.charts import TALL, TOP, curves_picture, race_picture, scaling_picture
+from labkit_content.pictures import StepTimes
 
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]
 
@@ -172,6 +173,15 @@ def test_equal_curves_lie_on_one_another_and_each_can_be_seen():
     assert picture.description.startswith("Loss at each step. one GPU: from 1.37 to 0.50; DataParallel: from")
 
 
+@pytest.mark.parametrize(
+    ("last", "ends"),
+    [((0.5, 0.5, 0.78), ["0.78", "0.50 (both)"]), ((0.5, 0.5, 0.5), ["0.50 (all 3)"])],
+)
+def test_curves_that_end_together_have_one_label(last, ends):
+    picture = curves_picture(labkit.Curves(**{f"curve{at}": [1.37, loss] for at, loss in enumerate(last)}))
+    assert [text.text for text in picture.texts if text.text[:3] in ("0.5", "0.7", "0.9")] == ends
+
+
 def test_losses_that_do_not_fit_are_named():
     assert repr(labkit.Curves(mine=[2, 1])) == "mine: 2.00 → 1.00"
     with pytest.raises(ValueError, match="the same number of losses, at least one; got one: 2, two: 1"):
@@ -182,3 +192,16 @@ def test_losses_that_do_not_fit_are_named():
     for odd in ("nan", "inf"):
         with pytest.raises(ValueError, match=f"the losses of two must be finite, that of step 1 is {odd}"):
             labkit.Curves(one=[1, 1], two=[1, float(odd)])
+
+
+def test_times_of_a_step_are_drawn_with_the_fastest_count(language, sound):
+    times = StepTimes({0.5: [0.097, 0.054, 0.031], 8: [0.097, 0.069, 0.081]})
+    sound(picture := times.picture())
+    texts = [text.text for text in picture.texts]
+    ends = {
+        "en": ["8 ms: fastest on 2", "0.5 ms: fastest on 4"],
+        "zh": ["8 ms：2 块最快", "0.5 ms：4 块最快"],
+    }
+    assert set(ends[language]) <= set(texts)
+    assert {"1", "2", "4"} <= set(texts)
+    assert "97.0, 69.0, 81.0" in repr(times)

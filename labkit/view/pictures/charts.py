@@ -213,13 +213,14 @@ def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[
 def _label_ends(ends: list[tuple[float, float, str]]) -> list[Label]:
     """Label the ends of lines; labels that would meet are spread evenly around their ends.
 
-    Four or more lines that all end in one point get one label; three or more of several share their lines.
+    Four or more lines that all end in one point get one label, and so do those with the same words; three or more of
+    several share their lines.
     """
     ordered = sorted(ends, key=lambda end: (end[1], end[2]))
     if len(ends) > 3 and ordered[-1][1] - ordered[0][1] < 3:
         ordered = [(*ends[0][:2], say(en=f"all {len(ends)}", zh=f"全部 {len(ends)} 条"))]
     near = 6.5 if len(ends) > 4 else 1.5  # many lines: half the height of a label
-    ordered = [end for group in _at_one_point(ordered, near) for end in _in_rows(group)]
+    ordered = [end for group in _at_one_point(ordered, near) for end in _in_rows(_join_equal(group))]
     blocks = list[list[tuple[float, float, str]]]()
     for end in ordered:
         blocks.append([end])
@@ -250,6 +251,16 @@ def _at_one_point(
         else:
             groups.append([end])
     return groups
+
+
+def _join_equal(group: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Give ends with the same words one label, which says how many they are."""
+    count = len(group)
+    if count == 1 or len({words for _, _, words in group}) > 1:
+        return group
+    x, y, words = group[0]
+    both = say(en=" (both)", zh="（两条）") if count == 2 else say(en=f" (all {count})", zh=f"（{count} 条）")
+    return [(x, y, words + both)]
 
 
 def _in_rows(group: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:

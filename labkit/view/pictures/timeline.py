@@ -233,7 +233,7 @@ def _tip_phase(event: Event) -> str:
     if event.direction == "forward" or event.phase == "replicate":  # "reduce" is a step of backward only
         return name
     if event.phase == "parallel_apply":
-        return say(en="compute backward", zh="反向计算")
+        return say(en="computing the backward pass", zh="反向计算")
     return say(en=f"backward of {name}", zh=f"{name}的反向")
 
 
