@@ -21,9 +21,8 @@ class Tagger(nn.Module):
 
     def forward(self, tokens, lengths):
         embedded = self.embed(tokens)
-        packed = pack_padded_sequence(
-            embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
+        lengths = lengths.cpu()
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return self.tag(states)
 
