@@ -318,11 +318,11 @@ def input_cut(problem: BrokenModel) -> Cut:
     calls = tuple(problem.batch(8, generator) for _ in range(3))
     found = [pair for name, value in zip(names, calls[0], strict=False) for pair in _tensors(name, value)]
     one, two = (observe(problem.broken, Case(gpus, 8, calls, state)).returned for gpus in (1, 2))
-    returned = (_returned(two[gpu], one[0], 4 * gpu) if gpu in two else "" for gpu in (0, 1))
+    returned = (_describe_replica(two[gpu], one[0], 4 * gpu) if gpu in two else "" for gpu in (0, 1))
     return Cut(tuple(found), 2, tuple(returned))
 
 
-def _returned(results: list[Any], right: list[Any], start: int) -> str:
+def _describe_replica(results: list[Any], right: list[Any], start: int) -> str:
     """Describe a replica's results: the first, and how far the first wrong one is off the rows from ``start``."""
     words = _result(results[0])
     for number, (result, whole) in enumerate(zip(results, right, strict=False), 1):
