@@ -1,10 +1,10 @@
-"""Pictures of single lessons: the call in motion of the index, BatchNorm's means and step times (08), parity (23)."""
+"""Pictures of single lessons: the call of the index, lost rows (01), BatchNorm and step times (08), parity (23)."""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +64,64 @@ class CallInMotion:
 
     def _repr_markdown_(self) -> str:
         return f"![{self!r}](data:image/svg+xml;base64,{b64encode(call_in_motion().encode()).decode()})"
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """The rows that were left out in the first epochs, and in all of them; shows itself as SVG.
+
+    dropped   by ``shuffle``, False or True: the rows left out in each epoch.
+    rows      the number of rows.
+    """
+
+    dropped: Mapping[bool, Sequence[Set[int]]]
+    rows: int
+
+    def _never(self, shuffle: bool) -> Set[int]:
+        return set(range(self.rows)).intersection(*self.dropped[shuffle])
+
+    def __repr__(self) -> str:
+        counts = [len(self._never(shuffle)) for shuffle in self.dropped]
+        en, zh = (
+            [f"{words[shuffle]}{count}" for shuffle, count in zip(self.dropped, counts, strict=True)]
+            for words in (("in the same order ", "shuffled "), ("顺序不变 ", "打乱顺序 "))
+        )
+        return say(en=f"rows never seen: {', '.join(en)}", zh=f"从来没见过的行：{'，'.join(zh)}")
+
+    def picture(self) -> Picture:
+        """Draw a strip of all rows for each of three epochs, those left out in colour, and one for all epochs."""
+        sketch, left, wide, y = Sketch(), 108.0, 480.0, 28.0
+        sketch.add(Label(left - 10, 16, say(en="row", zh="行号"), 11, "end", muted=True))
+        for row in sorted({*range(0, self.rows, 10), self.rows - 1}):
+            if row == self.rows - 1 or self.rows - 1 - row >= 5:
+                x = left + (row + 0.5) * wide / self.rows
+                sketch.add(Label(x, 16, str(row), 11, "middle", muted=True))
+        for shuffle, epochs in self.dropped.items():
+            title = say(en="always in the same order", zh="顺序一直不变")
+            title = say(en="shuffled", zh="打乱顺序") if shuffle else title
+            sketch.add(Label(left, y + 12, title, 13, bold=True))
+            y += 20
+            strips = [
+                (say(en=f"epoch {at}", zh=f"第 {at} 轮"), rows, False)
+                for at, rows in enumerate(epochs[:3], 1)
+            ]
+            whole = say(en=f"in all {len(epochs)}", zh=f"{len(epochs)} 轮都")
+            for name, rows, heavy in [*strips, (whole, self._never(shuffle), True)]:
+                sketch.add(Label(left - 10, y + 12, name, 13, "end", bold=heavy), Box(left, y, wide, 16))
+                for row in sorted(rows):
+                    x = left + row * wide / self.rows
+                    sketch.add(
+                        Box(x, y, wide / self.rows, 16, _ORANGE, say(en=f"row {row}", zh=f"第 {row} 行"))
+                    )
+                note = say(en=f"{len(rows)} left out", zh=f"丢弃 {len(rows)} 行")
+                note = say(en=f"{len(rows)} never seen", zh=f"从来没见过 {len(rows)} 行") if heavy else note
+                sketch.add(Label(left + wide + 10, y + 12, note, 13, bold=heavy))
+                y += 21
+            y += 8
+        return sketch.picture(y, repr(self))
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.picture(), panel=True)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .broken import (
         BatchNormMeans,
         CallInMotion,
+        LostRows,
         ParityExplorer,
         StepTimes,
         Training,
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from .sliders import vary
 
 __all__ = [
-    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "Outline", "ParityExplorer", "Progress",
-    "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal", "torchrun",
+    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "LostRows", "Outline", "ParityExplorer",
+    "Progress", "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal",
+    "torchrun",
     "vary",
 ]  # fmt: skip
 

@@ -72,7 +72,16 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
             except Unreadable as refused:
                 text = str(refused) or text
         return ShownVerdict(None, text, None)
-    hint, counts = judge_answer(answer, lambda answer: found.hint(answer, **facts), found.kind.wanted)
+    remarks: list[str] = []
+
+    def find_hint(answer: object) -> object | None:
+        hint = found.hint(answer, **facts)
+        if hint is None or not hint.score:
+            return hint
+        remarks.append(str(hint))
+        return None
+
+    hint, counts = judge_answer(answer, find_hint, found.kind.wanted)
     if counts is None:
         return ShownVerdict(None, str(hint), None)
     if counts:
@@ -80,7 +89,7 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     solution = _folded_solution(exercise, found, facts)
     if hint is None:
         # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
-        said = solution.text if found.asks else found.explanation()
+        said = remarks[0] if remarks else solution.text if found.asks else found.explanation()
         return ShownVerdict(True, _TEXTS["right"](why=said), None if found.asks else solution)
     return ShownVerdict(False, hint, solution)
 

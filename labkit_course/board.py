@@ -109,7 +109,8 @@ def _table(done: set[str], first: set[str], footer: list[str]) -> str:
         every += names
     rows.append(_row(f"<b>{_TEXTS['everything']()}</b>", "", every, done, first))
     notes = "".join(f"<div>{escape(text)}</div>" for text in footer)
-    here = score(done, first) or f"{_TEXTS['everything']()}: {len(done & set(every))}/{len(every)}"
+    colon = say(en=": ", zh="：")
+    here = score(done, first) or f"{_TEXTS['everything']()}{colon}{len(done & set(every))}/{len(every)}"
     line = f'<summary role="status" style="cursor:pointer"><b>{escape(here)}</b></summary>'
     table, name = module("repairs.shown").table(), current_lesson()
     folded = table if name and not _repair_points(name) else ""  # repairs of another lesson

@@ -37,7 +37,7 @@ from labkit.base.texts import Entry, Text
 
 from . import kinds
 from .content import FOLDER, module
-from .judging import Hint, Hints, Kind, Named, Unreadable, fill_named, sections, texts_by_name
+from .judging import Hint, Hints, Kind, Named, Praise, Unreadable, fill_named, sections, texts_by_name
 
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
@@ -183,7 +183,10 @@ class Exercise:
         return {name: integer(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
-        """Return the hint on ``answer``, or None. Raises Unreadable, or an error of the learner's code."""
+        """Return the hint on ``answer``, or None; on a right answer a remark has the full score.
+
+        Raises Unreadable, or an error of the learner's code.
+        """
         value = self._read(answer)
         if self.code.judge is None:
             return self._looked_up(value, facts)
@@ -192,7 +195,7 @@ class Exercise:
         if found is None:
             return None
         said = self._fill_text(Named(found.name, answer=value, **found.values), facts)
-        return Hint(found.name, said.en, said.zh)
+        return Hint(found.name, said.en, said.zh, float(isinstance(found, Praise)))
 
     def _read(self, answer: object) -> Any:
         """Return the first reading of ``answer`` that has the right kind."""

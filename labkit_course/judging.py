@@ -54,6 +54,10 @@ class Named:
         self.name, self.values = name, values
 
 
+class Praise(Named):
+    """A remark on a right answer, in place of the exercise's ``why``; a judge yields it last."""
+
+
 # The result of a judge: a hint for each mistake; the course shows the first.
 Hints = Iterator[Named]
 

@@ -32,6 +32,11 @@ class Batches(Drawn, Sequence[Split]):
         return self.rows // self.batch_size
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rows of each batch, in order."""
+        return (self.batch_size,) * self.full + (self.short,) * bool(self.short)
+
+    @property
     def short(self) -> int:
         """Rows of the last batch if it has fewer, else 0."""
         return 0 if self.drop_last else self.rows % self.batch_size

@@ -1,4 +1,4 @@
-"""Exercises of lesson 01: rows, batches, and the rows of the short last batch."""
+"""Exercises of lesson 01: rows, batches, the rows of the short last batch, and batches that BatchNorm accepts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from random import Random
 from typing import Any
 
 from labkit.base.texts import Text
+from labkit.plans.batches import batches
 from labkit_course.exercise import Fact, derive_facts, judge
 from labkit_course.judging import Hints, Named
-from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned, whole_number
+from labkit_course.kinds import A_WHOLE_NUMBER, a_function, numbers, read_returned, whole_number, wrong_return
 
 
 def _list_batch_sizes(rows: int, size: int) -> tuple[int, ...]:
@@ -84,3 +85,37 @@ def _judge_last_batch(answer: Callable[..., Any]) -> Hints:
         if got != want:
             name = {size: "full"}.get(got, "large" if got > size else "zero" if want == size else "other")
             yield Named(name, rows=rows, batch_size=size, got=got, want=want)
+
+
+@judge("01.safe", a_function("safe"))
+def _judge_safe(answer: Callable[..., Any]) -> Hints:
+    for rows, size, gpus in (
+        (97, 32, 1),
+        (96, 32, 1),
+        (98, 32, 1),
+        (99, 32, 2),
+        (100, 32, 2),
+        (98, 32, 2),
+        (90, 30, 2),
+        (21, 13, 4),  # only the full batch leaves a single row: 4, 4, 4 and 1, then 2, 2, 2 and 2
+        (16, 8, 8),
+        (19, 8, 4),
+        (10, 25, 8),  # a full batch would leave a single row, but there is none
+        (1, 32, 2),
+    ):
+        got = read_returned(answer(rows, size, gpus))
+        if hasattr(got, "item"):
+            got = got.item()  # a truth value of NumPy or PyTorch
+        if not isinstance(got, (bool, int)):
+            raise wrong_return(got, Text("`True` or `False`", " `True` 或 `False`"))
+        plan = batches(rows, size, gpus=gpus)
+        bad = next((at for at in (-1, 0) if 1 in plan[at].sizes), None)
+        if bool(got) == (bad is None):
+            continue
+        shown = plan[0 if bad == 0 else -1]
+        if got:
+            name = "full" if shown.batch == size else "last"
+        else:
+            name = "no_rest" if rows % size == 0 else "absent" if rows < size else "enough"
+        facts = {"case": Named("case"), "rows": rows, "size": size, "gpus": gpus, "left": shown.batch}
+        yield Named(name, pieces=Text(*(sep.join(map(str, shown.sizes)) for sep in (", ", "、"))), **facts)

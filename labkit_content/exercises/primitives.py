@@ -1,10 +1,11 @@
-"""Exercises of lesson 04: replicas that are made, weights that travel, and the whole call by four functions."""
+"""Exercises of lesson 04: gather, replicas that are made, weights that travel, and the whole call by four functions."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from random import Random
+from threading import current_thread
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from labkit.base.texts import Text
 from labkit.plans.split import split
 from labkit_course.exercise import derive_facts, judge
-from labkit_course.judging import Hints, Named
+from labkit_course.judging import Hints, Named, Praise
 from labkit_course.kinds import a_function, read_returned, wrong_return
 
 from .gpus import some_gpus
@@ -23,19 +24,61 @@ from .gpus import some_gpus
 _BYTES = 136  # of the weights of the lesson's model
 
 
+@judge("04.gather", a_function("gather"))
+def _judge_gather(answer: Callable[..., Any]) -> Hints:
+    with some_gpus() as devices:
+        last = devices[-1]
+        for sizes, home in (((2, 2), devices[0]), ((3, 3, 1), "cpu"), ((3, 3, 1), last), ((4,), devices[0])):
+            sizes = sizes[: len(devices)]
+            rows = torch.arange(2.0 * sum(sizes)).reshape(-1, 2)
+            parts = rows.split(list(sizes))
+            outputs = [part.to(at).requires_grad_() for part, at in zip(parts, devices, strict=False)]
+            case = {"case": Named("case"), "sizes": list(sizes), "home": home}
+            try:
+                got = read_returned(answer(list(outputs), home))
+            except RuntimeError as error:
+                yield Named("apart" if "same device" in str(error) else "raised", error=error, **case)
+                return
+            if not isinstance(got, torch.Tensor):
+                raise wrong_return(got, Text("a tensor", "一个张量"))
+            shape = list(got.shape)
+            if len(sizes) > 1 and got.shape != rows.shape:
+                yield Named(
+                    "stacked" if got.dim() > 2 else "sideways" if shape == [2, 4] else "other",
+                    shape=shape,
+                    **case,
+                )
+            if str(got.device) != home:
+                yield Named("elsewhere", got=got.device, **case)
+            found = got.detach().cpu()
+            if found.shape != rows.shape or not torch.equal(found, rows):
+                same = found.shape == rows.shape and torch.equal(found.flatten().sort()[0], rows.flatten())
+                yield Named("order" if same else "other", **case)
+            if got.requires_grad:
+                got.sum().backward()
+            if any(output.grad is None for output in outputs):
+                yield Named("cut_off")
+
+
 @judge("04.call", a_function("one_call"))
 def _judge_calls(answer: Callable[..., Any]) -> Hints:
+    in_turn: list[bool] = []  # for each run of forward, whether it was in the caller's thread
     with some_gpus() as devices:
         for rows in (7, 1, 4):
-            yield from _judge_call(answer, rows, devices)
+            yield from _judge_call(answer, rows, devices, in_turn)
         for count in (3, 2):  # the first device is not cuda:0
-            yield from _judge_call(answer, 7, devices[::-1][:count], "in_order")
+            yield from _judge_call(answer, 7, devices[::-1][:count], in_turn, "in_order")
+    if all(in_turn):
+        yield Praise("in_turn")
 
 
-def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part: str = "case") -> Hints:
+def _judge_call(
+    answer: Callable[..., Any], rows: int, devices: list[str], in_turn: list[bool], part: str = "case"
+) -> Hints:
     """Yield hints on one call with ``rows`` rows, seen from inside the module."""
+    caller = current_thread()
     seen: list[tuple[str, int]] = []
-    ready: list[str] = []  # parallel_apply of torch or labkit, where it ran the model
+    ready: list[str] = []  # parallel_apply or replicate of torch or labkit, where it ran or copied the model
     made: list[nn.Module] = []
 
     class Model(nn.Module):
@@ -45,12 +88,17 @@ def _judge_call(answer: Callable[..., Any], rows: int, devices: list[str], part:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             seen.append((str(x.device), len(x)))
+            in_turn.append(current_thread() is caller)
             ready.extend(filter(_is_ready_made, map(_module_name, walk_stack(sys._getframe()))))
             return x * self.weight
 
         def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
             made.append(Model().to(self.weight.device))
             return made[-1]
+
+        def _replicate_for_data_parallel(self) -> nn.Module:
+            ready.append("replicate")
+            return super()._replicate_for_data_parallel()
 
     model = Model().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
@@ -131,5 +179,6 @@ def _derive_travel(gpus: int, calls: int) -> dict[str, int]:
         "others": others,
         "one_call": one_call,
         "bytes": one_call * calls,
+        "one_gpu": _BYTES * calls,
         "home_too": _BYTES * gpus * calls,
     }

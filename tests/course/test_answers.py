@@ -65,7 +65,7 @@ def functions(lesson, *ids):
     return made
 
 
-FOUR = functions("04_primitives", "scatter", "replicate", "apply")
+FOUR = functions("04_primitives", "scatter", "gather", "replicate", "apply")
 
 
 def one_call(model, batch, devices, order=slice(None), home=0):
@@ -552,6 +552,21 @@ def replaces_while_walking(model):
     return model
 
 
+def one_after_another(model, batch, devices):
+    """The whole call without ``parallel_apply``."""
+    pieces = FOUR["scatter"](batch, devices)
+    return FOUR["gather"]([FOUR["replicate"](model, [piece.device])[0](piece) for piece in pieces], devices[0])
+
+
+def by_ready_replicas(model, batch, devices):
+    pieces = FOUR["scatter"](batch, devices)
+    return FOUR["gather"](FOUR["parallel_apply"](torch.nn.parallel.replicate(model, devices), pieces), devices[0])
+
+
+def safe(rows, batch_size, gpus):
+    return all(1 not in batch.sizes for batch in labkit.batches(rows, batch_size, gpus=gpus))
+
+
 def leaves_an_output_out(model, batch, devices):
     return FOUR["gather"]([model(batch.to(devices[0])), None], devices[0])  # as after an error in a thread
 
@@ -651,7 +666,9 @@ RIGHT = {
     "01.stacked": [[30, 5], (30, 5)], "01.batches": [(30, 30, 30, 10), [30.0, 30, 30, 10]],
     "01.dropped": [10, 10.0, torch.tensor(10), np.int64(10)],
     "01.last_batch": [lambda rows, size: rows - (rows - 1) // size * size], "01.single": [49, 14, 33, 97, "99 rows"],
-    "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.inside": [15], "02.lines": [8],
+    "01.safe": [safe, lambda r, b, g: torch.tensor(safe(r, b, g)),
+                lambda r, b, g: all(len(c) > 1 for part in torch.ones(r).split(b) for c in part.chunk(g))],
+    "02.tensor_copy": ["cpu", " CPU ", torch.device("cpu")], "02.one": [2], "02.inside": [15], "02.lines": [8],
     "02.wrapping": ["cpu", "device(type='cpu')", "torch.device('cpu')", "“cpu”"],
     "02.anywhere": [
         anywhere,
@@ -677,6 +694,8 @@ RIGHT = {
     "03.order": [2],
     "03.rule": [chunks, lambda rows, gpus: torch.tensor(chunks(rows, gpus)),
                 lambda r, g: labkit.split(r, g).sizes],
+    "04.gather": [FOUR["gather"], lambda outputs, device: torch.vstack([out.to(device) for out in outputs]),
+                  torch.nn.parallel.gather],
     "04.gradient": [0, 0.0], "04.parameters": [0, torch.tensor(0)],
     "04.call": [one_call, lambda m, b, d: one_call(m, b.to(d[-1]), d), four_steps], "04.replicas": [3],
     "04.travel": [2720],
@@ -783,6 +802,17 @@ WRONG = {
         (lambda rows, size: rows % size or rows, "can a batch have at most"),
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
+    ],
+    "01.safe": [
+        (lambda r, b, g: r % b != 1, "32 on 2 GPUs it should say `False`: the last batch has 3 rows"),
+        (lambda r, b, g: 1 not in labkit.split(r % b or b, g).sizes, "batch of 13 is cut into pieces of 4, 4, 4, 1"),
+        (lambda r, b, g: 1 not in labkit.split(b, g).sizes and safe(r, b, g), "there is no full batch, only one of 10"),
+        (lambda r, b, g: r % b // g > 1, "the rows fill the batches exactly, so the last batch has 32 rows, not 0"),
+        (lambda r, b, g: (r % b or b) > 3, "for 98 rows in batches of 32 on 1 GPU it should say `True`"),
+        (lambda r, b, g: "yes", "has to return `True` or `False`"), (lambda r, b, g: None, "return"),
+    ],
+    "02.one": [
+        (4, "printed outside"), (1, "the other ten"), (40, "not for a row"), (0, "is enough"), (3, "how many batches"),
     ],
     "02.tensor_copy": [("cuda:0", "returns something"), ("cuda", "returns something"),
         ("gpu", "asks for a device"), (0, "asks for a device")],
@@ -898,6 +928,18 @@ WRONG = {
         (lambda rows, gpus: [rows - 1, 1], "but the pieces are"), (lambda rows, gpus: None, "return"),
         (lambda rows, gpus: 1 / 0, "raised ZeroDivisionError"), ([4, 4], "the function itself"),
     ],
+    "04.gather": [
+        (lambda outs, d: torch.cat(outs), "to `device` before you join them"),
+        (lambda outs, d: torch.stack([out.to(d) for out in outs]), "[2, 2, 2]: `stack` makes"),
+        (lambda outs, d: torch.hstack([out.to(d) for out in outs]), "[2, 4]: rows are joined along dimension 0"),
+        (lambda outs, d: FOUR["gather"](outs, "cuda:0"), "and device cpu the result is on cuda:0"),
+        (lambda outs, d: FOUR["gather"](outs[::-1], d), "not in the order of the list"),
+        (lambda outs, d: FOUR["gather"]([out.detach() for out in outs], d), "out of the graph"),
+        (lambda outs, d: outs[0].to(d), "not the rows of all outputs"),
+        (lambda outs, d: [out.to(d) for out in outs], "has to return a tensor"), (lambda outs, d: None, "return"),
+        (lambda outs, d: outs[5].to(d), "IndexError"),
+        (lambda outs, d: outs[0].reshape(5), "it raises an error: `shape"),
+    ],
     "04.gradient": [
         (4, "does autograd follow"), (12, "about `model` itself"), (2, "only their copies"),
         ([], "asks for a whole number"),
@@ -924,13 +966,14 @@ WRONG = {
         (lambda m, b, d: one_call(m, b, d).to("cuda:0"), "the devices cuda:2, cuda:1, cuda:0 the output is on cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
         (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),
+        (by_ready_replicas, "such as `nn.parallel.replicate`"),
         (lambda m, b, d: torch.nn.DataParallel(m, d)(b), "was run by"),
         (on_copies, "no gradient"), (torch.no_grad()(one_call), "`no_grad` or"),
         (lambda m, b, d: one_call(m, b, d[:len(b)], home=3), "d=['cuda:0', 'cuda:1', 'cuda:2'])` raised IndexError"),
         (lambda model: 1, "raised TypeError"),
     ],
     "04.replicas": [(9, "not for a row"), (4, "every GPU"), (2, "scatter comes first")],
-    "04.travel": [(136, "one copy"), (4080, "counts the home"), (272, "one call"), (5, "× calls")],
+    "04.travel": [(136, "one copy"), (4080, "counts the home"), (272, "one call"), (5, "× calls"), (1360, "of the 3")],
     "05.around": [
         (lambda model: model, "as it is, not wrapped"), (torch.nn.DataParallel, "home is the first in the list"),
         (lambda model: torch.nn.DataParallel(model.to("cuda:0")), "was on cuda:1 and is now on cuda:0"),
@@ -1370,13 +1413,13 @@ def test_the_solution_is_folded_until_asked_for(name):
 
 
 @pytest.mark.parametrize("name", [
-    "00.add", "01.last_batch", "02.anywhere", "02.inner", "02.move", "03.busy", "03.rows", "03.rule",
-    "04.call", "05.around", "05.load", "05.plain", "06.repair", "06.table", "06.untangle", "07.mean",
+    "00.add", "01.last_batch", "01.safe", "02.anywhere", "02.inner", "02.move", "03.busy", "03.rows", "03.rule",
+    "04.call", "04.gather", "05.around", "05.load", "05.plain", "06.repair", "06.table", "06.untangle", "07.mean",
     "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
 ])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]
-    given = {"Digits": Digits, "nn": torch.nn, "torch": torch, "dist": torch.distributed}
+    given = {"labkit": labkit, "Digits": Digits, "nn": torch.nn, "torch": torch, "dist": torch.distributed}
     given["cross_entropy"] = torch.nn.functional.cross_entropy
     exec(code, found := {**FOUR, **DDP, **given})
     made = [found[one] for one in re.findall(r"^(?:def|class) (\w+)", code, re.MULTILINE)]
@@ -1397,6 +1440,11 @@ def test_a_call_is_judged_on_whatever_gpus_there_are(gpus):
         assert "was run by `nn.DataParallel`" in check("04.call", data_parallel).text
         assert "no gradient" in check("04.call", on_copies).text
         assert torch.cuda.device_count() == gpus
+
+
+def test_replicas_that_run_one_after_another_are_right_with_a_remark():
+    assert "one after another here" in check("04.call", one_after_another).text
+    assert "one after another" not in check("04.call", one_call).text
 
 
 def drawn_first(*numbers):

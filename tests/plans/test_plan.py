@@ -76,7 +76,7 @@ def test_batches_are_those_of_a_loader(drop_last):
             plan = batches(rows, size, gpus=3, drop_last=drop_last)
             sizes = [len(batch) for batch in loader]
             assert list(plan) == [split(size, 3) for size in sizes]
-            assert len(plan) == len(sizes)
+            assert (len(plan), list(plan.sizes)) == (len(sizes), sizes)
             assert plan.dropped == rows - sum(sizes)
             assert [kind for kind, times in plan.kinds for _ in range(times)] == list(plan)
 

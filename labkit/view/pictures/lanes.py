@@ -90,8 +90,8 @@ def split_picture(plan: Split) -> Picture:
     if plan.batch:
         description = caption("split", plan=plan, used=len(plan.pieces))
         if plan.idle:
-            names = devices(range(plan.idle[0], plan.gpus))
-            description += say(en=f"; {names} idle", zh=f"；{names} 空闲")
+            names, verb = devices(range(plan.idle[0], plan.gpus)), "is" if len(plan.idle) == 1 else "are"
+            description += say(en=f"; {names} {verb} idle", zh=f"；{names} 空闲")
         description += say(en=".", zh="。")
     return sketch.picture(lane.y(len(shown)) + 8, description)
 
