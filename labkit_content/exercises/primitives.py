@@ -28,8 +28,8 @@ _BYTES = 136  # of the weights of the lesson's model
 def _judge_gather(answer: Callable[..., Any]) -> Hints:
     with some_gpus() as devices:
         last = devices[-1]
-        for sizes, home in (((2, 2), devices[0]), ((3, 3, 1), "cpu"), ((3, 3, 1), last), ((4,), devices[0])):
-            sizes = sizes[: len(devices)]
+        for wanted, home in (((2, 2), devices[0]), ((3, 3, 1), "cpu"), ((3, 3, 1), last), ((4,), devices[0])):
+            sizes = wanted[: len(devices)]
             rows = torch.arange(2.0 * sum(sizes)).reshape(-1, 2)
             parts = rows.split(list(sizes))
             outputs = [part.to(at).requires_grad_() for part, at in zip(parts, devices, strict=False)]
@@ -98,7 +98,8 @@ def _judge_call(
 
         def _replicate_for_data_parallel(self) -> nn.Module:
             ready.append("replicate")
-            return super()._replicate_for_data_parallel()
+            replica: nn.Module = super()._replicate_for_data_parallel()
+            return replica
 
     model = Model().to(devices[0])
     batch = torch.arange(float(rows)).reshape(rows, 1)
