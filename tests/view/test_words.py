@@ -31,7 +31,7 @@ STEP = Trace(
 # What is shown, or its picture, and facts of its sentence in each language.
 SHOWN = [
     (labkit.split(30, 8), "ceil(30/8) = 4 rows, so 8 of 8 work (4, 4, 4, 4, 4, 4, 4, 2)", "8 块中有 8 块工作"),
-    (labkit.split(10, 8), "ceil(10/8) = 2 rows, so 5 of 8 work (2, 2, 2, 2, 2); cuda:5–cuda:7 are idle", "⌈10/8⌉ = 2 行"),
+    (labkit.split(10, 8), "= 2 rows, so 5 of 8 work (2, 2, 2, 2, 2); cuda:5–cuda:7 are idle", "⌈10/8⌉ = 2 行"),
     (labkit.batches(100, 30, gpus=8), "3 full batches of 30 and a short one of 10; each is split over 8", "给 8 块"),
     (labkit.batches(40, 30, drop_last=True), "1 full batch of 30; the last 10 rows are dropped", "最后 10 行丢弃"),
     (labkit.ring_all_reduce(4, 3), "After step 3 of 6. Ring", "第 3 步之后（共 6 步）。4 个 rank"),
