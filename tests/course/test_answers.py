@@ -555,12 +555,16 @@ def replaces_while_walking(model):
 def one_after_another(model, batch, devices):
     """The whole call without ``parallel_apply``."""
     pieces = FOUR["scatter"](batch, devices)
-    return FOUR["gather"]([FOUR["replicate"](model, [piece.device])[0](piece) for piece in pieces], devices[0])
+    return FOUR["gather"](
+        [FOUR["replicate"](model, [piece.device])[0](piece) for piece in pieces], devices[0]
+    )
 
 
 def by_ready_replicas(model, batch, devices):
     pieces = FOUR["scatter"](batch, devices)
-    return FOUR["gather"](FOUR["parallel_apply"](torch.nn.parallel.replicate(model, devices), pieces), devices[0])
+    return FOUR["gather"](
+        FOUR["parallel_apply"](torch.nn.parallel.replicate(model, devices), pieces), devices[0]
+    )
 
 
 def safe(rows, batch_size, gpus):
