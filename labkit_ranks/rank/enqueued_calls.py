@@ -8,7 +8,6 @@ everything; ``~ProcessGroupNCCL``, at the end of a process, aborts.
 from __future__ import annotations
 
 import linecache
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -52,12 +51,11 @@ def wait_on_host(rank: TimedRank, wait: Callable[[], object]) -> None:
     """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the current line of the user."""
     here = CollectiveCall("")
     here.locate()
-    assert here.code is not None
-    source = linecache.getline(here.code.co_filename, here.line).strip()
-    place = here.short_place
-    rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
-    if here.code.co_filename == threading.__file__:  # no line of the user: a judge of the course reads
+    if here.code is None:  # no line of the user: a judge of the course reads
         rank.reads = ""
+    else:
+        source, place = linecache.getline(here.code.co_filename, here.line).strip(), here.short_place
+        rank.reads = say(en=f"{place}, `{source}`", zh=f"{place}（`{source}`）") if source else place
     try:
         wait()
     finally:
