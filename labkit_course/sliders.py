@@ -68,7 +68,7 @@ class VariedFunction:
     def _html(self) -> str:
         words = self.printed if self.drawn else self.text  # a picture or table replaces the repr
         shown = f'<pre style="line-height:1.35;overflow:auto">{escape(words)}</pre>' if words else ""
-        drawn = _STYLE + next(iter(self.drawn.values()), "")
+        drawn = f'{_STYLE}<div class="labkit-view">{next(iter(self.drawn.values()), "")}</div>'
         return f'<div role="status" aria-live="polite">{shown}{drawn}</div>'
 
     def __repr__(self) -> str:

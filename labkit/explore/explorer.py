@@ -30,12 +30,9 @@ _ARROW = (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='-4 -6 18 18'%3E"
     "%3Cpath d='M1 1l4 4 4-4' fill='none' stroke='white'/%3E%3C/svg%3E"
 )
-# On a phone, names stand above their controls.
 _STYLE = (
     f"{PAGE_STYLE}<style>.labkit-explorer .widget-html-content{{min-width:0}}"
-    ".labkit-explorer svg{min-width:460px}@media(max-width:480px){"
-    ".labkit-explorer .widget-inline-hbox{flex-wrap:wrap;height:auto}"
-    ".labkit-explorer .widget-inline-hbox>.widget-label{width:100%!important;text-align:left}}"
+    ".labkit-explorer svg{min-width:460px}"
     "[data-jp-theme-light=false] .labkit-explorer select"
     f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
 )
@@ -157,11 +154,12 @@ class Explorer:
                 made[name] = widgets.IntSlider(min=least, max=most, **look)
         return made
 
-    def _slider_options(self, name: str, value: int = 1) -> list[tuple[str, int]]:
+    def _slider_options(self, name: str, value: int | None = None) -> list[tuple[str, int]]:
         """Return what the slider of ``name`` shows and the state it sets: powers of 2, or counts, ``value`` too."""
-        if name in self.counts:
-            return [(str(count), count) for count in sorted({*_COUNTS, value})]
         least, most = self.span(name)
+        if name in self.counts:
+            shown = {count for count in (*_COUNTS, value or least) if least <= count <= most}
+            return [(str(count), count) for count in sorted(shown)]
         return [(str(2**exponent), exponent) for exponent in range(least, most + 1)]
 
     def _make_play(self) -> widgets.Play:

@@ -79,7 +79,8 @@ def _curves(sketch: Sketch, pipelines: Sequence[Pipeline], scale: float, floor: 
         for (at, count), (then, _) in pairwise(found.alive(0)):
             place = _LEFT + at * scale, floor - count * each, (then - at) * scale, count * each
             sketch.add(Box(*place, CPU, f"{found.name} alive {count}", tint=0.3 if last else 0.75))
-        low = 13 * (last and found.peak(0) == pipelines[0].peak(0) and len(pipelines) > 1)
+        apart = (pipelines[0].peak(0) - found.peak(0)) * each
+        low = max(0.0, 13 - apart) if found is not pipelines[0] else 0.0  # labels do not touch
         y = floor - found.peak(0) * each + 4 + low
         peak = str(found.peak(0))
         if len(pipelines) > 1:  # the heading names a single one

@@ -45,6 +45,13 @@ def test_other_numbers_by_keyboard(lab, shot, language, theme):
     varied.get_by_text("5 here").wait_for()
     varied.locator("svg").wait_for()
     shot(page.locator(".jp-Notebook"), f"own-{language}-{theme}")
+    picture = varied.locator("svg").bounding_box()["width"]
+    page.set_viewport_size(
+        {"width": 390, "height": 1600}
+    )  # a phone: labels above sliders; the picture keeps its size
+    page.keyboard.press("Control+b")  # no file browser
+    page.wait_for_function("document.querySelector('.labkit-varied .noUi-target').clientWidth > 150")
+    assert varied.locator("svg").bounding_box()["width"] >= picture * 0.95
 
 
 def test_a_cell_run_before_its_turn_is_told_which_one_comes_first(lab, server):

@@ -177,13 +177,30 @@ def by_broadcast(q, k, v):
     return found[0]
 
 
+def into_the_sent(q, k, v):
+    """From the second step on, receive into the tensors that are being sent."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows, fresh, found = torch.arange(len(q), device=q.device), [k.clone(), v.clone()], None
+    for step in range(ranks):
+        source = (rank - step) % ranks
+        one = block(q, k, v, (rank * len(q) + rows)[:, None] >= source * len(q) + rows)
+        found = one if found is None else merge(*found, *one)
+        if step < ranks - 1:
+            calls = [dist.P2POp(dist.isend, x, (rank + 1) % ranks) for x in (k, v)]
+            calls += [dist.P2POp(dist.irecv, x, (rank - 1) % ranks) for x in fresh]
+            for work in dist.batch_isend_irecv(calls):
+                work.wait()
+            k, v = fresh
+    return found[0]
+
+
 def late(q, k, v):
     """Rank 0 never sends."""
     return own(q, k, v) if dist.get_rank() == 0 else ring(q, k, v)
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (of_four, "peers"), (by_broadcast, None), (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
+    (into_the_sent, "other"), (of_four, "peers"), (by_broadcast, None), (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
     (partial(ring, blocking=True), "hangs"), (by_parity, None), (partial(ring, mask="local"), "local_mask"),
     (partial(ring, mask="none"), "not_causal"), (partial(ring, mask="own"), "later"), (partial(ring, hops=1), "hops"),
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "hangs"),

@@ -102,7 +102,7 @@ def test_the_inner_dimension_stays_on_a_node():
     assert Mesh(("tp", "pp", "dp"), (8, 4, 4)).crossing("tp") == 16
 
 
-@pytest.mark.parametrize(("stages", "pieces"), [(1, 1), (4, 8), (8, 16)])
+@pytest.mark.parametrize(("stages", "pieces"), [(1, 1), (4, 8), (7, 8), (8, 16)])
 def test_nothing_of_a_pipeline_is_clipped(language, stages, pieces, sound):
     picture = pipelines_picture([labkit.pipeline(name, stages, pieces) for name in ("GPipe", "1F1B")])
     sound(picture)

@@ -60,7 +60,7 @@ def _panel(x: float, shape: Shape, gpus: int, batch_dim: int) -> list[Box | Line
     alone = say(en=f"on one GPU: {shape_text(shape)}", zh=f"单块 GPU 上：{shape_text(shape)}")
     axes = say(en="↓ dimension 0", zh="竖：第 0 维")
     if len(shape) > 1:
-        axes += say(en="    → dimension 1", zh="    横：第 1 维")
+        axes += say(en="    → dimension 1", zh="，横：第 1 维")
     middle = _TOP + 10 + _TALL / 2
     return [
         Label(x, 22, fit_text(title, _PANEL - 16, 13), 13, bold=True),
