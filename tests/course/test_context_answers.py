@@ -200,7 +200,8 @@ def late(q, k, v):
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (into_the_sent, "other"), (of_four, "peers"), (by_broadcast, None), (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
+    (into_the_sent, "other"),
+    (of_four, "peers"), (by_broadcast, None), (ring, None), (by_batch, None), (partial(ring, way=-1, counted=-1), None),
     (partial(ring, blocking=True), "hangs"), (by_parity, None), (partial(ring, mask="local"), "local_mask"),
     (partial(ring, mask="none"), "not_causal"), (partial(ring, mask="own"), "later"), (partial(ring, hops=1), "hops"),
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "hangs"),
