@@ -7,8 +7,7 @@ from typing import Any
 # What has an arrow at its right edge while it is wider than its place and nobody has scrolled it yet, in browsers with
 # animations by scrolling.
 _SCROLL = ":is(.labkit-view,.jp-RenderedSVG,.jp-RenderedText)"
-# What has sliders.
-_MOVED = ":is(.labkit-explorer,.labkit-varied)"
+_WITH_SLIDERS = ":is(.labkit-explorer,.labkit-varied)"
 # JupyterLab shows a cell's picture as an image, which cannot see the theme and keeps its width. On a narrow page it
 # scrolls, to stay readable, and on a phone every picture does, unless it is made as narrow. JupyterLab also breaks
 # printed lines within words and tables within rows, puts a hidden cell's line beside an empty prompt, and leaves no
@@ -25,9 +24,9 @@ PAGE_STYLE = (
     ".jp-OutputArea-child:not(:first-child)>.jp-RenderedSVG{padding-top:8px}"
     "@media(max-width:640px){.jp-RenderedSVG img:not([src*=labkit-narrow]){max-width:none}}"
     "@media(max-width:480px){.labkit-view :is(svg,img):not(.labkit-narrow){max-width:none!important}"
-    f"{_MOVED} .widget-label{{white-space:normal;line-height:14px}}.jp-Placeholder-prompt{{display:none}}"
-    f"{_MOVED} .widget-inline-hbox{{flex-wrap:wrap;height:auto}}"  # names stand above their controls
-    f"{_MOVED} .widget-inline-hbox>.widget-label{{width:100%!important;text-align:left}}}}"
+    f"{_WITH_SLIDERS} .widget-label{{white-space:normal;line-height:14px}}.jp-Placeholder-prompt{{display:none}}"
+    f"{_WITH_SLIDERS} .widget-inline-hbox{{flex-wrap:wrap;height:auto}}"  # names stand above their controls
+    f"{_WITH_SLIDERS} .widget-inline-hbox>.widget-label{{width:100%!important;text-align:left}}}}"
     ".jp-RenderedText pre{word-break:normal;overflow-wrap:anywhere;width:max-content;min-width:100%;"
     "max-width:max(100%,90ch)}"
     ".labkit-sentence{line-height:1.45;white-space:pre-line}"
