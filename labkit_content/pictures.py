@@ -105,7 +105,7 @@ class LostRows:
                 (say(en=f"epoch {at}", zh=f"第 {at} 轮"), rows, False)
                 for at, rows in enumerate(epochs[:3], 1)
             ]
-            whole = say(en=f"in all {len(epochs)}", zh=f"{len(epochs)} 轮都")
+            whole = say(en=f"in all {len(epochs)}", zh=f"{len(epochs)} 轮下来")
             for name, rows, heavy in [*strips, (whole, self._never(shuffle), True)]:
                 sketch.add(Label(left - 10, y + 12, name, 13, "end", bold=heavy), Box(left, y, wide, 16))
                 for row in sorted(rows):

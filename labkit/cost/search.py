@@ -18,6 +18,7 @@ from .settings import Plan
 from .sizes import Sizes
 
 _TEXTS = texts_beside(__file__)
+_YES_OR_NO = ("no", "yes")
 _MICRO = (1, 2, 4, 8, 16)
 _STAGES = (0, 1, 2, 3)
 
@@ -65,10 +66,10 @@ class Plans(Drawn):
         for one in self.fitting[:most]:
             plan, (scale, unit) = one.plan, time_unit(one.seconds)
             time = f"{one.seconds * scale:#.3g}".removesuffix(".")
-            sp = f"  {plan.sp:<8}" if isinstance(plan.sp, str) else f"  {_yes_or_no(plan.sp, 8)}"
+            sp = "  " + _pad("gathered" if plan.sp == "gathered" else _YES_OR_NO[bool(plan.sp)], 8)
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}" + f"{plan.ep:>4}" * experts + f"{plan.stage:>6}  "
-                f"{f'{plan.micro}×{plan.many}':<7}{_yes_or_no(plan.recompute, 9)}{sp * cut}"
+                f"{f'{plan.micro}×{plan.many}':<7}{_pad(_YES_OR_NO[plan.recompute], 9)}{sp * cut}"
                 f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {f'{time} {unit}':<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
@@ -95,8 +96,9 @@ class Plans(Drawn):
     __repr__ = __str__
 
 
-def _yes_or_no(given: object, wide: int) -> str:
-    word = str(_TEXTS["yes" if given else "no"])
+def _pad(key: str, wide: int) -> str:
+    """Return the word of search.txt in ``wide`` columns."""
+    word = str(_TEXTS[key])
     return word + " " * (wide - columns(word))
 
 

@@ -52,13 +52,13 @@ def run(shell, source):
 def test_a_name_that_is_not_there_is_explained_by_the_cell_that_makes_it(shell, lesson):
     lesson()
     said = run(shell, "gather(3)")
-    assert "`gather` is made by the cell that begins with `def scatter(tensor, devices):`" in said
+    assert "`gather` is made by the cell that begins with `def gather(outputs, device):`" in said
     assert "under “Does gather undo scatter?”" in said
     assert said.index("NameError") < said.index("is made by"), "below the traceback"
     lesson("zh")
     said = run(shell, "gather(3)")
     assert (
-        "`gather` 由“先分发、再收集，能还原吗？”一节里以 `def scatter(tensor, devices):` 开头的单元格给出"
+        "`gather` 由“先分发、再收集，能还原吗？”一节里以 `def gather(outputs, device):` 开头的单元格给出"
         in said
     )
     assert said.count("单元格给出") == 1, "a lesson that begins again says it once"
