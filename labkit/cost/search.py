@@ -69,7 +69,7 @@ class Plans(Drawn):
             sp = "  " + _pad("gathered" if plan.sp == "gathered" else _YES_OR_NO[bool(plan.sp)], 8)
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}" + f"{plan.ep:>4}" * experts + f"{plan.stage:>6}  "
-                f"{f'{plan.micro}×{plan.many}':<7}{_pad(_YES_OR_NO[plan.recompute], 9)}{sp * cut}"
+                f"{f'{plan.micro}×{plan.many}':<7}{_pad(_YES_OR_NO[bool(plan.recompute)], 9)}{sp * cut}"
                 f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {f'{time} {unit}':<9}"
                 f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
             )
