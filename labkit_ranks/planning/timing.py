@@ -89,7 +89,8 @@ class ModelClock(RankClock):
             span = max(span, links.machine_size + 1)
         way = call.group, slot.pair  # messages of different pairs use different links
         begins = max(slot.met, self.free.get(way, 0.0))
-        self.free[way] = begins + collective_seconds(call.kind, nbytes, len(ranks), span, links)
+        seconds = collective_seconds(call.kind, nbytes, len(ranks), span, links)
+        self.free[way] = round(begins + seconds, 12)  # as exact as a clock
         return self.free[way]
 
     def receive(self, rank: TimedRank, slot: Any, began: float, *, by_cpp: bool) -> None:

@@ -197,17 +197,18 @@ def test_an_explorers_own_page_has_a_heading_a_way_back_and_the_readers_theme(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_words_in_pictures_can_be_read_on_a_phone(site, address, browser, language):
-    """A word of 11 pixels is drawn with 11 pixels: the picture is moved in its box."""
+    """A word of 11 pixels is drawn with 11 pixels: the picture is moved in its box. Bars are drawn for a phone."""
     context = browser.new_context(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
     page = context.new_page()
     for path in ("index.html", "explorers/split.html", "explorers.html", "lessons/03_split.html"):
         page.goto(address(site / language / path))
         page.locator(".labkit-view").first.wait_for()
-        wide = page.evaluate(
-            "[...document.querySelectorAll('.labkit-view > svg, .labkit-view > img')].map(p => p.clientWidth)"
+        pictures = page.evaluate(
+            "[...document.querySelectorAll('.labkit-view > svg, .labkit-view > img')]"
+            ".map(p => [p.clientWidth, p.outerHTML.includes('labkit-narrow')])"
         )
-        assert wide, path
-        assert min(wide) >= 700, path
+        assert pictures, path
+        assert all(width >= (320 if narrow else 700) for width, narrow in pictures), path
     context.close()
 
 

@@ -171,7 +171,8 @@ def shown(cell):
     hints = [output for output in cell.get("outputs", []) if is_hint(output)]
     return ["a hint"] * len(hints) + [
         {
-            kind: re.sub(r"Cell In\[\d+\]", "Cell In[…]", str(text))
+            # The number of a cell, and the size of letters that make room for it, depend on what ran before.
+            kind: re.sub(r'(font-size="[\d.]+"(?=[^<>]*>[^<]*Cell In)|(?<=Cell In)\[\d+\])', "…", str(text))
             for kind, text in output.get("data", {"text": output.get("text")}).items()
             if kind != "image/png"
         }
