@@ -300,7 +300,7 @@ def test_the_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_columns_of_the_table_stand_below_one_another_in_chinese_too() -> None:
     labkit.set_language("zh")
     head, *rows = plans(MODELS["70B"], 64, H100, 512).table().splitlines()[:6]
-    assert {tuple(row.split()[5:7]) for row in rows} == {("是", "否"), ("否", "是"), ("是", "gathered")}
+    assert {tuple(row.split()[5:7]) for row in rows} == {("是", "否"), ("否", "是"), ("是", "收集")}
     assert len({columns(row[: row.index(".")]) for row in rows}) == 1
     assert columns(head[: head.index("GiB")]) + 1 == columns(rows[0][: rows[0].index(".")])
 
