@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "LostRows", "Outline", "ParityExplorer",
     "Progress", "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal",
-    "torchrun",
-    "vary",
+    "torchrun", "vary",
 ]  # fmt: skip
 
 _names = LazyNames(__name__, __file__)

@@ -128,13 +128,17 @@ class CollectiveCall:
     @property
     def via(self) -> str:
         """The function of torch that the user's line called (``"Tensor.backward"``); "" if it called the collective."""
-        name = next((code.co_qualname for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
+        name = self._called_function()
         return "" if name == self.kind or name in _PLAIN else name.replace(".<locals>", "")
+
+    def _called_function(self) -> str:
+        """Return the name of torch's function that the user's line called."""
+        return next((code.co_qualname for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
 
     @property
     def name(self) -> str:
         """The kind, or for a message ``"isend"`` or ``"irecv"`` if the user's line called that."""
-        called = next((code.co_name for code in reversed(self.codes) if code.co_name not in _BETWEEN), "")
+        called = self._called_function()
         return called if called in ("isend", "irecv") else self.kind
 
     @property

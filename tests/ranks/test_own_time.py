@@ -154,3 +154,13 @@ def test_a_clock_that_outlives_its_module_ends_without_a_word(tmp_path):
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
+
+
+def test_clocks_that_add_up_the_same_times_in_another_order_agree():
+    clocks = []
+    for times in ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1)):
+        rank = TimedRank(0, 0, 0)  # stands still until its turn
+        for seconds in times:
+            rank.advance_to(rank.clock() + seconds)
+        clocks.append(rank.clock())
+    assert clocks[0] == clocks[1]
