@@ -19,9 +19,9 @@ class Kept: pass
 note: int = 1
 for name in sorted(vars(__main__)):
     if name.startswith("__") and name != "__builtins__":
-        print(name, getattr(__main__, name))
-print(sys.argv, sys.path[0], __builtins__, os.environ["RANK"])
-print(pickle.dumps(Kept()), type(pickle.loads(pickle.dumps(Kept()))) is Kept)
+        print(f"{name} {getattr(__main__, name)}")
+print(f"{sys.argv} {sys.path[0]} {__builtins__} {os.environ['RANK']}")
+print(f"{pickle.dumps(Kept())} {type(pickle.loads(pickle.dumps(Kept()))) is Kept}")
 print(threading.current_thread() is threading.main_thread())
 try:
     print(inspect.getsource(Kept))
@@ -64,6 +64,7 @@ def stripped(text):
     """The lines, without addresses, sorted: ranks print by turns.
 
     While a rank waits for its thread another goes on, so that what is printed then may stand in another's line.
+    ``print`` writes each argument by itself: the report gives it one, so that only an end of line is cut off.
     """
     text = re.sub("a thread goes on|registered last|registered first", r"\n\g<0>\n", text)
     return sorted(line.split(" at 0x")[0] for line in text.splitlines() if line)
