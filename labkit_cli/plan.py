@@ -18,7 +18,7 @@ from labkit.cost.hardware import accelerator
 from labkit.cost.search import plans
 from labkit.cost.settings import Plan
 
-from .measured_runs import Errors, errors, read_rows
+from .measured_runs import Errors, errors, parse_value, read_rows
 from .usage import UsageError, at_least, bad_usage, check_script_exists
 from .wording import Wording
 
@@ -44,18 +44,13 @@ WORDING = Wording(
 
 # Names of a layout's parts on the command line, where they differ from those of labkit.Plan's fields.
 _PARTS = {"zero": "stage"}
-_WORDS = {"yes": True, "no": False}
 
 
 def run(options: argparse.Namespace) -> int:
     with bad_usage(ValueError):
         _refuse_mixed(options)
         if options.check is not None:
-            skipped: dict[str, list[str]] = {}
-            print(_format_errors(errors(read_rows(options.check, skipped))))
-            for reason, places in skipped.items():
-                listed = ", ".join(places[:3]) + " …" * (len(places) > 3)
-                print(WORDING["skipped"](count=len(places), reason=reason, places=listed))
+            print(_format_errors(errors(read_rows(options.check))))
             return 0
         kind = accelerator(options.hardware)
         if options.model is not None:
@@ -118,7 +113,7 @@ def _parse_layout(options: argparse.Namespace) -> dict[str, Any]:
                 en=f"--layout: {part!r} is not one of {parts} with a value, such as tp=2",
                 zh=f"--layout：{part!r} 不对，应是 {parts} 之一加上值，例如 tp=2",
             )
-        layout[name] = int(text) if text.isdecimal() else _WORDS.get(text, text)
+        layout[name] = parse_value(text)
     if options.lora:
         rank, *names = options.lora.split(",")
         if not rank.isdecimal() or not int(rank):

@@ -272,12 +272,10 @@ def test_a_module_and_its_arguments_become_python_s(monkeypatch):
 
 
 def test_rows_without_sizes_are_no_check(labkit, tmp_path):
-    names = "set,gpu,gpus,model,seq,tp,pp,dp,mbs,sec_per_step,tokens_per_s_per_gpu"
-    (tmp_path / "rows.csv").write_text(f"{names}\na,h100,8,mine,2048,1,1,8,1,1.5,1000\n", "utf-8")
+    (tmp_path / "rows.csv").write_text("set,gpu,dp,tp,pp,seconds\na,h100,8,1,1,1.5\n", "utf-8")
     done = labkit("plan", "--check", tmp_path / "rows.csv")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "rows.csv:2" in done.stderr
-    assert "the sizes of 'mine' are unknown" in done.stderr
+    assert "rows.csv:1: columns are missing: layers" in done.stderr
 
 
 def test_a_page_that_cannot_be_written_is_told_when_the_run_has_ended(tmp_path, capsys):

@@ -143,34 +143,49 @@ def test_what_cannot_be_cut_is_refused(sizes: dict[str, int], plan: dict[str, An
         forecast(replace(GPT2_22B, **sizes), Plan(**{"stage": 0, **plan}), H100)
 
 
-_COLUMNS = (
-    "set gpu gpus model seq tp pp dp mbs sec_per_step tokens_per_s_per_gpu layers hidden heads mem_GiB cp shard "
-    "precision"
-).replace(" ", ",")
+_CELLS = {
+    "set": "a", "gpu": "h100", "layers": 24, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 51200, "seq": 2048,
+    "dp": 8, "tp": 1, "pp": 1, "stage": 0, "micro": 1, "many": 4, "trainer": "megatron", "seconds": 1.5, "peak_GiB": "",
+}  # fmt: skip
 
 
-def _table(tmp_path: Path, *cells: str) -> Path:
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join([_COLUMNS, *(f"a,h100,8,X,2048,1,1,8,1,,1000,24,2048,{one}" for one in cells)]))
+def _table(tmp_path: Path, *changes: dict[str, object]) -> Path:
+    path, rows = tmp_path / "rows.csv", [_CELLS | one for one in changes]
+    names = list(dict.fromkeys(name for one in rows for name in one))
+    lines = [",".join(str(one.get(name, "")) for name in names) for one in rows]
+    path.write_text("\n".join([",".join(names), *lines]), "utf-8")
     return path
 
 
-def test_rows_left_out_are_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = ["31,,,,", "32,abc,,,", "32,,2,,", "32,,,sharded,", "32,,,,fp8"]
-    assert main(["plan", "--check", str(_table(tmp_path, "32,,,,bf16", *bad, bad[2]))]) == 0
-    said = capsys.readouterr().out
-    for words in (
-        "1 rows skipped: heads=31 does not divide hidden=2048", "1 rows skipped: column mem_GiB: 'abc' is no number",
-        "2 rows skipped: column cp: '2' is not covered", "column shard: 'sharded' is", "column precision: 'fp8' is",
-        "rows.csv:4",
-    ):  # fmt: skip
-        assert words in said
-    with pytest.raises(ValueError, match=r"rows.csv:2: column mem_GiB: 'abc'"):
-        read_rows(_table(tmp_path, "32,abc,,,"))
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"heads": 31}, "heads=31 does not divide hidden=2048"),
+        ({"peak_GiB": "abc"}, "column peak_GiB: 'abc' is no number"),
+        ({"gpu": "h999"}, "h999"),
+        ({"trainer": "mine"}, "mine"),
+        ({"layers": ""}, "layers"),
+        ({"layers": "many"}, "layers"),
+        ({"sp": "maybe"}, "sp"),
+    ],
+)
+def test_an_invalid_row_is_refused_with_its_line(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"rows.csv:3: .*{words}"):
+        read_rows(_table(tmp_path, {}, change))
+
+
+def test_cells_of_sizes_and_plans_are_read_by_the_names_of_their_fields(tmp_path: Path) -> None:
+    more = {"gated": "yes", "recompute": "selective", "flash": "no", "kv_heads": 8, "batch": 40, "note": "?"}
+    plain, row = read_rows(_table(tmp_path, {}, more | {"dp": 2, "tp": 4, "seconds": "", "peak_GiB": "3.5"}))
+    assert plain.plan == Plan(dp=8, stage=0, many=4)
+    assert (plain.seconds, plain.peak, plain.batch, plain.fits) == (1.5, None, 32, True)
+    assert row.plan == Plan(dp=2, tp=4, stage=0, many=4, recompute="selective", flash=False)
+    assert (row.sizes.gated, row.sizes.kv_heads) == (True, 8)
+    assert (row.seconds, row.peak, row.batch) == (None, 3.5 * 2**30, 40)
 
 
 def test_a_row_out_of_memory_must_not_fit(tmp_path: Path) -> None:
-    (row,) = read_rows(_table(tmp_path, "32,OOM,,,"))
+    (row,) = read_rows(_table(tmp_path, {"peak_GiB": "OOM"}))
     assert not row.fits
     assert row.peak is row.seconds is None
     assert errors([row])[0].failed == (0, 0, 1)  # a small model, which fits
@@ -179,38 +194,25 @@ def test_a_row_out_of_memory_must_not_fit(tmp_path: Path) -> None:
 
 def test_nothing_that_was_out_of_memory_is_said_to_fit() -> None:
     """A verdict's bounds are from the fitted rows alone, and hold for BLOOM's, which are of another site."""
-    rows = [row for row in read_rows(PLANS / "fitted.csv", {}) if row.peak]
+    rows = [row for row in read_rows(PLANS / "fitted.csv") if row.peak]
     logs = [log(row.peak / (row.forecast().reserved if row.smi else row.forecast().peak)) for row in rows]
     student = {6: 3.707}[len(logs) - 1]  # of 99 %, both sides
     width = student * stdev(logs) * sqrt(1 + 1 / len(logs))
     assert exp(mean(logs) + width) == pytest.approx(PEAK_ABOVE, abs=0.001)
     assert exp(min(logs)) == pytest.approx(PEAK_BELOW, abs=0.001)
     for name in ("fitted", "kept_back", "bloom", "vtrain_multi"):
-        for found in errors(read_rows(PLANS / f"{name}.csv", {})):
+        for found in errors(read_rows(PLANS / f"{name}.csv")):
             assert found.failed[2] == found.ran[0] == 0, found.set
-    assert sum(found.failed[0] for found in errors(read_rows(PLANS / "bloom.csv", {}))) == 3
+    assert sum(found.failed[0] for found in errors(read_rows(PLANS / "bloom.csv"))) == 3
 
 
 def test_rows_with_the_same_settings_that_contradict_each_other_are_left_out_of_regret() -> None:
-    row = read_rows(PLANS / "kept_back.csv", {})[0]
+    row = read_rows(PLANS / "kept_back.csv")[0]
     assert row.seconds
     again, small = replace(row, seconds=row.seconds * 1.04), replace(row, batch=row.batch // 2)
     assert errors([row, again, replace(small, seconds=row.seconds / 2)])[0].contradictory == ()
     assert len(errors([row, replace(row, seconds=row.seconds * 1.06)])[0].contradictory) == 2
     assert len(errors([row, small])[0].contradictory) == 2  # half the batch in the same time
-
-
-@pytest.mark.parametrize(
-    ("shard", "stage"),
-    [
-        *((word, 1) for word in ("zero1", "ZeRO-1", "zero_1", "stage 1", "ZeRO stage 1", "1", "distributed optimizer")),
-        *((word, 3) for word in ("FSDP", "fsdp2", "ZeRO-3", "FULL_SHARD", "HSDP", "hybrid_shard")),
-        *((word, 2) for word in ("SHARD_GRAD_OP", "zero 2", "_HYBRID_SHARD_ZERO2")),
-        *((word, 0) for word in ("", "DDP", "NO_SHARD", "none", "zero0")),
-    ],
-)  # fmt: skip
-def test_sharding_is_read_as_people_write_it(tmp_path: Path, shard: str, stage: int) -> None:
-    assert read_rows(_table(tmp_path, f"32,,,{shard},"))[0].plan.stage == stage
 
 
 def test_a_pipeline_waits_for_its_bubble() -> None:
@@ -253,7 +255,7 @@ def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
         "vtrain_multi": r"\*\*new\*\*",
     }
     for name, mark in sets.items():
-        for found in errors(read_rows(PLANS / f"{name}.csv", {})):
+        for found in errors(read_rows(PLANS / f"{name}.csv")):
             assert found.time is not None
             mean, worst = (f"{share:.1%}".replace("%", " %") for share in found.time)
             regret = (
@@ -264,7 +266,7 @@ def test_errors_on_the_rows_kept_back_are_those_that_the_page_states() -> None:
 
 def test_the_plan_chosen_costs_little() -> None:
     for name in ("kept_back", "bloom", "vtrain_multi"):
-        for found in errors(read_rows(PLANS / f"{name}.csv", {})):
+        for found in errors(read_rows(PLANS / f"{name}.csv")):
             assert found.regret is None or found.regret[0] < 0.05
 
 
