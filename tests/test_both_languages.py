@@ -152,27 +152,6 @@ def test_the_chinese_is_chinese():
     assert wrong == []
 
 
-def test_the_check_sees_english_that_was_left():
-    text = "say(en='there is no such file', zh='there is no such file')"
-    assert list(without_chinese(f"{text}\nsay(en='no such file', zh='没有文件')")) == [1]
-
-
-@pytest.mark.parametrize(
-    ("module", "source", "count"),
-    [
-        ("labkit.engine.gather", "raise ValueError(f'{path} has no rows')", 1),
-        ("labkit.engine.gather", "raise ValueError(say(en='no rows here', zh='没有行'))", 0),
-        ("labkit.engine.gather", "raise ValueError(must('dim', dim, en='a number', zh='是数'))", 0),
-        ("labkit.engine.gather", "warnings.warn('it is lost, alas')", 1),
-        ("simgpu.rules.functions", "raise RuntimeError('Expected a GPU here')", 0),
-        ("simgpu.rules.functions", "def f():\n    return f'{x} is simulated by labkit, so there'", 1),
-        ("simgpu.rules.functions", "def f():\n    '''labkit's simulated machine has none of it.'''", 0),
-    ],
-)
-def test_the_check_sees_what_is_planted(module, source, count):
-    assert len(list(in_one_language(source, module))) == count
-
-
 # As a user meets them: a call, and what it says in both languages.
 MET = {
     "gpus": (lambda: labkit.simulate(gpus=-1), "gpus must be from 0 to 1024, got -1", "gpus 必须在 0 到 1024 之间"),

@@ -388,37 +388,6 @@ def test_the_check_sees_a_planted_violation(module, source):
     assert violations(module, imported(source, module))
 
 
-@pytest.mark.parametrize(
-    "sources",
-    [
-        {"a": "from . import b", "b": "from .a import x"},
-        {"a": "from .b import x", "b": "def late():\n    from .c import x", "c": "import labkit.a"},
-        {"a": "from .b import x", "b": "if TYPE_CHECKING:\n    from .a import X"},
-        {"a": "from .b import x", "b": "load('labkit.a:x')"},
-        {"a": "import_module(f'{__name__}.{name}')", "a.b": "from labkit.a import x"},
-        {"a": "import_module('.b', __package__)", "a.b": "from labkit.a import x"},
-    ],
-)
-def test_the_check_sees_a_planted_circle(sources):
-    modules = {f"labkit.{name}" for name in sources} | {"labkit"}
-    folders = {"labkit"} | ({"labkit.a"} if "a.b" in sources else set())
-    found = {
-        f"labkit.{name}": imported(text, f"labkit.{name}", modules, folders) for name, text in sources.items()
-    }
-    assert circle(found)
-
-
-def test_a_docstring_and_a_message_name_modules_to_their_readers():
-    source = 'def f():\n    """As :mod:`labkit.a` does."""\n    print("use labkit.a.x(), then labkit.a")'
-    assert imported(source, "labkit.b", {"labkit.a", "labkit.b"}, set()) == set()
-
-
-def test_the_check_sees_a_name_that_only_running_can_tell():
-    assert imports(
-        "def load(name):\n    return import_module(name)", "labkit.a", {"labkit.a"}, set()
-    ).late == [2]
-
-
 def test_each_test_of_which_some_cases_are_chosen_is_there():
     lines = (HOME / "tests" / "sampled.txt").read_text("utf-8").splitlines()
     named = [line.split()[1].split("::") for line in lines if line[0] != "#"]

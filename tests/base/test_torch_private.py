@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from labkit.base import ours, torch_releases
-from tools import torch_private
-from tools.torch_private import PRIVATE, Private
+from tools.torch_private import PRIVATE
 
 LISTED = {name for private in PRIVATE for name in re.findall(r"\b_\w+", private.names)}
 # Private, but not torch's: Python's, namedtuple's, nbclient's, a debugger's, pytest's.
@@ -97,20 +96,6 @@ def test_what_labkit_rests_on_is_still_there():
     assert gone == {}
 
 
-def test_the_modules_that_are_named_are_there():
-    """A reason ends with the modules that rest on the names: ``(machine.state.gpu, diagnosis)``."""
-    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in trees()}
-    named = {
-        name
-        for private in PRIVATE
-        for group in re.findall(r"\(([a-z_., ]+)\)", private.why)
-        for name in group.split(", ")
-        if "." in name
-    }
-    assert len(named) > 40
-    assert not named - modules
-
-
 def test_every_private_name_is_listed():
     found = {path: names for path, tree in trees().items() if (names := unlisted(tree))}
     assert not found, "list it in tools/torch_private.txt"
@@ -123,29 +108,6 @@ def test_so_are_those_in_tables_of_text(table):
     text = (ours.HOME / "simgpu" / table).read_text("utf-8")
     names = set(re.findall(r"(?<![\w])_[a-zA-Z]\w+", text))
     assert not {name for name in names if unlisted(ast.parse(repr(("", name))))}
-
-
-@pytest.mark.parametrize("source", [
-    "import torch\ntorch._C._new_thing()", "from torch._new_room import thing", "from torch.nn import _new_thing",
-    "def f(module):\n    return module._load_state_dict_pre_hooks",
-    "def f(module):\n    return getattr(module, '_load_state_dict_pre_hooks')", "Patch(torch.cuda, '_lazy_new', None)",
-])  # fmt: skip
-def test_a_name_that_is_not_listed_would_be_found(source):
-    assert unlisted(ast.parse(source))
-
-
-@pytest.mark.parametrize(("names", "wrong"), [
-    ("torch.Tensor: _version, _labkit_gone", "type object 'Tensor' has no"),
-    ("torch.Tensor._version, torch._labkit_gone", "module 'torch' has no"),
-    ("torch._labkit_gone: thing", "module 'torch' has no"),
-])  # fmt: skip
-def test_a_name_that_is_gone_is_told(names, wrong, monkeypatch, capsys):
-    gone = Private(names, "")
-    assert gone.find_missing().startswith(wrong)
-    assert Private("_labkit_gone, in words", "").find_missing() is None
-    monkeypatch.setattr(torch_private, "PRIVATE", [gone])
-    assert torch_private.main() == 1
-    assert f"{names}: {wrong}" in capsys.readouterr().out
 
 
 def test_a_release_that_was_not_tried_is_named_once():
