@@ -66,13 +66,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "ranks(size or [sizes], *, nodes=1, memory=None, gpu_model=None, processes=False): run the test on so many "
-        "ranks of torch.distributed, each with a simulated GPU (labkit)",
+        "ranks(size or [sizes], *, nodes=1, memory=None, gpu_model=None): run the test on so many ranks of "
+        "torch.distributed, each with a simulated GPU (labkit)",
     )
-    if os.environ.get("LABKIT_TEST_REPORTS"):  # a rank of a test that has real processes
-        from .testing.in_processes import Reporter
-
-        config.pluginmanager.register(Reporter(config))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.base.language import say
 
-from .in_processes import InProcesses, prepare_as_rank
+from .as_rank import prepare_as_rank
 from .item import OnRanks, RanksMark
 
 
@@ -25,5 +25,5 @@ def prepare_item(item: Any, *args: Any, **kwargs: Any) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         prepare_as_rank(item, wanted.size)
         return
-    test = (InProcesses if wanted.processes else OnRanks)(item, wanted)
+    test = OnRanks(item, wanted)
     item.setup, item.runtest = test.setup, test.runtest

@@ -40,7 +40,7 @@ CALLS_LOG = "c10d-NullHandler-default"
 
 @dataclass(frozen=True)
 class RanksMark:
-    """The arguments of the mark: those of ``labkit.ranks``, and ``processes`` for real processes.
+    """The arguments of the mark: those of ``labkit.ranks``.
 
     Raises TypeError or ValueError, naming the argument.
     """
@@ -49,7 +49,6 @@ class RanksMark:
     nodes: int = 1
     memory: Any = None
     gpu_model: str | None = None
-    processes: bool = False
 
     def __post_init__(self) -> None:
         check_ranks(self.size, self.nodes, self.memory, self.gpu_model)
@@ -139,11 +138,12 @@ class OnRanks:
         chain: list[Any] = []
         for ranks, error in groups:
             if self.wanted.size > 1:
-                chain.append(failure_heading(format_ranks(ranks)))
+                heading = ReprEntryNative([f"{format_ranks(ranks)}:\n"])
+                chain.append((ReprTraceback([heading], None, "native"), None, None))
             shown = self._own.get(ranks[0], self.item)  # (missing if no rank has begun)
-            chain += failure_elements(
-                type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error))
-            )
+            failure = type(self.item).repr_failure(shown, pytest.ExceptionInfo.from_exception(error))
+            # Some styles of tracebacks have no chain.
+            chain += getattr(failure, "chain", None) or [(failure.reprtraceback, failure.reprcrash, None)]
         return ExceptionChainRepr(chain)
 
 
@@ -196,13 +196,3 @@ def clean_traceback(error: BaseException) -> None:
     strip_labkit_frames(error)
     if hasattr(error, "report") or isinstance(error, turns.Deadlock):
         fold_frames(error, is_installed_code, whole=True)  # the error names the lines
-
-
-def failure_heading(text: str) -> Any:
-    """Return a heading between the failures that pytest shows."""
-    return ReprTraceback([ReprEntryNative([f"{text}:\n"])], None, "native"), None, None
-
-
-def failure_elements(shown: Any) -> list[Any]:
-    """Return the parts of a failure as pytest shows it, in any style."""
-    return list(getattr(shown, "chain", None) or [(shown.reprtraceback, shown.reprcrash, None)])

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 import torch.distributed.tensor  # noqa: F401 (it registers operators, which each process can once)
 
 from labkit_ranks import testing  # noqa: F401 (else the tests below import it, and torch, each anew)
-from labkit_ranks.testing.in_processes import InProcesses
 from simgpu import machine_in_use
 from tools.warm import python
 
@@ -307,7 +305,7 @@ def test_without_the_mark_and_without_a_number(run):
         ("4, nodes=3", "nodes must be a divisor of size, 4, got 3"),
         ("2, gpu_model='foo'", "gpu_model must be one of"),
         ("2, memory='lots'", "lots"),
-        ("2, colour=1", "ranks() got an unexpected keyword argument 'colour'"),
+        ("2, processes=True", "ranks() got an unexpected keyword argument 'processes'"),
         ("[0]", "size must be from 1 to 1024, got 0"),
     ],
 )
@@ -382,32 +380,6 @@ def test_a_breakpoint_stands_in_the_rank(pytester):
     shown = outer(pytester, "pytest", *PLUGIN, source=source, answers="p mine\nc\n")
     assert "11" in shown
     assert "1 passed" in shown
-
-
-PROCESSES = """
-@pytest.mark.ranks(2, processes=True)
-@pytest.mark.parametrize("at", [0, 5])
-def test(rank, device, at):
-    print("here", os.getpid() != os.getppid())
-    x = torch.ones(1, device=device)
-    dist.all_reduce(x)
-    assert x.item() == 2 and rank != 1 - at
-
-@pytest.mark.ranks(2, processes=True)
-def test_alone(rank):
-    if rank == 0: pytest.skip("not today")
-    else: pytest.skip("not today")
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork") or not hasattr(signal, "SIGKILL"), reason="forks")
-def test_ranks_that_are_processes(run, monkeypatch):
-    command = InProcesses._command
-    monkeypatch.setattr(InProcesses, "_command", lambda self: [*python(), *command(self)[1:]])
-    shown = run(PROCESSES, passed=1, failed=1, skipped=1)
-    assert "rank 1:" in shown
-    assert "1 != (1 - 0)" in shown
-    assert "stdout call, rank 1" in shown
 
 
 def test_pytest_as_ranks_of_torchrun(pytester):
