@@ -1,4 +1,4 @@
-"""Pictures of single lessons: the call of the index, lost rows (01), BatchNorm and step times (08), parity (23)."""
+"""Pictures of lessons: the call of the index, lost rows (01), BatchNorm, step times (08), means (13), parity (23)."""
 
 from __future__ import annotations
 
@@ -214,6 +214,57 @@ class StepTimes:
         axis = Axis(title, nice(most), "{:.4g}".format, "{:.1f} ms".format)
         unit = say(en="number of GPUs", zh="GPU 数")
         return charts_picture(curves, [axis], Counts(counts, unit), "", repr(self))
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.picture(), panel=True)
+
+
+@dataclass(frozen=True)
+class MeanOfMeans:
+    """The weight of each loss in the mean of the ranks' means, and in the mean of all; shows itself as SVG.
+
+    losses   of each rank, a number for each of its tokens.
+    """
+
+    losses: Sequence[Sequence[float]]
+
+    def _means(self) -> tuple[float, float]:
+        everything = [loss for own in self.losses for loss in own]
+        return _mean([_mean(own) for own in self.losses]), _mean(everything)
+
+    def __repr__(self) -> str:
+        of_means, of_all = self._means()
+        return say(
+            en=f"mean of the ranks' means {of_means:g}, mean of all tokens {of_all:g}",
+            zh=f"各 rank 平均的平均是 {of_means:g}，全部 token 的平均是 {of_all:g}",
+        )
+
+    def picture(self) -> Picture:
+        """Draw two strips of a block for each token, as wide as its weight, in its rank's colour."""
+        sketch, left, wide, y = Sketch(), 20.0, NARROW - 40.0, 20.0
+        of_means, of_all = self._means()
+        count = sum(map(len, self.losses))
+        names = (
+            say(en=f"mean of the ranks' means: {of_means:g}", zh=f"各 rank 平均的平均：{of_means:g}"),
+            say(en=f"mean of all tokens: {of_all:g}", zh=f"全部 token 的平均：{of_all:g}"),
+        )
+        for of_ranks, name in zip((True, False), names, strict=True):
+            sketch.add(Label(left, y, name, 13, bold=True))
+            x = left
+            for rank, own in enumerate(self.losses):
+                parts = len(self.losses) * len(own) if of_ranks else count
+                for loss in own:
+                    width, tip = wide / parts, say(en=f"rank {rank}: 1/{parts}", zh=f"rank {rank}：1/{parts}")
+                    sketch.add(Box(x, y + 8, width, 26, rank, tip, tip=tip))
+                    sketch.add(Label(x + width / 2, y + 26, f"{loss:g}", 13, "middle", rank))
+                    sketch.add(Label(x + width / 2, y + 48, f"1/{parts}", 11, "middle", muted=True))
+                    x += width
+            y += 76
+        note = say(
+            en="colour: rank; in the block: loss; below: weight", zh="颜色是 rank，块里是损失，下面是比重"
+        )
+        sketch.add(Label(left, y - 8, note, 11, muted=True))
+        return sketch.picture(y, repr(self), NARROW)
 
     def _repr_svg_(self) -> str:
         return to_svg(self.picture(), panel=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         BatchNormMeans,
         CallInMotion,
         LostRows,
+        MeanOfMeans,
         ParityExplorer,
         StepTimes,
         Training,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from .sliders import vary
 
 __all__ = [
-    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "LostRows", "Outline", "ParityExplorer",
-    "Progress", "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict", "repair", "reveal",
-    "torchrun", "vary",
+    "BatchNormMeans", "Beliefs", "CallInMotion", "Cases", "Glossary", "LostRows", "MeanOfMeans", "Outline",
+    "ParityExplorer", "Progress", "Sayings", "StepTimes", "Training", "batch", "begin", "check", "hint", "predict",
+    "repair", "reveal", "torchrun", "vary",
 ]  # fmt: skip
 
 _names = LazyNames(__name__, __file__)

@@ -25,6 +25,7 @@ PAGE_STYLE = (
     "@media(max-width:640px){.jp-RenderedSVG img:not([src*=labkit-narrow]){max-width:none}}"
     "@media(max-width:480px){.labkit-view :is(svg,img):not(.labkit-narrow){max-width:none!important}"
     f"{_WITH_SLIDERS} .widget-label{{white-space:normal;line-height:14px}}.jp-Placeholder-prompt{{display:none}}"
+    ".jp-Placeholder-content{min-width:0;overflow:hidden;margin:0 8px 0 5px}"
     f"{_WITH_SLIDERS} .widget-inline-hbox{{flex-wrap:wrap;height:auto}}"  # names stand above their controls
     f"{_WITH_SLIDERS} .widget-inline-hbox>.widget-label{{width:100%!important;text-align:left}}}}"
     ".jp-RenderedText pre{word-break:normal;overflow-wrap:anywhere;width:max-content;min-width:100%;"

@@ -48,8 +48,7 @@ def _surprise_hints(seen: ModelRun) -> Hints:
     if len(states) == 3 and not is_close(states[2], states[1]) and is_close(states[1], rights[1]):
         yield Named("eval")
     if all(is_close(one, right) for one, right in zip(states, rights, strict=False)):
-        if seen.first_wrong is None:
-            yield Named("history")
+        yield Named("history" if seen.first_wrong is None else "early")
         return
     if is_close(states[0], initial):
         yield Named("lost")

@@ -50,7 +50,7 @@ def bucket_picture(ways: Mapping[str, Overlap]) -> Picture:
         sketch.add(lane.name(at, name), lane.note(at, duration(step.seconds), bold=True))
     sentences = [
         caption("buckets", name=name, sums=len(step.sums), time=duration(step.seconds),
-                late=duration(step.seconds - step.computing_end, of=step.seconds))
+                late=duration(step.seconds - step.computing_end))
         for name, step in ways.items()
     ]  # fmt: skip
     return sketch.picture(bottom + 24, say(en=";\n", zh="；\n").join(sentences))

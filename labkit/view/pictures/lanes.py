@@ -231,7 +231,7 @@ def inputs_picture(cut: Cut) -> Picture:
 
 
 # Kinds differ by tint, in the order of KINDS; one of the palest is also hatched.
-_PALE = (0.0, 0.3, 0.5, 0.67, 0.82)
+_PALE = (0.0, 0.3, 0.5, 0.67, 0.72)
 _HATCHED = "gradients"
 
 
