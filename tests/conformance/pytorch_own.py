@@ -3,11 +3,12 @@
     python tests/conformance/pytorch_own.py PYTORCH --gpus 2 test_cuda.py test_autograd.py
 
 PYTORCH is PyTorch's source, of about the version in use; the files are those of its ``test`` folder (without any:
-those of :data:`FILES`). A machine is opened before a file is imported, so that the tests see CUDA and the
-device-generic ones come out for it. Each failure is held against ``pytorch_own.toml``: named in
-docs/simulated.md, for the hardware (or what only a CUDA build has), of the version; what matches nothing is run
-once more without a machine and belongs to the version (or to this computer's CPU) if it fails there too. The rest is
-unexplained, and is what this is for. Not part of ``make test``: the source is not at hand there.
+those of :data:`FILES`). Each is run by a fork of this process, which has imported torch, and sees a machine that was
+opened before it is imported, so that the tests see CUDA and the device-generic ones come out for it. Each failure is
+held against ``pytorch_own.toml``: named in docs/simulated.md, for the hardware (or what only a CUDA build has), of the
+version; what matches nothing is run once more without a machine and belongs to the version (or to this computer's CPU)
+if it fails there too. The rest is unexplained, and is what this is for. Not part of ``make test``: the source is not
+at hand there.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import re
 import resource
 import select
 import signal
-import subprocess
 import sys
+import tempfile
 import tomllib
 import traceback
 import unittest
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ ALONE = ("test_cuda_primary_ctx.py", "test_cuda_nvml_based_avail.py", "test_cuda
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 NAMED, HARDWARE, VERSION, UNEXPLAINED = "named", "hardware", "version", "unexplained"
+ALONE_PASSED = "alone"  # it passes where no other test has run before
 REASONS = Path(__file__).with_suffix(".toml")
 
 
@@ -115,12 +117,7 @@ def opened(options: argparse.Namespace) -> Any:
     return labkit.simulate(options.gpus, memory=options.memory)
 
 
-def work(
-    options: argparse.Namespace,
-    ready: Callable[[argparse.Namespace], Any] = opened,
-    reporter: type[Report] = Report,
-    importing: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-) -> None:
+def work(options: argparse.Namespace) -> None:
     """One file in a process of its own: say which tests it has, then run those that are asked for."""
     out = os.fdopen(options.worker, "w")
     test_folder = options.pytorch / "test"
@@ -130,15 +127,15 @@ def work(
     sys.argv = [str(path)]
     limit = options.host_memory << 30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    machine = ready(options)
+    machine = options.ready(options)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    report = reporter(out, machine)
+    report = options.reporter(out, machine)
     try:
-        with importing():
+        with options.importing():
             spec.loader.exec_module(module)
     except BaseException as error:
         report.say(not_imported=SKIPPED if isinstance(error, unittest.SkipTest) else FAILED,
@@ -166,22 +163,30 @@ def environment(gpus: int, options: argparse.Namespace) -> dict[str, str]:
 
 
 class Worker:
-    """A process that runs the tests of one file, and the lines that it says."""
+    """A fork of this process that runs the tests of one file, and the lines that it says."""
 
     def __init__(self, file: str, gpus: int, options: argparse.Namespace) -> None:
-        read, write = os.pipe()
-        command = [
-            sys.executable, str(options.script), str(options.pytorch), file, "--worker", str(write),
-            "--gpus", str(gpus), "--memory", options.memory, "--host-memory", str(options.host_memory),
-            "--seconds", str(options.seconds),
-        ]  # fmt: skip
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=options.log, pass_fds=[write],
-            env={**os.environ, **environment(gpus, options)}, cwd=options.folder, start_new_session=True,
-        )  # fmt: skip
-        os.close(write)
-        self._lines = os.fdopen(read, "rb", buffering=0)
-        self._rest = b""
+        asked, self._asks = os.pipe()
+        read, said = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.setsid()
+                os.dup2(asked, 0)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                os.dup2(options.log.fileno(), 2)
+                os.close(read)
+                sys.stdin = open(0)  # noqa: SIM115 (as long as the process)
+                os.environ.update(environment(gpus, options))
+                os.chdir(options.folder)
+                work(argparse.Namespace(**{**vars(options), "files": [file], "gpus": gpus, "worker": said}))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(asked)
+        os.close(said)
+        self._lines, self._rest = os.fdopen(read, "rb", buffering=0), b""
 
     def line(self, seconds: float) -> dict[str, Any] | None:
         """Its next line, or None at its end. TimeoutError after ``seconds``."""
@@ -196,29 +201,26 @@ class Worker:
         return json.loads(line)
 
     def run(self, names: list[str]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(names).encode() + b"\n")
-        self.process.stdin.flush()
+        os.write(self._asks, json.dumps(names).encode() + b"\n")
 
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it and what it started
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+    def end(self) -> int:
+        """End it and what it started; return its exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
         self._lines.close()
+        os.close(self._asks)
+        return os.waitstatus_to_exitcode(status)
 
 
 def run_file(
-    file: str,
-    gpus: int,
-    names: Collection[str] | None,
-    options: argparse.Namespace,
-    worker_of: Callable[..., Worker] = Worker,
+    file: str, gpus: int, names: Collection[str] | None, options: argparse.Namespace
 ) -> dict[str, tuple[str, str]]:
     """The outcomes of the tests of ``file`` (``names``, or those that the options choose): name -> (outcome, text)."""
     found: dict[str, tuple[str, str]] = {}
     wanted: list[str] | None = None
     while wanted is None or wanted:
-        worker = worker_of(file, gpus, options)
+        worker = Worker(file, gpus, options)
         now, ending = None, "the process ended"
         try:
             first = worker.line(options.seconds + 240)
@@ -250,8 +252,7 @@ def run_file(
         except TimeoutError:
             ending = f"no end after {options.seconds} s"
         finally:
-            worker.end()
-            ending += f" (exit {worker.process.returncode})"
+            ending += f" (exit {worker.end()})"
         if now is None:
             return found
         found[now] = FAILED, f"Abort: {ending}"
@@ -307,8 +308,21 @@ def last_line(text: str) -> str:
     return (errors or lines or [""])[-1][:240]
 
 
-def command_line(description: str, files: list[str], *, script: str, gpus: int) -> argparse.ArgumentParser:
-    """The command line of this script and of those like it; ``script`` is the file that a worker runs."""
+def without_machine(
+    file: str, failures: dict[str, str], options: argparse.Namespace
+) -> dict[str, tuple[str, str]]:
+    """What is known of failures, name -> (category, why): a reason, or that the test fails without a machine, too."""
+    known = {name: explained(f"{file}::{name}", text) for name, text in failures.items()}
+    unknown = {counterpart(name): name for name in failures if known[name] is None}
+    if unknown and options.gpus:
+        for name, (outcome, text) in run_file(file, 0, unknown.keys(), options).items():
+            if outcome == FAILED and name in unknown:
+                known[unknown[name]] = VERSION, f"without a machine: {last_line(text)}"
+    return {name: found for name, found in known.items() if found}
+
+
+def command_line(description: str, files: list[str], gpus: int) -> argparse.ArgumentParser:
+    """The command line of this script and of the one for ranks, and how both go about a file."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -327,8 +341,8 @@ def command_line(description: str, files: list[str], *, script: str, gpus: int) 
     parser.add_argument("--again", type=Path, help="only what failed, of a file that --save made")
     parser.add_argument("--save", type=Path, help="keep every outcome in this file (JSON lines)")
     parser.add_argument("--show", action="store_true", help="whole tracebacks of what is unexplained")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    parser.set_defaults(script=Path(script).resolve(), variables={}, alone=False)
+    parser.set_defaults(variables={}, alone=False, ready=opened, reporter=Report)
+    parser.set_defaults(importing=contextlib.nullcontext, known=without_machine, told=last_line)
     return parser
 
 
@@ -343,17 +357,16 @@ def asked(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def main() -> int:
     assert __doc__ is not None
-    options = asked(command_line(__doc__, FILES, script=__file__, gpus=2))
-    if options.worker is not None:
-        work(options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the process that runs the tests
-    return everything(options)
+    return everything(asked(command_line(__doc__, FILES, gpus=2)))
 
 
 def everything(options: argparse.Namespace) -> int:
-    import tempfile
+    """Run all files; print what failed and the counts, and keep every outcome for --save."""
+    import torch  # noqa: F401 (before the first fork)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the process that runs the tests
     counts: collections.Counter[str] = collections.Counter()
+    skips: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as log:
         options.folder, options.log = folder, sys.stderr if options.show else log
         for file in options.files:
@@ -363,20 +376,16 @@ def everything(options: argparse.Namespace) -> int:
                 continue
             found = run_file(file, options.gpus, names, options)
             failures = {name: text for name, (outcome, text) in found.items() if outcome == FAILED}
-            known = {name: explained(f"{file}::{name}", text) for name, text in failures.items()}
-            unknown = {counterpart(name): name for name in failures if known[name] is None}
-            if unknown and options.gpus:
-                plain = run_file(file, 0, unknown.keys(), options)
-                for name, (outcome, text) in plain.items():
-                    if outcome == FAILED and name in unknown:
-                        known[unknown[name]] = VERSION, f"without a machine: {last_line(text)}"
+            known = options.known(file, failures, options)
             for name, (outcome, text) in found.items():
                 category, why = outcome, ""
                 if outcome == FAILED:
-                    category, why = known[name] or (UNEXPLAINED, "")
-                    print(f"{category:12} {file}::{name}  {why or last_line(text)}", flush=True)
+                    category, why = known.get(name, (UNEXPLAINED, ""))
+                    print(f"{category:12} {file}::{name}  {why or options.told(text)}", flush=True)
                     if options.show and category == UNEXPLAINED:
                         print(text, flush=True)
+                elif outcome == SKIPPED:
+                    skips[text.splitlines()[-1][:100] if text else ""] += 1
                 here[category] += 1
                 if options.save:
                     with options.save.open("a") as saved:
@@ -386,6 +395,8 @@ def everything(options: argparse.Namespace) -> int:
             print(f"{file}: {summary(here)}", flush=True)
             counts += here
     print(f"\n{options.gpus} GPUs, {len(options.files)} files: {summary(counts)}")
+    for why, number in skips.most_common(12):
+        print(f"  {number} skipped: {why}")
     return bool(counts[UNEXPLAINED])
 
 
@@ -400,7 +411,7 @@ def failed_in(saved: Path, file: str) -> set[str]:
 
 
 def summary(counts: collections.Counter[str]) -> str:
-    order = (PASSED, SKIPPED, NAMED, HARDWARE, VERSION, UNEXPLAINED)
+    order = (PASSED, SKIPPED, NAMED, HARDWARE, VERSION, ALONE_PASSED, UNEXPLAINED)
     return ", ".join(f"{counts[each]} {each}" for each in order)
 
 

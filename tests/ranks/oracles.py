@@ -129,52 +129,6 @@ def functional(script: ModuleType, rank: int, size: int) -> Values:
     }
 
 
-def groups(script: ModuleType, rank: int, size: int) -> Values:
-    half = size // 2
-    own = range(half) if rank < half else range(half, size)
-
-    def one(value: float) -> Tensor:
-        return torch.tensor([float(value)])
-
-    return {
-        "backend": "nccl",
-        "membership": [rank if rank < half else -1, rank - half if rank >= half else -1],
-        "sum in a half": one(sum(own)), "ranks of the half": list(own), "first of the half": one(own[0]),
-        "last of the half": one(own[-1]), "neighbours": one(rank + (rank ^ 1)), "how many": half,
-        "columns": list(range(rank % 2, size, 2)), "both in turn": one(sum(range(size)) if size > 2 else 1),
-        "split": one(sum(own)), "split size": half, "host": torch.tensor([sum(range(1, size + 1))]),
-        "host backend": "gloo", "alone": one(rank),
-    }  # fmt: skip
-
-
-def stores(script: ModuleType, rank: int, size: int) -> Values:
-    out: Values = {
-        "others": [r * r for r in range(size)], "count": sum(range(1, size + 1)), "late": "said by rank 0",
-        "not there": False, "swapped": "first", "kept": "first", "file": sum(range(size)),
-        "letters": list("abcd"[:size]), "several": [str(r) for r in range(size)], "hash": rank,
-    }  # fmt: skip
-    return out | ({"deleted": True} if rank == 0 else {})
-
-
-def elastic(script: ModuleType, rank: int, size: int) -> Values:
-    one = str(rank), str(size)
-    return {
-        "environ": dict(
-            zip(script.NAMES, (one[0], one[0], one[1], one[1], "0", one[0], one[1], "default"), strict=True)
-        ),
-        "epochs": 2,
-        "backend": "undefined",
-        "torchelastic": True,
-        "ranks": (rank, size, rank, "nccl"),
-        "device": f"cuda:{rank}",
-        "gpus": size,
-        "main": True,
-        "sum": torch.tensor([float(size**2)]),
-        "host": torch.tensor([sum(range(size))]),
-        "mine": rank,
-    }
-
-
 # Training, by one model on the joined batch.
 
 
@@ -343,74 +297,9 @@ def _rows(rows: int, shards: int) -> list[int]:
     return lengths + [0] * (shards - len(lengths))
 
 
-def dtensor(script: ModuleType, rank: int, size: int) -> Values:
-    whole, half = script.whole(), size // 2
-
-    def shard(t: Tensor, dim: int, shards: int = size, place: int = rank) -> Tensor:
-        pieces = t.tensor_split(_ends(t.shape[dim], shards), dim)
-        return pieces[place]
-
-    kinds = {"shard 0": shard(whole, 0), "shard 1": shard(whole, 1), "replicate": whole}
-    weights = sum(range(1, size + 1))
-    out: Values = {
-        "coordinate": (rank, size, list(range(size)), "cuda"),
-        "grid": ((rank // half, rank % half), rank // half, half, 2),
-        "in a row": torch.tensor([float(sum(r for r in range(size) if r // half == rank // half))]),
-        "in a column": torch.tensor([float(sum(r for r in range(size) if r % half == rank % half))]),
-        "flattened": size, "given": size, "partial avg": whole * weights / size, "partial max": whole * size,
-        "grid full": whole,
-        "grid local": (_rows(6, 2)[rank // half], _rows(5, half)[rank % half]), "grid turned": whole,
-    }  # fmt: skip
-    for name, local in kinds.items():
-        out |= {f"{name} local": local, f"{name} full": whole, f"partial to {name}": local * weights}
-        out |= {f"{name} to {other}": target for other, target in kinds.items()}
-    w = script.whole(5, 4).requires_grad_()
-    y = torch.relu(whole @ w).sum(dim=0)
-    y.square().sum().backward()
-    torch.manual_seed(0)
-    layer = nn.Linear(5, 3)
-    layer(whole).sum().backward()
-    heads = script.attended().requires_grad_()
-    attention = nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-    attention.square().sum().backward()
-    return out | {
-        "attention": attention.detach(), "attention grad": heads.grad, "initialised": True,
-        "product": y.detach(), "product grad": w.grad, "placements": (str((_partial(),)), "cuda", (6, 5)),
-        "mean": whole.mean(), "softmax": torch.softmax(whole, dim=1), "uneven": (sum(range(size + 1)), 2),
-        "zeros": torch.zeros(7, 3), "random": (8, 3), "module": layer.weight.grad,
-    }  # fmt: skip
-
-
-def _partial() -> Any:
-    from torch.distributed.tensor import Partial
-
-    return Partial()
-
-
 def _ends(rows: int, shards: int) -> list[int]:
     lengths = _rows(rows, shards)
     return [sum(lengths[: k + 1]) for k in range(shards - 1)]
-
-
-def tensor_parallel(script: ModuleType, rank: int, size: int) -> Values:
-    def trained(replicas: int, own: int = 0) -> Values:
-        model, losses = script.make_model(), []
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        for step in range(script.STEPS):
-            optimizer.zero_grad()
-            for replica in range(replicas):
-                ids = script.make_ids(replica, step)
-                loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-                (loss / replicas).backward()
-                if replica == own:
-                    losses.append(loss.item())
-            optimizer.step()
-        return {"weights": [p.detach() for p in model.parameters()], "losses": losses}
-
-    alone = trained(1)
-    return dict.fromkeys(("tensor", "sequence", "loss"), alone) | {
-        "sharded too": trained(2, rank // (size // 2))
-    }
 
 
 def pipeline(script: ModuleType, rank: int, size: int) -> Values:
@@ -426,21 +315,6 @@ def pipeline(script: ModuleType, rank: int, size: int) -> Values:
         out[f"{name}, gradients"] = {k: [p.grad for p in layers[k].parameters()] for k in own}
         if rank == size - 1:
             out[f"{name}, output"], out[f"{name}, losses"] = result.detach(), torch.stack(pieces).detach()
-    return out
-
-
-def sync_batch_norm(script: ModuleType, rank: int, size: int) -> Values:
-    out: Values = {}
-    for name in ("even", "uneven"):
-        model = script.make_model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(3):
-            optimizer.zero_grad()
-            rows = torch.cat([script.make_rows(r, step, name == "uneven") for r in range(size)])
-            ((model(rows) ** 4).sum() * 0.01 / size).backward()
-            optimizer.step()
-        out[f"{name} state"] = [t.detach() for t in model.state_dict().values()]
-        out[f"{name} eval"] = model.eval()(script.make_rows(0, 9)).detach()
     return out
 
 
@@ -463,39 +337,6 @@ def checkpoint_load(script: ModuleType, rank: int, size: int) -> Values:
     out = {"step": 2, "note": "kept", "weights": weights, "beside": weights}
     out["table"] = table.tensor_split(_ends(4, size), 1)[rank]
     return out | ({"whole": ["0.bias", "0.weight", "2.bias", "2.weight"]} if rank == 0 else {})
-
-
-def samplers(script: ModuleType, rank: int, size: int) -> Values:
-    import random
-
-    rows = [torch.tensor([k, k * k]) for k in range(22)]
-
-    def taken(order: list[int], drop: bool = False) -> Tensor:
-        each = 22 // size if drop else -(-22 // size)
-        order = (order + order)[: each * size]
-        return torch.stack([rows[k] for k in order[rank::size]])
-
-    def shuffled(seed: int) -> list[int]:
-        order: list[int] = torch.randperm(22, generator=torch.Generator().manual_seed(seed)).tolist()
-        return order
-
-    plain = list(range(22))
-    out: Values = {"by workers": taken(plain), "cuda draws repeat": True, "cuda draws differ": True}
-    for epoch in range(2):
-        out[f"in order, epoch {epoch}"] = taken(plain)
-        out[f"shuffled, epoch {epoch}"] = taken(shuffled(3 + epoch))
-        out[f"dropped, epoch {epoch}"] = taken(plain, drop=True)
-    torch.manual_seed(100 + rank)
-    draw = random.Random(100 + rank)
-    out["own draws"] = [(torch.rand(2), draw.random()) for _ in range(3)]
-    torch.manual_seed(7)
-    out["same draws"] = [torch.rand(2) for _ in range(3)]
-    torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.arange(8)), batch_size=8, shuffle=True
-    )
-    out["shuffled alike"] = next(iter(loader))[0]
-    return out
 
 
 def language_model(script: ModuleType, rank: int, size: int) -> Values:

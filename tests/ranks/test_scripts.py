@@ -25,8 +25,6 @@ from comparing import SCRIPTS, difference, script
 from tools.warm import python
 
 DRIVER = Path(__file__).with_name("one_after_another.py")
-# What a script is called with, after the folder for its values.
-ARGUMENTS = {"elastic": ["--epochs", "2"]}
 # Values that are rounded on their way to 16 bits.
 TOLERANCES = {"fp16 hook": 2e-3, "bf16 hook": 2e-2, "bf16": 3e-2, "bfloat16": 5e-2, "float16": 5e-2}
 NAMES = sorted(
@@ -34,8 +32,8 @@ NAMES = sorted(
 )
 
 # These take their time: DTensor works out anew in each rank how each operator is to be cut.
-LONG = "fsdp1", "fsdp2", "language_model", "tensor_parallel"
-REPEATED = "asynchronous", "ddp_uneven", "objects", "samplers", "sync_batch_norm", "zero"
+LONG = "fsdp1", "fsdp2", "language_model"
+REPEATED = "asynchronous", "ddp_uneven", "objects", "zero"
 
 
 def run(name, folder, size, *arguments):
@@ -79,7 +77,7 @@ def wrong(name, saved):
     + [pytest.param(name, 2, marks=pytest.mark.more) for name in NAMES if name not in LONG],
 )
 def test_each_rank_ends_with_what_one_model_on_the_joined_batch_has(name, size, tmp_path):
-    assert wrong(name, run(name, tmp_path / "a", size, *ARGUMENTS.get(name, []))) == []
+    assert wrong(name, run(name, tmp_path / "a", size)) == []
 
 
 @pytest.mark.parametrize("name", REPEATED)
@@ -107,7 +105,7 @@ def by_processes(tmp_path_factory):
     def run_all(other_way: bool):
         folder = tmp_path_factory.mktemp("processes")
         names = [name for name in NAMES if name not in LONG and (name in OTHER_WAY) == other_way]
-        words = " , ".join(" ".join([name, *ARGUMENTS.get(name, [])]) for name in names)
+        words = " , ".join(names)
         command = f"-m labkit torchrun --processes --nproc-per-node 2 {DRIVER} {folder} {words}"
         environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -129,7 +127,7 @@ def by_processes(tmp_path_factory):
     ],
 )
 def test_ranks_that_are_processes_end_with_the_same_bits(name, by_processes, tmp_path):
-    threads = run(name, tmp_path / "a", 2, *ARGUMENTS.get(name, []))
+    threads = run(name, tmp_path / "a", 2)
     assert difference(saved(by_processes(name), 2), threads, tolerance=0.0) is None
 
 
