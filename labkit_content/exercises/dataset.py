@@ -65,7 +65,7 @@ def _derive_dropped(rows: int, size: int) -> dict[str, int]:
 def _derive_single(rows: int) -> dict[str, object]:
     # Of rows such as 720 no size below 200 leaves so few, but one row less than all always does.
     found = [size for size in range(4, min(rows, 200)) if 0 < rows % size < 4] or [rows - 1]
-    return {"first": found[0], "found": Text(", ".join(map(str, found)), "、".join(map(str, found)))}
+    return {"found": Text(", ".join(map(str, found)), "、".join(map(str, found)))}
 
 
 @judge("01.single", whole_number)

@@ -42,6 +42,8 @@ def _judge_wrap_on(devices: list[str], answer: Callable[..., Any]) -> Hints:
                 yield Named("moved", home=home, device=model.weight.device)
             if (ids := list(getattr(made, "device_ids", []))) and home != f"cuda:{ids[0]}":
                 yield Named("home", home=home, ids=ids)
+            if len(set(ids)) < len(ids):
+                yield Named("twice", home=home, ids=ids)
             made(torch.ones(2 * len(devices), 5))
         except (RuntimeError, AssertionError) as error:
             yield Named("raised", home=home, error=str(error).splitlines()[0])

@@ -1,17 +1,20 @@
-"""Exercises of lesson 07: gradients that are summed, and a mean put right."""
+"""Exercises of lesson 07: gradients that are summed, a mean put right, and a batch that goes through in parts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isclose
 from typing import Any
 
 import torch
+from torch import nn
 
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
+
+from .gpus import some_gpus
 
 
 @derive_facts(
@@ -63,3 +66,53 @@ def _compare_means(got: float, means: list[float], sizes: list[int]) -> Hints:
     near = (name for name, made in mistakes if isclose(got, made, rel_tol=1e-5))
     seen = {"means": means, "sizes": sizes, "rows": rows, "got": got, "want": total / rows}
     yield Named(next(near, "other"), case=Named("case"), **seen)
+
+
+@judge("07.parts", a_function("accumulate"))
+def _judge_parts(answer: Callable[..., Any]) -> Hints:
+    # The last model shows rows that are scaled on their way in.
+    for rows, size, curve in (
+        (12, 5, nn.Identity),
+        (12, 4, nn.Identity),
+        (20, 8, nn.Identity),
+        (12, 5, nn.Softplus),
+    ):
+        with some_gpus(2) as devices:
+            line = nn.Linear(1, 1, bias=False).to(devices[0])
+            nn.init.ones_(line.weight)
+            model = nn.Sequential(line, curve())
+            x = torch.arange(float(rows), device=devices[0]).reshape(rows, 1)
+            parts = x.split(size)
+            want = torch.autograd.grad(model(x).mean(), line.weight)[0].item()
+            seen: list[int] = []
+            arrived: list[float] = []
+            line.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(len(inputs[0])))
+            line.weight.register_hook(lambda gradient, arrived=arrived: arrived.append(gradient.item()))
+            if (returned := answer(model, parts)) is ...:
+                read_returned(returned)
+            if line.weight.item() != 1:
+                yield Named("stepped")
+            if line.weight.grad is None:
+                yield Named("no_gradient")
+                return
+            got = line.weight.grad.item()
+            if not isclose(got, want, rel_tol=1e-5):
+                yield _explain_gradient(got, want, parts, arrived)
+            elif max(seen, default=0) > size:
+                yield Named("at_once")
+            elif len(arrived) < len(parts):
+                yield Named("kept")
+
+
+def _explain_gradient(got: float, want: float, parts: Sequence[torch.Tensor], arrived: list[float]) -> Named:
+    sizes = [len(part) for part in parts]
+    total = sum(part.sum().item() for part in parts)
+    means = sum(part.mean().item() for part in parts)
+    mistakes = (
+        *(("zeroed", last) for last in arrived[1:][-1:]),
+        ("of_means", means / len(parts)), ("added", means), ("sum", total), ("by_parts", total / len(parts)),
+        ("fixed", total / 12), ("first", total / len(parts) / sizes[0]),
+    )  # fmt: skip
+    near = (name for name, made in mistakes if isclose(got, made, rel_tol=1e-5))
+    facts = {"sizes": sizes, "rows": sum(sizes), "got": got, "want": want}
+    return Named(next(near, "other"), case=Named("case"), **facts)

@@ -85,13 +85,20 @@ def ranks_picture(trace: Trace) -> Picture:
         else:
             paint.rank(place, one)
         if one.stuck is not None and lane.high >= _NAMED:
-            words = caption("ranks", "stuck", ranks=abbreviate_ranks(one.stuck.ranks))
+            words = _name_missing(one.stuck.ranks)
             x, y = _LEFT + lane.width - 4, paint.band(place)[0] - 3
-            sketch.add(Label(x, y, words, min(lane.size, 11), "end"))
+            room = x - time.x(one.waiting[-1].start) - 6  # right of the last collective
+            size = max(fit_size(words, room, min(lane.size, 11)), 9)
+            sketch.add(Label(x, y, words, size, "end"))
     title = say(en="waiting", zh="等待")
     sketch.add(Label(WIDTH - _RIGHT + 8, top - 6, title, fit_size(title, _RIGHT - 10, 11), muted=True))
     sketch.add(*_legend(times, meetings, families, slot))
     return sketch.picture(bottom + 30, _description(trace, meetings, times, time.seconds))
+
+
+def _name_missing(ranks: Sequence[int]) -> str:
+    """``waits for ranks 0, 1``."""
+    return caption("ranks", "stuck", ranks=abbreviate_ranks(ranks), s="s" if len(ranks) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -268,7 +275,7 @@ def _collective_tip(part: Event) -> str:
     if part.name in PAIRS and part.phase != "stuck":
         words.append(f"rank {part.ranks[0]} → rank {part.ranks[-1]}")
     elif part.phase == "stuck":
-        words.append(caption("ranks", "stuck", ranks=abbreviate_ranks(part.ranks)))
+        words.append(_name_missing(part.ranks))
     elif part.ranks:
         words.append(say(en="ranks ", zh="rank ") + abbreviate_ranks(part.ranks))
     if part.nbytes:

@@ -84,6 +84,30 @@ def for_all_devices(model, batch, devices):
 Digits = reader()
 
 
+def total(parts):
+    return sum(len(part) for part in parts)
+
+
+def in_parts(loss=lambda y, parts: y.sum() / total(parts), wrap=lambda model: model, scale=False, zero=False):
+    """Gradients added up over parts; ``scale`` divides the rows instead of the loss."""
+
+    def accumulate(model, parts):
+        for part in parts:
+            if zero:
+                model.zero_grad()
+            if scale:
+                wrap(model)(part / total(parts)).sum().backward()
+            else:
+                loss(wrap(model)(part), parts).backward()
+
+    return accumulate
+
+
+def scaled_afterwards(model, parts):
+    in_parts(lambda y, parts: y.sum())(model, parts)
+    model[0].weight.grad /= total(parts)
+
+
 class Repaired(Digits):
     """The reader with its two results passed through functions."""
 
@@ -728,6 +752,8 @@ RIGHT = {
     "07.mean": [lambda means, sizes: (means * sizes).sum() / sizes.sum(),  # means as gather gives them
                 lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
                 lambda means, sizes: torch.dot(means, sizes / sizes.sum())],
+    "07.parts": [in_parts(), in_parts(lambda y, parts: y.mean() * len(y) / total(parts), wrap=torch.nn.DataParallel),
+                 scaled_afterwards],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
     "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered,
@@ -983,6 +1009,7 @@ WRONG = {
         (lambda model: torch.nn.DataParallel(model.to("cuda:0")), "was on cuda:1 and is now on cuda:0"),
         (around(lambda home, ids: [home]), "only 1 of 3 GPUs had work"),
         (around(lambda home, ids: [1, 0]), "only 2 of 3"),
+        (around(lambda home, ids: [home, *ids]), "is [1, 0, 1, 2]: a GPU that is in the list twice"),
         (around(lambda home, ids: [home, *sorted({0, 1, 2} - {home})]), "it raises an error: `"),
         (around(lambda home, ids: [home, *sorted({*ids[:3]} - {home})]), "only 3 of 9 GPUs had work"),
         (around(lambda home, ids: [home, *[gpu for gpu in range(4)[: len(ids)] if gpu != home]]), "only 4 of 9 GPUs"),
@@ -1088,6 +1115,21 @@ WRONG = {
         (lambda m, s: m.sum() / s.sum(), "adds the means up"), (lambda m, s: 2, "the mean over all 7 rows is 3"),
         (lambda m, s: m, "has to return a number; it returned `tensor([0., 7.])`"),
         (lambda m, s: True, "has to return a number; it returned `True`"),
+    ],
+    "07.parts": [
+        (in_parts(lambda y, parts: y.mean() / len(parts)), "the gradient is 6.5: each part counts the same"),
+        (in_parts(lambda y, parts: y.mean()), "means of the parts, added up"),
+        (in_parts(lambda y, parts: y.sum()), "is 66: that is the sum over all rows"),
+        (in_parts(lambda y, parts: y.sum() / len(parts)), "is 22: that is the sum over all rows, divided"),
+        (in_parts(lambda y, parts: y.sum() / len(parts) / len(parts[0])), "as long as the first"),
+        (in_parts(lambda y, parts: y.sum() / 12), "[8, 8, 4] rows the gradient is 15.8333: that divides by 12"),
+        (in_parts(lambda y, parts: y.sum() / 7), "9.42857, but `backward()` of the mean over all 12 rows gives 5.5"),
+        (in_parts(scale=True), "is 3.59075, but"), (in_parts(zero=True), "is set to zero"),
+        (lambda m, p: m(torch.cat(p)).mean().backward(), "go through the model at once"),
+        (lambda m, p: sum(m(one).sum() / total(p) for one in p).backward(), "only after the last part"),
+        (lambda m, p: sum(m(one).sum() / total(p) for one in p), "the weight has no gradient"),
+        (lambda m, p: [in_parts()(m, p), torch.optim.SGD(m.parameters(), 0.1).step()], "weight itself has changed"),
+        (lambda m, p: 1 / 0, "ZeroDivision"), (3, "the function itself"),
     ],
     "08.calls": [(3, "without the wrapper"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a"),
         (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
@@ -1419,7 +1461,7 @@ def test_the_solution_is_folded_until_asked_for(name):
 @pytest.mark.parametrize("name", [
     "00.add", "01.last_batch", "01.safe", "02.anywhere", "02.inner", "02.move", "03.busy", "03.rows", "03.rule",
     "04.call", "04.gather", "05.around", "05.load", "05.plain", "06.repair", "06.table", "06.untangle", "07.mean",
-    "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
+    "07.parts", "08.all_reduce", "08.count", "08.groups", "12.own", "12.repair", "13.seeds", "13.mean", "13.repair",
 ])  # fmt: skip
 def test_the_solution_that_is_code_is_right(name):
     code = re.search(r"```\n(.*?)\n```", reveal(name).text, re.DOTALL)[1]

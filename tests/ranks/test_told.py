@@ -174,3 +174,14 @@ def test_ranks_that_stand_for_good_are_drawn_to_the_edge():
     words = [text.text for text in ranks_picture(found).texts]
     assert words.count("waits for rank 0") == 2
     assert words.count("stuck") == 2
+
+
+def test_a_rank_stuck_for_several_names_them_in_the_plural():
+    with labkit.ranks(4) as session:
+        with pytest.raises(Deadlock):
+            session.execute(
+                "import torch, torch.distributed as dist\nx = torch.ones(2, device=device)\n"
+                "for _ in range(4 if rank == 2 else 3): dist.all_reduce(x)\nprint(x)"
+            )
+        found = session.trace
+    assert "waits for ranks 0, 1, 3" in [text.text for text in ranks_picture(found).texts]
