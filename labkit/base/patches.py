@@ -47,28 +47,21 @@ def is_ours_to_change(owner: object) -> bool:
     return _OURS.fullmatch(name) is not None
 
 
-class _Change(NamedTuple):
+def _refuse_ours(owner: object, name: str) -> None:
+    if is_ours_to_change(owner):
+        raise wrong(
+            TypeError,
+            en=f"a patch of {name} on {owner!r}, which is labkit's own: add a hook there, or pass an object in",
+            zh=f"{owner!r} 是 labkit 自己的代码，不能给它的 {name} 打补丁：请在那里加一个钩子，或者传入一个对象",
+        )
+
+
+class Patch(NamedTuple):
+    """A change to put in with its table: ``owner.name`` becomes ``value``. ``owner`` is a module, a class, or alike."""
+
     owner: Any
     name: str
     value: object
-
-
-class Patch(_Change):
-    """A change to put in with its table: ``owner.name`` becomes ``value``. ``owner`` is a module, a class, or alike.
-
-    Raises TypeError where the owner is labkit's own: a reader of its code would not see what it does.
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, owner: Any, name: str, value: object) -> Patch:
-        if is_ours_to_change(owner):
-            raise wrong(
-                TypeError,
-                en=f"a patch of {name} on {owner!r}, which is labkit's own: add a hook there, or pass an object in",
-                zh=f"{owner!r} 是 labkit 自己的代码，不能给它的 {name} 打补丁：请在那里加一个钩子，或者传入一个对象",
-            )
-        return super().__new__(cls, owner, name, value)
 
     @classmethod
     def wrap(cls, owner: Any, name: str, function: Callable[..., Any]) -> Patch:
@@ -90,12 +83,14 @@ class Patches:
 
     table   makes the patches. It is called each time that they are put in, and has made all of them before the first
             is put in, so that each is made from the attribute as it was.
+
+    Putting it in raises TypeError where an owner is labkit's own: a reader of its code would not see what it does.
     """
 
     def __init__(self, table: Callable[[], Iterable[Patch]]) -> None:
         self._table = table
         self._users = 0
-        self._before: list[_Change] = []
+        self._before: list[Patch] = []
 
     def put_in(self) -> None:
         """Put the table in, unless it is in. If a patch fails, undo the others and raise the error."""
@@ -103,8 +98,9 @@ class Patches:
             if not self._users:
                 try:
                     for owner, name, value in list(self._table()):
+                        _refuse_ours(owner, name)
                         # vars(), not getattr(): an inherited attribute must be deleted again, not copied down.
-                        before = _Change(owner, name, vars(owner).get(name, _ABSENT))
+                        before = Patch(owner, name, vars(owner).get(name, _ABSENT))
                         setattr(owner, name, value)
                         self._before.append(before)
                 except BaseException:

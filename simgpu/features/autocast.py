@@ -86,7 +86,8 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     """Let ``torch.autocast("cuda")`` push the mode."""
 
     def mode(context: torch.autocast) -> AutocastMode | None:
-        if context.device.partition(":")[0] != "cuda":  # "cuda:1" means the same
+        # "cuda:1" means the same. A context that turns autocast off needs no mode: an outer one looks whether it is on.
+        if context.device.partition(":")[0] != "cuda" or not context._enabled:
             return None
         for begin in hooks.half_precision:
             begin(machine)

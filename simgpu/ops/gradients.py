@@ -261,9 +261,12 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
             for output in outputs:
                 node = output.grad_fn if isinstance(output, Tensor) else None
                 if isinstance(node, BackwardCFunction):
-                    setattr(node, _OUTPUTS, [gpu_of(o) if isinstance(o, Tensor) else None for o in outputs])
-                    setattr(node, _INPUTS, [gpu_of(a) if isinstance(a, Tensor) else ANYWHERE for a in args])
-                    setattr(node, _STREAM, stream_of(getattr(node, _OUTPUTS)))
+                    with torch._C.DisableTorchFunction():  # the mode would see each look at a storage
+                        made = [gpu_of(one) if isinstance(one, Tensor) else None for one in outputs]
+                        given = [gpu_of(one) if isinstance(one, Tensor) else ANYWHERE for one in args]
+                    setattr(node, _OUTPUTS, made)
+                    setattr(node, _INPUTS, given)
+                    setattr(node, _STREAM, stream_of(made))
                     break
         return result
 

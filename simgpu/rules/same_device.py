@@ -84,31 +84,3 @@ def check_optimizer_entry(entry: Sequence[Tensor | None], home: Gpu | None) -> N
                 "Tensors of the same index must be on the same device and the same dtype except `step` "
                 "tensors that can be CPU and float32/64 notwithstanding"
             )
-
-
-# The collectives (torch/csrc/cuda/comm.cpp).
-
-
-def check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
-    """Check that all ``tensors`` are on ``gpu``, the first of the devices."""
-    if any(gpu_of(tensor) is not gpu for tensor in tensors):
-        raise RuntimeError(f"All tensors must be on devices[0]: {gpu.index}")
-
-
-def check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
-    """Require the ``kind`` ("input", "output") tensor number ``index`` on a GPU."""
-    if gpu_of(tensor) is None:
-        label = "output tensor" if kind == "output" else "tensor"
-        raise RuntimeError(
-            f"Expected all {kind} tensors to be CUDA tensors, but {label} at index {index} has device '{place(tensor)}'"
-        )
-
-
-def check_streams(streams: Iterable[Any], devices: Iterable[int]) -> None:
-    """Require each stream to belong to the device at the same index."""
-    for at, (stream, device) in enumerate(zip(streams, devices, strict=False)):
-        if stream is not None and stream.device_index != device:
-            raise RuntimeError(
-                f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
-                f"to match the device supplied at that index (expected {device})"
-            )

@@ -8,7 +8,7 @@ first device come back by identity, pieces already on their device are views of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,9 @@ from torch._C import DispatchKey, DispatchKeySet
 from labkit.trace import emitting as trace
 
 from ..ops.moves import move, note_copy
-from ..rules.same_device import check_broadcast_from, check_on_gpu, check_streams
 from ..state.current_machine import without_function_modes
 from ..state.gpu import Gpu, TheMachine
-from ..state.placement import gpu_of, put
+from ..state.placement import gpu_of, place, put
 from ..state.streams import Stream
 
 # The dispatch keys by which a view gets its base's version counter. Excluding them has the effect of .data, at a third
@@ -47,6 +46,31 @@ def _chunks(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
     return chunks + [places for places, _ in open_chunks.values()]
 
 
+def _check_broadcast_from(tensors: Iterable[Tensor], gpu: Gpu) -> None:
+    """Check that all ``tensors`` are on ``gpu``, the first of the devices."""
+    if any(gpu_of(tensor) is not gpu for tensor in tensors):
+        raise RuntimeError(f"All tensors must be on devices[0]: {gpu.index}")
+
+
+def _check_on_gpu(kind: str, tensor: Tensor, index: int) -> None:
+    """Require the ``kind`` ("input", "output") tensor number ``index`` on a GPU."""
+    if gpu_of(tensor) is None:
+        label = "output tensor" if kind == "output" else "tensor"
+        raise RuntimeError(
+            f"Expected all {kind} tensors to be CUDA tensors, but {label} at index {index} has device '{place(tensor)}'"
+        )
+
+
+def _check_streams(streams: Iterable[Any], devices: Iterable[int]) -> None:
+    """Require each stream to belong to the device at the same index."""
+    for at, (stream, device) in enumerate(zip(streams, devices, strict=False)):
+        if stream is not None and stream.device_index != device:
+            raise RuntimeError(
+                f"Expected the device associated with the stream at index {at} (was {stream.device_index}) "
+                f"to match the device supplied at that index (expected {device})"
+            )
+
+
 class Collectives:
     """The collectives of a machine; each method replaces the ``torch._C`` function of the same name."""
 
@@ -59,7 +83,7 @@ class Collectives:
     ) -> list[list[Tensor]]:
         """Return copies of `tensors` for each device, sent in buffers; the originals for the first."""
         gpus = [self._machine.gpu(device) for device in devices]
-        check_broadcast_from(tensors, gpus[0])
+        _check_broadcast_from(tensors, gpus[0])
         copies: list[list[Any]] = [list(tensors)] + [[None] * len(tensors) for _ in devices[1:]]
         with torch.no_grad():
             for places in _chunks(tensors, buffer_size):
@@ -96,7 +120,7 @@ class Collectives:
     @without_function_modes
     def _broadcast_out(self, tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
         for at, out in enumerate(outs):
-            check_on_gpu("output", out, at)
+            _check_on_gpu("output", out, at)
             if out.shape != tensor.shape:
                 raise RuntimeError(
                     "Expected all output tensors to have same shape as the source tensor "
@@ -116,7 +140,7 @@ class Collectives:
         """Cut `tensor` along `dim` into pieces, and return each on its device."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
-        check_streams(streams or (), devices)
+        _check_streams(streams or (), devices)
         if chunk_sizes is None:
             pieces = tensor.chunk(len(devices), dim)
         elif len(chunk_sizes) == len(devices):
@@ -136,7 +160,7 @@ class Collectives:
             raise RuntimeError("Expected at least one output tensor to scatter to")
         dim = self._wrap_dimension(dim, tensor)
         for at, out in enumerate(outs):
-            check_on_gpu("output", out, at)
+            _check_on_gpu("output", out, at)
             shape = list(out.shape)
             if out.dim() == tensor.dim():
                 shape[dim] = tensor.size(dim)
@@ -175,9 +199,9 @@ class Collectives:
         shape, dim = self._shape_together(tensors, dim)
         if list(out.shape) != shape:
             raise RuntimeError(f"Expected out tensor to have shape {shape}, but got {list(out.shape)}")
-        for tensor, place in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
+        for tensor, part in zip(tensors, out.split([t.size(dim) for t in tensors], dim), strict=True):
             started = trace.clock.now() if trace.recording is not None else 0.0
-            place.copy_(tensor)
+            part.copy_(tensor)
             if trace.recording is not None:
                 note_copy(gpu_of(tensor), gpu_of(out), tensor, started)
         return out
@@ -188,7 +212,7 @@ class Collectives:
         dim = self._wrap_dimension(dim, tensors[0])
         expected = list(tensors[0].shape)
         for at, tensor in enumerate(tensors):
-            check_on_gpu("input", tensor, at)
+            _check_on_gpu("input", tensor, at)
             if tensor.dim() != len(expected):
                 raise RuntimeError(
                     "Expected all input tensors to have the same number of dimensions, but tensor at index "
