@@ -6,9 +6,8 @@ call or, in backward, the thread's current GPU, which is the rank's.
 
 Random numbers differ between shards and agree between copies, and afterwards all ranks' generators have one state.
 PyTorch uses offsets of CUDA's generator: each shard draws from its own, and all ranks end after the whole tensor
-(torch/distributed/tensor/_random.py). The generators of simulated GPUs count otherwise (:mod:`..state.random`): each
-offset selects a separate stream. So a replicated tensor gets the numbers of one GPU, and a sharded one other numbers
-than on CUDA.
+(torch/distributed/tensor/_random.py). For simulated GPUs each offset names a separate stream (:mod:`..state.random`).
+So a replicated tensor gets the numbers of one GPU, and a sharded one other numbers than on CUDA.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from .. import hooks
 from ..state.current_machine import call_with_machine, machine_in_use, require_machine, work
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
-from ..state.random import RealGenerator
+from ..state.random import RealGenerator, stream_state
 from .fake_tensors import is_faking
 
 
@@ -156,26 +155,22 @@ def _new(make: Callable[..., Any], cls: type, local_tensor: Tensor, spec: Any, *
 
 @contextmanager
 def draw_from_offset(start: int, end: int, given: Any = None) -> Iterator[None]:
-    """Let the current GPU draw from offset ``start`` in a ``with`` block, and go on at ``end``, both relative to now.
+    """Let the current GPU draw from the stream of offset ``start`` in a ``with`` block, and go on with that of ``end``.
 
     given   the user's generator, instead of the GPU's.
     """
     own, drawing = _generators()
     source = drawing if given is None else given
-    # C++ passes the user's generator without its Python attributes.
-    counted = own if given is None else type(own)(gpu=own._labkit_gpu)
-    state, attributes = counted.as_cuda(RealGenerator.get_state(source)), own.__dict__.copy()
+    state = RealGenerator.get_state(source)
     before = {generator: RealGenerator.get_state(generator) for generator in {own, drawing}}
-    twister = own.as_twister(own.advance_state(state, start))
     for generator in before:
-        RealGenerator.set_state(generator, twister)
+        RealGenerator.set_state(generator, stream_state(state, start))
     try:
         yield
     finally:
         for generator, saved in before.items():
             RealGenerator.set_state(generator, saved)
-        vars(own).update(attributes)
-        RealGenerator.set_state(source, counted.as_twister(counted.advance_state(state, end)))
+        RealGenerator.set_state(source, stream_state(state, end))
 
 
 def _generators() -> tuple[Any, Any]:
@@ -194,13 +189,10 @@ def _tracker(base: Any) -> Any:
             call_with_machine(super().__init__, mesh, run_state_sync)
 
         def _get_device_state(self) -> Tensor:
-            own, drawing = _generators()
-            state: Tensor = own.as_cuda(RealGenerator.get_state(drawing))
-            return state.to(self._device)
+            return RealGenerator.get_state(_generators()[1]).to(self._device)
 
         def _set_device_state(self, state: Tensor) -> None:
-            own, drawing = _generators()
-            RealGenerator.set_state(drawing, own.as_twister(state.to("cpu")))
+            RealGenerator.set_state(_generators()[1], state.to("cpu"))
 
         def _distribute_region(self, spec: Any, generator: Any = None) -> AbstractContextManager[None]:
             if not self.distribute_region_enabled:

@@ -91,10 +91,6 @@ _INITIALIZERS = [
 # Functions without a generator argument, also for some of their parts: the default generator draws.
 _OTHERS = [*functions_in_row("from the default generator"), *_INITIALIZERS]
 
-# Functions of normal numbers. The CPU's kernels draw pairs, and may keep one number for the next call.
-_NORMAL = frozenset((torch.randn, torch.normal, Tensor.normal_, Tensor.log_normal_))
-_OTHER_NORMAL = frozenset((torch.randn_like, torch._standard_gamma, torch._sample_dirichlet, *_INITIALIZERS))
-
 
 def with_generator(mode: MachineMode, func: Any, gpu: Gpu | None, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords for ``func`` on ``gpu``, with the GPU's generator unless one is given."""
@@ -113,17 +109,9 @@ def _draw(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     gpu = mode.machine.resolve(device) if device is not None else gpu_of(tensors[0]) if tensors else None
     kwargs = with_generator(mode, func, gpu, kwargs)
     if gpu is None or func in _SETTABLE:
-        result = mode.general(func, args, kwargs)
-        _forget_normal(func, kwargs, gpu, result)
-        return result
-    with mode.machine.random.draw_by_default_generator(gpu, normals=func in _OTHER_NORMAL):
         return mode.general(func, args, kwargs)
-
-
-def _forget_normal(func: Any, kwargs: dict[str, Any], gpu: Gpu | None, result: Any) -> None:
-    """Drop a normal number left in the generator by `func`. An even count leaves nothing."""
-    if gpu is not None and func in _NORMAL and (result.__class__ is not Tensor or result.numel() % 2):
-        kwargs["generator"].forget_normals()
+    with mode.machine.random.draw_by_default_generator(gpu):
+        return mode.general(func, args, kwargs)
 
 
 _to: Any = Tensor.to
@@ -316,7 +304,6 @@ def _construct(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict
     with at_work(target if fresh or data is not None else None, whole=fresh):
         kwargs = with_generator(mode, func, target, kwargs)
         result = func(*args, **kwargs)
-    _forget_normal(func, kwargs, target, result)
     put_all(result, target)
     if kwargs.get("requires_grad"):
         note_leaf(result)

@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import labkit
-from simgpu.state import random
 
 pytestmark = pytest.mark.usefixtures("gpus")
 
@@ -107,8 +106,6 @@ def test_a_draw_on_a_gpu_moves_that_gpus_generator_alone(name):
     assert torch.equal(torch.cuda.get_rng_state(0), other)
     torch.cuda.manual_seed_all(7)
     assert torch.equal(draw(), first)
-    # The sizes are odd: one number of the last pair of normals is left, for which CUDA's state has no room.
-    assert not random.RealGenerator.get_state(torch.cuda.default_generators[1]).view(torch.int64)[627:].any()
 
 
 def test_threads_that_draw_wait_for_each_other(gpus):
@@ -160,10 +157,9 @@ def test_a_draw_like_another_is_where_its_own_device_says():
 
 def test_a_generator_that_was_pickled_is_as_far_as_it_was(gpus):
     generator = torch.Generator("cuda:1").manual_seed(5)
-    generator.set_offset(100)
     torch.rand(3, generator=generator, device="cuda:1")
     again = pickle.loads(pickle.dumps(generator))
-    assert (again.device, again.get_offset()) == (generator.device, generator.get_offset())
+    assert (again.device, again.initial_seed()) == (generator.device, 5)
     assert torch.equal(again.get_state(), generator.get_state())
 
 
@@ -180,38 +176,27 @@ def test_a_cloned_generator_is_on_the_same_gpu_and_goes_on_alike():
             assert not torch.equal(one.get_state(), other.get_state())
 
 
-def test_a_state_is_a_seed_and_an_offset_from_which_numbers_go_on_alike():
+def test_numbers_go_on_alike_from_a_state():
     torch.cuda.manual_seed(2**63 + 5)
     torch.randn(7, device="cuda"), torch.rand(2000, device="cuda"), nn.init.normal_(zeros(3).cuda(0))
     state = torch.cuda.get_rng_state()
-    assert state.shape == (16,)
-    seed, offset = state.view(torch.int64).tolist()
-    assert (seed % 2**64, offset % 4) == (2**63 + 5, 0)
-    generator = torch.cuda.default_generators[0]
-    assert (generator.initial_seed(), generator.get_offset()) == (seed % 2**64, offset)
-    first = [DRAWS["dropout"](), torch.randn(5, device="cuda"), torch.rand(2000, device="cuda")]
-    random._places.clear()  # as in another process
+    assert torch.cuda.default_generators[0].initial_seed() == 2**63 + 5
+    first = [torch.randn(5, device="cuda"), F.dropout(torch.ones(100, device="cuda"))]
     torch.cuda.set_rng_state(state)
-    again = [DRAWS["dropout"](), torch.randn(5, device="cuda"), torch.rand(2000, device="cuda")]
-    assert all(map(torch.equal, first[1:], again[1:]))
+    again = [torch.randn(5, device="cuda"), F.dropout(torch.ones(100, device="cuda"))]
+    assert all(map(torch.equal, first, again))
 
 
-def test_a_state_is_a_real_gpus_or_refused_in_its_words():
-    for seed, offset in ((42, 0), (-7, 4 * 10**6), (3, 4 * 10**12)):
-        state = torch.tensor([seed, offset]).view(torch.uint8)
-        torch.cuda.set_rng_state(state)
-        assert torch.equal(torch.cuda.get_rng_state(), state)
-    first = torch.rand(3, device="cuda")
-    torch.cuda.set_rng_state(state)
-    assert torch.equal(torch.rand(3, device="cuda"), first)
-    for wrong, words in (
-        (torch.get_rng_state(), "^RNG state is wrong size$"),
-        (torch.tensor([3, 7]).view(torch.uint8), "^offset must be a multiple of 4$"),
-    ):
-        with pytest.raises(RuntimeError, match=words):
-            torch.cuda.set_rng_state(wrong)
-    with pytest.raises(TypeError, match="^RNG state must be a torch.ByteTensor$"):
-        torch.cuda.set_rng_state(torch.zeros(16))
+def test_a_state_of_a_real_gpu_is_taken_and_other_sizes_are_refused():
+    drawn = []
+    for seed, offset in ((42, 0), (42, 4), (42, 0), (-7, 4 * 10**12)):
+        torch.cuda.set_rng_state(torch.tensor([seed, offset]).view(torch.uint8))
+        assert torch.cuda.initial_seed() == seed % 2**64
+        drawn.append(torch.rand(3, device="cuda").tolist())
+    assert drawn[0] == drawn[2] == torch.rand(3, generator=torch.Generator().manual_seed(42)).tolist()
+    assert len({tuple(one) for one in drawn}) == 3
+    with pytest.raises(RuntimeError, match="RNG state size to be 3"):
+        torch.cuda.set_rng_state(torch.zeros(3, dtype=torch.uint8))
 
 
 def test_a_checkpoint_draws_again_what_it_drew():
