@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, format_names, parts, patched_names
-
-from .threads.thread_patches import patches
-from .threads.world import World
+from simgpu.fidelity import ABSENT, APPROXIMATED, FAITHFUL, parts
 
 MEASURED = "measured"
 PARTS = parts(__file__)
@@ -20,9 +17,6 @@ def table() -> str:
     lines = ["", "## Ranks: what of torch.distributed is simulated", "", "| | | |", "| --- | --- | --- |"]
     for how in (FAITHFUL, APPROXIMATED, ABSENT):
         lines += [f"| **{how}** | {what} | {note} |" for what, found, note in PARTS if found == how]
-    lines += ["", "Further changes while ranks run, undone at their end:", ""]
-    with World(1):
-        lines += [f"- `{owner}`: {format_names(names)}" for owner, names in patched_names(patches()).items()]
     lines += ["", "## Results of PyTorch's own tests", ""]
     lines += [f"- **{what}**: {note}" for what, found, note in PARTS if found == MEASURED]
     return "\n".join(lines) + "\n"

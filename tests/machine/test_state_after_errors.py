@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import labkit
 from labkit.base.tree import tensors_in
 from simgpu import hooks
-from simgpu.fidelity import owner_name
 from simgpu.state.current_machine import work
 from simgpu.state.placement import gpu_of
 
@@ -80,7 +79,7 @@ def state(machine, tensors):
         "gradients": torch.is_grad_enabled(), "functions": torch._C._is_torch_function_enabled(),
         "lent": machine.random._lent, "marks": [gpu_of(tensor) for tensor in tensors],
     } | {
-        (owner_name(owner), name): vars(owner).get(name)
+        (id(owner), name): vars(owner).get(name)
         for owner, name, _ in machine._patches._before
         if name != "_streams"  # where PyTorch's scatter keeps its streams from the first call on
     }  # fmt: skip

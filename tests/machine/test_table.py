@@ -17,7 +17,6 @@ import simgpu
 from labkit.base.ours import PACKAGES
 from labkit.turns.locks import lock_patches
 from simgpu import Machine, machine_in_use
-from simgpu.fidelity import owner_name
 from simgpu.torch_api.table import ATTRIBUTES, VALUES, table
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", *PACKAGES)
@@ -28,7 +27,11 @@ FIRST_USE = {
 }  # fmt: skip
 
 
-where = owner_name
+def where(owner):
+    """The name of a module, of a class, or of an object's class."""
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}"
+    return getattr(owner, "__name__", None) or where(type(owner))
 
 
 def watched():
