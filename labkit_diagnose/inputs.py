@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -48,7 +48,7 @@ class ModelInputs:
 
         Raises ValueError for an object that holds tensors and cannot be copied.
         """
-        values = [_with_new_tensors(value, change, name) for name, value in self._named_inputs()]
+        values = [_with_new_tensors(value, change, name) for name, value in self._named_inputs.items()]
         count = len(self.args)
         return ModelInputs(tuple(values[:count]), dict(zip(self.kwargs, values[count:], strict=True)))
 
@@ -71,7 +71,7 @@ class ModelInputs:
 
     def packed_sequences(self) -> list[str]:
         """Return the names of PackedSequence inputs: tuples that cannot be rebuilt from cut tensors."""
-        return [name for name, value in self._named_inputs() if isinstance(value, PackedSequence)]
+        return [name for name, value in self._named_inputs.items() if isinstance(value, PackedSequence)]
 
     def objects(self) -> list[str]:
         """Return the paths of objects with tensors inside, which DataParallel neither cuts nor moves."""
@@ -86,7 +86,7 @@ class ModelInputs:
     def uncut(self, batch: int) -> list[str]:
         """Return the paths of inputs that are not cut: objects, and other non-tensors with one item per row."""
         found = self.objects()
-        for name, value in self._named_inputs():
+        for name, value in self._named_inputs.items():
             if isinstance(value, (list, tuple)) and len(value) == batch and not tensors(value):
                 found.append(name)
             else:
@@ -96,11 +96,12 @@ class ModelInputs:
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
         """Yield (path, value) wherever DataParallel looks for tensors."""
-        for name, value in self._named_inputs():
+        for name, value in self._named_inputs.items():
             yield from leaves(value, name, dataclasses=False)
 
-    def _named_inputs(self) -> Iterable[tuple[str, Any]]:
-        return named_inputs(self.args, self.kwargs).items()
+    @cached_property
+    def _named_inputs(self) -> dict[str, Any]:
+        return named_inputs(self.args, self.kwargs)
 
 
 def _tensors_inside(value: object, path: str) -> dict[str, Tensor]:

@@ -23,28 +23,22 @@ def is_number(tensor: Tensor) -> bool:
 
 def difference(one: Tensor, other: Tensor) -> float:
     """Return the largest difference in units of the largest value; inf if shapes or types differ."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return float("inf")
-    if not one.numel():
-        return 0.0
-    one, other = one.detach().cpu(), other.detach().cpu()
-    with torch._C.DisableTorchFunction():  # no GPU computes this
-        return _difference_of_values(one, other)
-
-
-def _difference_of_values(one: Tensor, other: Tensor) -> float:
-    if one.layout is not torch.strided:
-        one, other = one.to_dense(), other.to_dense()
-    if torch.equal(one, other):
-        return 0.0
-    if not (one.is_floating_point() or one.is_complex()):
-        return float("inf")
-    gap = largest_gap(one, other)
-    scale = float(one.abs().max())
-    if not isfinite(scale):
-        finite = one[one.isfinite()].abs()
-        scale = float(finite.max()) if finite.numel() else 1.0
-    return float("inf") if isnan(gap) else gap / max(scale, 1e-6)
+    with torch._C.DisableTorchFunction():  # no GPU computes this: all values are on the CPU
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return float("inf")
+        one, other = one.detach(), other.detach()
+        if one.layout is not torch.strided:
+            one, other = one.to_dense(), other.to_dense()
+        if torch.equal(one, other):
+            return 0.0
+        if not (one.is_floating_point() or one.is_complex()):
+            return float("inf")
+        gap = largest_gap(one, other)
+        scale = float(one.abs().max())
+        if not isfinite(scale):
+            finite = one[one.isfinite()].abs()
+            scale = float(finite.max()) if finite.numel() else 1.0
+        return float("inf") if isnan(gap) else gap / max(scale, 1e-6)
 
 
 def largest_gap(one: Tensor, other: Tensor) -> float:

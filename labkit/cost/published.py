@@ -1,7 +1,6 @@
-"""Published figures beside the model's predictions and errors: ``python -m labkit.cost.published``.
+"""Published figures beside the model's predictions and errors.
 
-A figure that a number of the model was fitted to says so; the others check the model. Each error stands beside that of
-the null model, perfect scaling, in which only computing takes time.
+A figure that a number of the model was fitted to says so; the others check the model.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from ..base.files import rows_beside
 from .hardware import PROFILES, Hardware
-from .step import Workload, data_parallel_step, ddp_step, perfect_step
+from .step import Workload, data_parallel_step, ddp_step
 
 # Seconds per row where a single GPU without DDP was measured: step seconds over 32 rows, or 1 over rows per second.
 RESNET50 = Workload(0.097 / 32, 25_557_032 * 4, input_bytes=3 * 224 * 224 * 4, output_bytes=1000 * 4)
@@ -53,11 +52,6 @@ class Figure:
         """The error of the model, as a share of the measured seconds."""
         return self.predicted_seconds / self.seconds - 1
 
-    @property
-    def null_error(self) -> float:
-        """The error of perfect scaling."""
-        return perfect_step(self.work, self.rows * self.gpus, self.gpus).seconds / self.seconds - 1
-
 
 def _figures() -> Iterator[Figure]:
     works = {"ResNet-50": RESNET50, "BERT-base": BERT, "GPT-2, NVLink": GPT2, "GPT-2, PCIe": GPT2}
@@ -71,32 +65,3 @@ def _figures() -> Iterator[Figure]:
 
 # From published.txt, which gives a workload that is not above by a step on one GPU and its parameters.
 FIGURES = tuple(_figures())
-
-
-def mean_errors(figures: tuple[Figure, ...]) -> tuple[float, float]:
-    """Return the mean absolute errors of the model and of the null model, as shares."""
-    count = len(figures)
-    return sum(abs(f.error) for f in figures) / count, sum(abs(f.null_error) for f in figures) / count
-
-
-def report() -> str:
-    """Return every figure with both errors, and the mean errors of the figures that nothing was fitted to."""
-    lines = [f"{'':<46} {'GPUs':>4} {'measured':>9} {'model':>9} {'error':>7} {'null':>7}"]
-    for f in FIGURES:
-        method = "DataParallel" if f.method == "data_parallel" else "DDP"
-        what = f"{f.what}, {method} ({f.source.split(',')[0]})"
-        note = f"  fitted: {f.fitted}" if f.fitted else ""
-        lines.append(
-            f"{what[:46]:<46} {f.gpus:>4} {f.seconds * 1e3:>6.1f} ms {f.predicted_seconds * 1e3:>6.1f} ms "
-            f"{f.error:>+7.1%} {f.null_error:>+7.1%}{note}"
-        )
-    kept = tuple(f for f in FIGURES if not f.fitted)
-    error, null = mean_errors(kept)
-    lines.append(
-        f"mean absolute error on the {len(kept)} figures nothing was fitted to: model {error:.1%}, null {null:.1%}"
-    )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(report())

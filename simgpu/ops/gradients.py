@@ -111,13 +111,15 @@ def _set_data(mode: MachineMode, func: Callable[..., Any], args: Any, kwargs: An
     Module.to moves a parameter and its gradient so, one after the other (torch/nn/modules/module.py, _apply).
     """
     tensor, data = args
-    before = gpu_of(tensor)
+    before, after = gpu_of(tensor), gpu_of(data) if isinstance(data, Tensor) else None
+    mode.check_own(before)
+    mode.check_own(after)
     grad = _get_grad(tensor) if tensor.is_leaf and isinstance(data, Tensor) else None
-    if grad is not None and gpu_of(data) is not before:
+    if grad is not None and after is not before:
         grad = _grad(mode, _get_grad, (tensor,), {})
         _unmoved_gradients[tensor] = weakref.ref(grad)
         keep_on_host(grad)
-    result = mode.general(func, args, kwargs)
+    result = func(*args)
     note_leaf(tensor)
     return result
 

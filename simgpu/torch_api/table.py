@@ -1,6 +1,6 @@
 """The table of everything that a simulated machine changes: all patches, and the changes that stay.
 
-``table.txt`` has a sentence on each.
+``table.txt`` has a sentence on each change that stays.
 """
 
 from __future__ import annotations
@@ -14,13 +14,8 @@ from ..state import threads
 from ..state.gpu import TheMachine
 from . import cuda  # noqa: F401
 
-_ROWS = rows_beside(__file__)
 # Changes left after a machine is closed, and why each is harmless.
-STAYS = tuple((what, why) for kind, what, why in _ROWS if kind == "stays")
-# The attributes that the machine puts on objects of torch and of Python.
-ATTRIBUTES = {name: what for kind, name, what in _ROWS if kind == "attribute"}
-# Module variables that change while the program runs, by module, without the registries.
-VALUES = {module: what for kind, module, what in _ROWS if kind == "value"}
+STAYS = tuple((what, why) for what, why in rows_beside(__file__))
 
 
 def table(machine: TheMachine) -> list[Patch]:

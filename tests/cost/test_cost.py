@@ -16,7 +16,7 @@ from labkit.cost import (
     predict_scaling,
     step_trace,
 )
-from labkit.cost.published import BERT, FIGURES, GPT2, RESNET50, mean_errors, report
+from labkit.cost.published import BERT, FIGURES, GPT2, RESNET50
 
 NVLINK = PROFILES["v100-nvlink"]
 
@@ -29,11 +29,14 @@ ALL_REDUCE = (
 
 def test_the_model_beats_perfect_scaling_on_what_it_was_not_fitted_to():
     kept = tuple(figure for figure in FIGURES if not figure.fitted)
-    error, null = mean_errors(kept)
     assert len(kept) >= 8
-    assert error < 0.02
-    assert null > 0.07
-    assert all(abs(figure.error) < abs(figure.null_error) for figure in kept if figure.gpus > 1)
+    errors = [abs(figure.error) for figure in kept]
+    perfect = [perfect_step(one.work, one.rows * one.gpus, one.gpus).seconds for one in kept]
+    nulls = [abs(seconds / one.seconds - 1) for one, seconds in zip(kept, perfect, strict=True)]
+    assert sum(errors) / len(kept) < 0.02
+    assert sum(nulls) / len(kept) > 0.07
+    pairs = zip(kept, errors, nulls, strict=True)
+    assert all(error < null for figure, error, null in pairs if figure.gpus > 1)
 
 
 def test_sums_beside_backward_slow_it_on_models_that_were_not_fitted_to():
@@ -46,14 +49,6 @@ def test_sums_beside_backward_slow_it_on_models_that_were_not_fitted_to():
 
 def test_what_was_fitted_fits():
     assert all(abs(figure.error) < 0.01 for figure in FIGURES if figure.fitted)
-
-
-def test_the_report_has_every_figure_with_both_errors():
-    lines = report().splitlines()
-    assert len(lines) == len(FIGURES) + 2
-    assert "fitted: ddp_overhead" in lines[1]
-    assert "model 1." in lines[-1]
-    assert "null 7." in lines[-1]
 
 
 def test_an_all_reduce_on_eight_h200():

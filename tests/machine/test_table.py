@@ -17,7 +17,7 @@ import simgpu
 from labkit.base.ours import PACKAGES
 from labkit.turns.locks import lock_patches
 from simgpu import Machine, machine_in_use
-from simgpu.torch_api.table import ATTRIBUTES, VALUES, table
+from simgpu.torch_api.table import table
 
 WATCHED = ("torch", "threading", "_thread", "multiprocessing", *PACKAGES)
 # What torch itself sets when something is first used.
@@ -209,6 +209,26 @@ def test_a_row_that_was_not_taken_out_would_be_seen(row, monkeypatch):
     assert (where(row.owner), row.name) in snapshot.changes()
 
 
+# The attributes that the machine puts on objects of torch and of Python: on what, and the file.
+ATTRIBUTES = {
+    "_labkit_mark": "a storage: the GPU (state/marks.py)",
+    "_labkit_pinned": "a storage: whether it is in pinned memory (state/marks.py)",
+    "_labkit_gpu": "a generator: the GPU for which it was made (state/random.py)",
+    "_labkit_turn": "a thread: its turn among the replicas (state/threads.py)",
+    "_labkit_inputs": "a node of the graph, a module's hook: the GPU of each input (ops/gradients.py)",
+    "_labkit_outputs": "a node of the graph, a module's hook: the GPU of each output (ops/gradients.py)",
+    "_labkit_stream": "a node of the graph: the stream of its forward (ops/gradients.py)",
+    "_labkit_streams": "a module's hook: the streams of its inputs and outputs (features/module_hooks.py)",
+    "_labkit_modes": "a context manager: the modes pushed with it (simgpu/stack.py)",
+    "_labkit_wrapped": "a __torch_dispatch__: it is wrapped already (features/dispatch/classes.py)",
+    "_labkit_libraries": "torch.library: the registrations that replace others (features/dispatch/libraries.py)",
+    "_labkit_kernels": "torch.library: the kernels for half precision (features/kernels/half_precision.py)",
+    "_labkit_attention": "torch.library: the kernels of CUDA's attention (features/attention_kernels.py)",
+    "_labkit_held": "a Reducer: the bytes of its buckets (features/reducers.py)",
+    "_labkit_map": "a Reducer: the bytes of its map of used parameters (features/reducers.py)",
+}
+
+
 def test_the_attributes_that_the_machine_puts_on_others_objects_are_listed():
     texts = {path: path.read_text("utf-8") for path in Path(simgpu.__file__).parent.rglob("*.py")}
     written = {name for text in texts.values() for name in re.findall(r"\b_labkit_\w+", text)}
@@ -230,6 +250,24 @@ def changing(module):
     yield from (name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
 
 
+# Module variables that change while the program runs, without the registries.
+VALUES = {
+    "machine": {"_opened", "_changing"},
+    "simulation": {"_open"},
+    "state.current_machine": {"_active", "work"},
+    "state.host": {"_looks"},
+    "state.leaves": {"_running", "_waiting"},
+    "ops.gradients": {"_unmoved_gradients"},
+    "torch_api.absent": {"REFUSED"},
+    "features.dispatch.libraries": {"_routed"},
+    "features.sync_and_determinism": {"_here"},
+    "features.kernels.half_precision": {"_here"},
+    "features.compiling": {"_warned"},
+    "features.dtensors": {"_found_shapes"},
+    "features.tensors_without_data": {"_operators", "_shapes"},
+}
+
+
 def test_values_of_the_process_that_change_are_listed():
     folder = Path(simgpu.__file__).parent
     registered = {"hooks", "handlers", "rules.functions", "rules.operators"}
@@ -240,4 +278,4 @@ def test_values_of_the_process_that_change_are_listed():
         names = set(changing(path)) - fixed
         if names and module not in registered:
             found[module] = names
-    assert found == {module: set(what.split(":")[0].split(", ")) for module, what in VALUES.items()}
+    assert found == VALUES
