@@ -57,7 +57,7 @@ simgpu.rules                 | base simgpu.handlers simgpu.state
 simgpu.ops                   | base simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules trace
 simgpu.torch_api             | base simgpu.hooks simgpu.state simgpu.rules simgpu.ops trace
 simgpu.features              | base simgpu.children simgpu.hooks simgpu.handlers simgpu.stack simgpu.state simgpu.rules simgpu.ops simgpu.torch_api
-simgpu                       | base turns simgpu.children simgpu.hooks simgpu.stack simgpu.state simgpu.ops simgpu.features simgpu.torch_api plans simgpu.handlers
+simgpu                       | base simgpu.children simgpu.hooks simgpu.stack simgpu.state simgpu.ops simgpu.features simgpu.torch_api plans simgpu.handlers
 
 labkit_ranks.calls           | base simgpu
 labkit_ranks.plans           | base plans
@@ -71,7 +71,7 @@ labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labk
 labkit_ranks.testing         | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.notebook
 labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
 labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks simgpu
-labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.threads labkit_ranks.pictures
+labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.pictures
 
 cost                         | base plans trace
 view                         | base plans trace cost
