@@ -71,9 +71,6 @@ class Machine:
         self._layers: list[Patches] = []
         self._in_block = False
         self.at_block_end: Callable[[], object] | None = None  # restores real GPUs
-        # The thread that made the machine; the thread that ended it, if another.
-        self._thread = threading.current_thread()
-        self._ended_by: threading.Thread | None = None
 
     # For the functions that replace torch's.
 
@@ -118,7 +115,6 @@ class Machine:
         for check in hooks.machine_opening:
             check()
         with _changing:
-            refuse_beside_a_block()
             if _opened and not _opened[-1]._in_block:
                 _end_machines_without_block_below(len(_opened) - 1)  # only the last one can come back
             _opened.append(self)
@@ -143,16 +139,6 @@ class Machine:
 
     def __enter__(self) -> Machine:
         with _changing:
-            if self._ended_by is not None:
-                raise _one_at_a_time(self._ended_by)
-            try:
-                refuse_beside_a_block()
-            except RuntimeError:
-                # Otherwise this machine would come back into use at the end of the other thread's block.
-                if self in _opened:
-                    _opened.remove(self)
-                self._end()
-                raise
             if self.closed:
                 now = self.describe()
                 raise wrong(RuntimeError, en=f"{now}: make a new machine", zh=f"{now}：请新建一台机器")
@@ -181,8 +167,6 @@ class Machine:
         if self.closed:
             return
         self.closed = True
-        if threading.current_thread() is not self._thread:
-            self._ended_by = threading.current_thread()
         if machine_in_use() is self:
             self.deactivate()
         take_off_stack(self.mode)  # needed if another thread has opened a machine since
@@ -295,25 +279,6 @@ class Machine:
             machine.gpus = (*owner.gpus, *machine.gpus[len(owner.gpus) :])
             with machine.open():
                 yield machine
-
-
-def refuse_beside_a_block() -> None:
-    """Raise if another thread is inside a machine's ``with`` block, because it would lose that machine."""
-    with _changing:
-        for machine in _opened:
-            other = machine._thread
-            if machine._in_block and other is not threading.current_thread() and other.is_alive():
-                raise _one_at_a_time(other)
-
-
-def _one_at_a_time(other: threading.Thread) -> Exception:
-    return wrong(
-        RuntimeError,
-        en=f"thread {other.name} has a simulated machine in use, and torch shows all threads the same one: "
-        "open it once, around the threads, or let them take turns with a lock around each block",
-        zh=f"线程 {other.name} 正在使用一台模拟机器，而 torch 让所有线程看到的是同一台：请在启动线程之前打开一次，"
-        "或者给每个 with 块加同一把锁，让各线程轮流使用",
-    )
 
 
 # The open machines; torch sees the last. The others come back when the ``with`` blocks above end. A machine closed

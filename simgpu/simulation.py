@@ -14,7 +14,7 @@ from labkit.base.torch_releases import warn_if_untried
 from labkit.plans.footprint import Occupancy
 
 from .children import environment as children
-from .machine import Machine, refuse_beside_a_block
+from .machine import Machine
 from .state.current_machine import machine_in_use
 from .tracebacks import hide_labkit_frames
 
@@ -41,8 +41,7 @@ def simulate(
     gpu_model   gives torch.cuda's name, compute capability, processors and memory: "V100", "A100-40", "A100-80",
                 "H100", "H200", "T4", "L4" or "RTX 4090". Default: an invented GPU.
 
-    Raises TypeError or ValueError, naming the argument, and RuntimeError while another thread is in a machine's
-    ``with`` block, before changing anything.
+    Raises TypeError or ValueError, naming the argument, before changing anything. All threads see the same machine.
     """
     gpus = integer("gpus", gpus, 0, MOST_GPUS)
     if isinstance(memory, (list, tuple)) and len(memory) != gpus:
@@ -76,7 +75,6 @@ def inherit() -> Machine | None:
 def use_gpus(gpus: int) -> Machine | RealGpus:
     """Use ``gpus`` (≥ 0) real GPUs if the computer has enough, else simulated ones, whose values are on the CPU."""
     gpus = integer("gpus", gpus, 0, MOST_GPUS)
-    refuse_beside_a_block()
     machine = machine_in_use()
     if machine is not None:
         machine.close()

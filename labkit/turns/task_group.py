@@ -63,15 +63,6 @@ class TaskGroup(BaseTaskGroup):
         self.tasks.append(task)
         return task
 
-    def add_thread(self, name: str) -> ScheduledTask:
-        """Make this thread a task, until :meth:`.task.ScheduledTask.leave_thread`."""
-        task = self.add(name)
-        self.scheduler.watch(self._watch)
-        self.scheduler.awaited = [task]
-        self._run_first()
-        task.enter_thread()
-        return task
-
     def run(
         self,
         functions: Sequence[Callable[[], Any]],
