@@ -370,7 +370,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             self.transport()
 
     def transport(self) -> Any:
-        """Return the transport: between threads if this thread is a rank, else over gloo."""
+        """Return the transport: between threads if this thread is a rank, else between processes."""
         if self._transport is None:
             rank = current_thread_rank()
             if rank is not None:

@@ -5,6 +5,7 @@ Each transport has its own way to match calls and to wait for members.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from time import perf_counter
@@ -67,6 +68,32 @@ class Slot:
         seconds, rank = perf_counter() - started, current_rank()
         self.finished = self.met + seconds if rank is None else rank.time.finish(self, seconds)
         self.done = self.error is None
+
+
+def join_line(lines: dict[tuple[int, int], deque[CollectiveCall]], call: CollectiveCall, slot: Slot) -> None:
+    """Add a message to the queue of its pair in ``lines``: NCCL runs a pair's messages in order; gloo does not.
+
+    torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint, which excepts batches; pytorch/pytorch#138074.
+    """
+    if call.backend == "nccl" and call.root is not None and "batch" not in call.memo:
+        line = lines.setdefault((call.at, call.root), deque())
+        line.append(call)
+        call.memo["slot"], call.memo["line"] = slot, line
+
+
+def first_in_line(call: CollectiveCall) -> CollectiveCall:
+    """Return the earlier call that blocks ``call``, or ``call`` if none does."""
+    line = call.memo.get("line")
+    return line[0] if line else call
+
+
+def leave_line(call: CollectiveCall) -> list[Any]:
+    """Remove ``call`` from its queue; return the slot of the next message, if any."""
+    line = call.memo.pop("line", None)
+    if line is None:
+        return []
+    line.remove(call)
+    return [line[0].memo["slot"]] if line else []
 
 
 class Transport(Protocol):

@@ -101,7 +101,7 @@ class SlotWork(_WaitableWork):
         """Wait for the other members if this call is the first to connect them, as NCCL's host does."""
         call = self.call
         if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
-            self._wait_for_slot(lambda: self.slot.is_completed() or call.is_connected, self.timeout)
+            self._wait_for_slot(lambda: call.is_connected or self.slot.is_completed(), self.timeout)
 
     def wait_on_host(self) -> None:
         """Wait until the call has run, after its rank had gone on."""

@@ -1,1 +1,1 @@
-"""Ranks as real processes: started by PyTorch's elastic launcher from a preloaded one, over gloo."""
+"""Ranks as real processes: started by PyTorch's elastic launcher from a preloaded one."""

@@ -1,12 +1,9 @@
-"""Packs calls for other processes: pickled facts, and the bytes of the inputs."""
+"""Packs calls for other processes."""
 
 from __future__ import annotations
 
 import io
 import pickle
-import struct
-from math import prod
-from operator import attrgetter
 from types import CodeType
 from typing import Any
 
@@ -15,13 +12,8 @@ from torch import Tensor
 
 from ..calls.call import CollectiveCall
 
-# Alignment of tensors in bytes, enough for every dtype.
-_ALIGNED = 16
-# The length of the whole packed call, and of its pickled facts.
-_LENGTHS = struct.Struct("=QQ")
 # The fields of a call that another process can use.
 _SENT = [name for name in CollectiveCall.__slots__ if name not in ("memo", "on_deadlock", "timeout")]
-_sent = attrgetter(*_SENT)
 
 
 class RemoteCode:
@@ -31,89 +23,51 @@ class RemoteCode:
         self.co_filename, self.co_name, self.co_qualname = co_filename, co_name, co_qualname
 
 
-class _FactsPickler(pickle.Pickler):
-    """Pickles calls without the values of tensors, and code objects as names."""
+class _CallPickler(pickle.Pickler):
+    """Pickles calls and code objects; of tensors, only shape and dtype, or with ``values`` those of the inputs."""
+
+    def __init__(self, file: io.BytesIO, values: bool) -> None:
+        super().__init__(file, protocol=5)
+        self._values = values
 
     def reducer_override(self, found: Any) -> Any:
         if type(found) is CollectiveCall:
-            return _restore_call, _sent(found)
+            facts = {name: getattr(found, name) for name in _SENT}
+            facts["outputs"] = list(map(_like, found.outputs))
+            facts["inputs"] = found.inputs if self._values else list(map(_like, found.inputs))
+            return _restore_call, (facts,)
         if isinstance(found, Tensor):
-            return _make_meta_tensor, (tuple(found.shape), found.dtype)
+            values = None if found.is_meta else bytearray(_bytes_of(found))
+            return _restore_tensor, (tuple(found.shape), found.dtype, values)
         if isinstance(found, CodeType):
             return RemoteCode, (found.co_filename, found.co_name, found.co_qualname)
         return NotImplemented
 
 
-def _restore_call(*sent: Any) -> CollectiveCall:
+def _restore_call(facts: dict[str, Any]) -> CollectiveCall:
     call = CollectiveCall("")
-    for name, value in zip(_SENT, sent, strict=True):
+    for name, value in facts.items():
         setattr(call, name, value)
     return call
 
 
-def _make_meta_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def pickle_facts(found: object) -> bytes:
-    """Pickle a call, or an object with calls in it, without the values of tensors."""
-    text = io.BytesIO()
-    _FactsPickler(text).dump(found)
-    return text.getvalue()
+def _bytes_of(tensor: Tensor) -> bytes:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def pack_call(call: CollectiveCall) -> Tensor:
-    """Return a call and a copy of its inputs as a tensor of bytes on the host."""
-    text = pickle_facts(call)
-    inputs = [tensor.detach().resolve_conj().resolve_neg() for tensor in call.inputs]
-    begin = _LENGTHS.size + len(text)
-    ends, at = [], _align(begin)
-    for tensor in inputs:
-        ends.append(at)
-        at = _align(at + tensor.numel() * tensor.element_size())
-    whole = torch.empty(at, dtype=torch.uint8)
-    whole[:begin] = torch.frombuffer(bytearray(_LENGTHS.pack(at, len(text)) + text), dtype=torch.uint8)
-    for tensor, start in zip(inputs, ends, strict=True):
-        if tensor.numel():
-            _view_like(whole, start, tensor).copy_(tensor)
-    return whole
+def _restore_tensor(shape: tuple[int, ...], dtype: torch.dtype, values: bytearray | None) -> Tensor:
+    if values:
+        return torch.frombuffer(values, dtype=dtype).view(shape)
+    return torch.empty(shape, dtype=dtype, device="meta" if values is None else "cpu")
 
 
-def packed_length(head: Tensor) -> int:
-    """Return the number of bytes of a packed call, given the first bytes."""
-    return _lengths(head)[0]
-
-
-def _lengths(head: Tensor) -> tuple[int, int]:
-    """Return the number of bytes of a packed call, and the end of its facts."""
-    whole, facts = _LENGTHS.unpack(bytes(head[: _LENGTHS.size].tolist()))
-    return whole, _LENGTHS.size + facts
-
-
-def unpack_facts(head: Tensor) -> CollectiveCall | None:
-    """Return a call without values from the beginning of a packed one; None if the beginning is too short."""
-    _, begin = _lengths(head)
-    if begin > len(head):
-        return None
-    call: CollectiveCall = pickle.loads(head[_LENGTHS.size : begin].numpy().tobytes())
-    return call
-
-
-def unpack_call(whole: Tensor) -> CollectiveCall:
-    """Return a packed call. Inputs are views of ``whole``; outputs have shapes but no values."""
-    call = unpack_facts(whole)
-    assert call is not None
-    at, inputs = _align(_lengths(whole)[1]), []
-    for like in call.inputs:
-        inputs.append(_view_like(whole, at, like))
-        at = _align(at + like.numel() * like.element_size())
-    call.inputs = inputs
-    return call
-
-
-def _view_like(whole: Tensor, start: int, like: Tensor) -> Tensor:
-    return whole[start : start + prod(like.shape) * like.element_size()].view(like.dtype).view(like.shape)
-
-
-def _align(at: int) -> int:
-    return -(-at // _ALIGNED) * _ALIGNED
+def pack(found: object, *, values: bool = False) -> bytes:
+    """Pack a call, or an object with calls in it; with ``values``, also those of the inputs."""
+    packed = io.BytesIO()
+    _CallPickler(packed, values).dump(found)
+    return packed.getvalue()

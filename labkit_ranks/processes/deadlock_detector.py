@@ -1,8 +1,8 @@
 """Detects deadlocks among processes: ranks publish their states in the group's store.
 
-A rank that has waited for a moment publishes what it waits for, and reads the states of the others. No rank can go on
-if each of them waits or has ended, nothing that one waits for is under way, and all of this was so one check before.
-Busy ranks publish nothing, nor does a rank that waits for something of its own process (a lock, a queue, an event).
+A rank that has waited for a moment publishes what it waits for, counts its looks for it, and reads the states of the
+others. No rank can go on if each waits or has ended, and has looked in vain since all states are the same. Busy ranks
+publish nothing, nor does a rank that waits for something of its own process (a lock, a queue, an event).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import pickle
 import sys
 import threading
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
+from operator import attrgetter
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from torch._C import _distributed_c10d as c10d
 
@@ -30,235 +31,253 @@ from ..calls import faults
 from ..calls.call import CollectiveCall
 from ..calls.visits import LineVisits
 from ..group.process_group import SimulatedProcessGroup
+from ..group.slot import first_in_line
 from ..rank.rank import this_process
-from . import call_packing, published_states
-from .published_states import NEW, STORE, PublishedState, call_key
-from .store_keys import REPORTS, KeysEvent, growing_pauses, key_prefix, sleep
+from .call_packing import pack
+from .store_keys import REPORTS, growing_pauses, key_prefix, open_store, sleep
 
-# Seconds of waiting before a rank publishes its state, and between two checks.
-SOON, _BEAT = 0.1, 0.05
-_PATIENCE = 20  # checks of ranks that have ended
-# Seconds for the launcher to end all processes after a report, so that only one rank reports.
+# States of a rank at its end.
+ENDED = ("ends", "gone")
+# Kinds of calls that are no collectives: waiting for a key ("store.get", …), creating a group.
+STORE, NEW = "store", "new_group"
+# Seconds of waiting before a rank publishes its state; and of equal states if some ranks have ended: one may have
+# failed, and the launcher be about to end the others.
+_SOON, _PATIENCE = 0.1, 1.0
+# Seconds for the launcher to end all processes after a report, so that only one rank reports; and for the other ranks
+# to end after the one with the store.
 _GRACE = 5.0
 
-# C++'s own get(): the patched one would record a wait.
-_get = c10d.Store.get
-
-# All detectors; the last is the current one. Keep them: a forked child drops exit callbacks, and destroying gloo
-# there would crash.
+# All detectors; the last is the current one.
 _all: list[DeadlockDetector] = []
 # The exit code of this process, once known.
 _code = 0
 
 
-class DeadlockDetector:
-    """Publishes and checks the states of a default group's members.
+@dataclass
+class PublishedState:
+    """The published state of one rank.
 
-    issued   the number of calls of this rank, by group and pair.
+    number  how often the rank has published a new state.
+    looks   how often it has looked in vain for all that it waits for, in this state.
+    state   "runs", "waits", "ends" (all but for its pending calls) or "gone".
+    waits   the calls that the rank waits in; ``open`` those still pending at its end.
+    held    pending messages behind an earlier one, each with that message: NCCL runs a pair's messages in order.
+    seqs    the number of the rank's last call in each group; ``last`` the last call.
+    came    how often the rank has come to each (line of code, kind of call).
+    error   the name and text of the error that ended the rank.
+    passes  how often a wrapped model's forward has run in training.
+    """
+
+    number: int = 0
+    looks: int = 0
+    state: str = "runs"
+    waits: list[CollectiveCall] = field(default_factory=list)
+    open: list[CollectiveCall] = field(default_factory=list)
+    held: list[tuple[CollectiveCall, CollectiveCall]] = field(default_factory=list)
+    seqs: dict[str, int] = field(default_factory=dict)
+    came: dict[tuple[str, str], int] = field(default_factory=dict)
+    last: CollectiveCall | None = None
+    error: tuple[str, str] | None = None
+    passes: int = 0
+
+
+def rank_states(found: Sequence[PublishedState]) -> list[faults.RankState]:
+    """Return the states of all ranks for the text of a deadlock."""
+    standings = []
+    message_of = attrgetter("group", "pair", "seq")
+    for rank, one in enumerate(found):
+        call, what = one.waits[0] if one.waits else None, ""
+        if call is not None and call.is_message:
+            held = [
+                pair for at in call.pair for pair in found[at].held if message_of(pair[0]) == message_of(call)
+            ]
+            if held:
+                half, first = held[0]
+                call = first if half.rank == rank else call
+                call.memo["held"] = half, first
+        if call is not None and call.kind.startswith(STORE):
+            what, call = f"{call.kind}({call.group}) at {call.short_place}", None
+        standings.append(
+            faults.RankState(rank, call, what, one.error, one.came, one.seqs, one.last, one.passes)
+        )
+    return standings
+
+
+class DeadlockDetector:
+    """Publishes the state of a rank, and reads those of the other members of a default group.
+
+    store    has the states, and the calls of all groups.
+    pending  the rank's calls (each a ProcessSlot) that are not completed, in order.
+    sent     messages that may not have been received, with their stores and keys.
     """
 
     def __init__(self, group: SimulatedProcessGroup, number: int) -> None:
-        self.group, self.number = group, number
-        self.rank, self.size = group.rank(), group.size()
-        self.store = c10d.PrefixStore(key_prefix(f"detector/{number}"), group.store)
-        self.issued: Counter[Any] = Counter()
-        self.visits = LineVisits()
-        self.last: CollectiveCall | None = None
-        # Pending calls (each a ProcessSlot) in order; completed ones are removed.
-        self.open: dict[Any, None] = {}
+        self.group, self.rank = group, group.rank()
+        self.store = c10d.PrefixStore(key_prefix(str(number)), open_store(group))
+        self.pending: dict[Any, None] = {}
+        self.sent: list[tuple[c10d.Store, str, CollectiveCall]] = []
+        self._visits, self._seqs = LineVisits(), dict[str, int]()
+        self._last: CollectiveCall | None = None
+        self._names = [f"state/{rank}" for rank in range(group.size())]
+        # Threads that have made calls; those that wait, each with its call; and those that have looked for it.
         self._callers: dict[int, threading.Thread] = {}
         self._waiting: dict[int, CollectiveCall] = {}
-        self._written = self._looks = 0
-        self._state = "runs"
-        self._looks_before: list[int] = []
-        self._before: list[Any] = []
-        self._same = 0
+        self._looked: set[int] = set()
+        self._state, self._number, self._looks = "runs", 0, 0
+        # The first of the other ranks' states that are the same since then.
+        self._first: list[PublishedState] = []
+        self._since = 0.0
         self._lock = threading.Lock()
-        self._write("runs")
+        self._publish("runs")
         Finalize(None, self.end, exitpriority=100)
 
-    def record_call(self, call: CollectiveCall, slot: Any | None = None) -> None:
-        """Record a call of the rank, with a ``slot`` if the call may stay pending."""
-        if slot is not None:
-            self.open[slot] = None
-        self.issued[call_key(call)] += 1
-        self.visits.add(call)
+    def record_call(self, call: CollectiveCall, slot: Any) -> None:
+        """Record a call of the rank, pending in ``slot``."""
+        self.pending[slot] = None
+        self._visits.add(call)
+        if not call.is_message:
+            self._seqs[call.group] = call.seq
         if call.kind != NEW:
-            self.last = call
+            self._last = call
         thread = threading.current_thread()
         self._callers[thread.ident or 0] = thread
 
-    def first_in_line(self, slot: Any) -> Any:
-        """Return the first pending message in the queue of ``slot``, or ``slot`` itself."""
-        line = slot.line
-        return slot if line is None else next((one for one in self.pending_calls() if one.line == line), slot)
+    # Publishing.
+
+    def _publish(self, state: str, *, again: bool = False) -> None:
+        """Publish the state; ``again`` after a look in vain, if nothing else has changed."""
+        self._number, self._looks = self._number + (not again), self._looks + 1 if again else 0
+        self._state = state
+        pending = [slot.call for slot in tuple(self.pending)]
+        now = PublishedState(
+            self._number, self._looks, state, list(self._waiting.values()), last=self._last,
+            open=[*pending, *(call for *_, call in self.sent)] if state in ENDED else [],
+            held=[(call, first) for call in pending if (first := first_in_line(call)) is not call],
+            seqs=self._seqs, came=self._visits.by_place(), error=_error() if state == "gone" else None,
+            passes=0 if this_process.rank is None else this_process.rank.passes,
+        )  # fmt: skip
+        self.store.set(self._names[self.rank], pack(now))  # type: ignore[arg-type]  # bytes are taken too
 
     def publish_progress(self) -> None:
         """Publish the state again if this rank waits: a call no longer blocks others."""
-        with self._lock, suppress(Exception):  # the store may be gone
-            if self._state == "waits":
-                self._write("waits")
-
-    # Publishing.
-
-    def end(self) -> None:
-        """Publish the end of this process."""
-        try:
-            with self._lock:
-                self._write("ended")
-            if _error() is None:
-                self._wait_for_others()
-        except Exception:
-            return  # the process with the store may have ended
-
-    def _wait_for_others(self) -> None:
-        """Stay while others may still come to this rank's calls, and report calls that are never met."""
-        for pause in growing_pauses():
-            if not (open_calls := self.pending_calls()):
-                return
-            found = self.read_states()
-            if any(one.error for one in found):
-                return
-            if all(one.state == "ended" for one in found):
-                # For gloo, a member that has ended is gone, perhaps before this rank has read all states.
-                if (unmet := published_states.unmet_calls(found)) and unmet[0].rank == self.rank:
-                    _report_unmet_calls(unmet)
-                if unmet or all(slot.lost is not None for slot in open_calls):
-                    return
-            sleep(pause)
-
-    def pending_calls(self) -> list[Any]:
-        return [slot for slot in tuple(self.open) if not slot.is_completed()]
-
-    def record_wait(self, call: CollectiveCall) -> None:
-        """Record a wait of this thread in ``call``, and publish it once all calling threads wait."""
         with self._lock:
-            self._looks = 0
-            self._waiting[threading.get_ident()] = call
+            if self._state != "runs":
+                self._publish(self._state)
+
+    def _record_look(self, call: CollectiveCall) -> None:
+        """Record that this thread has looked for ``call`` in vain. The rank waits once all its calling threads do."""
+        with self._lock:
+            here = threading.get_ident()
+            is_new = self._waiting.get(here) is not call
+            self._waiting[here] = call
+            self._looked.add(here)
             others = {number for number, thread in self._callers.items() if thread.is_alive()}
-            if others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
-                self._write("waits")
+            if is_new and others <= self._waiting.keys() and threading.main_thread().ident in self._waiting:
+                self._publish("waits")
+            elif self._state == "waits" and self._looked >= self._waiting.keys():
+                self._publish("waits", again=True)
+                self._looked.clear()
 
-    def count_look(self) -> None:
-        """Count a look into a store that did not find the awaited key."""
-        with self._lock:
-            self._looks += 1
-            if self._state == "waits":
-                self._write("waits", again=True)
-
-    def record_progress(self) -> None:
-        with self._lock:
-            self._waiting.pop(threading.get_ident(), None)
-            self._before = []
-            self._write("runs")
-
-    def _write(self, state: str, *, again: bool = False) -> None:
-        self._written += not again
-        self._state = state
-        ended, open_calls = state == "ended", self.pending_calls()
-        lines = [(one, self.first_in_line(one)) for one in open_calls]
-        state_now = PublishedState(
-            self._written, self._looks, state, waits=list(self._waiting.values()), last=self.last,
-            open=[slot.call for slot in open_calls] if ended else [],
-            held=[(one.call, first.call) for one, first in lines if first is not one],
-            issued=dict(self.issued), came=self.visits.by_place(), error=_error() if ended else None,
-            passes=0 if this_process.rank is None else this_process.rank.passes,
-        )  # fmt: skip
-        self.store.set(str(self.rank), call_packing.pickle_facts(state_now))  # type: ignore[arg-type]  # bytes are taken too
+    def _record_end_of_wait(self) -> None:
+        with self._lock, suppress(Exception):  # the store may be gone
+            if self._waiting.pop(threading.get_ident(), None) is not None and self._state == "waits":
+                self._publish("runs")
 
     # Checking.
 
     def read_states(self) -> list[PublishedState]:
-        """Return the last published state of each rank."""
-        return [
-            pickle.loads(_get(self.store, str(rank))) if self.store.check([str(rank)]) else PublishedState()
-            for rank in range(self.size)
-        ]
+        """Return the last published state of each rank; [] before all ranks have begun."""
+        if not self.store.check(self._names):
+            return []
+        return list(map(pickle.loads, c10d.Store.multi_get(self.store, self._names)))
 
-    def find_deadlock(self) -> list[PublishedState] | None:
-        """Return the states of all ranks if none can go on; else None."""
+    def find_deadlock(self) -> list[PublishedState]:
+        """Return the states of all ranks if none can go on; else [].
+
+        Then each rank waits, or has ended, and has looked twice since all states are the same.
+        """
         found = self.read_states()
-        before, self._before = self._before, [one.number for one in found]
-        self._same = self._same + 1 if before == self._before else 0
-        looks = [one.looks for one in found]
-        if not self._same:
-            self._looks_before = looks
-        states = [one.state for one in found]
-        # A rank may have failed, and the launcher be about to end all of them.
-        if "runs" in states or self._same < (_PATIENCE if "ended" in states else 1):
-            return None
-        if any(not published_states.is_stuck(call, found) for one in found for call in one.waits):
-            return None
-        # A rank that waits in a store must have looked completely since all states are the same.
-        for one, look, then in zip(found, looks, self._looks_before, strict=True):
-            if one.waits_in_a_store and look < then + 2:
-                return None
+        if [one.number for one in found] != [one.number for one in self._first]:
+            self._first, self._since = found, monotonic()
+        if any(one.state in ENDED for one in found) and monotonic() < self._since + _PATIENCE:
+            return []
+        for one, first in zip(found, self._first, strict=True):
+            if one.state == "runs" or one.state != "gone" and one.looks < first.looks + 2:
+                return []
         return found
 
-    def claims_report(self) -> bool:
-        """Whether this rank is the first to ask, and so reports the deadlock."""
-        return bool(self.store.add("told", 1) == 1)
-
-    # Waiting.
-
-    def wait_for_members(self, group: SimulatedProcessGroup, name: str) -> None:
-        """Wait until all members are about to connect: C++ detects no deadlock there. ``name`` is the group's."""
-        call = CollectiveCall(NEW)
-        call.group, call.seq, call.rank, call.ranks = name, 1, group.ranks[group.rank()], group.ranks
-        call.locate()
-        self.record_call(call)
-        store = c10d.PrefixStore(key_prefix(f"gather/{name}"), group.store)
-        store.set(str(group.rank()), "")
-        there = KeysEvent(store, [str(member) for member in range(group.size())])
-        if there.wait(SOON) or self.wait(call, there.is_set, there, group.timeout):
-            return
-        raise faults.timeout_error(call, group.timeout, self.missing(call))
-
     def wait(
-        self, call: CollectiveCall, ready: Callable[[], bool], over: Any, timeout: timedelta | None, shown: bool = True
+        self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None, shown: bool = True
     ) -> bool:  # fmt: skip
         """Wait until ``ready()``; return False after ``timeout``. Raises Deadlock if no rank can go on.
 
-        over    an Event, or its equivalent: once set, ``ready()`` is worth asking.
         shown   whether to publish the wait.
         """
-        end = monotonic() + (self.group.timeout if timeout is None else timeout).total_seconds()
-        if shown:
-            self.record_wait(call)
+        limit = (self.group.timeout if timeout is None else timeout).total_seconds()
+        began = monotonic()
         try:
-            while not (ready() or over.wait(_BEAT) and ready()):
-                # If set, a neighbour is gone: the launcher will end this process, or the others have ended.
-                if over.is_set():
-                    threading.Event().wait(_BEAT)
-                if monotonic() > end:
+            for pause in growing_pauses():
+                for slot in tuple(self.pending):
+                    if slot.call.is_message:  # others may wait for it
+                        slot.advance()
+                if ready():
+                    break
+                waited = monotonic() - began
+                if waited > limit:
                     return False
-                if not shown:
-                    continue
-                try:
-                    if call.kind.startswith(STORE):
-                        self.count_look()
-                    found = self.find_deadlock()
-                except Exception:
-                    continue  # the process with the store is gone; gloo will report it
-                if found is not None:
-                    standings = published_states.rank_states(found)
-                    report = faults.deadlock_report(standings, self.group.timeout)
-                    error = report.attach_to(Deadlock(str(report)))
-                    error.waits = faults.wait_graph(standings)  # type: ignore[attr-defined]  # as World does
-                    if (own := this_process.rank) is not None and own.flight is not None:
-                        own.flight.write()
-                    if call.on_deadlock is not None:
-                        call.on_deadlock()  # now: the launcher may end this process soon
-                    if self.claims_report() or not over.wait(_GRACE):
-                        raise error
+                if shown and waited > _SOON:
+                    self._record_look(call)
+                    if found := self.find_deadlock():
+                        self._report(call, found)
+                sleep(pause)
             return True
         finally:
-            with suppress(Exception):  # the store may be gone
-                self.record_progress()
+            self._record_end_of_wait()
 
-    def missing(self, call: CollectiveCall) -> list[int]:
-        """Return the ranks that have not come to ``call``, by the published states."""
-        return published_states.missing_ranks(call, self.read_states())
+    def _report(self, call: CollectiveCall, found: list[PublishedState]) -> NoReturn:
+        """Raise Deadlock: in the first rank that comes here, and after a while in the others."""
+        standings = rank_states(found)
+        report = faults.deadlock_report(standings, self.group.timeout)
+        error = report.attach_to(Deadlock(str(report)))
+        error.waits = faults.wait_graph(standings)  # type: ignore[attr-defined]  # as World does
+        if (own := this_process.rank) is not None and own.flight is not None:
+            own.flight.write()
+        if call.on_deadlock is not None:
+            call.on_deadlock()  # now: the launcher may end this process soon
+        if self.store.add("told", 1) > 1:
+            sleep(_GRACE)
+        raise error
+
+    # The end of the process.
+
+    def end(self) -> None:
+        """Publish the end of this process."""
+        with suppress(Exception):  # the process with the store may have ended
+            if _error() is None:
+                self._wait_for_others()
+            with self._lock:
+                self._publish("gone")
+
+    def _wait_for_others(self) -> None:
+        """Stay while others may still come to this rank's calls or use its store. Report calls that are never met."""
+        has_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        end, again = monotonic() + _GRACE, False
+        for pause in growing_pauses():
+            for slot in tuple(self.pending):
+                slot.advance()
+            self.sent = [one for one in self.sent if one[0].check([one[1]])]
+            with self._lock:
+                self._publish("ends", again=again)
+            again, found = True, self.read_states()
+            serves = has_store and monotonic() < end and sum(one.state != "gone" for one in found) > 1
+            if not (self.pending or self.sent or serves) or any(one.error for one in found):
+                return
+            if all(one.state in ENDED for one in found) and (found := self.find_deadlock()):
+                unmet = [call for one in found for call in one.open]
+                if unmet and unmet[0].rank == self.rank:
+                    _report_unmet_calls(unmet)
+                return
+            sleep(pause)
 
 
 def start_detector(group: SimulatedProcessGroup) -> DeadlockDetector:
@@ -302,7 +321,6 @@ def _report_unmet_calls(unmet: list[CollectiveCall]) -> None:
     sys.stderr.write("".join(traceback.format_exception_only(error)))
     leave_report(error.report)  # type: ignore[attr-defined]  # attached there
     if parent_process() is not None:  # a child of multiprocessing, which ignores the exit code
-        # Python would abort at its end because of a labkit thread that still waits in gloo.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed, or a broken pipe

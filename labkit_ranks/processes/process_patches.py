@@ -23,18 +23,17 @@ from ..rank.clock import TimedRank
 from ..rank.rank import this_process
 from ..rank.visible_gpus import WatchedEnvironment, gpus_of_environment
 from . import deadlock_detector
-from .gloo_transport import GlooTransport
-from .store_keys import KeysEvent
+from .store_transport import StoreTransport
 
 environ: Any = os.environ  # whose dictionary is _data
 
 
 @functools.cache
 def inherit() -> None:
-    """Make ``nccl`` available: groups of processes over gloo."""
+    """Make ``nccl`` available: groups of processes."""
     own = cuda_state.CudaState(_total_bytes)
     Patches(
-        lambda: [*of_groups.patches(GlooTransport), *_store_patches(), *cuda_state.patches(lambda: own)]
+        lambda: [*of_groups.patches(StoreTransport), *_store_patches(), *cuda_state.patches(lambda: own)]
     ).put_in()
     _begin_rank()
     variables = WatchedEnvironment(environ._data)
@@ -90,29 +89,26 @@ def _store_patches() -> Iterator[Patch]:
 def _wait(
     real: Callable[..., Any], store: Any, keys: str | Sequence[str], timeout: timedelta | None = None
 ) -> Any:
-    limit = store.timeout if timeout is None else timeout
-    if (watch := deadlock_detector.active_detector()) is not None:  # without a detector, C++ waits
-        there = KeysEvent(store, [keys] if isinstance(keys, str) else keys)
+    names = [keys] if isinstance(keys, str) else list(keys)
+    watch = deadlock_detector.active_detector()
+    if watch is not None and not store.check(names):  # without a detector, C++ waits
         with turns.keep_turn():
-            _wait_for_keys(watch, there, real.__name__, limit)
+            _wait_for_keys(watch, store, names, real.__name__, store.timeout if timeout is None else timeout)
         if real.__name__ == "wait":
             return None
     return real(store, keys, *([] if timeout is None else [timeout]))
 
 
 def _wait_for_keys(
-    watch: deadlock_detector.DeadlockDetector, there: KeysEvent, what: str, timeout: timedelta
+    watch: deadlock_detector.DeadlockDetector, store: Any, keys: list[str], what: str, timeout: timedelta
 ) -> None:
     """Wait until the keys are there. Raises DistStoreError after ``timeout``."""
-    if there.wait(min(deadlock_detector.SOON, timeout.total_seconds())):
-        return
     call = CollectiveCall(f"store.{what}")
-    call.group = ", ".join(map(repr, there.keys))
+    call.group = ", ".join(map(repr, keys))
     call.locate()
-    left = timeout - timedelta(seconds=deadlock_detector.SOON)
     # Another thread of this process may set the key, and with a short timeout the rank may mean to go on.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
-    if not watch.wait(call, there.is_set, there, left, shown=idle and timeout >= _FOR_GOOD):
+    if not watch.wait(call, lambda: store.check(keys), timeout, shown=idle and timeout >= _FOR_GOOD):
         # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
         ms = int(timeout.total_seconds() * 1000)
-        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(there.keys)}")
+        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")

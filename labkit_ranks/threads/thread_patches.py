@@ -23,7 +23,7 @@ from labkit.base.patches import Patch
 from simgpu import tracebacks as frames
 
 from ..group import group_patches as of_groups
-from ..processes.gloo_transport import GlooTransport
+from ..processes.store_transport import StoreTransport
 from ..rank import blocking_calls, cuda_state, system_calls
 from ..rank.own_modules import is_shared_file
 from ..rank.rank import Rank, current_thread_rank, pause_clock_in_imports, this_thread
@@ -33,7 +33,7 @@ from . import store
 def patches() -> Iterator[Patch]:
     yield Patch(distributed_c10d, "_world", PerRankWorld(distributed_c10d._world))
     yield Patch(type(dist.group), "WORLD", _world_group())
-    yield from of_groups.patches(GlooTransport)
+    yield from of_groups.patches(StoreTransport)
     for owner in (dist, distributed_c10d, import_module("torch.distributed.rendezvous"), c10d):
         for kind in (store.TCPStore, store.FileStore, store.HashStore):
             if hasattr(owner, kind.__name__):

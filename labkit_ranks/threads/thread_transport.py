@@ -19,7 +19,7 @@ from labkit import turns
 from ..calls import faults, semantics
 from ..calls.call import CollectiveCall
 from ..group.process_group import SimulatedProcessGroup
-from ..group.slot import NCCL_BUFFER, PlainTensors, Slot
+from ..group.slot import NCCL_BUFFER, PlainTensors, Slot, first_in_line, join_line, leave_line
 from ..rank.rank import Rank
 from .store import shared_values
 from .waiting import wait_for_ranks, yield_turn
@@ -200,21 +200,9 @@ class ThreadTransport:
                 slot = ThreadSlot(self._world, self.ranks, call.pair)
                 mine.setdefault(key, deque()).append(slot)
             slot.calls[0 if call.kind == "send" else 1] = call
-            line = self._find_line(call)
-            if line is not None:
-                line.append(call)
-                call.memo["slot"], call.memo["line"] = slot, line
+            join_line(self._lines, call, slot)
         self._run_message(slot)
         return slot
-
-    def _find_line(self, call: CollectiveCall) -> deque[CollectiveCall] | None:
-        """Return the queue of ``call``, or None. NCCL runs a pair's messages in order, except batches; gloo does not.
-
-        torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, pointToPoint; pytorch/pytorch#138074.
-        """
-        if call.backend != "nccl" or call.root is None or "batch" in call.memo:
-            return None
-        return self._lines.setdefault((call.at, call.root), deque())
 
     def _run_message(self, slot: ThreadSlot) -> None:
         """Run the message of ``slot`` unless an earlier message blocks it, then all messages behind."""
@@ -231,7 +219,7 @@ class ThreadTransport:
                 slot.error = faults.early_use_error(calls)
             if ready or slot.error is not None:
                 for call in calls:
-                    free += _leave_line(call)
+                    free += leave_line(call)
                 if not slot.is_completed():
                     _finish(slot, self._compute)
             elif send is not None and send.nbytes <= NCCL_BUFFER and first_in_line(send) is send:
@@ -241,7 +229,7 @@ class ThreadTransport:
                     with PlainTensors():  # the sender may change its tensors
                         send.inputs = [tensor.clone() for tensor in send.inputs]
                     send.memo["away"] = True
-                free += _leave_line(send)
+                free += leave_line(send)
 
     def _take_message_to(self, call: CollectiveCall) -> ThreadSlot | None:
         """Return a sent message to the caller, from any sender, or None."""
@@ -278,12 +266,6 @@ class ThreadTransport:
         group.latest = max(group.latest, self._latest)
 
 
-def first_in_line(call: CollectiveCall) -> CollectiveCall:
-    """Return the earlier call that blocks ``call``, or ``call`` if none does."""
-    line = call.memo.get("line")
-    return line[0] if line else call
-
-
 def blocked_half(call: CollectiveCall) -> CollectiveCall | None:
     """Return the half of the message of ``call`` that waits behind another message, or None."""
     slot = call.memo.get("slot")
@@ -309,15 +291,6 @@ def find_rank_state(rank: Rank) -> faults.RankState:
     return faults.RankState(
         rank.number, call, what, error, rank.visits.by_place(), dict(rank.seqs), rank.last, rank.passes, reads
     )
-
-
-def _leave_line(call: CollectiveCall) -> list[ThreadSlot]:
-    """Remove ``call`` from its queue; return the slot of the next message, if any."""
-    line = call.memo.pop("line", None)
-    if line is None:
-        return []
-    line.remove(call)
-    return [line[0].memo["slot"]] if line else []
 
 
 def _waits_for_gpu(calls: Sequence[CollectiveCall], again: Callable[[], object]) -> bool:
