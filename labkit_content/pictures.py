@@ -12,7 +12,7 @@ from labkit.base.language import say
 from labkit.explore.explorer import Explorer
 from labkit.explore.explorers import CallExplorer
 from labkit.plans.split import split
-from labkit.view.layout import Lanes
+from labkit.view.layout import Lanes, fit_size, text_width
 from labkit.view.picture import NARROW, Box, Label, Line, Picture, Sketch
 from labkit.view.pictures.charts import Axis, Counts, Curve, charts_picture, decades, nice
 from labkit.view.svg import to_svg
@@ -317,13 +317,18 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
     words = say(
         en=f"{len(layouts)} curves of the {title}, {apart}", zh=f"{len(layouts)} 条{title}曲线，{apart}"
     )
-    charts = charts_picture(curves, [loss, gap], Counts(range(1, len(there) + 1), unit, unit), "", words)
-    sketch, left, top = Sketch(), 58.0, charts.height + 12
-    strip = say(
-        en="Gradients of step 1 in the order of backward. Grey: rounding; orange: a difference; framed: the first one",
-        zh="第 1 步的梯度，按反向传播的次序。灰色：只差舍入（越浓差得越多）；橙色：不同；加框：第一个不同",
+    steps = Counts(range(1, len(there) + 1), unit, unit)
+    charts = charts_picture(curves, [loss, gap], steps, "", words, stacked=True)
+    sketch, left, top = Sketch(), 58.0, charts.height + 27
+    strips = (
+        say(en="Gradients of step 1 in the order of backward", zh="第 1 步的梯度，按反向传播的次序"),
+        say(
+            en="Grey: rounding; orange: different; framed: the first",
+            zh="灰色：舍入（越浓差得越多）；橙色：不同；加框：第一个不同",
+        ),
     )
-    sketch.add(Label(12, charts.height, strip, 12))
+    for at, strip in enumerate(strips):
+        sketch.add(Label(12, charts.height - 2 + 17 * at, strip, fit_size(strip, NARROW - 24, 12)))
     wide, end = (charts.width - left - 12) / len(tensors), top + 20 * len(layouts[1:])
     for row, (name, one) in enumerate(zip(names[1:], layouts[1:], strict=True)):
         y = top + 20 * row
@@ -336,7 +341,8 @@ def parity_strips(layouts: Sequence[Any], measure: str) -> Picture:
             sketch.add(Box(*place, colour, tip, tint=tint, tip=tip, strong=first, faint=True))
     parts = [re.match(r"layers\.\d+|\w+", tensor)[0] for tensor in tensors]  # type: ignore[index]
     for number, part in enumerate(dict.fromkeys(parts)):
-        sketch.add(Label(left + parts.index(part) * wide, end + 12 + 13 * (number % 2), part, 11, muted=True))
+        x = min(left + parts.index(part) * wide, NARROW - 8 - text_width(part, 11))
+        sketch.add(Label(x, end + 12 + 13 * (number % 2), part, 11, muted=True))
     below = sketch.picture(end + 32, words)
     return replace(
         charts, height=below.height, boxes=charts.boxes + below.boxes, texts=charts.texts + below.texts

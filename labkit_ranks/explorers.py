@@ -8,7 +8,7 @@ from labkit.base.language import say
 from labkit.base.numbers import integer
 from labkit.cost import PROFILES, Overlap, overlap
 from labkit.cost.hardware import ACCELERATORS
-from labkit.cost.plan import forecast
+from labkit.cost.plan import Forecast, forecast
 from labkit.cost.published import GPT2, GPT2_GRADIENTS
 from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS
@@ -273,6 +273,8 @@ class PlanExplorer(Explorer):
     ) -> None:  # fmt: skip
         self._batch = integer("batch", batch, 1)
         self._state = {"doublings": doublings, "tp": tp}  # these limit the number of stages
+        self._shown: Forecast | None = None
+        self._before: Forecast | None = None
         super().__init__(
             model=model, hardware=hardware, doublings=doublings, tp=tp, pp=pp, stage=stage, micro=micro,
             recompute=recompute,
@@ -305,5 +307,14 @@ class PlanExplorer(Explorer):
         return Plan(dp, 2**tp, 2**pp, stage, micro, many, self.recompute == "yes", sp=sp)
 
     def make_picture(self) -> Picture:
-        sizes = MODELS[self.model]
-        return forecast_picture([(sizes.name, forecast(sizes, self.plan, ACCELERATORS[self.hardware]))])
+        found = self._forecast()
+        return forecast_picture([(found.sizes.name, found)], self._before)
+
+    def _forecast(self) -> Forecast:
+        return forecast(MODELS[self.model], self.plan, ACCELERATORS[self.hardware])
+
+    def _show(self) -> None:
+        # The scale of a longer step may be larger, so the step before the change is drawn as well.
+        if (found := self._forecast()) != self._shown:
+            self._before, self._shown = self._shown, found
+        super()._show()

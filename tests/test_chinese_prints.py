@@ -29,6 +29,7 @@ NAMES = {
     "gather", "forward", "backward", "ms", "s", "B", "one", "two", "all", "reduce", "train", "py", "copy",
     "V", "NVLink", "Gb", "InfiniBand", "GPipe", "W", "dp", "tp", "pp", "sp", "zero", "micro", "MFU", "TFLOPS", "GiB",
     "token", "H", "SXM", "Llama", "recompute",
+    "True", "False", "gathered",
 }  # fmt: skip
 
 

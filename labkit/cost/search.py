@@ -10,7 +10,7 @@ from typing import Any
 from ..base.display import Drawn
 from ..base.language import wrong
 from ..base.numbers import integer
-from ..base.texts import columns, texts_beside
+from ..base.texts import texts_beside
 from ..base.units import bytes_text, time_unit
 from .hardware import Accelerator
 from .plan import KINDS, Forecast, forecast
@@ -18,7 +18,6 @@ from .settings import Plan
 from .sizes import Sizes
 
 _TEXTS = texts_beside(__file__)
-_YES_OR_NO = ("no", "yes")
 _MICRO = (1, 2, 4, 8, 16)
 _STAGES = (0, 1, 2, 3)
 
@@ -66,12 +65,12 @@ class Plans(Drawn):
         for one in self.fitting[:most]:
             plan, (scale, unit) = one.plan, time_unit(one.seconds)
             time = f"{one.seconds * scale:#.3g}".removesuffix(".")
-            sp = "  " + _pad("gathered" if plan.sp == "gathered" else _YES_OR_NO[bool(plan.sp)], 8)
+            sp = f"  {plan.sp!s:<8}"
             lines.append(
                 f"{plan.dp:>4}{plan.tp:>4}{plan.pp:>4}" + f"{plan.ep:>4}" * experts + f"{plan.stage:>6}  "
-                f"{f'{plan.micro}×{plan.many}':<7}{_pad(_YES_OR_NO[bool(plan.recompute)], 9)}{sp * cut}"
-                f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '} {f'{time} {unit}':<9}"
-                f"{one.tokens:>12,.0f}  {one.mfu:>5.1%}"
+                f"{f'{plan.micro}×{plan.many}':<7}{bool(plan.recompute)!s:<9}{sp * cut}"
+                f"{one.peak / 2**30:>6.1f}{'?' if one.verdict == 'close' else ' '}"
+                f"{one.tokens:>13,.0f}  {one.mfu:>5.1%}  {time} {unit}"
             )
         if len(self.fitting) > most:
             lines.append(f"  {_TEXTS['more'](count=len(self.fitting) - most)}")
@@ -94,12 +93,6 @@ class Plans(Drawn):
         return f"{head}\n{self.table()}"
 
     __repr__ = __str__
-
-
-def _pad(key: str, wide: int) -> str:
-    """Return the word of search.txt in ``wide`` columns."""
-    word = str(_TEXTS[key])
-    return word + " " * (wide - columns(word))
 
 
 def plans(

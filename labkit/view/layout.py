@@ -139,16 +139,18 @@ def legend(
         wide = text_offset + text_width(text, size)
         if x > left and x + wide > right:
             x, y = left, y + size + 7
-        for shape in shapes:
-            if isinstance(shape, Box):
-                found.append(replace(shape, x=shape.x + x, y=shape.y + y - baseline))
-            else:
-                down = y - baseline
-                moved = replace(shape, x1=shape.x1 + x, x2=shape.x2 + x)
-                found.append(replace(moved, y1=shape.y1 + down, y2=shape.y2 + down))
+        found += [move(shape, x, y - baseline) for shape in shapes]
         found.append(Label(x + text_offset, y, text, size))
         x += wide + gap
     return found
+
+
+def move(shape: Box | Line | Label, right: float, down: float) -> Box | Line | Label:
+    """Return ``shape`` farther to the right and farther down."""
+    if isinstance(shape, Line):
+        moved = replace(shape, x1=shape.x1 + right, x2=shape.x2 + right)
+        return replace(moved, y1=shape.y1 + down, y2=shape.y2 + down)
+    return replace(shape, x=shape.x + right, y=shape.y + down)
 
 
 def choose_shown(working: int, idle: int = 0, *, most: int, head: int, tail: int) -> list[int | range]:

@@ -119,7 +119,8 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         # Received tensors hold NaN until wait(): a result with NaN, but none with zeros there, was computed too early.
         ran = on_ranks_with_late_messages(ring_attention, ranks, given)
         if ran.failure and ran.failure.hangs:
-            yield Named("hangs", ranks=ranks)
+            arrived = any(event.name == "recv" and event.phase == "collective" for event in ran.events)
+            yield Named("stops" if arrived else "hangs", ranks=ranks)
         if ran.failure and "invalid argument" in ran.failure.words:
             yield Named("peers", ranks=ranks)
         found = [read_returned(one) for one in ran.require_success().results]

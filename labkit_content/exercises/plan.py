@@ -7,13 +7,14 @@ from math import isclose
 from typing import Any
 
 from labkit.base.texts import Text
+from labkit.base.units import bytes_text
 from labkit.cost.hardware import ACCELERATORS, Accelerator
 from labkit.cost.plan import Forecast, forecast
 from labkit.cost.search import plans
 from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS, Sizes
 from labkit_course.exercise import judge
-from labkit_course.judging import Hints, Named, Unreadable
+from labkit_course.judging import Hints, Named, Praise, Unreadable
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
 
 _CASES = ((8_030_261_248, 8), (1_000_000, 1), (15_650_000_000, 32))
@@ -124,3 +125,5 @@ def _fits_and_is_fast(sizes: Sizes, plan: Plan, gpu: Accelerator, best: Forecast
             over=f"{mine.seconds / best.seconds - 1:.0%}",
             many=plan.many,
         )
+    elif mine.verdict == "close":
+        yield Praise("close", needed=bytes_text(int(mine.peak)), there=bytes_text(int(gpu.usable)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, log10
+from math import floor, log10
 
 from labkit.base.language import say
 from labkit.base.units import bytes_text, duration
@@ -67,21 +67,27 @@ def draw_stacks(
     return bottom + 18
 
 
-def forecast_picture(rows: Sequence[tuple[str, Forecast]]) -> Picture:
-    """Draw the memory and the time of plans, by parts."""
+def forecast_picture(rows: Sequence[tuple[str, Forecast]], before: Forecast | None = None) -> Picture:
+    """Draw the memory and the time of plans, by parts; and, on the same scale, the time of the plan ``before``."""
     sketch = Sketch()
-    bottom = _draw_forecasts(sketch, 22, rows)
+    bottom = _draw_forecasts(sketch, 22, rows, before)
     return sketch.picture(bottom - 8, _describe_forecast(rows[0][1]), NARROW)
 
 
-def _draw_forecasts(sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]]) -> float:
+def _draw_forecasts(
+    sketch: Sketch, top: float, rows: Sequence[tuple[str, Forecast]], before: Forecast | None = None
+) -> float:
     memory = [(name, one.memory) for name, one in rows]
-    seconds = [{"step" if k == "optimizer" else k: v for k, v in one.parts.items()} for _, one in rows]
-    times = [(name, parts) for (name, _), parts in zip(rows, seconds, strict=True)]
+    timed = [*rows, (caption("plan", "before"), before)] if before else rows
+    times = [
+        (name, {"step" if k == "optimizer" else k: v for k, v in one.parts.items()}) for name, one in timed
+    ]
     bottom = draw_stacks(sketch, top, caption("plan", "memory"), memory, _bytes, rows[0][1].gpu.usable)
     title, scale = caption("plan", "time"), 0.0
-    if len(rows) == 1:  # a power of ten, so that pictures of other plans can be compared
-        scale = 10.0 ** ceil(log10(rows[0][1].seconds))
+    if len(rows) == 1:  # few scales, so that pictures of other plans can be compared
+        longest = max(one.seconds for _, one in timed)
+        power = 10.0 ** floor(log10(longest))
+        scale = next(power * step for step in (1, 2, 5, 10) if power * step >= longest)
         title += say(en=f" (the whole width is {duration(scale)})", zh=f"（总宽 {duration(scale)}）")
     return draw_stacks(sketch, bottom + 8, title, times, duration, scale=scale)
 

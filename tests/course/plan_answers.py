@@ -10,9 +10,8 @@ RIGHT = {
     "18.allocated": [lambda parameters, ranks: parameters * (4 + 12 / ranks)],
     "18.mfu": [lambda parameters, tokens, gpus: 6 * parameters * tokens / (gpus * 989e12),
                lambda parameters, tokens, gpus: 3 * 2 * parameters * tokens / gpus / 989.5e12],
-    "18.beat": [BEST,
-                labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True),
-                labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True, group=64)],
+    "18.beat": [labkit.Plan(dp=64, stage=3, micro=1, many=8, recompute=True),
+                labkit.Plan(dp=32, tp=2, stage=3, micro=2, many=8, recompute=True, sp="gathered")],
 }  # fmt: skip
 WRONG = {
     "18.allocated": [

@@ -17,6 +17,8 @@ from torch.nn.parallel import data_parallel
 
 import labkit
 from labkit.base.language import using
+from labkit.cost.plan import forecast
+from labkit.cost.sizes import MODELS
 from labkit_course import check, glossary, reveal
 from labkit_course.content import module
 from labkit_course.exercise import derive_facts, find, ids
@@ -1314,6 +1316,17 @@ def test_right_answers_are_right(name):
         # After a prediction comes the solution; after an exercise, whose solution stays folded, a sentence.
         reason = reveal(name).text if find(name).asks else find(name).explanation()
         assert (verdict.right, repr(verdict)) == (True, f"✓ Right. {reason}"), answer
+
+
+@pytest.mark.parametrize("plan", [
+    plan_answers.BEST, labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True),
+    labkit.Plan(dp=64, stage=3, micro=2, many=4, recompute=True, group=64),
+])  # fmt: skip
+def test_a_right_plan_without_room_is_said_to_be_too_close_to_call(plan):
+    verdict = check("18.beat", plan)
+    assert verdict.right
+    assert f"{forecast(MODELS['70B'], plan).peak / 2**30:.3g} GiB" in repr(verdict)
+    assert "too close to call" in repr(verdict)
 
 
 @pytest.mark.parametrize(

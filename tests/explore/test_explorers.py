@@ -343,3 +343,15 @@ def test_a_page_of_plans_moves_every_slider_and_leaves_the_model_alone():
     controls = json.loads(data)["controls"]
     assert [one["listed"] for one in controls] == [False] * 5 + [True]
     assert all(len(one["names"]) >= 3 for one in controls if not one["listed"])
+
+
+def test_the_time_of_a_plan_stands_beside_the_one_before_on_one_scale():
+    """Half of the GPUs take twice the time: on a scale that grew, its bar alone would be the shorter one."""
+    explorer = labkit.PlanExplorer(doublings=3)
+    assert not any("before" in (box.label or "") for box in explorer.make_picture().boxes)
+    explorer.doublings = 2
+    explorer.micro = 0  # changes nothing
+    widths = {box.label: box.width for box in explorer.make_picture().boxes if "comput" in (box.label or "")}
+    assert widths["Llama 3.1 8B compute"] == pytest.approx(
+        2 * widths["before your last change compute"], rel=0.02
+    )

@@ -16,9 +16,9 @@ from ...base.units import duration, time_unit
 from ...cost import Race, Scaling
 from ...trace.curves import Curves
 from ..captions import caption
-from ..layout import group_neighbours, legend, text_width
+from ..layout import group_neighbours, legend, move, text_width
 from ..palette import CPU
-from ..picture import Box, Label, Line, Picture, Sketch
+from ..picture import NARROW, WIDTH, Box, Label, Line, Picture, Sketch
 
 TOP, TALL = 78, 178
 HEIGHT = TOP + TALL + 68
@@ -26,6 +26,8 @@ HEIGHT = TOP + TALL + 68
 CHARTS = ((58, 206), (418, 206))
 # The same for a single chart.
 WIDE = ((58, 516),)
+# From a chart to the one below it.
+_BELOW = TALL + 78
 _MARK, _NAME = 7.0, 10.5
 # Height of a name at the end of a line.
 _LABEL = 13.0
@@ -128,13 +130,14 @@ def decades(values: Sequence[float]) -> tuple[float, float]:
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
-def _key(curves: Sequence[Curve]) -> list[Box | Line | Label]:
+def _key(curves: Sequence[Curve], stacked: bool) -> list[Box | Line | Label]:
     """Make the legend over the charts."""
     marks: list[tuple[str, list[Box | Line]]] = []
     for curve in curves:
         line = Line(0, 20, 32, 20, dashed=curve.dashed, strong=curve.strong)
         marks.append((curve.name, [line, *_marks(16, 20, curve, f"legend {curve.key}")]))
-    return legend(CHARTS[0][0], 24, marks, text_offset=40, gap=24, size=12)
+    left, gap, right = (12, 12, NARROW - 12) if stacked else (CHARTS[0][0], 24, WIDTH)
+    return legend(left, 20 if stacked else 24, marks, text_offset=40, gap=gap, size=12, right=right)
 
 
 def _chart(
@@ -192,15 +195,18 @@ def _label_inner_end(end: tuple[float, float, str], lines: Sequence[Line], names
 
 
 def charts_picture(
-    curves: Sequence[Curve], axes: Sequence[Axis], counts: Counts, note: str, description: str
-) -> Picture:
-    """Draw one chart, or two side by side, of the same methods, with ``note`` at the foot."""
+    curves: Sequence[Curve], axes: Sequence[Axis], counts: Counts, note: str, description: str,
+    stacked: bool = False,
+) -> Picture:  # fmt: skip
+    """Draw one chart, or two side by side, or below each other, of the same methods, with ``note`` at the foot."""
     sketch = Sketch()
-    sketch.add(*_key(curves))
-    for at, span in enumerate(CHARTS if len(axes) > 1 else WIDE):
-        sketch.add(*_chart(at, span, axes[at], counts, curves))
-    sketch.add(Label(12, HEIGHT - 10, note, 11, muted=True))
-    return sketch.picture(HEIGHT, description)
+    sketch.add(*_key(curves, stacked))
+    for at, span in enumerate([CHARTS[0]] * 2 if stacked else CHARTS if len(axes) > 1 else WIDE):
+        below = at * _BELOW * stacked
+        sketch.add(*(move(shape, 0, below) for shape in _chart(at, span, axes[at], counts, curves)))
+    height = HEIGHT + _BELOW * stacked
+    sketch.add(Label(12, height - 10, note, 11, muted=True))
+    return sketch.picture(height, description, NARROW if stacked else WIDTH)
 
 
 def _marks(x: float, y: float, curve: Curve, label: str, tip: str = "") -> list[Box]:
