@@ -26,7 +26,6 @@ HEIGHT = TOP + TALL + 68
 CHARTS = ((58, 206), (418, 206))
 # The same for a single chart.
 WIDE = ((58, 516),)
-# From a chart to the one below it.
 _BELOW = TALL + 78
 _MARK, _NAME = 7.0, 10.5
 # Height of a name at the end of a line.
