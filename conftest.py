@@ -59,7 +59,7 @@ FIRST = (
     TOGETHER, "tests/notebooks/", "tests/classroom/test_marks.py", "tests/classroom/test_attacks.py",
     "tests/course/test_hung.py", "tests/course/test_answers.py", "tests/diagnosis/test_planted_faults.py",
     "tests/classroom/test_without_work.py", "tests/classroom/test_marking.py", "tests/cli/test_cli.py",
-    "tests/classroom/test_nbgrader.py", "tests/classroom/test_day.py", "tests/ranks/test_plan.py",
+    "tests/classroom/test_nbgrader.py", "tests/ranks/test_plan.py",
     "tests/ranks/test_scripts.py", "tests/machine/test_children.py", "tests/ranks/test_diagnose_ranks.py",
     "tests/ranks/test_pytest_plugin.py", "tests/course/test_repairs.py", "tests/classroom/test_banned.py",
     "tests/ranks/test_processes.py", "tests/test_package.py", "notebooks/",

@@ -17,7 +17,6 @@ from labkit.base.language import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.more  # what the pages are gathered from is held by tests/test_site_sources.py
-LIMIT = 300_000  # bytes of a lesson's page that are explorers
 
 
 @pytest.fixture(scope="module")
@@ -85,23 +84,6 @@ def test_no_link_is_dead(site):
     assert not dead, "\n".join(dead)
 
 
-def test_nothing_else_is_published(site):
-    """myst-nb leaves its own folder beside the pages."""
-    assert {path.name for path in site.iterdir()} == {*LANGUAGES, "index.html", ".nojekyll"}
-
-
-def test_every_page_says_what_a_shared_link_to_it_shows(site):
-    for page in pages(site):
-        text = page.read_text("utf-8")
-        if page.name not in ("genindex.html", "search.html"):
-            (description,) = re.findall(r'<meta property="og:description" content="([^"]{20,})">', text)
-            assert "&lt;" not in description, page
-            (image,) = re.findall(r'<meta property="og:image" content="[^"]*?/labkit/([^"]+)">', text)
-            assert (site / image).is_file()
-        if page.name == "index.html" and page.parent.name != "lessons":
-            assert re.search(r"<title>labkit: [^<]{10,}</title>", text), page
-
-
 def left(request):
     """Whether the reader had gone on before it was answered."""
     return "ERR_ABORTED" in request.failure
@@ -155,13 +137,6 @@ def test_a_word_is_found(site, address, window, language, word):
     assert window.locator("#search-results li a").count() >= 2
 
 
-def test_a_prediction_is_not_answered_by_the_page(site, address, window):
-    window.goto(address(site / "en/lessons/03_split.html"))
-    closed = window.locator("details.hide, .cell_output details").first
-    assert window.locator("details:not([open])").count() >= 3
-    assert closed.count() == 0 or not closed.evaluate("element => element.open")
-
-
 @pytest.mark.parametrize("name", [n for n in labkit.__all__ if n.endswith("Explorer") and n != "Explorer"])
 def test_an_explorer_is_alive_in_all_its_controls(site, address, window, name):
     """On its own page, with the keyboard alone, without a kernel."""
@@ -210,12 +185,3 @@ def test_words_in_pictures_can_be_read_on_a_phone(site, address, browser, langua
         assert pictures, path
         assert all(width >= (320 if narrow else 700) for width, narrow in pictures), path
     context.close()
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_lesson_is_light(site, language):
-    for page in (site / language / "lessons").glob("*.html"):
-        scripts = re.findall(
-            r"<script[^>]*application/[^>]*>(.*?)</script>", page.read_text("utf-8"), re.DOTALL
-        )
-        assert sum(map(len, scripts)) <= LIMIT, page.name

@@ -1,6 +1,5 @@
 """DTensor and FSDP2 on one rank of a simulated machine: wrappers, local tensors, gradients and memory on its GPU."""
 
-import gc
 import io
 import subprocess
 import sys
@@ -78,36 +77,6 @@ def test_shapes_are_found_once_for_all_threads_and_anew_for_other_numbers(mesh, 
     assert found[0] == found[1]
     assert [dtype for dtype, *_ in found[0][:3]] == [torch.int64, torch.float32, torch.int64]
     assert all(shape == local for _, shape, local in found[0])
-
-
-def test_tensor_parallel_training(mesh):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).to(CUDA1)
-    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    optimizer = torch.optim.Adam(net.parameters())
-    net(torch.ones(2, 4, device=CUDA1)).sum().backward()
-    optimizer.step()
-    parameter = net[0].weight
-    assert places(parameter) == places(parameter.grad) == {CUDA1}
-    assert places(optimizer.state[parameter]["exp_avg"]) == {CUDA1}
-
-
-def test_the_memory_of_fully_sharded_training(mesh):
-    from torch.distributed.fsdp import fully_shard
-
-    def mebibytes():
-        gc.collect()
-        return torch.cuda.memory_allocated(1) / 2**20
-
-    layer = fully_shard(nn.Linear(1024, 1024, bias=False, device=CUDA1), mesh=mesh)
-    assert mebibytes() == 4
-    optimizer = torch.optim.Adam(layer.parameters())
-    layer(torch.ones(1, 1024, device=CUDA1)).sum().backward()
-    assert mebibytes() == 8
-    optimizer.step()
-    assert 16 <= mebibytes() < 16.01
-    assert places(layer.weight.grad) == {CUDA1}
 
 
 def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):

@@ -127,13 +127,6 @@ def test_replicas_run_in_the_order_asked_for(wrap, order, expected):
             log.clear()
 
 
-def test_fewer_replicas_than_the_order_names():
-    with labkit.simulate(gpus=4, order=[3, 1, 0, 2]):
-        log = []
-        nn.DataParallel(Tells(log).cuda())(torch.ones(2, 4))
-        assert log == [1, 0]
-
-
 def test_threads_may_race():
     with labkit.simulate(gpus=2, order="threads"):
         meet = threading.Barrier(2, timeout=30)
@@ -478,47 +471,6 @@ def test_replicas_may_start_threads_and_pools(wrap, gpus, no_beat):
     for _ in range(20):
         wrap(Helped(log).cuda())(torch.ones(4, 4))
     assert sorted(log) == [0] * 20 + [1] * 20
-
-
-@pytest.mark.parametrize("inner", [nn.DataParallel, labkit.DataParallel])
-def test_the_replicas_of_a_replica_come_before_the_next(wrap, inner):
-    log = []
-
-    class Outer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4, device="cuda:0"))
-
-        def forward(self, x):
-            log.append(x.device.index)
-            if x.device.index == 0:
-                return inner(told, [0, 1])(x)
-            return x * self.weight
-
-    with labkit.simulate(gpus=3):
-        told = Tells(log).cuda()
-        wrap(Outer())(torch.ones(6, 4))
-    assert log == [0, 0, 1, 1, 2]
-
-
-def test_two_calls_at_once_from_two_threads():
-    logs = [], []
-
-    def call(wrap, log):
-        model = wrap(Tells(log).cuda())
-        for _ in range(20):
-            model(torch.ones(6, 4))
-
-    with labkit.simulate(gpus=3):
-        threads = [
-            threading.Thread(target=call, args=pair)
-            for pair in zip((nn.DataParallel, labkit.DataParallel), logs, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert logs == ([0, 1, 2] * 20, [0, 1, 2] * 20)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -110,34 +110,6 @@ def test_all(rank):
     assert "distributed_c10d" not in shown
 
 
-def test_calls_that_differ_are_a_failure_of_all_in_the_same_words(run):
-    source = """
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("odd", [2, 9])
-def test(rank, device, odd):
-    dist.all_reduce(torch.ones(3 + (rank == odd), device=device))
-"""
-    shown = run(source, failed=1, passed=1)
-    assert "ranks 0–3:" in shown
-    assert "invalid for input" not in shown  # what computing with other shapes would raise
-    assert shown.count("Their sizes differ") == 1
-
-
-def test_a_message_that_nobody_receives_is_a_failure(run):
-    source = """
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("met_before", [False, True])
-def test(rank, device, met_before):
-    x = torch.ones(1, device=device)
-    if met_before:
-        dist.send(x, 0) if rank else dist.recv(x, 1)
-    if rank: dist.isend(x, 0)
-"""
-    shown = run(source, failed=2)
-    assert "rank 0 ended without the other half" in shown  # the first of two ranks waits in the call
-    assert "never met" in shown
-
-
 def test_a_rank_may_skip_and_fail_as_expected(run):
     source = """
 @pytest.mark.ranks(2)

@@ -13,7 +13,6 @@ import torch.distributed as dist
 import labkit
 from labkit import turns
 from labkit.turns import Deadlock
-from labkit_ranks.calls.faults import Mismatch
 from labkit_ranks.rank.rank import current_thread_rank
 from labkit_ranks.threads import waiting
 from labkit_ranks.threads.world import RanksFailed, World
@@ -61,35 +60,6 @@ def test_each_has_its_own_place(world):
 
 def test_a_sum(world):
     assert world.run(add) == [[6.0, 6.0]] * N
-
-
-def test_every_repeat_is_identical():
-    def draw(rank):
-        begin()
-        torch.manual_seed(rank.number)
-        here, there = torch.randn(3, device="cuda"), torch.randn(3)
-        dist.all_reduce(here)
-        return here.tolist(), there.tolist(), torch.randn(1, device="cuda").item(), torch.rand(1).item()
-
-    runs = []
-    for _ in range(2):
-        with World(N) as made:
-            runs.append(made.run(draw))
-    assert runs[0] == runs[1]
-    assert len({result[2] for result in runs[0]}) == N  # each process has generators of its own
-
-
-def test_calls_that_differ(world):
-    def differ(rank):
-        if rank.number == 2:
-            dist.broadcast(ones(3), 0)
-        else:
-            dist.all_reduce(ones(3))
-
-    with pytest.raises(RanksFailed) as caught:
-        world.run(differ)
-    assert caught.value.rank == 2
-    assert isinstance(caught.value.error, Mismatch)
 
 
 def test_a_rank_that_raises_ends_the_others(world):
