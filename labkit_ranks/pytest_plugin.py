@@ -71,6 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_finish() -> None:
+    suites = sys.modules.get("labkit_ranks.testing.suites")  # imported under --gpus
+    if suites is not None:
+        suites.change_test_classes()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("ranks")
     if mark is not None:

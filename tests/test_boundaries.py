@@ -68,7 +68,7 @@ labkit_ranks.processes       | base turns simgpu labkit_ranks.calls labkit_ranks
 labkit_ranks.threads         | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
 labkit_ranks.torchrun        | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
-labkit_ranks.testing         | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun labkit_ranks.notebook
+labkit_ranks.testing         | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook
 labkit_ranks.explain         | base labkit_ranks.calls labkit_ranks.rank
 labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu.features simgpu.state labkit_ranks.rank labkit_ranks.threads labkit_ranks.torchrun simgpu.hooks simgpu
 labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.pictures
@@ -127,7 +127,6 @@ LATE = {
     "labkit_cli.diagnose": "the user's module",
     "labkit_cli.doctor": "packages of an extra, to see whether they are there",
     "simgpu.features": "whatever lies beside it",
-    "labkit_ranks.testing.suites": "modules of torch, changed once they are imported",
     "labkit_ranks.torchrun.worker": "modules of the user's script",
 }
 

@@ -6,9 +6,8 @@ threads write as before.
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from ..rank.rank import current_thread_rank
@@ -148,7 +147,7 @@ _UP = "\x1b[A"
 _MOVES = re.compile(r"(\n|\r|\x1b\[A)")
 
 
-class RankStream(io.TextIOBase):
+class RankStream:
     """``sys.stdout`` or ``stderr`` of ranks: ranks write to :class:`RankOutput`, other threads to ``real``.
 
     Ranks keep the stream from run to run, as a process keeps its own; ``real`` and ``lines`` are set for each run.
@@ -166,32 +165,12 @@ class RankStream(io.TextIOBase):
         self.lines.write(rank.number, self._name, text)
         return len(text)
 
-    def flush(self) -> None:
-        self.real.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def close(self) -> None:
-        """Do nothing: the real stream belongs to the process.
+        """Do nothing: the real stream belongs to the process."""
 
-        Python closes and flushes a collected stream at any time. A kernel's flush waits up to ten seconds for the
-        output thread, which may itself wait for the ranks.
-        """
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self.real.isatty()
-
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # it is only read
-        return self.real.encoding
-
-    @property
-    def errors(self) -> Any:  # type: ignore[override]
-        return self.real.errors
-
-    def __getattr__(self, name: str) -> Any:  # further methods of a kernel's stream
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ _MAKES = {
 }  # fmt: skip
 
 
+@cache
 def _purpose_of_file(path: str) -> str | None:
     """Return the purpose of storages made by the file at ``path``; "" for code between, None for the script."""
     if path.startswith("<") or is_our_file(path):
@@ -49,19 +51,13 @@ def _purpose_of_file(path: str) -> str | None:
     return next((kind for start, kind in _MAKES.items() if inside.startswith(start)), "")
 
 
-_files: dict[str, str | None] = {}
-
-
 def _purpose_here(whole: bool = False) -> tuple[str, str]:
     """Return the purpose of allocations in this thread, and with ``whole`` also the script's line."""
     frame: Any = sys._getframe(2)
     kind = ""
     while frame is not None:
         path = frame.f_code.co_filename
-        try:
-            found = _files[path]
-        except KeyError:
-            found = _files[path] = _purpose_of_file(path)
+        found = _purpose_of_file(path)
         if found is None:
             if not kind:
                 kind = "activations"

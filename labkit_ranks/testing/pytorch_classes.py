@@ -9,6 +9,7 @@ both run as they are.
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 import unittest
 from collections import Counter
@@ -21,7 +22,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal import common_distributed as common
 from torch.testing._internal.common_utils import set_rng_seed
 
-from labkit.base.patches import Patch
+from labkit.base.patches import Patch, Patches
 
 from ..rank.rank import current_thread_rank
 from ..threads.world import RanksFailed
@@ -36,7 +37,7 @@ def own_class(cls: type) -> Any:
     return type(cls)(cls.__name__, (cls,), names)
 
 
-def patches(_: object) -> Iterator[Patch]:
+def _of_processes() -> Iterator[Patch]:
     """Yield the changes of ``MultiProcessTestCase``."""
     cls = common.MultiProcessTestCase
 
@@ -84,9 +85,8 @@ def patches(_: object) -> Iterator[Patch]:
     yield Patch.wrap(cls, "run_test", run_test)
 
 
-def barrier_patches(module: Any) -> Iterator[Patch]:
+def _of_barrier(barrier: Any) -> Iterator[Patch]:
     """Yield the changes of ``distributed_test.Barrier``, whose processes meet by files named by process."""
-    barrier = module.Barrier
     real = barrier.sync.__func__
     counts: Counter[int | None] = Counter()
 
@@ -107,3 +107,12 @@ def barrier_patches(module: Any) -> Iterator[Patch]:
 
     yield Patch(barrier, "sync", classmethod(sync))
     yield Patch.wrap(barrier, "init", init)
+
+
+def _changes() -> Iterator[Patch]:
+    yield from _of_processes()
+    if (module := sys.modules.get("torch.testing._internal.distributed.distributed_test")) is not None:
+        yield from _of_barrier(module.Barrier)
+
+
+CHANGES = Patches(_changes)

@@ -79,11 +79,10 @@ class Report(own.Report):
 
 
 def on_ranks() -> None:
-    """PyTorch's classes of tests, which start processes or threads, run on ranks instead, as `pytest --gpus` does."""
+    """PyTorch's classes of tests, which start processes, run on ranks instead, as `pytest --gpus` does."""
     from labkit_ranks.testing import suites
 
     suites.begin()
-    importlib.import_module("torch.testing._internal.common_distributed")
 
 
 def _in_one_rank() -> None:
@@ -193,11 +192,15 @@ def ready(options: Any) -> Any:
     return machine
 
 
+@contextlib.contextmanager
 def importing() -> Any:
     """Lets a file of tests see NCCL while it is imported, as it would where there are ranks."""
+    from labkit_ranks.testing import suites
     from labkit_ranks.threads.world import World
 
-    return World(1)
+    with World(1):
+        yield
+    suites.change_test_classes()
 
 
 def main() -> int:
