@@ -119,15 +119,13 @@ class _ReplacingMode(TorchDispatchMode):
         arguments = func._schema.arguments
         named = {one.name: one.default_value for one in arguments} | kwargs
         named |= {one.name: value for one, value in zip(arguments, args, strict=False)}
-        # The in-place rrelu overwrites its input, which the rule needs.
-        given = named["self"].clone() if func._schema.name == "aten::rrelu_with_noise_" else None
         if rule is None:
             rule, result = _FOLLOWED[name], self._call(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
             self._draws.drew = True
         with torch._C.DisableTorchFunction():
-            result = rule(self._draws, result, named if given is None else named | {"self": given})
+            result = rule(self._draws, result, named)
         if isinstance(result, Tensor):
             drawn[result] = True
         return result
@@ -201,15 +199,6 @@ def _dropout(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
     return result
 
 
-def _rrelu(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
-    if not given["training"]:
-        return result
-    lower, upper = float(given["lower"]), float(given["upper"])
-    slope = lower + (upper - lower) * draws.uniform(result)
-    noise = given["noise"].copy_(torch.where(given["self"] <= 0, slope, 1.0))
-    return result.copy_(given["self"] * noise)
-
-
 def _reverse_equal(draws: Draws, result: Any, given: dict[str, Any]) -> Any:
     """Sort values that are all equal in reverse order, so that a random shuffle still moves rows."""
     drawn, (_, places), dim = given["self"], result, given["dim"]
@@ -226,11 +215,6 @@ def _coins(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     return draws.uniform(result) < (given["self"] if p is None else p)
 
 
-def _geometric(draws: Draws, result: Tensor, given: dict[str, Any]) -> Tensor:
-    failing = torch.log1p(torch.tensor(-given["p"]))
-    return ((-draws.uniform(result)).log1p() / failing).ceil().clamp(min=1)
-
-
 @_fill
 def _uniform(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
     low, high = given.get("from", 0), given.get("to", 1)
@@ -240,17 +224,11 @@ def _uniform(draws: Draws, result: Tensor, given: dict[str, Any]) -> Any:
 _normal = _fill(lambda draws, result, by: by.get("mean", 0) + by.get("std", 1) * draws.normal(result))
 
 
+# Results of a model that draws otherwise (cauchy_, geometric_, log_normal_, rrelu) count as random.
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("rand", "rand_like", "uniform_"), _uniform),
     **dict.fromkeys(("randn", "randn_like", "normal", "normal_"), _normal),
-    "log_normal_": _fill(lambda draws, result, by: (by["mean"] + by["std"] * draws.normal(result)).exp()),
-    "cauchy_": _fill(
-        lambda draws, result, by: (
-            (torch.pi * (draws.uniform(result) - 0.5)).tan() * by["sigma"] + by["median"]
-        )
-    ),
     "exponential_": _fill(lambda draws, result, by: -(-draws.uniform(result)).log1p() / by["lambd"]),
-    "geometric_": _fill(_geometric),
     **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
     # Reverse the order, so that a model that shuffles the rows of a batch still differs.
     "randperm": _fill(lambda draws, result, by: torch.arange(len(result) - 1, -1, -1)),
@@ -261,7 +239,6 @@ RULES: dict[str, Rule] = {
     "_standard_gamma": _fill(lambda draws, result, by: by["self"]),
     "_sample_dirichlet": _fill(lambda draws, result, by: by["self"] / by["self"].sum(-1, keepdim=True)),
     "native_dropout": _dropout,
-    **dict.fromkeys(("rrelu_with_noise", "rrelu_with_noise_"), _rrelu),
 }
 
 # Operators whose result counts as drawn, if their input was drawn.

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class Machine:
         self.gpus = tuple(Gpu(index, capacity, self) for index, capacity in enumerate(capacities))
         self.random = DeviceRandom(self.gpus)
         self.mode = MachineMode(self)
+        # Makes a context manager inside which this thread sees the machine.
+        self.use_in_thread = partial(ModeEntered, self.mode)
         self.current = Current()
         self.stream_ids: Iterator[int] = itertools.count(32)  # CUDA's pools of streams begin there too
         self.closed = False
@@ -99,10 +102,6 @@ class Machine:
     def real(self, target: Gpu | None, device: Any = None) -> torch.device:
         """Return the real device for values on ``target``: the CPU; for None (the host), ``device`` or the CPU."""
         return torch.device("cpu" if target is not None or device is None else device)
-
-    def use_in_thread(self) -> ModeEntered:
-        """Return a context manager inside which this thread sees the machine."""
-        return ModeEntered(self.mode)
 
     # For users.
 

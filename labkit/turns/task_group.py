@@ -203,7 +203,7 @@ class TaskGroup(BaseTaskGroup):
 
     def _is_over(self) -> bool:
         """Whether every task is over."""
-        return all(task.is_over for task in self.tasks)
+        return all(task.state is State.OVER for task in self.tasks)
 
 
 # (names) -> the group in which functions that are called together take turns; None: they race.

@@ -7,10 +7,9 @@ nodes of that Function, so that no tensor tells the device of the gradients.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.utils.hooks import BackwardHook
 
 from labkit.base.tree import tensors_in
@@ -18,7 +17,7 @@ from labkit.base.tree import tensors_in
 from ..ops.gradients import mark_gradient, stream_of
 from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.gpu import Gpu, TheMachine
-from ..state.placement import gpu_of
+from ..state.placement import gpus_of
 from ..state.streams import restore_stream
 
 # The attributes in which a BackwardHook remembers the GPUs of the module's inputs and outputs.
@@ -57,7 +56,7 @@ class _HookOnGpu:
 
 def _set_up(kind: str, _: TheMachine, real: Any, self: Any, args: Any) -> Any:
     tensors = args if isinstance(args, tuple) else tensors_in(args)
-    gpus = tuple(gpu_of(tensor) if isinstance(tensor, Tensor) else None for tensor in tensors)
+    gpus = gpus_of(tensors)
     setattr(self, kind, gpus)
     self._labkit_streams[kind] = stream_of(gpus)
     return real(self, args)
@@ -67,7 +66,7 @@ replaces(BackwardHook, "setup_input_hook")(functools.partial(_set_up, _INPUTS))
 replaces(BackwardHook, "setup_output_hook")(functools.partial(_set_up, _OUTPUTS))
 
 
-def _mark_group(grads: Any, gpus: tuple[Gpu | None, ...]) -> Any:
+def _mark_group(grads: Any, gpus: Sequence[Gpu | None]) -> Any:
     if not isinstance(grads, tuple) or len(grads) != len(gpus):
         return grads
     return tuple(mark_gradient(grad, gpu) for grad, gpu in zip(grads, gpus, strict=True))

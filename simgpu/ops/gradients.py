@@ -31,7 +31,7 @@ from ..state.current_machine import at_work, call_with_machine, machine_in_use, 
 from ..state.gpu import Gpu, TheMachine
 from ..state.leaves import backward_runs, engine_waits
 from ..state.marks import HOST, KEPT, real_device
-from ..state.placement import gpu_of, keep_on_host, note_leaf, put
+from ..state.placement import gpu_of, gpus_of, keep_on_host, note_leaf, put
 from ..state.streams import Stream, restore_stream, stream_on
 from .mode import MachineMode
 
@@ -263,11 +263,9 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
             for output in outputs:
                 node = output.grad_fn if isinstance(output, Tensor) else None
                 if isinstance(node, BackwardCFunction):
-                    with torch._C.DisableTorchFunction():  # the mode would see each look at a storage
-                        made = [gpu_of(one) if isinstance(one, Tensor) else None for one in outputs]
-                        given = [gpu_of(one) if isinstance(one, Tensor) else ANYWHERE for one in args]
+                    made = gpus_of(outputs)
                     setattr(node, _OUTPUTS, made)
-                    setattr(node, _INPUTS, given)
+                    setattr(node, _INPUTS, gpus_of(args, ANYWHERE))
                     setattr(node, _STREAM, stream_of(made))
                     break
         return result

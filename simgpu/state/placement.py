@@ -6,6 +6,7 @@ For tensors without a storage (sparse ones, functorch's wrappers), their parts c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +62,12 @@ def gpu_of(tensor: Tensor) -> Gpu | None:
         for storage in _storages(tensor)[:1]:
             gpu = storage._labkit_mark.gpu
     return gpu
+
+
+def gpus_of(values: Iterable[Any], otherwise: Any = None) -> list[Any]:
+    """Return the GPU of each tensor in ``values``, and ``otherwise`` for other things."""
+    with torch._C.DisableTorchFunction():  # the mode would see each look at a storage
+        return [gpu_of(value) if isinstance(value, Tensor) else otherwise for value in values]
 
 
 def _storages(tensor: Tensor) -> list[Any]:

@@ -78,6 +78,9 @@ _CONSTANT: dict[str, Any] = {
 }  # fmt: skip
 
 
+# Made once: each call of torch.device passes the machine's mode.
+_CPU_DEVICE, _CUDA_DEVICE = torch.device("cpu"), torch.device("cuda")
+
 # Answers of one line, given the machine.
 _ASKED: dict[str, Callable[..., Any]] = {
     "_cuda_getDeviceCount": lambda machine: len(machine.gpus),
@@ -89,8 +92,8 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "_cuda_memoryStats": lambda machine, index: _memory_stats(machine.gpu(index)),
     "_cuda_getArchFlags": lambda machine: "sm_{major}{minor}".format(**machine.model.properties),
     "_cuda_getMemoryFraction": lambda machine, index: machine.gpu(index).fraction,
-    "_get_accelerator": lambda machine, check=None: torch.device("cuda" if machine.gpus else "cpu"),
-    "_accelerator_getAccelerator": lambda machine: torch.device("cuda") if machine.gpus else None,
+    "_get_accelerator": lambda machine, check=None: _CUDA_DEVICE if machine.gpus else _CPU_DEVICE,
+    "_accelerator_getAccelerator": lambda machine: _CUDA_DEVICE if machine.gpus else None,
     "_accelerator_getStream": lambda machine, index: machine.current.stream(machine.gpu(index).index),
     "_accelerator_getMemoryInfo": lambda machine, index: memory_info(machine.gpu(index)),
     # A GPU has a context once it was chosen (since CUDA 12) or holds a tensor.
