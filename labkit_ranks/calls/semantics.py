@@ -21,7 +21,8 @@ Pairs = list[tuple[Tensor, Tensor]]
 def compute_outputs(calls: Sequence[CollectiveCall], at: int) -> Pairs:
     """Return (output tensor, values) pairs for member ``at``; values have as many elements as the tensor.
 
-    calls   one of each member, by group rank. Results that several members need are kept in the first call's ``memo``.
+    calls   one of each member, by group rank; of a message, the sender's and the receiver's. Results that several
+            members need are kept in the first call's ``memo``.
     """
     kind, root = calls[0].kind, calls[0].root
     if kind in _WITHOUT_TENSORS or (kind in ("reduce", "gather") and at != root):
@@ -139,7 +140,13 @@ def _split_rows(tensor: Tensor, sizes: list[int] | None, members: int) -> list[T
     return list(tensor.split(sizes))
 
 
+def _message(calls: Sequence[CollectiveCall], at: int) -> Pairs:
+    send, recv = calls
+    return list(zip(recv.outputs, send.inputs, strict=True)) if at else []
+
+
 _KINDS = {
+    "send": _message,
     "all_reduce": _all_reduce,
     "reduce": _all_reduce,
     "broadcast": _broadcast,
@@ -153,7 +160,12 @@ _KINDS = {
     "all_to_all_single": _all_to_all_single,
 }
 _WITHOUT_TENSORS = {"barrier", "new_group", "split_group"}
-KINDS = frozenset(_KINDS) | _WITHOUT_TENSORS | {"send", "recv"}
+KINDS = frozenset(_KINDS) | _WITHOUT_TENSORS | {"recv"}
+
+
+def write_results(calls: Sequence[CollectiveCall], at: int) -> None:
+    """Write the results of member ``at``; of a message, 1 is the receiver."""
+    write_outputs(compute_outputs(calls, at))
 
 
 def write_outputs(pairs: Pairs) -> None:

@@ -51,7 +51,16 @@ def reduction_facts(opts: Any) -> dict[str, Any]:
 _NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}
 
 
-def find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: Any) -> str:
+def set_device(group: Any, call: CollectiveCall, opts: Any) -> None:
+    """Set the device of the call's tensors, and the GPU's number on the node."""
+    tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
+    call.device = _find_device(group, call, tensors, opts)
+    machine, number = machine_in_use(), call.device.partition("cuda:")[2]
+    if machine is not None and number and int(number) < len(machine.numbers):
+        call.bus = machine.numbers[int(number)]
+
+
+def _find_device(group: Any, call: CollectiveCall, tensors: list[Tensor], opts: Any) -> str:
     """Return the device of the tensors. Tensors that C++ made, unseen by Python, are on the group's ``home`` GPU."""
     found = "cpu" if "cpu" in group.backends else ""
     near = next(filter(None, map(gpu_of, tensors)), None) if call.from_cpp else None
@@ -84,11 +93,3 @@ def _barrier_device(group: Any, opts: Any) -> str:
     machine = machine_in_use()
     gpus = len(machine.gpus) if machine is not None else 0
     return group.first_device or f"cuda:{group.ranks[group.rank()] % max(1, gpus)}"
-
-
-def bus_number(device: str) -> int | None:
-    """Return the number on the node of the GPU called ``device`` in this process."""
-    machine, number = machine_in_use(), device.partition("cuda:")[2]
-    if machine is None or not number:
-        return None
-    return machine.numbers[int(number)] if int(number) < len(machine.numbers) else None

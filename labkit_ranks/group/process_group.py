@@ -29,7 +29,7 @@ from ..calls.call import CollectiveCall
 from ..rank.enqueued_calls import wait_on_host
 from ..rank.memory_samples import sample_memory
 from ..rank.rank import current_rank, current_thread_rank
-from .arguments import bus_number, find_device, flatten_tensors, make_options, reduction_facts, to_list
+from .arguments import flatten_tensors, make_options, reduction_facts, set_device, to_list
 from .dispatch_modes import dispatch_call, needs_dispatch
 from .slot import Transport
 from .works import SlotWork, Works
@@ -81,7 +81,6 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self.pairs: dict[tuple[int, int], int] = {}
         self._coalesced: list[Any] | None = None
         self.destroyed = False
-        self._global_rank = self.ranks[rank]
 
     # Attributes and small answers.
 
@@ -188,7 +187,12 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         """
         call = CollectiveCall("new_group", members=tuple(ranks))
         if numbered := name.isdecimal():
-            call.group, call.at, call.rank, call.seq = self._name, self._rank, self._global_rank, int(name)
+            call.group, call.at, call.rank, call.seq = (
+                self._name,
+                self._rank,
+                self.ranks[self._rank],
+                int(name),
+            )
             call.locate()
             wrong = faults.mismatch_error(self.transport().announce(call))
             if wrong is not None:
@@ -308,12 +312,10 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self, kind: str, inputs: Any = (), outputs: Any = (), opts: Any = None, **facts: Any
     ) -> Any:
         """Make a call of the current rank, and return its Work."""
-        call, rank = CollectiveCall(kind, inputs, outputs, **facts), current_thread_rank()
+        call = CollectiveCall(kind, inputs, outputs, **facts)
         call.group, call.desc, call.at = self._name, self._desc, self._rank
-        if rank is None:
-            call.rank, call.ranks = self._global_rank, self.ranks
-        else:
-            call.rank, call.ranks = rank.number, self.transport().ranks
+        call.ranks = self.transport().ranks
+        call.rank = call.ranks[call.at]
         caller: Any = sys._getframe(1)
         while caller.f_code.co_filename == __file__:
             caller = caller.f_back
@@ -334,9 +336,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
                 if type(tensor) is not Tensor and (wait := getattr(tensor, "trigger_wait", None)):
                     brought[at] = wait()  # the pending result of a functional collective
         with torch._C.DisableTorchFunction():
-            tensors = call.inputs if call.outputs is call.inputs else call.inputs + call.outputs
-            call.device = find_device(self, call, tensors, opts)
-            call.bus = bus_number(call.device)
+            set_device(self, call, opts)
             call.backend = self.backends.get(call.device.partition(":")[0], "")
             checks.check_call(call, self)
         if call.is_message:
@@ -351,15 +351,16 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             call.arrived, call.node = rank.clock(), rank.node
             rank.record_call(call)
             if call.watched:
-                sample_memory(call.kind, call.device if call.inputs or call.outputs else "")
+                sample_memory(rank, call.kind, call.device if call.inputs or call.outputs else "")
         timeout = getattr(opts, "timeout", None)
         # C++ passes -1 ms for "none given" (c10d/Backend.hpp, kUnsetTimeout).
         call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
         slot = self.transport().submit(call)
         if slot.error is not None:  # raise now: the Work may never be waited for
             raise slot.error
-        work = SlotWork(call, slot, results, call.timeout)
-        work.connect()
+        work = SlotWork(call, slot, results, rank)
+        if not (call.is_connected or "batch" in call.memo):
+            work.connect()
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -17,9 +17,10 @@ from labkit.trace.events import Event
 
 from ..calls import faults
 from ..calls.call import CollectiveCall
+from ..rank.clock import TimedRank
 from ..rank.enqueued_calls import enqueue
 from ..rank.memory_samples import sample_memory
-from ..rank.rank import current_rank, work_settled
+from ..rank.rank import work_settled
 from .slot import Slot
 
 # Descriptions of groups that are not worth showing.
@@ -47,11 +48,10 @@ class SlotWork(_WaitableWork):
     """The Work of one call. It waits for the call's slot, and reports the call to an open recording."""
 
     def __init__(
-        self, call: CollectiveCall, slot: Slot, results: list[Tensor], timeout: timedelta | None
+        self, call: CollectiveCall, slot: Slot, results: list[Tensor], rank: TimedRank | None
     ) -> None:
         super().__init__()
-        self.call, self.slot, self.results, self.timeout = call, slot, results, timeout
-        self.rank = current_rank()
+        self.call, self.slot, self.results, self.rank = call, slot, results, rank
         self._reported = trace.recording is None or self.rank is None or call.makes_a_group
         if not self._reported and self.rank is not None:
             self.rank.unreported.append(self)
@@ -67,7 +67,7 @@ class SlotWork(_WaitableWork):
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
         if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
             self.call.memo["timed"] = True
-        timeout = timeout if given else self.timeout
+        timeout = timeout if given else self.call.timeout
         began = 0.0 if rank is None else rank.clock()
         self._wait_for_slot(lambda: self._may_go_on() or "enqueued" in self.call.memo, timeout)
         if rank is not None and not self._may_go_on():
@@ -98,14 +98,12 @@ class SlotWork(_WaitableWork):
             raise copy.copy(slot.error)  # a copy for each rank, with a traceback of its own
 
     def connect(self) -> None:
-        """Wait for the other members if this call is the first to connect them, as NCCL's host does."""
-        call = self.call
-        if call.backend == "nccl" and not call.makes_a_group and "batch" not in call.memo:
-            self._wait_for_slot(lambda: call.is_connected or self.slot.is_completed(), self.timeout)
+        """Wait until the call has connected the other members, as NCCL's host does."""
+        self._wait_for_slot(lambda: self.slot.is_completed() or self.call.is_connected, self.call.timeout)
 
     def wait_on_host(self) -> None:
         """Wait until the call has run, after its rank had gone on."""
-        self._wait_for_slot(self.slot.is_completed, self.timeout)
+        self._wait_for_slot(self.slot.is_completed, self.call.timeout)
 
     def _report_stuck(self) -> None:
         if not self._reported:
@@ -123,12 +121,12 @@ class SlotWork(_WaitableWork):
         self._reported = True
         if self.rank is not None:
             self.rank.unreported.remove(self)
-            self._emit(waited)
+        self._emit(waited)
 
     def _emit(self, waited: float, *, stuck: bool = False) -> None:
         """Emit the event of the rank's part, which has waited for ``waited`` seconds, or is ``stuck``."""
         call, slot = self.call, self.slot
-        if trace.recording is None:
+        if trace.recording is None or self.rank is None:
             return
         trace.emit_at(
             Event(
@@ -149,7 +147,7 @@ class SlotWork(_WaitableWork):
                 **call.event_facts,
             )
         )
-        sample_memory(call.kind, call.device if call.event_facts.get("nbytes") else "")
+        sample_memory(self.rank, call.kind, call.device if call.event_facts.get("nbytes") else "")
 
     def _may_go_on(self) -> bool:
         return self.slot.is_completed() or "away" in self.call.memo

@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.process import parent_process
 from multiprocessing.util import Finalize
@@ -60,46 +60,33 @@ class PublishedState:
     number  how often the rank has published a new state.
     looks   how often it has looked in vain for all that it waits for, in this state.
     state   "runs", "waits", "ends" (all but for its pending calls) or "gone".
-    waits   the calls that the rank waits in; ``open`` those still pending at its end.
+    told    the state for the text of a deadlock; ``open`` the calls that are pending at the rank's end.
     held    pending messages behind an earlier one, each with that message: NCCL runs a pair's messages in order.
-    seqs    the number of the rank's last call in each group; ``last`` the last call.
-    came    how often the rank has come to each (line of code, kind of call).
-    error   the name and text of the error that ended the rank.
-    passes  how often a wrapped model's forward has run in training.
     """
 
-    number: int = 0
-    looks: int = 0
-    state: str = "runs"
-    waits: list[CollectiveCall] = field(default_factory=list)
-    open: list[CollectiveCall] = field(default_factory=list)
-    held: list[tuple[CollectiveCall, CollectiveCall]] = field(default_factory=list)
-    seqs: dict[str, int] = field(default_factory=dict)
-    came: dict[tuple[str, str], int] = field(default_factory=dict)
-    last: CollectiveCall | None = None
-    error: tuple[str, str] | None = None
-    passes: int = 0
+    number: int
+    looks: int
+    state: str
+    told: faults.RankState
+    open: list[CollectiveCall]
+    held: list[tuple[CollectiveCall, CollectiveCall]]
 
 
 def rank_states(found: Sequence[PublishedState]) -> list[faults.RankState]:
     """Return the states of all ranks for the text of a deadlock."""
     standings = []
     message_of = attrgetter("group", "pair", "seq")
-    for rank, one in enumerate(found):
-        call, what = one.waits[0] if one.waits else None, ""
-        if call is not None and call.is_message:
-            held = [
-                pair for at in call.pair for pair in found[at].held if message_of(pair[0]) == message_of(call)
+    for rank, state in enumerate(found):
+        one = state.told
+        if (call := one.call) is not None and call.is_message:
+            halves = [
+                held for at in call.pair for held in found[at].held if message_of(held[0]) == message_of(call)
             ]
-            if held:
-                half, first = held[0]
+            for half, first in halves[:1]:
                 call = first if half.rank == rank else call
                 call.memo["held"] = half, first
-        if call is not None and call.kind.startswith(STORE):
-            what, call = f"{call.kind}({call.group}) at {call.short_place}", None
-        standings.append(
-            faults.RankState(rank, call, what, one.error, one.came, one.seqs, one.last, one.passes)
-        )
+                one = replace(one, call=call)
+        standings.append(one)
     return standings
 
 
@@ -149,13 +136,17 @@ class DeadlockDetector:
         self._number, self._looks = self._number + (not again), self._looks + 1 if again else 0
         self._state = state
         pending = [slot.call for slot in tuple(self.pending)]
-        now = PublishedState(
-            self._number, self._looks, state, list(self._waiting.values()), last=self._last,
-            open=[*pending, *(call for *_, call in self.sent)] if state in ENDED else [],
-            held=[(call, first) for call in pending if (first := first_in_line(call)) is not call],
-            seqs=self._seqs, came=self._visits.by_place(), error=_error() if state == "gone" else None,
-            passes=0 if this_process.rank is None else this_process.rank.passes,
-        )  # fmt: skip
+        call, what = next(iter(self._waiting.values()), None), ""
+        if call is not None and call.kind.startswith(STORE):
+            what, call = f"{call.kind}({call.group}) at {call.short_place}", None
+        error = _error() if state == "gone" else None
+        passes = 0 if this_process.rank is None else this_process.rank.passes
+        told = faults.RankState(
+            self.rank, call, what, error, self._visits.by_place(), self._seqs, self._last, passes
+        )
+        unmet = [*pending, *(call for *_, call in self.sent)] if state in ENDED else []
+        held = [(call, first) for call in pending if (first := first_in_line(call)) is not call]
+        now = PublishedState(self._number, self._looks, state, told, unmet, held)
         self.store.set(self._names[self.rank], pack(now))  # type: ignore[arg-type]  # bytes are taken too
 
     def publish_progress(self) -> None:
@@ -270,7 +261,7 @@ class DeadlockDetector:
                 self._publish("ends", again=again)
             again, found = True, self.read_states()
             serves = has_store and monotonic() < end and sum(one.state != "gone" for one in found) > 1
-            if not (self.pending or self.sent or serves) or any(one.error for one in found):
+            if not (self.pending or self.sent or serves) or any(one.told.error for one in found):
                 return
             if all(one.state in ENDED for one in found) and (found := self.find_deadlock()):
                 unmet = [call for one in found for call in one.open]

@@ -163,16 +163,14 @@ class StoreTransport:
             self._store.delete_key(f"{slot.key}/read")
         calls: list[CollectiveCall] = list(map(pickle.loads, values))
         calls[self.at].outputs = slot.call.outputs
-        self._complete(slot, calls, lambda: semantics.compute_outputs(calls, self.at))
+        self._complete(slot, calls, self.at)
 
-    def _complete(
-        self, slot: ProcessSlot, calls: list[CollectiveCall], pairs: Callable[[], semantics.Pairs]
-    ) -> None:
-        """Complete a call with the calls of all members, or with its error."""
+    def _complete(self, slot: ProcessSlot, calls: list[CollectiveCall], at: int) -> None:
+        """Complete a call, number ``at`` among those of all members, or end it with their error."""
         slot.calls = dict(enumerate(calls))
         slot.error = faults.mismatch_error(calls)
         if slot.error is None:
-            slot.finish(lambda: semantics.write_outputs(pairs()))
+            slot.finish(lambda: semantics.write_results(calls, at))
         del self.detector.pending[slot]
         behind = leave_line(slot.call)
         slot.call.release()
@@ -202,11 +200,11 @@ class StoreTransport:
             self.detector.publish_progress()
             if call.nbytes <= NCCL_BUFFER:  # the sender goes on
                 self.detector.sent.append((self._store, slot.key, pickle.loads(pack(call))))
-                self._complete(slot, [call], list)
+                self._complete(slot, [call, call], 0)
         elif self._store.check([met]):
             (value,) = read_values(self._store, [met])
             delete_value(self._store, met, value)
-            self._complete(slot, [call, pickle.loads(value)], list)
+            self._complete(slot, [call, pickle.loads(value)], 0)
 
     def _receive(self, slot: ProcessSlot) -> None:
         call, key = slot.call, slot.key or self._find_message_to(slot.call)
@@ -218,8 +216,7 @@ class StoreTransport:
         if sent.nbytes > NCCL_BUFFER:  # the sender waits
             write_value(self._store, f"{key}/met", pack(call))
         slot.pair = sent.rank, call.rank
-        pairs = list(zip(call.outputs, sent.inputs, strict=True))
-        self._complete(slot, [sent, call], lambda: pairs)
+        self._complete(slot, [sent, call], 1)
 
     def _find_message_to(self, call: CollectiveCall) -> str:
         """Return the key of a message to the caller from any rank, which is then taken; "" if there is none."""

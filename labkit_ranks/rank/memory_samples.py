@@ -14,11 +14,12 @@ from labkit.base.ours import user_line_here
 from labkit.trace import emitting as trace
 from labkit.trace.memory import STEP, MemorySample
 
+from .clock import TimedRank
 from .rank import current_rank
 
 
-def sample_memory(label: str, device: str = "") -> None:
-    """Record the memory in use on a GPU of the current rank, now and at most since the last sample.
+def sample_memory(rank: TimedRank | None, label: str, device: str = "") -> None:
+    """Record the memory in use on a GPU of ``rank``, now and at most since the last sample.
 
     Call it on the rank's own thread, in its turn: elsewhere the clock stands, and another rank's memory may have
     changed.
@@ -26,7 +27,6 @@ def sample_memory(label: str, device: str = "") -> None:
     label    the collective's kind, or the module's name.
     device   the GPU, as the rank calls it; the rank's own GPU if not given or not a GPU.
     """
-    rank = current_rank()
     if trace.recording is None or rank is None:
         return
     kind, _, number = device.partition(":")
@@ -46,10 +46,10 @@ def sample_at_modules() -> Iterator[None]:
         return
 
     def hook(module: Module, inputs: Any, outputs: Any) -> None:
-        sample_memory(type(module).__name__)
+        sample_memory(current_rank(), type(module).__name__)
 
     def sample_step(optimizer: Any, *_: Any) -> None:
-        sample_memory(STEP)
+        sample_memory(current_rank(), STEP)
 
     handles = register_module_forward_hook(hook), register_optimizer_step_post_hook(sample_step)
     try:

@@ -154,8 +154,7 @@ class ThreadTransport:
         if self._running is not None and calls[0].nbytes > NUMBERS:
             return
         if calls[0].is_message:
-            send, recv = calls
-            semantics.write_outputs(list(zip(recv.outputs, send.inputs, strict=True)))
+            semantics.write_results(calls, 1)
             return
         every = calls
         if self._running is not None:
@@ -166,7 +165,7 @@ class ThreadTransport:
                 raise NotRunning((self.ranks[root],))
         try:
             for call in calls:
-                semantics.write_outputs(semantics.compute_outputs(every, call.at))
+                semantics.write_results(every, call.at)
         except RuntimeError:
             if self._running is None:
                 raise

@@ -199,7 +199,7 @@ class World:
     ) -> Callable[[], None]:
         def work() -> None:
             try:
-                sample_memory("begin")
+                sample_memory(rank, "begin")
                 rank.result = function(rank)
             except turns.TaskEnded:
                 raise
@@ -211,7 +211,7 @@ class World:
                 self.fail(rank, error)
             finally:
                 rank.waits = None
-                sample_memory("end")
+                sample_memory(rank, "end")
 
         def begin() -> None:
             assert rank.task is not None

@@ -11,9 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkit_ranks.calls.call import CollectiveCall
+from labkit_ranks.processes import deadlock_detector, store_keys
 from labkit_ranks.processes.call_packing import pack
+from labkit_ranks.processes.deadlock_detector import DeadlockDetector
 from labkit_ranks.threads.world import World
 from labkit_ranks.torchrun import in_processes
 from tools.warm import python
@@ -330,6 +333,42 @@ def test_a_call_arrives_as_it_was_sent(tensor):
     assert torch.equal(there.inputs[1], tensor)
     assert there.inputs[1].dtype == tensor.dtype
     assert [tuple(output.shape) for output in there.outputs] == [(2, 5)]
+
+
+def test_no_deadlock_before_every_rank_has_looked_twice_since_the_last_change(monkeypatch):
+    store = dist.HashStore()
+    ranks = [
+        DeadlockDetector(SimpleNamespace(rank=lambda at=at: at, size=lambda: 2, store=store), 1)
+        for at in (0, 1)
+    ]
+    monkeypatch.setattr(deadlock_detector, "_PATIENCE", 0.0)
+    calls = [CollectiveCall("all_reduce"), CollectiveCall("barrier")]
+
+    def look(*numbers):
+        for at in numbers:
+            ranks[at]._record_look(calls[at])
+        return [one.told.call.kind for one in ranks[0].find_deadlock()]
+
+    assert look(0, 0, 0, 0) == []  # rank 1 runs
+    assert look(1, 1, 0) == []  # rank 0 sees that rank 1 waits, too
+    assert look(1, 1, 1, 0) == []  # rank 0 has looked once since
+    assert look(0) == ["all_reduce", "barrier"]
+    ranks[1].publish_progress()  # it has sent a message that rank 0 may wait for
+    assert look(0, 0, 0) == []
+    assert look(0, 0, 1) == []
+    assert look(1) == ["all_reduce", "barrier"]
+    ranks[0]._record_end_of_wait()
+    assert look(1, 1) == []
+
+
+@pytest.mark.parametrize("size", [1, 100, 101, 250])
+def test_long_values_are_kept_in_pieces(monkeypatch, size):
+    monkeypatch.setattr(store_keys, "_PIECE", 100)
+    store, value = dist.HashStore(), bytes(range(size))
+    store_keys.write_value(store, "key", value)
+    assert store_keys.read_values(store, ["key"]) == [value]
+    store_keys.delete_value(store, "key", value)
+    assert store.num_keys() == 0
 
 
 @pytest.mark.parametrize(
