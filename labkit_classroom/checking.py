@@ -1,7 +1,7 @@
 """Check answers in a student's notebook, which calls ``begin`` at its start and ``check`` below each answer.
 
-A check calls the answer on a few open examples and names the misconception; grading tries other cases. An assignment's
-``checks.py`` declares it::
+A check runs the judges of grading in the notebook's process, on open cases; grading draws others. An assignment whose
+judges are not in the notebook, or cannot run there, declares checks in ``checks.py``::
 
     @visible("split", "split", en="a function of `rows` and `gpus`", zh="一个以 `rows` 和 `gpus` 为参数的函数")
     def _split(student):
@@ -17,18 +17,22 @@ import importlib
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from labkit.base.language import check_language, set_language, wrong
 from labkit.base.texts import texts_beside
-from labkit_course.answers import ShownVerdict, judge_answer
+from labkit_course.answers import ShownVerdict
 from simgpu import use_gpus
 
-from .folders import BUILT_IN, names, package_of
-from .judging import shorten_message
+from .assignment import load
+from .draw import OPEN, Draw
+from .folders import names, package_of
+from .in_kernel import call_in_kernel
+from .judging import Ask, Reply, RubricPart
 from .meeting import MeetingPoint as MeetingPoint
 from .messages import Problem, Words
 from .source import parse_source
@@ -42,39 +46,46 @@ Check = Callable[[Student], Iterator[Hint]]
 
 
 @dataclass(frozen=True)
+class QuestionCheck:
+    """The check of one question.
+
+    names     the names that its answer defines.
+    parts     what judges it.
+    without   names of functions that an answer may not use, as grading removes them.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[RubricPart, ...]
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class VisibleCheck:
-    """The check of one question. ``names``: the names that its answer defines; ``wanted``: the kind of their values."""
+    """A check that an assignment declares in ``checks.py``, in place of its judges."""
 
     question: str
-    names: tuple[str, ...]
-    wanted: Words
-    hints: Check
+    check: QuestionCheck
 
 
-def visible(
-    question: str, *names: str, of: str = "", en: str = "", zh: str = ""
-) -> Callable[[Check], VisibleCheck]:
+def visible(question: str, *names: str, en: str, zh: str) -> Callable[[Check], VisibleCheck]:
     """Declare the check of ``question``: the decorated generator yields a hint for each mistake.
 
     Its argument is a mapping from the answer's ``names`` to their values, and from ``"numbers"`` to the numbers of the
-    student's edition.
-
-    of      the arguments, if the answer is a function: ``"rows gpus"``.
-    en, zh  what the answer is, if it is neither such a function nor a class.
+    student's edition. ``en`` and ``zh`` say what the answer is.
     """
-    arguments = [f"`{argument}`" for argument in of.split()]
-    listed = Words(" and ".join(", ".join(arguments).rsplit(", ", 1)), "、".join(arguments))
-    kind = _TEXTS["function" if of else "class"].fill({"arguments": listed, "name": names[0]})
-    wanted = Words(en, zh) if en else kind
 
     def declare(check: Check) -> VisibleCheck:
-        return VisibleCheck(question, names, wanted, check)
+        def judge(ask: Ask, draw: Draw) -> Iterator[Hint]:
+            yield from ask(lambda student: list(islice(check(student), 1)))
+
+        part = RubricPart(question, check.__name__, 0, Words(en, zh), judge)
+        return VisibleCheck(question, QuestionCheck(names, (part,)))
 
     return declare
 
 
-# assignment -> checks, numbers, and by question the names that grading removes
-_begun: dict[str, tuple[dict[str, VisibleCheck], dict[str, Any], Mapping[str, Sequence[str]]]] = {}
+# assignment -> the checks by question, and the numbers of the student's edition
+_begun: dict[str, tuple[dict[str, QuestionCheck], dict[str, Any]]] = {}
 
 
 def begin(
@@ -86,29 +97,39 @@ def begin(
     numbers   the numbers of the student's edition.
     """
     check_language(language)
-    if carried is None and name not in names():
-        raise Problem(
-            en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
-            zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
-        )
-    package = package_of(BUILT_IN / name) if carried is None else _import_carried_modules(carried)
-    found = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
-    checks = {value.question: value for value in found.values() if isinstance(value, VisibleCheck)}
-    judges = importlib.import_module(f"{package}.judges") if carried is None else None
+    found: dict[str, QuestionCheck] = {}
+    if carried is None:
+        if name not in names():
+            raise Problem(
+                en=f"this labkit has no assignment {name!r}: it may be newer than your installation",
+                zh=f"这个版本的 labkit 没有作业 {name!r}：可能需要升级 labkit",
+            )
+        assignment = load(name)
+        package = package_of(assignment.folder)
+        numbers = assignment.numbers(None) | numbers
+        for asked in assignment.questions:
+            found[asked.id] = QuestionCheck(asked.defines, asked.parts, asked.without)
+    else:
+        package = _import_carried_modules(carried)
+    declared = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
+    for own in declared.values():
+        if isinstance(own, VisibleCheck):
+            without = found[own.question].without if own.question in found else ()
+            found[own.question] = replace(own.check, without=without)
     set_language(language)
     use_gpus(GPUS)
-    _begun[name] = checks, numbers, getattr(judges, "WITHOUT", {})
+    _begun[name] = found, numbers
 
 
 def check(question: str, *answer: object) -> ShownVerdict:
-    """Try an answer on the open examples; ``question`` is ``"assignment.question"``.
+    """Try an answer on open cases; ``question`` is ``"assignment.question"``.
 
     answer   the values that the answer cell defines, in order: ``check("primitives.split", split)``.
     """
     name, _, id = question.partition(".")
-    checks, numbers, without = _begun.get(name, ({}, {}, {}))
+    checks, numbers = _begun.get(name, ({}, {}))
     if id not in checks:
-        known = ", ".join(f"{name}.{id}" for name, (checks, *_) in _begun.items() for id in checks)
+        known = ", ".join(f"{name}.{id}" for name, (checks, _) in _begun.items() for id in checks)
         raise Problem(
             en=f"there is no check {question!r}; run the first code cell, then it is one of: {known}",
             zh=f"没有检查 {question!r}；先运行第一个代码单元格，然后可以是：{known}",
@@ -119,11 +140,18 @@ def check(question: str, *answer: object) -> ShownVerdict:
         raise wrong(TypeError, en=f"write {call}", zh=f"请写成 {call}")
     if any(value is None or value is ... or _is_empty(value) for value in answer):
         return ShownVerdict(None, _TEXTS["unanswered"](), None)
-    if taken := next(_find_banned_names(answer, without.get(id, ())), None):
+    if taken := next(_find_banned_names(answer, found.without), None):
         return ShownVerdict(False, _TEXTS["taken"](taken=taken), None)
-    student = {**dict(zip(found.names, answer, strict=True)), "numbers": numbers}
-    hint, _ = judge_answer(answer, lambda _: _first_hint(found, student), found.wanted)
-    return ShownVerdict(True, _TEXTS["right"](), None) if hint is None else ShownVerdict(False, hint, None)
+    engine = call_in_kernel({**dict(zip(found.names, answer, strict=True)), "numbers": numbers})
+    draw = Draw.from_secret(OPEN, name, id)
+    try:
+        hints = (part.judge(engine, draw.with_numbers(numbers)) for part in found.parts)
+        hint = next(filter(None, hints), None)
+    except Exception as error:  # of a judge that cannot handle the object
+        hint = Reply.from_error(type(error).__name__, str(error)).hint
+    if hint is None:
+        return ShownVerdict(True, _TEXTS["right"](), None)
+    return ShownVerdict(False, str(hint), None)
 
 
 def _is_empty(value: object) -> bool:
@@ -151,14 +179,6 @@ def _find_banned_names(answer: Sequence[object], without: Sequence[str]) -> Iter
             name = f"{getattr(at, '__module__', '')}.{getattr(at, '__qualname__', '')}"
             if any(name.startswith(f"{gone}.") for gone in without if "." in gone):
                 yield name
-
-
-def _first_hint(found: VisibleCheck, student: Student) -> Hint | None:
-    """Return the check's first hint; shorten errors of the student's code."""
-    try:
-        return next(found.hints(student), None)
-    except RuntimeError as error:
-        raise RuntimeError(shorten_message(str(error))) from error
 
 
 def _import_carried_modules(sources: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 Numbers = Mapping[str, int | str]
+OPEN = b"open examples"  # instead of a secret
 
 
 class Draw:

@@ -7,10 +7,7 @@ the same notebooks and uses a sandbox.
 from __future__ import annotations
 
 import secrets
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -21,12 +18,11 @@ from labkit.base.language import using
 
 from .assignment import Assignment, EditionCell, Question, load, notebook
 from .draw import Draw
-from .judging import Engine, Reply, share_kept
-from .meeting import MeetingPoint
+from .in_kernel import call_in_kernel
+from .judging import share_kept
 from .messages import Problem
 
 CONFIG = Path(__file__).with_name("nbgrader_config.txt").read_text("utf-8")
-_CPU = 5.0  # CPU seconds for a call of an answer, unless the judge sets a limit
 
 
 def write_course(assignment: Assignment, course: Path, language: str, force: bool = False) -> list[Path]:
@@ -88,7 +84,7 @@ def points(question: str, answers: Mapping[str, Any], *, seed: str, folder: str 
     total = 0.0
     draw = Draw.from_secret(bytes.fromhex(seed), name, id)
     for part in found.parts:
-        hint = part.judge(_in_this_kernel(answers), draw.with_numbers(numbers))
+        hint = part.judge(call_in_kernel(answers), draw.with_numbers(numbers))
         got = share_kept(hint) * part.points
         total += got
         print(f"{got:g}/{part.points:g}  {part.what}{f': {hint}' if hint else ''}")
@@ -108,43 +104,3 @@ def _tests(assignment: Assignment, question: Question, seed: str) -> str:
         f'points("{assignment.name}.{question.id}", globals(), seed="{seed}"{folder})\n'
         "### END HIDDEN TESTS"
     )
-
-
-class _TooLong(BaseException):
-    """Raised when the CPU limit is reached. ``except Exception`` in an answer does not catch it."""
-
-
-def _in_this_kernel(answers: Mapping[str, Any]) -> Engine:
-    """Return an engine that calls the answers in this kernel, and limits CPU time where possible."""
-
-    def engine(driver: Callable[..., Any], data: dict[str, Any], cpu: float | None, meet: int) -> Reply:
-        met = {"meet": MeetingPoint(meet)} if meet else {}
-        try:
-            with _limit_cpu(cpu or _CPU):
-                return Reply(driver(answers, **data, **met), met=tuple(range(1, meet + 1)))
-        except _TooLong:
-            return Reply.none("cpu")
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return Reply.from_error(type(error).__name__, str(error))
-
-    return engine
-
-
-@contextmanager
-def _limit_cpu(seconds: float) -> Iterator[None]:
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)

@@ -68,8 +68,9 @@ def run(options: argparse.Namespace) -> int:
 def _try_answers(found: HandIn) -> Mapping[str, QuestionMark]:
     """Return the marks of the answers on open examples; {} for an assignment that only the teacher has."""
     from labkit_classroom.assignment import load
+    from labkit_classroom.draw import OPEN
     from labkit_classroom.folders import names
-    from labkit_classroom.grade.submission import OPEN, grade_alone
+    from labkit_classroom.grade.submission import grade_alone
     from labkit_classroom.sandbox.isolation import CannotStart, best_sandbox
 
     claim = found.claim

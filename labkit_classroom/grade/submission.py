@@ -30,7 +30,6 @@ from ..source import is_unanswered, parse_source
 from ..verdict import Hint
 from .marks import PartMark, QuestionMark, StudentMark, current_time
 
-OPEN = b"open examples"  # instead of a secret
 BUDGET = 180.0  # seconds on the clock for one submission before waits are cut short
 _SHORT = 3.0  # seconds left for each answer after that
 _FAILED = "judge-error"  # the hint's id after a failure of the judge

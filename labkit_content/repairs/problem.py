@@ -73,7 +73,7 @@ class RepairProblem:
 
     def render_hint(self, hint: Named, **facts: Any) -> Hint:
         """Return the hint's text with the facts filled in."""
-        words = fill_named(self.texts, hint, facts)
+        words = fill_named(self.texts, hint.name, facts | hint.values)
         return Hint(hint.name.partition(".")[0], words.en, words.zh)
 
 

@@ -112,7 +112,7 @@ def test_every_solution_gets_all_points_from_its_cell_and_what_is_endless_is_sto
 
 
 def test_an_endless_answer_is_stopped(monkeypatch, capsys):
-    from labkit_classroom import nbgrader as module
+    from labkit_classroom import in_kernel as module
 
     monkeypatch.setattr(module, "_CPU", 0.05)
 
@@ -131,12 +131,12 @@ def test_an_endless_answer_is_stopped(monkeypatch, capsys):
 def test_an_interrupt_is_the_teachers_and_what_no_clock_can_stop_is_asked_all_the_same():
     from concurrent.futures import ThreadPoolExecutor
 
-    from labkit_classroom.nbgrader import _in_this_kernel
+    from labkit_classroom.in_kernel import call_in_kernel
 
     def interrupted(answers):
         raise KeyboardInterrupt
 
-    engine = _in_this_kernel({"x": 3})
+    engine = call_in_kernel({"x": 3})
     with pytest.raises(KeyboardInterrupt):
         engine(interrupted, {}, None, 0)
     with ThreadPoolExecutor(1) as pool:  # no thread but the main one gets signals

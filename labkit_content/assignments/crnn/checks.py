@@ -1,6 +1,6 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples.
+"""Hints for wrong answers.
 
-Each check yields hints from the most specific to the least; only the first is shown, and none means right.
+Each function yields hints from the most specific to the least; only the first is shown, and none means right.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import read, read_tensor, same
 from labkit_classroom.messages import Words, text_maker
 from labkit_classroom.verdict import Hint
 from labkit_course.kinds import A_SHAPE, SOME_WHOLE_NUMBERS
-
-from . import drivers
 
 hint = text_maker(Hint, __file__)
 
@@ -62,8 +58,8 @@ def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
     yield hint("place")
 
 
-def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Numbers) -> Iterator[Hint]:
-    """Checks the reader's output on one device; ``right`` (None: unknown) is [images, columns, ...]."""
+def wrong_reader(got: object, right: Tensor, images: int, numbers: Numbers) -> Iterator[Hint]:
+    """Checks the reader's output on one device; ``right`` is [images, columns, ...]."""
     wanted = [images, numbers["columns"], numbers["characters"]]
     output = read_tensor(got, "forward")
     shape = list(output.shape)
@@ -71,7 +67,7 @@ def wrong_reader(got: object, right: Tensor | None, images: int, numbers: Number
         yield hint("columns-first", images=images, shape=shape)
     if shape != wanted:
         yield hint("reader-shape", images=images, shape=shape, wanted=wanted)
-    if right is None or same(output, right, 1e-3):
+    if same(output, right, 1e-3):
         return
     if same(output.flatten(), right.transpose(0, 1).flatten(), 1e-3):
         yield hint("reshape")
@@ -135,62 +131,3 @@ def wrong_loss(got: object, right: Tensor) -> Iterator[Hint]:
         yield hint("no-mean", shape=list(loss.shape))
     if not same(loss, right, 1e-3):
         yield hint("loss", loss=float(loss), right=float(right))
-
-
-@visible(
-    "shape",
-    "two_gpus",
-    "four_gpus",
-    "image_and_column",
-    en="two shapes, such as `[1, 2, 3]`, and a pair, such as `[4, 5]`",
-    zh="两个形状（例如 `[1, 2, 3]`）和一对数（例如 `[4, 5]`）",
-)
-def _shape(student: Student) -> Iterator[Hint]:
-    numbers = student["numbers"]
-    yield from wrong_shape("two_gpus", student["two_gpus"], 2, numbers)
-    yield from wrong_shape("four_gpus", student["four_gpus"], 4, numbers)
-    yield from wrong_place(student["image_and_column"], numbers)
-
-
-@visible("repaired", "Repaired")
-def _check_repaired(student: Student) -> Iterator[Hint]:
-    numbers = student["numbers"]
-    torch.manual_seed(0)
-    images = torch.randn(3, 1, 32, numbers["width"])
-    state = student["Repaired"]().state_dict()
-    alone = drivers.reader(student, state, images, 0)["output"]
-    yield from wrong_reader(alone, None, 3, numbers)
-    single = [drivers.reader(student, state, image[None], 0)["output"][0] for image in images]
-    yield from wrong_reader(alone, torch.stack(single), 3, numbers)
-    yield from differs_from_one_gpu(drivers.reader(student, state, images, 2)["output"], alone, 2)
-
-
-@visible("stream", "Stream")
-def _stream(student: Student) -> Iterator[Hint]:
-    torch.manual_seed(0)
-    state = student["Stream"]().state_dict()
-    strips = torch.randn(2, 3, 4, 4)
-    ((_, hidden),) = drivers.stream(student, state, list(strips[:1]), 0, None)
-    if list(read_tensor(hidden, "forward").shape) == [2, 3, 6]:
-        # For the hint "layers-first" alone: the hidden state stands in for the scores, too.
-        yield from wrong_strips([(hidden, hidden)], [(hidden, hidden.transpose(0, 1))], 0)
-    one = drivers.stream(student, state, list(strips), 0, None)
-    yield from wrong_strips(drivers.stream(student, state, list(strips), 2, None), one, 2)
-
-
-@visible("nearest", "Nearest")
-def _nearest(student: Student) -> Iterator[Hint]:
-    table = torch.eye(10)
-    for gpus in (0, 2):
-        yield from wrong_nearest(drivers.nearest(student, table, table[:8], gpus), torch.arange(8), gpus)
-    yield from wrong_saved(drivers.nearest_state(student, table), table)
-
-
-@visible("ctc", "ctc", of="model images targets lengths")
-def _ctc(student: Student) -> Iterator[Hint]:
-    images = torch.arange(60.0).reshape(3, 5, 4).sin()
-    targets, lengths = torch.tensor([[1, 2], [3, 0], [2, 2]]), torch.tensor([2, 1, 2])
-    got = drivers.ctc(student, torch.eye(4), images, targets, lengths, 2)
-    yield from wrong_loss(
-        got["loss"], torch.tensor(2.8746)
-    )  # F.ctc_loss of these inputs, without DataParallel

@@ -212,7 +212,12 @@ def _stuck(told: Any, question: str) -> Iterator[Hint]:
         yield hint("stuck", question)
 
 
-@visible("loader", "loader", of="dataset batch_size")
+@visible(
+    "loader",
+    "loader",
+    en="a function of `dataset` and `batch_size`",
+    zh="一个以 `dataset` 和 `batch_size` 为参数的函数",
+)
 def _loader(student: Student) -> Iterator[Hint]:
     told = ranks.run(student, drivers.read_rows, [{"rows": 48, "batch_size": 12}] * 2, threads=True)
     yield from _stuck(told, "loader")
@@ -221,7 +226,9 @@ def _loader(student: Student) -> Iterator[Hint]:
     yield from wrong_order(told["results"])
 
 
-@visible("wrap", "wrap", of="model device")
+@visible(
+    "wrap", "wrap", en="a function of `model` and `device`", zh="一个以 `model` 和 `device` 为参数的函数"
+)
 def _wrap(student: Student) -> Iterator[Hint]:
     def work() -> str:
         model = student["wrap"](drivers.make_linear(torch.ones(1, 2)), torch.device("cuda", 0))
@@ -234,7 +241,12 @@ def _wrap(student: Student) -> Iterator[Hint]:
         yield hint("apart", "wrap", kind=kind)
 
 
-@visible("step", "step", of="model x y optimizer")
+@visible(
+    "step",
+    "step",
+    en="a function of `model`, `x`, `y` and `optimizer`",
+    zh="一个以 `model`、`x`、`y` 和 `optimizer` 为参数的函数",
+)
 def _step(student: Student) -> Iterator[Hint]:
     before, x, y = torch.ones(1, 2), torch.tensor([[1.0, 2.0], [3.0, 1.0]]), torch.zeros(2, 1)
 
@@ -255,7 +267,7 @@ def _step(student: Student) -> Iterator[Hint]:
     yield from wrong_told([told], 12.5, [-1])
 
 
-@visible("save", "save", of="model path")
+@visible("save", "save", en="a function of `model` and `path`", zh="一个以 `model` 和 `path` 为参数的函数")
 def _save(student: Student) -> Iterator[Hint]:
     weight, writers, returned, saved = torch.ones(1, 2), list[int](), list[int](), None
     real, size = torch.save, 2

@@ -1,4 +1,4 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
+"""Hints for wrong answers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.plans.split import split as planned
-from labkit_classroom.checking import MeetingPoint, Student, visible
 from labkit_classroom.judging import NoAnswer, read, same
 from labkit_classroom.messages import listed, text_maker
 from labkit_classroom.verdict import Hint
 from labkit_course.kinds import SOME_WHOLE_NUMBERS
-
-from . import drivers
 
 hint = text_maker(Hint, __file__)
 
@@ -191,62 +187,6 @@ def pieces_of(batch: Tensor, sizes: Sequence[int]) -> list[tuple[str, Tensor]]:
 def scale_weights(weights: Tensor) -> Tensor:
     """Return weights that do not saturate tanh."""
     return weights / 8
-
-
-@visible("split", "split", of="rows gpus")
-def _split(student: Student) -> Iterator[Hint]:
-    numbers = student["numbers"]
-    mine = numbers.get("rows", 9), numbers.get("gpus", 4)
-    for rows, gpus in ((8, 4), (30, 8), mine, (2, 4)):
-        yield from wrong_sizes(
-            rows, gpus, drivers.split(student, [(rows, gpus)])[0], planned(rows, gpus).sizes
-        )
-
-
-@visible("scatter", "scatter", of="inputs devices")
-def _scatter(student: Student) -> Iterator[Hint]:
-    batch = torch.arange(10.0)[:, None] * torch.ones(3)
-    yield from wrong_entries(
-        drivers.scatter(student, batch, 4), pieces_of(batch, planned(len(batch), 4).sizes)
-    )
-    yield from wrong_structure(
-        drivers.scatter(student, (batch, 3), 2),
-        [(piece, 3) for piece in pieces_of(batch, planned(len(batch), 2).sizes)],
-    )
-
-
-@visible("replicate", "replicate", of="model devices")
-def _replicate(student: Student) -> Iterator[Hint]:
-    weights, batch = scale_weights(torch.eye(3).repeat(3, 1, 1)), torch.ones(2, 3)
-    got = drivers.replicate(student, weights, batch, 2, False, False)
-    with torch.no_grad():
-        output = drivers.Net(weights, False, False)(batch)
-    yield from wrong_replicas(got, [output, output], tied=False)
-    if got["gradient"] is None:
-        yield from wrong_gradient(None, weights[0])
-
-
-@visible("apply", "parallel_apply", of="replicas pieces")
-def _apply(student: Student) -> Iterator[Hint]:
-    pieces = [torch.full((2,), float(at)) for at in range(3)]
-    yield from wrong_outputs(drivers.apply_order(student, pieces), pieces)
-    yield from wrong_meeting(drivers.apply_together(student, MeetingPoint(3), 3), [1, 2, 3], 3)
-
-
-@visible("gather", "gather", of="outputs device")
-def _gather(student: Student) -> Iterator[Hint]:
-    batch = torch.arange(10.0)[:, None] * torch.ones(3)
-    outputs = list(batch.split(planned(10, 3).sizes))
-    yield from wrong_joined(drivers.gather(student, outputs, "cuda:0", 3), ("cuda:0", batch))
-
-
-@visible("call", "data_parallel", of="model batch devices")
-def _call(student: Student) -> Iterator[Hint]:
-    weights, batch = scale_weights(torch.eye(3)), torch.arange(15.0).reshape(5, 3) / 4
-    right = (batch @ weights).tanh()
-    got = drivers.call(student, weights, batch, 3)
-    yield from wrong_call(got, right, planned(len(batch), 3).sizes)
-    yield from wrong_count(got, right, 3)
 
 
 def wrong_outputs(got: Sequence[Any], pieces: list[Tensor]) -> Iterator[Hint]:

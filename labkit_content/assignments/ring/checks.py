@@ -1,4 +1,4 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries an open example on four ranks."""
+"""Hints for wrong answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import same
 from labkit_classroom.messages import text_maker
 from labkit_classroom.verdict import Hint
 
-from . import drivers, right
+from . import right
 
 hint = text_maker(Hint, __file__)
 
@@ -121,46 +120,3 @@ def wrong_rings(told: Any) -> Iterator[Hint]:
     sent = max(told["messages"], default=0)
     if sent > 2 * (ranks - 1):
         yield hint("rings", sent=sent, ring=2 * (ranks - 1))
-
-
-_RANKS = 4
-
-
-def _some(*shape: int) -> list[Tensor]:
-    return [
-        torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape) + 100.0 * r for r in range(_RANKS)
-    ]
-
-
-@visible("first", "reduce_scatter", of="chunks")
-def _first(student: Student) -> Iterator[Hint]:
-    given = _some(_RANKS, 3)
-    told = drivers.change_tensors(student, "reduce_scatter", given)
-    yield from wrong_first(told, given)
-    yield from wrong_bytes(told, 3 * 3 * 4)
-
-
-@visible("second", "all_gather", of="chunks")
-def _second(student: Student) -> Iterator[Hint]:
-    given = _some(_RANKS, 3)
-    total = torch.stack([given[chunk - 1][chunk] for chunk in range(_RANKS)])
-    told = drivers.change_tensors(student, "all_gather", given)
-    yield from wrong_second(told, given, total)
-    yield from wrong_bytes(told, 3 * 3 * 4)
-
-
-@visible("whole", "all_reduce", of="x")
-def _run_whole(student: Student) -> Iterator[Hint]:
-    for given in (_some(8), _some(2, 5)):
-        told = drivers.change_tensors(student, "all_reduce", given, HALVES)
-        yield from wrong_sum(told, given)
-        yield from wrong_bytes(told, 6 * -(-given[0].numel() // _RANKS) * 4)
-
-
-@visible("average", "average", of="model")
-def _average(student: Student) -> Iterator[Hint]:
-    weights = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
-    gradients = [[torch.ones(2, 3) * rank, torch.arange(2.0) + rank, None] for rank in range(_RANKS)]
-    told = drivers.average_gradients(student, weights, gradients, WHOLE)
-    yield from wrong_average(told, gradients)
-    yield from wrong_rings(told)

@@ -1,4 +1,4 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries an open example."""
+"""Hints for wrong answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import NoAnswer, same
 from labkit_classroom.messages import text_maker
 from labkit_classroom.verdict import Hint
-
-from . import drivers
 
 hint = text_maker(Hint, __file__)
 
@@ -173,33 +170,3 @@ def wrong_parts(told: Any, weights: Sequence[Tensor], parts: Sequence[Tensor], o
     reduced = sum(name.startswith("reduce_scatter") for name, _ in told["calls"])
     if once and reduced > len(weights):
         yield hint("each", units=len(weights), count=count, reduced=reduced)
-
-
-@visible("owners", "owners", of="sizes ranks")
-def _owners(student: Student) -> Iterator[Hint]:
-    cases = [([4, 1, 4], 2), ([1, 2, 3, 4, 5], 2), ([6, 5, 4, 3, 2, 1], 3)]
-    yield from wrong_owners(drivers.assign_owners(student, cases), cases)
-
-
-_WEIGHTS = [torch.ones(2, 3), torch.ones(2), torch.ones(3)]
-
-
-@visible("state", "own_optimizer", of="model owner make")
-def _state(student: Student) -> Iterator[Hint]:
-    yield from wrong_state(drivers.make_optimizers(student, _WEIGHTS, [0, 1, 1], 3), [0, 1, 1])
-
-
-@visible("step", "step", of="model owner optimizer")
-def _step(student: Student) -> Iterator[Hint]:
-    gradients = [[[weight * (rank + 1) for weight in _WEIGHTS[:2]] + [None] for rank in range(3)]] * 2
-    rates = [1.0, 0.5, 0.25]
-    told = drivers.take_steps(student, _WEIGHTS, gradients, [0, 1, 1], rates)
-    yield from wrong_step(told, _WEIGHTS, gradients, [0, 1, 1], rates)
-    yield from wrong_bytes(told, 2 * 8)
-
-
-@visible("parts", "accumulate", of="model parts loss")
-def _parts(student: Student) -> Iterator[Hint]:
-    weights = [torch.eye(4) + 0.5, torch.eye(4) * 2 + 0.25]
-    parts = [torch.arange(24.0).reshape(3, 2, 4) / 8 + rank for rank in range(2)]
-    yield from wrong_parts(drivers.accumulate(student, weights, parts), weights, parts, True)

@@ -1,19 +1,15 @@
-"""Hints for wrong answers, and the student's ``check(...)``, which tries open examples."""
+"""Hints for wrong answers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from labkit_classroom.checking import Student, visible
 from labkit_classroom.judging import NoAnswer, read_tensor, same
 from labkit_classroom.messages import Words, text_maker
 from labkit_classroom.verdict import Hint
-
-from . import drivers
 
 hint = text_maker(Hint, __file__)
 
@@ -97,81 +93,3 @@ def wrong_loss(got: Any, right: Tensor) -> Iterator[Hint]:
 
 def format_values(value: Tensor) -> str:
     return "[" + ", ".join(f"{number:.3f}" for number in value.flatten()[:3].tolist()) + ", …]"
-
-
-def _example(model: nn.Module) -> dict[str, Tensor]:
-    """Weights for an open example."""
-    torch.manual_seed(0)
-    drawn = {name: torch.randn_like(value) for name, value in model.named_parameters()}
-    return {name: value for name, value in drawn.items() if model.get_parameter(name).requires_grad}
-
-
-def _batch(student: Student, *shape: int) -> Tensor:
-    return torch.arange(1.0 + torch.Size(shape).numel())[1:].sin().reshape(shape)
-
-
-@visible("counter", "Counted")
-def _counter(student: Student) -> Iterator[Hint]:
-    batch = _batch(student, 4, student["numbers"]["size"])
-    for gpus in (0, 2):
-        got = drivers.counter(student, {}, [batch] * 3, gpus)
-        yield from wrong_count(got["count"], 3, gpus)
-    yield from wrong_restored(got["restored"], 3)
-
-
-@visible("cache", "Positions")
-def _cache(student: Student) -> Iterator[Hint]:
-    size = student["numbers"]["size"]
-    state = _example(student["Positions"]())
-    batch, longer = _batch(student, 4, 3, size), _batch(student, 4, 5, size)
-    one = drivers.outputs(student, "Positions", state, [longer], 0)
-    yield from wrong_outputs(
-        drivers.outputs(student, "Positions", state, [batch, longer], 0)[1:], one, 0, "stale"
-    )
-    yield from wrong_outputs(drivers.outputs(student, "Positions", state, [longer], 2), one, 2, "positions")
-
-
-@visible("memory", "Memory")
-def _memory(student: Student) -> Iterator[Hint]:
-    state = _example(student["Memory"]())
-    batch = _batch(student, 4, student["numbers"]["size"])
-    one = drivers.memory(student, state, [batch, batch * 2], 0)
-    two = drivers.memory(student, state, [batch, batch * 2], 2)
-    yield from wrong_outputs(two["states"], one["states"], 2, "states")
-
-
-@visible("running", "Standard")
-def _running(student: Student) -> Iterator[Hint]:
-    size, percent = student["numbers"]["size"], student["numbers"]["percent"]
-    state = _example(student["Standard"]())
-    batch = _batch(student, 5, size)
-    for gpus in (0, 2):
-        got = drivers.running(student, state, [batch], gpus)
-        yield from wrong_mean(got, batch.mean(0) * percent / 100, gpus)
-
-
-@visible("lists", "Branches")
-def _lists(student: Student) -> Iterator[Hint]:
-    size = student["numbers"]["size"]
-    batch = _batch(student, 4, size)
-    one, two = (drivers.lists(student, {}, batch, gpus) for gpus in (0, 2))
-    yield from wrong_parameters(one, 3 * size * (size + 1) + 2 * (size + 1))
-    yield from wrong_scale(two)
-
-
-@visible(
-    "lost", "Sparse", "loss", en="the class `Sparse` and the function `loss`", zh="类 `Sparse` 和函数 `loss`"
-)
-def _run_lost(student: Student) -> Iterator[Hint]:
-    state = _example(student["Sparse"]())
-    x, y = _batch(student, 5, student["numbers"]["size"]), torch.tensor([0, 1, 2, 0, 1])
-    one = drivers.loss_and_gradient(student, state, x, y, 0)
-    if isinstance(one["result"], list) and len(one["result"]) == 2:
-        scores, penalty = (read_tensor(value, "forward") for value in one["result"])
-        if penalty.dim() == 0:
-            penalty = penalty.repeat(len(x))
-        two = drivers.loss_and_gradient(student, state, x, y, 2)
-        yield from wrong_result(two, scores, penalty)
-        yield from wrong_loss(two, read_tensor(one["loss"], "loss"))
-    else:
-        yield from wrong_result(one, x, x)
