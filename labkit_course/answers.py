@@ -6,14 +6,13 @@ backticks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import isfunction
 
 from labkit.base.texts import Text, texts_beside
 
 from . import progress
-from .exercise import Exercise, find
+from .exercise import find
 from .judging import Unreadable, Unwritten
 from .kinds import quote_value
 from .lesson import current_lesson
@@ -43,15 +42,15 @@ class ShownVerdict:
 class Solution:
     """The solution of an exercise, folded in the notebook; ``text`` is the solution itself."""
 
+    exercise: str
     text: str
-    title: str
-    hidden: str
 
     def _repr_html_(self) -> str:
-        return f"<details><summary>{self.title}</summary><div>{as_html(self.text)}</div></details>"
+        title, text = _TEXTS["title"](), as_html(self.text)
+        return f"<details><summary>{title}</summary><div>{text}</div></details>"
 
     def __repr__(self) -> str:
-        return self.hidden
+        return _TEXTS["hidden"](exercise=self.exercise)
 
 
 def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
@@ -72,64 +71,45 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
             except Unreadable as refused:
                 text = str(refused) or text
         return ShownVerdict(None, text, None)
-    remarks: list[str] = []
-
-    def find_hint(answer: object) -> object | None:
+    try:
         hint = found.hint(answer, **facts)
-        if hint is None or not hint.score:
-            return hint
-        remarks.append(str(hint))
-        return None
-
-    hint, counts = judge_answer(answer, find_hint, found.kind.wanted)
-    if counts is None:
-        return ShownVerdict(None, str(hint), None)
-    if counts:
-        progress.note(exercise, hint is None)
-    solution = _folded_solution(exercise, found, facts)
-    if hint is None:
-        # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
-        said = remarks[0] if remarks else solution.text if found.asks else found.explanation()
-        return ShownVerdict(True, _TEXTS["right"](why=said), None if found.asks else solution)
-    return ShownVerdict(False, hint, solution)
+        right, text = hint is None or bool(hint.score), str(hint or "")
+        progress.note(exercise, right)
+    except Unwritten as refused:
+        return ShownVerdict(None, str(refused), None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an answer of another kind, or an error: neither counts
+        right, text = False, _explain_error(error, answer, found.kind.wanted)
+    solution = Solution(exercise, found.solution(**facts))
+    if not right:
+        return ShownVerdict(False, text, solution)
+    # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
+    asks = found.asks
+    why = text or (solution.text if asks else found.explanation())
+    return ShownVerdict(True, _TEXTS["right"](why=why), None if asks else solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
     """Return the solution of an exercise, folded in a notebook; ``reveal(id).text`` is the text."""
     found = find(exercise)
-    return _folded_solution(exercise, found, found.complete_facts(facts))
+    return Solution(exercise, found.solution(**found.complete_facts(facts)))
 
 
-def _folded_solution(name: str, found: Exercise, facts: dict[str, int]) -> Solution:
-    return Solution(found.solution(**facts), _TEXTS["title"](), _TEXTS["hidden"](exercise=name))
-
-
-def judge_answer(
-    answer: object, hint: Callable[[object], object | None], wanted: Text
-) -> tuple[str | None, bool | None]:
-    """Return (hint in words or None, whether the answer counts); the second is None for no answer yet.
-
-    An answer of another kind than ``wanted``, or one that raises an error, does not count.
-    """
-    try:
-        found = hint(answer)
-        return None if found is None else str(found), True
-    except Unreadable as refused:
-        counts = None if isinstance(refused, Unwritten) else False
-        return str(refused) or _TEXTS["asks"](wanted=wanted, answer=quote_value(answer)), counts
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # from the learner's code, or a judge that cannot handle the object
-        call = _quote_call(answer, error)
-        # Say what kind of answer is wanted where it may not have been callable as asked.
-        facts: dict[str, object] = {"error": _describe_error(error)}
-        if call:
-            raised = _TEXTS["raised_in"](**facts, call=call)
-        elif isinstance(error, TypeError):
-            raised = _TEXTS["raised"](**facts, wanted=wanted)
-        else:
-            raised = _TEXTS["raised_alone"](**facts)
-        return "\n".join(filter(None, [raised, advice_on(error, current_lesson())])), False
+def _explain_error(error: BaseException, answer: object, wanted: Text) -> str:
+    """Return a hint on an answer that could not be judged; ``wanted`` describes the kind of answer."""
+    if isinstance(error, Unreadable):
+        return str(error) or _TEXTS["asks"](wanted=wanted, answer=quote_value(answer))
+    # From the learner's code, or a judge that cannot handle the object. Say what kind of answer is wanted where it may
+    # not have been callable as asked.
+    call, facts = _quote_call(answer, error), {"error": _describe_error(error)}
+    if call:
+        raised = _TEXTS["raised_in"](**facts, call=call)
+    elif isinstance(error, TypeError):
+        raised = _TEXTS["raised"](**facts, wanted=wanted)
+    else:
+        raised = _TEXTS["raised_alone"](**facts)
+    return "\n".join(filter(None, [raised, advice_on(error, current_lesson())]))
 
 
 def _quote_call(answer: object, error: BaseException) -> str:

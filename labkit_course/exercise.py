@@ -37,7 +37,7 @@ from labkit.base.texts import Entry, Text
 
 from . import kinds
 from .content import FOLDER, module
-from .judging import Hint, Hints, Kind, Named, Praise, Unreadable, fill_named, sections, texts_by_name
+from .judging import Hint, Hints, Kind, Praise, Unreadable, fill_named, sections, texts_by_name
 
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
@@ -152,7 +152,7 @@ class Exercise:
 
     def question(self, **facts: int) -> str:
         """Return the question in the current language."""
-        return str(self._fill_text(Named(""), facts))
+        return str(self._fill_text("", facts))
 
     def choices(self) -> list[str]:
         """Return the choices to click in order, or [] if the answer is typed."""
@@ -160,14 +160,17 @@ class Exercise:
 
     def solution(self, **facts: int) -> str:
         """Return the solution in the current language."""
-        return str(self._fill_text(Named("solution"), facts))
+        return str(self._fill_text("solution", facts))
 
     def explanation(self) -> str:
         """Return a sentence that explains a right answer to an exercise without a question."""
         return str(self.texts["why"])
 
-    def _fill_text(self, text: Named, facts: Mapping[str, int]) -> Text:
-        return fill_named(self.texts, text, {**facts, **self.code.derived(**facts)})
+    def _fill_text(self, name: str, facts: Mapping[str, int], /, **more: Any) -> Text:
+        return fill_named(self.texts, name, {**self._with_derived(facts), **more})
+
+    def _with_derived(self, facts: Mapping[str, int]) -> dict[str, Any]:
+        return {**facts, **self.code.derived(**facts)}
 
     def complete_facts(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return all facts, with defaults for those not given. Raises TypeError or ValueError for an unknown fact."""
@@ -179,8 +182,8 @@ class Exercise:
                     en=f"{name}: the numbers of this question are {wanted}",
                     zh=f"{name}：这道题的数有 {wanted}",
                 )
-        facts = self.code.facts.items()
-        return {name: integer(name, given.get(name, usual), *limits) for name, (usual, *limits) in facts}
+        usual = {name: fact[0] for name, fact in self.code.facts.items()}
+        return usual | {name: integer(name, given[name], *self.code.facts[name][1:]) for name in given}
 
     def hint(self, answer: object, **facts: int) -> Hint | None:
         """Return the hint on ``answer``, or None; on a right answer a remark has the full score.
@@ -194,7 +197,7 @@ class Exercise:
             found = next(hints, None)
         if found is None:
             return None
-        said = self._fill_text(Named(found.name, answer=value, **found.values), facts)
+        said = self._fill_text(found.name, facts, **{"answer": value, **found.values})
         return Hint(found.name, said.en, said.zh, float(isinstance(found, Praise)))
 
     def _read(self, answer: object) -> Any:
@@ -225,15 +228,14 @@ class Exercise:
     def _looked_up(self, value: Any, facts: Mapping[str, int]) -> Hint | None:
         """Return the hint for ``value`` in the table of answers. Raises Unreadable for a value not listed."""
         asked = tuple(facts.values())
-        facts = {**facts, **self.code.derived(**facts), "answer": value}
         if asked not in self._tables:
-            self._tables[asked] = dict(self._rows(facts))
+            self._tables[asked] = dict(self._rows(self._with_derived(facts)))
         found = self._tables[asked].get(value, self._tables[asked].get(_ANY_OTHER))
         if found is None:
             raise Unreadable
         if found.hint is None:
             return None
-        said = found.hint.fill(facts)
+        said = found.hint.fill({**self._with_derived(facts), "answer": value})
         return Hint(found.text.en.strip("{}"), said.en, said.zh)
 
 

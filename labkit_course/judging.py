@@ -83,11 +83,9 @@ def texts_by_name(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
     return texts
 
 
-def fill_named(texts: Mapping[str, Text], named: Named, values: Mapping[str, Any]) -> Text:
-    """Return the text of ``named``, filled with its values and the others; fill values that are Named as texts."""
-    values = {**values, **named.values}
-    plain = {name: value for name, value in values.items() if not isinstance(value, Named)}
-    parts = {
-        name: fill_named(texts, value, plain) for name, value in values.items() if isinstance(value, Named)
-    }
-    return texts[named.name].fill(plain | parts)
+def fill_named(texts: Mapping[str, Text], name: str, values: Mapping[str, Any]) -> Text:
+    """Return the text called ``name``, filled with ``values``, of which those that are Named are texts themselves."""
+    named = {name: value for name, value in values.items() if isinstance(value, Named)}
+    plain = {name: value for name, value in values.items() if name not in named}
+    parts = {name: fill_named(texts, value.name, plain | value.values) for name, value in named.items()}
+    return texts[name].fill(plain | parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from operator import index
 from typing import Any
@@ -100,22 +100,23 @@ def parse_typed(text: str) -> object:
         return text
 
 
-def readings(answer: object) -> Iterator[object]:
-    """Yield possible meanings of ``answer``, such as ``20,000``, ``3 3 3``, ``30x5``, ``10 rows``, the likeliest first.
+def readings(answer: object) -> list[object]:
+    """Return possible meanings of ``answer`` (``20,000``, ``3 3 3``, ``30x5``, ``10 rows``), the likeliest first.
 
     The kind of answer decides whether ``20,000`` is one number or two: its first valid reading counts.
     """
     if not isinstance(answer, str):
-        yield answer
-        return
-    yield (value := parse_typed(answer))
+        return [answer]
+    found = [value := parse_typed(answer)]
     text = unicodedata.normalize("NFKC", answer).strip()
     if re.fullmatch(r"[-+]?\d{1,3}([, ]\d{3})+(\.\d+)?", text):
-        yield parse_typed(re.sub("[, ]", "", text))
+        found.append(parse_typed(re.sub("[, ]", "", text)))
     if isinstance(value, str):
-        yield parse_typed(re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower()))
-    if found := re.fullmatch(rf"(.*\d\]?)\s*(?:{_UNITS})", text.lower()):
-        yield from readings(found[1])
+        listed = re.sub(r"(?<=\d)\s*[x×*✕]\s*(?=\d)|(?<=\d)\s+(?=\d)", ", ", text.lower())
+        found.append(parse_typed(listed))
+    if amount := re.fullmatch(rf"(.*\d\]?)\s*(?:{_UNITS})", text.lower()):
+        found += readings(amount[1])
+    return found
 
 
 def a_function(name: str) -> Callable[[object], object]:

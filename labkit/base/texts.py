@@ -69,20 +69,25 @@ class Text(InBoth):
 
     def fill_in(self, language: str, facts: Mapping[str, Any]) -> str:
         """Fill in the facts, in one language."""
-        return _Filling(language).vformat(self.in_language(language), (), facts)
+        filled = []
+        for literal, name, spec, conversion in _PYTHON.parse(self.in_language(language)):
+            filled.append(literal)
+            if name is not None:
+                value = _PYTHON.convert_field(_PYTHON.get_field(name, (), facts)[0], conversion)
+                filled.append(_format_fact(value, spec or "", language))
+        return "".join(filled)
 
 
-class _Filling(Formatter):
-    def __init__(self, language: str) -> None:
-        self.language = language
+_PYTHON = Formatter()
 
-    def format_field(self, value: Any, spec: str) -> Any:
-        if isinstance(value, Text):
-            return value.in_language(self.language)
-        if len(spec) > 1 and spec[0].isalpha():
-            one, _, many = spec.partition("/")
-            return f"{value} {many}" if many and value != 1 else plural(value, one)
-        return super().format_field(value, spec)
+
+def _format_fact(value: Any, spec: str, language: str) -> str:
+    if isinstance(value, Text):
+        return value.in_language(language)
+    if len(spec) > 1 and spec[0].isalpha():
+        one, _, many = spec.partition("/")
+        return f"{value} {many}" if many and value != 1 else plural(value, one)
+    return format(value, spec)
 
 
 def fill_texts(texts: Iterable[Text], **facts: object) -> list[str]:
