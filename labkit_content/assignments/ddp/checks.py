@@ -194,7 +194,7 @@ def alone(work: Callable[[], Any]) -> Any:
 @visible("start", "start", en="a function without arguments", zh="一个没有参数的函数")
 def _start(student: Student) -> Iterator[Hint]:
     told = ranks.run(student, _start_rank, [{}] * 4, gpus=2, threads=True)
-    yield from _stuck(told, "start")
+    yield from _report_hang(told, "start")
     yield from wrong_group(told["results"])
     yield from wrong_device(told["results"], 2)
 
@@ -207,7 +207,7 @@ def _start_rank(student: Student) -> dict[str, Any]:
     return found
 
 
-def _stuck(told: Any, question: str) -> Iterator[Hint]:
+def _report_hang(told: Any, question: str) -> Iterator[Hint]:
     if told["stuck"]:
         yield hint("stuck", question)
 
@@ -220,7 +220,7 @@ def _stuck(told: Any, question: str) -> Iterator[Hint]:
 )
 def _loader(student: Student) -> Iterator[Hint]:
     told = ranks.run(student, drivers.read_rows, [{"rows": 48, "batch_size": 12}] * 2, threads=True)
-    yield from _stuck(told, "loader")
+    yield from _report_hang(told, "loader")
     yield from wrong_rows(told["results"], 48)
     yield from wrong_steps(told["results"], 12)
     yield from wrong_order(told["results"])
@@ -302,5 +302,5 @@ def _save(student: Student) -> Iterator[Hint]:
     if isinstance(saved, dict):  # a Parameter counts as its tensor
         saved = {name: getattr(value, "data", value) for name, value in saved.items()}
     yield from wrong_file(saved, weight)
-    yield from _stuck(told, "save")
+    yield from _report_hang(told, "save")
     yield from wrong_waiting(told["results"])

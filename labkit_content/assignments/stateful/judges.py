@@ -177,7 +177,7 @@ def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tenso
     return ask(drivers.running, state=state, batches=batches, gpus=gpus, factors=factors), mean, right
 
 
-def _each_running(ask: Ask, draw: Draw) -> Iterator[tuple[int, Any, Tensor, list[Tensor]]]:
+def _run_cases(ask: Ask, draw: Draw) -> Iterator[tuple[int, Any, Tensor, list[Tensor]]]:
     for gpus, rows in ((2, 2 * draw.integer(2, 4)), (3, draw.choice((5, 7, 8))), (0, draw.integer(3, 8))):
         yield gpus, *_run_running(ask, draw, gpus, rows)
 
@@ -189,7 +189,7 @@ def _each_running(ask: Ask, draw: Draw) -> Iterator[tuple[int, Any, Tensor, list
     zh="不管几个设备，`mean` 都跟踪整个批次的均值",
 )
 def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for gpus, got, mean, _ in _each_running(ask, draw):
+    for gpus, got, mean, _ in _run_cases(ask, draw):
         yield from checks.wrong_mean(got, mean, gpus)
 
 
@@ -200,7 +200,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="`forward` 在几块 GPU 上的结果和一块上的一样",
 )
 def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    for gpus, got, _, right in islice(_each_running(ask, draw), 2):
+    for gpus, got, _, right in islice(_run_cases(ask, draw), 2):
         yield from checks.wrong_outputs(got["outputs"], right, gpus, "reads")
 
 
@@ -211,7 +211,7 @@ def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
     zh="`mean` 会保存，也一直和模型在同一个设备上",
 )
 def saves_mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    gpus, got, mean, _ = next(_each_running(ask, draw))
+    gpus, got, mean, _ = next(_run_cases(ask, draw))
     yield from checks.wrong_mean(got, mean, gpus)
     yield from checks.wrong_kept(got, gpus)
 
