@@ -14,7 +14,6 @@ from labkit.base.texts import texts_beside
 from labkit.cost.hardware import accelerator
 
 if TYPE_CHECKING:
-    from .results import Results
     from .session import Session
 
 NAME = "ranks"
@@ -56,7 +55,6 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
                 print(parser.format_help())
             return None
         session = _requested_session(asked, cell=cell is not None)
-        chosen = None if asked.rank is None else _parse_rank_numbers(asked.rank, session.size)
         given = _notebook_values(asked.names)
         session.times = None if asked.times is None else accelerator(asked.times)
     except (argparse.ArgumentError, ValueError, TypeError, RuntimeError) as error:
@@ -68,11 +66,11 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         return session
     for rank in range(session.size):
         session[rank].update(given)
-    _run_cell(session, cell, chosen, asked)
+    _run_cell(session, cell, asked)
     return None
 
 
-def _run_cell(session: Session, cell: str, chosen: list[int] | None, asked: argparse.Namespace) -> None:
+def _run_cell(session: Session, cell: str, asked: argparse.Namespace) -> None:
     from . import shell as notebook
 
     shell = notebook.current_shell()
@@ -83,14 +81,14 @@ def _run_cell(session: Session, cell: str, chosen: list[int] | None, asked: argp
     try:
         # A notebook counts the line of the magic as line 1.
         try:
-            values = session.execute("\n" + shell.transform_cell(cell), ranks=chosen, name=name)
+            values = session.execute("\n" + shell.transform_cell(cell), name=name)
         except SyntaxError as error:
             raise _as_syntax_error(shell, error) from None
         except NameError as error:
             _add_name_hint(shell, error)
             raise
         if values is not None:
-            _show_results(shell, values)
+            shell.display_pub.publish(values._repr_mimebundle_(), {})
     finally:
         if asked.timeline:
             shell.display_pub.publish(*shell.display_formatter.format(session.trace))
@@ -142,23 +140,6 @@ def _add_name_hint(shell: Any, error: NameError) -> None:
         error.add_note(say(en=en, zh=zh))
 
 
-def _show_results(shell: Any, values: Results) -> None:
-    """Show the results below the cell side by side, or one by one if a widget is among them."""
-    from . import shell as notebook
-    from .results import bundle_of
-
-    if values.table():
-        shell.display_pub.publish(values._repr_mimebundle_(), {})
-        return
-    shown = values.merged(notebook.display_forms)
-    if not any(notebook.is_live(one.bundle) for one in shown):
-        shell.display_pub.publish(bundle_of(shown), {})
-        return
-    for one in shown:
-        print(one.head)
-        shell.display_pub.publish(one.bundle, {})
-
-
 def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
     """Return the open session if it has the requested size and options, else a new one."""
     from . import session as sessions
@@ -187,23 +168,6 @@ def _requested_session(asked: argparse.Namespace, *, cell: bool) -> Session:
         )
         print(say(en=en, zh=f"（原来的 {now.size} 个 rank 已结束，它们的变量也没有了；新启动 {size} 个）"))
     return made
-
-
-def _parse_rank_numbers(text: str, size: int) -> list[int]:
-    """Parse ``"0,2-3"`` to [0, 2, 3]."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or dash and not last.isdecimal():
-            en = f"--rank must be numbers like 0,2-3, got {text!r}"
-            zh = f"--rank 要写成 0,2-3 这样的编号，现在是 {text!r}"
-            raise wrong(en=en, zh=zh)
-        found.update(range(int(first), int(last or first) + 1))
-    if not found or max(found) >= size:
-        en = f"--rank must be from 0 to {size - 1}, got {text!r}"
-        zh = f"--rank 必须在 0 到 {size - 1} 之间，现在是 {text!r}"
-        raise wrong(en=en, zh=zh)
-    return sorted(found)
 
 
 def register_magic(shell: Any) -> None:

@@ -102,14 +102,10 @@ class Results(list[Any]):
     """
 
     def __init__(
-        self,
-        values: Iterable[Any],
-        ranks: Sequence[int],
-        gpus: Sequence[int],
-        ask: Callable[[Form], list[Bundle]],
+        self, values: Iterable[Any], gpus: Sequence[int], ask: Callable[[Form], list[Bundle]]
     ) -> None:
         super().__init__(values)
-        self._ranks, self._gpus, self._ask = ranks, gpus, ask
+        self._gpus, self._ask = gpus, ask
 
     def table(self) -> list[list[str]] | None:
         """Return the table as lines of words: head, ranks, foot; None for values that make no table."""
@@ -117,7 +113,7 @@ class Results(list[Any]):
             return None
         cells = self._ask(lambda value: {str(key): " ".join(repr(one).split()) for key, one in value.items()})
         found = [["rank", *cells[0]]]
-        found += [[str(rank), *one.values()] for rank, one in zip(self._ranks, cells, strict=True)]
+        found += [[str(rank), *one.values()] for rank, one in enumerate(cells)]
         if any(len(word) > _MOST for line in found for word in line):
             return None
         if len(self) > 1:
@@ -129,7 +125,7 @@ class Results(list[Any]):
 
     def merged(self, form: Form) -> list[MergedValue]:
         """Return the values in the form that ``form`` makes, equal values once."""
-        return merge_equal(zip(self._ranks, self._ask(form), strict=True), self._gpus)
+        return merge_equal(enumerate(self._ask(form)), self._gpus)
 
     def __repr__(self) -> str:
         if table := self.table():

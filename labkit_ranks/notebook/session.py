@@ -143,22 +143,18 @@ class Session:
         """
         if not callable(function):
             raise TypeError(must("function", function, en="callable", zh="是可以调用的", typed=True))
-        return self._results(self._run(lambda rank: function(*args, **kwargs)), None)
+        return self._results(self._run(lambda rank: function(*args, **kwargs)))
 
-    def execute(
-        self, code: str, *, ranks: Sequence[int] | None = None, name: str | None = None
-    ) -> Results | None:
+    def execute(self, code: str, *, name: str | None = None) -> Results | None:
         """Run Python ``code`` in the namespace of each rank, as ``%%ranks`` runs a cell.
 
         Return the values of the last expression, a list that shows itself side by side; None without values.
 
-        ranks   the ranks that run the code. Raises ValueError for other numbers.
-        name    the file name of the code in tracebacks.
+        name   the file name of the code in tracebacks.
         """
         if not isinstance(code, str):
             en, zh = "Python source, a str", "是 Python 代码（str）"
             raise TypeError(must("code", code, en=en, zh=zh, typed=True))
-        chosen = None if ranks is None else [integer("ranks", number, 0, self.size - 1) for number in ranks]
         self._cells += 1
         cell = RankCell(code, name or f"<ranks {self._cells}>")
 
@@ -166,8 +162,8 @@ class Session:
             __tracebackhide__ = True  # of debuggers
             return cell.run(rank.main.__dict__)
 
-        values = self._run(part, chosen)
-        return self._results(values, chosen) if any(value is not None for value in values) else None
+        values = self._run(part)
+        return self._results(values) if any(value is not None for value in values) else None
 
     def __getitem__(self, rank: int) -> Namespace:
         return Namespace(self._alive().ranks[integer("rank", rank, 0, self.size - 1)])
@@ -272,9 +268,7 @@ class Session:
             raise wrong(RuntimeError, en=en, zh=zh)
         return self._world
 
-    def run_in_each(
-        self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None, *, to_end: bool = False
-    ) -> list[Any]:
+    def run_in_each(self, function: Callable[[Rank], Any], *, to_end: bool = False) -> list[Any]:
         """Call ``function(rank)`` in each rank, and record a trace. Raises RanksFailed with the ranks' errors.
 
         to_end   as for :meth:`..threads.world.World.run`.
@@ -284,15 +278,15 @@ class Session:
         with self._stage(world), run_by_times(self.times) as by_times:
             recorded = emitting.begin()
             try:
-                return world.run(by_times(notebook.bind_to_cell(function)), ranks, to_end=to_end)
+                return world.run(by_times(notebook.bind_to_cell(function)), to_end=to_end)
             finally:
                 emitting.end(recorded)
                 self.trace = recorded
 
-    def _run(self, function: Callable[[Rank], Any], ranks: Sequence[int] | None = None) -> list[Any]:
+    def _run(self, function: Callable[[Rank], Any]) -> list[Any]:
         __tracebackhide__ = True  # of debuggers
         try:
-            return self.run_in_each(function, ranks)
+            return self.run_in_each(function)
         except RanksFailed as error:
             failed = error
         raise self._error_of_rank(failed)
@@ -339,19 +333,17 @@ class Session:
                 stack.enter_context(notebook.label_displays(shell, lines, world))
             yield
 
-    def _results(self, values: list[Any], ranks: Sequence[int] | None) -> Results:
+    def _results(self, values: list[Any]) -> Results:
         world = self._world
-        chosen = range(self.size) if ranks is None else ranks
 
         def forms(form: Callable[[Any], Any]) -> list[Any]:
             # Ranks format their own values, because each sees only the GPUs of its node.
             if world.closed or current_thread_rank() is not None:
                 return [form(value) for value in values]
-            own = dict(zip(chosen, values, strict=True))
             with self._stage(world):
-                return world.run(lambda rank: form(own[rank.number]), list(chosen))
+                return world.run(lambda rank: form(values[rank.number]))
 
-        return Results(values, chosen, [rank.local for rank in world.ranks], forms)
+        return Results(values, [rank.local for rank in world.ranks], forms)
 
     def __repr__(self) -> str:
         if self.closed:

@@ -26,9 +26,6 @@ from ..rank.rank import Rank, current_thread_rank
 from ..threads.world import World
 from .output import RankOutput
 
-# The MIME types of widgets, which cannot be part of another output.
-_LIVE = "application/"
-
 
 def current_shell() -> Any:
     """Return the running IPython shell; None outside of IPython, which is not imported."""
@@ -44,11 +41,6 @@ def display_forms(value: object) -> dict[str, Any]:
         return {"text/plain": repr(value)}
     bundle: dict[str, Any] = shell.display_formatter.format(value)[0]
     return bundle
-
-
-def is_live(bundle: dict[str, Any]) -> bool:
-    """Whether ``bundle`` is a widget or similar, which cannot be part of another output."""
-    return any(kind.startswith(_LIVE) for kind in bundle)
 
 
 def progress_area(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
